@@ -1,0 +1,85 @@
+"""The `muster` command: picks the subcommand and prints errors; each subcommand's module loads only when chosen."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from muster.errors import EXIT_USAGE, MusterError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    # name: (module with `main(argv) -> exit code`, one line for --help)
+    "run": ("muster.cli.run", "Run a PyTorch script on this machine or on many hosts"),
+    "recipes": ("muster.cli.recipes", "List the training recipes, or copy one into this folder"),
+    "lab": ("muster.cli.lab", "A cluster of virtual hosts on this machine, with faults to inject"),
+}
+
+HELP = """\
+usage: muster COMMAND [options]
+
+One command runs an unmodified PyTorch script on every GPU you have.
+
+commands:
+{commands}
+
+examples:
+  muster run train.py --lr 0.1                      every GPU of this machine
+  muster run -H gpu[01-04]:8,box:2 train.py         five machines over ssh
+  muster run --lab 2 --nproc 2 -m muster.recipes.hello
+
+`muster COMMAND --help` explains one command.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one muster command and return its exit code."""
+    args = sys.argv[1:] if argv is None else argv
+    try:
+        return _dispatch(args)
+    except MusterError as error:
+        print_error(error)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output has gone (`muster recipes | head -1`); Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        width = max(len(name) for name in COMMANDS)
+        lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+        print(HELP.format(commands="\n".join(lines)), end="")
+        return 0
+    if args[0] in ("-V", "--version"):
+        from muster import __version__
+
+        print(f"muster {__version__}")
+        return 0
+    name, rest = args[0], args[1:]
+    if name not in COMMANDS:
+        return _unknown(name)
+    return import_module(COMMANDS[name][0]).main(rest)
+
+
+def _unknown(name: str) -> int:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, n=1)
+    if near:
+        hint = f"did you mean `muster {near[0]}`?"
+    elif name.endswith(".py"):
+        hint = f"to run a script, type `muster run {name}`"
+    else:
+        hint = "`muster --help` lists the commands"
+    print_error(MusterError(f"there is no command `{name}`", hint=hint))
+    return EXIT_USAGE
+
+
+def print_error(error: MusterError) -> None:
+    """Print `error:` and, after a blank line, `hint:` to stderr."""
+    text = f"error: {error.message}\n"
+    if error.hint:
+        text += f"\nhint: {error.hint}\n"
+    sys.stderr.write(text)

@@ -1,0 +1,44 @@
+"""What Muster says when something is wrong.
+
+MusterError            anything a user can meet: one sentence and, where there is one, the next thing to type
+├── UsageError         the command line, a host list or a file is wrong; nothing was started (exit code 2)
+├── HostError          one host could not be used; the message begins with its name
+└── LabError           the virtual cluster could not do what was asked
+"""
+
+from __future__ import annotations
+
+EXIT_USAGE = 2
+"""Exit code for a wrong command line, host list or file."""
+
+EXIT_MUSTER = 125
+"""Exit code when Muster itself or a host failed, not the script (the number docker and podman use for the same)."""
+
+
+class MusterError(Exception):
+    """A failure told in one sentence, with a hint that says what to type next."""
+
+    exit_code = EXIT_MUSTER
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(MusterError):
+    """The user's input is wrong; nothing was started."""
+
+    exit_code = EXIT_USAGE
+
+
+class HostError(MusterError):
+    """One host cannot take part."""
+
+    def __init__(self, host: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{host}: {message}", hint=hint)
+        self.host = host
+
+
+class LabError(MusterError):
+    """The virtual cluster cannot do what was asked."""
