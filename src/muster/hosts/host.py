@@ -1,0 +1,44 @@
+"""One machine, as the user named it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A machine, how ssh reaches it and how many ranks it takes; `str(host)` writes it as `-H` reads it."""
+
+    name: str
+    """What ssh is given: a name, an alias of the user's ssh config or an address (IPv6 without brackets)."""
+    user: str | None = None
+    """The user to log in as; None leaves it to ssh."""
+    port: int | None = None
+    """The port of sshd; None leaves it to ssh."""
+    slots: int | None = None
+    """How many ranks run here; None means that the host is asked for its GPUs."""
+    gpus: tuple[int, ...] | None = None
+    """Exactly these GPUs, in this order, one rank each; None means the first `slots` of them."""
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None and self.slots != len(self.gpus):
+            raise ValueError(f"{self.name}: {self.slots} slots for {len(self.gpus)} GPUs")
+
+    @property
+    def destination(self) -> str:
+        """The destination argument of ssh: `user@name`, or `name` where no user was given."""
+        return f"{self.user}@{self.name}" if self.user else self.name
+
+    def __str__(self) -> str:
+        text = f"[{self.name}]" if ":" in self.name else self.name
+        if self.user:
+            text = f"{self.user}@{text}"
+        if self.port is not None:
+            text = f"ssh://{text}:{self.port}"
+        if self.gpus is not None:
+            numbers = ",".join(map(str, self.gpus))
+            # `box:3` is a count of three, so a list of one GPU keeps its brackets.
+            text += f":{numbers}" if len(self.gpus) > 1 else f":[{numbers}]"
+        elif self.slots is not None:
+            text += f":{self.slots}"
+        return text

@@ -1,0 +1,120 @@
+"""Hostfiles as MPI, DeepSpeed and PBS write them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from os import PathLike
+
+from muster.errors import UsageError
+from muster.hosts.host import Host
+from muster.hosts.hostlist import (
+    Mention,
+    checked_port,
+    checked_slots,
+    checked_user,
+    merge,
+    read_mentions,
+)
+from muster.hosts.names import MAX_HOSTS
+from muster.hosts.reader import Reader
+
+_EXAMPLE = "a hostfile has one host per line, such as `gpu01 slots=8`, `gpu[01-04]:8` or `gpu01`"
+_SETTING = re.compile(r"(?<!\s)\s+([A-Za-z][A-Za-z_-]*)\s*=\s*([^\s=]*)")
+_SLOTS_MOST = ("max_slots", "max-slots")  # Open MPI writes both
+_SETTINGS = ("slots", *_SLOTS_MOST, "user", "port")
+
+
+def read_hostfile(path: str | PathLike[str]) -> tuple[Host, ...]:
+    """Read a hostfile; errors name the file and the line and point at the bad character.
+
+    Each line holds a host as `-H` takes it, which covers MPICH's `host:4`, and may go on with Open MPI's and
+    DeepSpeed's settings: `slots=4`, `max_slots=8`, `user=alice`, and `port=2222`. `max_slots` is checked and
+    has no other effect, since no host is given more ranks than it has slots. `#` begins a comment. A host on
+    several lines (PBS_NODEFILE) is one host: see `parse_hosts`.
+    """
+    mentions: list[Mention] = []
+    for number, line in enumerate(_read_lines(path), start=1):
+        content = line.split("#", 1)[0].rstrip()
+        if content:
+            mentions += _read_line(content, f"{path}:{number}", room=MAX_HOSTS - len(mentions))
+    if not mentions:
+        raise UsageError(f"{path}: no host in this hostfile", hint=_EXAMPLE)
+    return merge(mentions)
+
+
+def _read_lines(path: str | PathLike[str]) -> list[str]:
+    try:
+        # utf-8-sig: an editor on Windows may have put a byte order mark in front of the first host.
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read().split("\n")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such hostfile", hint=_EXAMPLE) from None
+    except OSError as error:
+        raise UsageError(f"{path}: the hostfile cannot be read: {error.strerror}", hint=_EXAMPLE) from None
+    except ValueError:  # bytes that are not UTF-8 inside the file, or a NUL in its name
+        raise UsageError(f"{path}: this is not a text file", hint=_EXAMPLE) from None
+
+
+def _read_line(content: str, source: str, *, room: int) -> list[Mention]:
+    first = _SETTING.search(content)
+    mentions = read_mentions(Reader(content, source, end=first.start() if first else None), room=room)
+    if first is None:
+        return mentions
+    settings = _read_settings(Reader(content, source), first.start())
+    return [replace(mention, host=_with_settings(mention, settings)) for mention in mentions]
+
+
+def _read_settings(reader: Reader, start: int) -> dict[str, tuple[str, int]]:
+    """Each setting's value and the place where it stands."""
+    settings: dict[str, tuple[str, int]] = {}
+    reader.at = start
+    while reader.next:
+        match = _SETTING.match(reader.text, reader.at)
+        if match is None:
+            reader.skip_spaces()
+            raise reader.error("a setting is written NAME=VALUE", hint=_EXAMPLE)
+        name, value = match.groups()
+        if name not in _SETTINGS:
+            hint = f"the settings are {', '.join(_SETTINGS)}; the rest can go"
+            raise reader.error(f"there is no setting `{name}`", at=match.start(1), hint=hint)
+        if name in settings:
+            raise reader.error(f"`{name}` is set twice", at=match.start(1), hint=_EXAMPLE)
+        settings[name] = (value, match.start(2))
+        reader.at = match.end()
+    return settings
+
+
+def _with_settings(mention: Mention, settings: dict[str, tuple[str, int]]) -> Host:
+    host, reader = mention.host, mention.reader
+    for name, (value, at) in settings.items():
+        if name == "user":
+            _refuse_second(reader, host, name, host.user, at)
+            host = replace(host, user=checked_user(reader, value, at))
+            continue
+        digits = _digits(reader, name, value, at)
+        if name == "port":
+            _refuse_second(reader, host, name, host.port, at)
+            host = replace(host, port=checked_port(reader, digits, at))
+        elif name == "slots":
+            _refuse_second(reader, host, name, host.slots, at)
+            host = replace(host, slots=checked_slots(reader, digits, at, host.name))
+    for name in _SLOTS_MOST:
+        value, at = settings.get(name, ("", 0))
+        if value and host.slots is not None and int(value) < host.slots:
+            raise reader.error(f"{name} is less than the {host.slots} slots", at=at, hint=_EXAMPLE)
+    return host
+
+
+def _digits(reader: Reader, name: str, value: str, at: int) -> str:
+    number = Reader(reader.text, reader.source, end=at + len(value))
+    number.at = at
+    digits = number.number(f"the number of `{name}`", _EXAMPLE)
+    if number.next:
+        raise number.error(f"`{name}` takes a number", hint=_EXAMPLE)
+    return digits
+
+
+def _refuse_second(reader: Reader, host: Host, name: str, said: object, at: int) -> None:
+    if said is not None:
+        raise reader.error(f"{host.name} already has its {name}: {said}", at=at, hint=_EXAMPLE)

@@ -1,0 +1,190 @@
+"""The host list of `-H`: `gpu[01-04]:8,box:2,alice@big:0,2,5`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from muster.errors import UsageError
+from muster.hosts.host import Host
+from muster.hosts.names import ADDRESS6_HINT, MAX_HOSTS, elements, read_names, read_numbers
+from muster.hosts.reader import Reader
+
+MAX_SLOTS = 1024
+"""The most ranks on one host; a larger number is most often a port (`box:2222`)."""
+
+_SLOTS_HINT = "`box:8` is eight ranks, `box:0,2,5` is three GPUs, `box:[3]` is GPU 3 alone"
+_PORT_HINT = "a port is written as ssh writes it, `ssh://box:2222`, with slots `ssh://box:2222:8`"
+_USER_HINT = "a user is written `alice@box`; anything longer belongs in ~/.ssh/config (`User`)"
+
+_USER = re.compile(r"[^,\[\]:@/\s]*@")
+_USER_CHARS = re.compile(r"(?!-)[A-Za-z0-9._+-]*")
+_NEXT_GPU = re.compile(r"[ \t]*,[ \t]*(?=[0-9]+[ \t]*(?:,|$))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mention:
+    """One host at one place of a host list or hostfile."""
+
+    host: Host
+    reader: Reader
+    at: int
+
+    def error(self, sentence: str, *, hint: str) -> UsageError:
+        """An error that points at this mention."""
+        return self.reader.error(sentence, at=self.at, hint=hint)
+
+
+def parse_hosts(text: str, *, source: str = "-H") -> tuple[Host, ...]:
+    """Read a host list; errors name `source` and point at the bad character.
+
+    Elements are separated by commas, spaces around which do not count:
+
+    - `box`, `alice@box`, `10.0.0.7`, `[fe80::1]`: a host; it is asked how many GPUs it has
+    - `box:8`: eight ranks. One number is a count, so GPU 3 alone is written `box:[3]`
+    - `box:0,2,5`: these GPUs. After `box:` two or more numbers are a list, which ends at the first element
+      that is not all digits (no host name is); a list may have brackets, too: `box:[0-3]`
+    - `gpu[01-04]:8`, `r[1-2]n[01-16]`, `gpu[1,3,5-7]`, `gpu[0-8/2]`: ranges. A colon inside brackets makes
+      them an IPv6 address
+    - `ssh://alice@box:2222`, `ssh://box:2222:8`: a port, in ssh's own form. After `ssh://` the first number
+      is the port and the second the slots; everywhere else numbers are slots
+
+    A host named more than once (same name, user and port) is one host in the place of its first mention:
+    counts add up, GPU lists unite, and plain mentions count one each, as for mpirun (`box,box` is two ranks).
+    """
+    return merge(read_mentions(Reader(text, source)))
+
+
+def read_mentions(reader: Reader, *, room: int = MAX_HOSTS) -> list[Mention]:
+    """Read a host list up to the end of `reader`, ranges expanded, duplicates kept."""
+    mentions: list[Mention] = []
+    for _ in elements(reader):
+        start = reader.at
+        url = reader.accept("ssh://")
+        user = _read_user(reader)
+        names = read_names(reader, room=room - len(mentions))
+        port = _read_port(reader) if url and reader.accept(":") else None
+        slots, gpus = _read_slots(reader, names[0]) if reader.accept(":") else (None, None)
+        _refuse_path(reader)
+        hosts = (Host(name=name, user=user, port=port, slots=slots, gpus=gpus) for name in names)
+        mentions += (Mention(host=host, reader=reader, at=start) for host in hosts)
+    return mentions
+
+
+def merge(mentions: Iterable[Mention]) -> tuple[Host, ...]:
+    """Make one host of all mentions of the same name, user and port."""
+    groups: dict[tuple[str, str | None, int | None], list[Mention]] = {}
+    for mention in mentions:
+        host = mention.host
+        groups.setdefault((host.name, host.user, host.port), []).append(mention)
+    return tuple(_merge_one(group) for group in groups.values())
+
+
+def checked_slots(reader: Reader, digits: str, at: int, name: str) -> int:
+    """The count written as `digits`, if a host can have that many slots."""
+    slots = int(digits)
+    if slots == 0:
+        hint = f"leave the host out, or write `{name}:[0]` for GPU 0 alone"
+        raise reader.error(f"{name} with 0 slots takes no rank", at=at, hint=hint)
+    if slots > MAX_SLOTS:
+        raise reader.error(f"{name} with {slots} slots: {MAX_SLOTS} is the most", at=at, hint=_PORT_HINT)
+    return slots
+
+
+def checked_port(reader: Reader, digits: str, at: int) -> int:
+    """The port written as `digits`, if there is such a port."""
+    port = int(digits)
+    if not 1 <= port <= 65535:
+        raise reader.error(f"there is no port {port}", at=at, hint=_PORT_HINT)
+    return port
+
+
+def checked_user(reader: Reader, user: str, at: int) -> str:
+    """The user name `user`, if ssh takes it for one."""
+    good = _USER_CHARS.match(user)
+    end = good.end() if good else 0
+    if end < len(user):
+        raise reader.error(f"`{user[end]}` has no place in a user name", at=at + end, hint=_USER_HINT)
+    if not user:
+        raise reader.error("a user name is missing here", at=at, hint=_USER_HINT)
+    return user
+
+
+def _read_user(reader: Reader) -> str | None:
+    start = reader.at
+    user = reader.match(_USER)
+    return None if user is None else checked_user(reader, user[:-1], start)
+
+
+def _read_port(reader: Reader) -> int:
+    start = reader.at
+    return checked_port(reader, reader.number("the port", _PORT_HINT), start)
+
+
+def _read_slots(reader: Reader, name: str) -> tuple[int, tuple[int, ...] | None]:
+    start = reader.at
+    if reader.next == "[":
+        gpus = tuple(_checked_gpu(reader, digits, start) for digits in read_numbers(reader))
+        if len(set(gpus)) < len(gpus):
+            raise reader.error(f"a GPU of {name} is named twice", at=start, hint=_SLOTS_HINT)
+        return len(gpus), gpus
+    if reader.next == ":":
+        raise reader.error("a `:` has no place here", hint=ADDRESS6_HINT)
+    first = reader.number("the number of slots", _SLOTS_HINT)
+    if reader.next == "-":
+        raise reader.error("a range needs brackets", hint="GPUs 0 to 3 are `box:[0-3]` or `box:0,1,2,3`")
+    if not _NEXT_GPU.match(reader.text, reader.at, reader.end):
+        return checked_slots(reader, first, start, name), None
+    listed = {_checked_gpu(reader, first, start): None}
+    while reader.match(_NEXT_GPU) is not None:
+        at = reader.at
+        gpu = _checked_gpu(reader, reader.number("a GPU", _SLOTS_HINT), at)
+        if gpu in listed:
+            raise reader.error(f"GPU {gpu} of {name} is named twice", at=at, hint=_SLOTS_HINT)
+        listed[gpu] = None
+    return len(listed), tuple(listed)
+
+
+def _checked_gpu(reader: Reader, digits: str, at: int) -> int:
+    if int(digits) >= MAX_SLOTS:
+        raise reader.error(f"no host has a GPU {digits}", at=at, hint=_SLOTS_HINT)
+    return int(digits)
+
+
+def _refuse_path(reader: Reader) -> None:
+    if reader.next == "/":
+        raise reader.error("a `/` has no place here", hint=_PORT_HINT)
+
+
+def _merge_one(group: list[Mention]) -> Host:
+    first = group[0].host
+    if len(group) == 1:
+        return first
+    for mention in group[1:]:
+        if _kind(mention.host) != _kind(first):
+            kinds = f"once with {_kind(first)} and once with {_kind(mention.host)}"
+            raise mention.error(f"{first.name} is named {kinds}", hint=_SLOTS_HINT)
+    if first.gpus is not None:
+        gpus = _unite(group)
+        return replace(first, slots=len(gpus), gpus=gpus)
+    slots = sum(1 if mention.host.slots is None else mention.host.slots for mention in group)
+    if slots > MAX_SLOTS:
+        raise group[-1].error(f"{first.name} with {slots} slots: {MAX_SLOTS} is the most", hint=_SLOTS_HINT)
+    return replace(first, slots=slots)
+
+
+def _kind(host: Host) -> str:
+    if host.gpus is not None:
+        return "a list of GPUs"
+    return "no count" if host.slots is None else "a count"
+
+
+def _unite(group: list[Mention]) -> tuple[int, ...]:
+    united: dict[int, None] = {}
+    for mention in group:
+        for gpu in mention.host.gpus or ():
+            if gpu in united:
+                raise mention.error(f"GPU {gpu} of {mention.host.name} is named twice", hint=_SLOTS_HINT)
+            united[gpu] = None
+    return tuple(united)

@@ -1,0 +1,173 @@
+"""Host names with ranges in them: `gpu[01-04]` is four names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+
+from muster.hosts.reader import Reader
+
+MAX_HOSTS = 100_000
+"""The most hosts one list may name; a longer one is a slip of the finger (`gpu[1-1000000]`)."""
+
+_LONGEST_NAME = 253  # DNS allows no more (RFC 1035)
+_LITERAL = re.compile(r"[A-Za-z0-9._-]+")
+_START = re.compile(r"[A-Za-z0-9_\[]")
+_ADDRESS6 = re.compile(r"\[(?=[^\[\],:]*:)[^\[\],]*\]")
+_ADDRESS6_CHARS = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
+
+_NAME_HINT = "hosts are written `box`, `alice@box`, `box:8`, `gpu[01-04]:8`, with commas between them"
+_RANGE_HINT = "a range is written `gpu[01-04]`, with steps `gpu[0-8/2]`, as a list `gpu[1,3,5-7]`"
+_ADDRESS_HINT = "no host name is all digits; addresses are written `10.0.0.7`, `10.0.0.[1-4]`, `[fe80::1]`"
+ADDRESS6_HINT = "an IPv6 address is written in brackets: `[fe80::1]:8`"
+"""For the places where a second colon shows that an address was meant."""
+
+
+def expand(text: str, *, source: str = "node list") -> list[str]:
+    """The names in a node list such as SLURM_JOB_NODELIST: `gpu[01-04,07],login1` gives six.
+
+    Names come in the order written and as often as written, as from `scontrol show hostnames` (ClusterShell
+    sorts and folds them). Zeros in front of the lower end set the width: `[01-100]` is 01 to 100.
+    """
+    reader = Reader(text, source)
+    names: list[str] = []
+    for _ in elements(reader):
+        names += read_names(reader, room=MAX_HOSTS - len(names))
+    return names
+
+
+def elements(reader: Reader) -> Iterator[None]:
+    """Stop at each element of a list with commas; the caller reads the element before the next stop."""
+    while True:
+        reader.skip_spaces()
+        if reader.next in ("", ","):
+            raise reader.error("a host is missing here", hint=_NAME_HINT)
+        yield
+        reader.skip_spaces()
+        if reader.next == "":
+            return
+        if not reader.accept(","):
+            raise _stray(reader)
+
+
+def read_names(reader: Reader, *, room: int = MAX_HOSTS) -> list[str]:
+    """Read one name, range or address and return the names it stands for, at most `room` of them."""
+    start = reader.at
+    address = reader.match(_ADDRESS6)
+    if address is not None:
+        return [_checked_address6(reader, address[1:-1], start)]
+    names = ["".join(parts) for parts in product(*_read_parts(reader, room))]
+    # A digit can hide among ranges: `1[0-1]` is all digits, `1[0-1]a` is not; the first name tells for all.
+    if not names[0].strip("0123456789."):
+        for name in names:
+            if not _is_address4(name):
+                raise reader.error(f"`{name}` is neither a name nor an address", at=start, hint=_ADDRESS_HINT)
+    return names
+
+
+def read_numbers(reader: Reader) -> tuple[str, ...]:
+    """Read `[1,3,05-07,0-8/2]` and return the numbers with their zeros."""
+    opening = reader.at
+    reader.accept("[")
+    numbers: list[str] = []
+    while True:
+        reader.skip_spaces()
+        numbers += _read_range(reader, opening, room=MAX_HOSTS - len(numbers))
+        reader.skip_spaces()
+        if reader.accept("]"):
+            return tuple(numbers)
+        if reader.next == "":
+            raise reader.error("this bracket is never closed", at=opening, hint=_RANGE_HINT)
+        if not reader.accept(","):
+            raise reader.error(f"`{reader.next}` has no place in a range", hint=_RANGE_HINT)
+
+
+def _read_range(reader: Reader, opening: int, room: int) -> list[str]:
+    if reader.next == "":
+        raise reader.error("this bracket is never closed", at=opening, hint=_RANGE_HINT)
+    start = reader.at
+    low = high = reader.number("a number", _RANGE_HINT)
+    step = 1
+    if reader.accept("-"):
+        high_at = reader.at
+        high = reader.number("the end of the range", _RANGE_HINT)
+        if int(high) < int(low):
+            raise reader.error(f"a range must go up, {high} is before {low}", at=high_at, hint=_RANGE_HINT)
+        # `1-04` and `001-10` leave open how wide the numbers between are; `01-100` and `8-12` do not.
+        if len(high) < len(low) or (len(high) > len(low) and high.startswith("0")):
+            raise reader.error(f"{low} and {high} differ in their zeros", at=high_at, hint=_RANGE_HINT)
+        if reader.accept("/"):
+            step_at = reader.at
+            step = int(reader.number("the step", _RANGE_HINT))
+            if step == 0:
+                raise reader.error("a step of 0 never ends", at=step_at, hint=_RANGE_HINT)
+    numbers = range(int(low), int(high) + 1, step)
+    # Not len(numbers): it raises OverflowError beyond sys.maxsize on 32-bit systems.
+    if (int(high) - int(low)) // step >= room:
+        raise reader.error(f"more than {MAX_HOSTS:,} hosts in one list", at=start, hint=_RANGE_HINT)
+    return [f"{number:0{len(low)}d}" for number in numbers]
+
+
+def _read_parts(reader: Reader, room: int) -> list[tuple[str, ...]]:
+    """The pieces of a name, each with its one or several values."""
+    if not reader.next or not _START.match(reader.next):
+        raise _stray(reader)
+    parts: list[tuple[str, ...]] = []
+    count, length = 1, 0
+    while True:
+        start = reader.at
+        if reader.next == "[":
+            part = read_numbers(reader)
+        else:
+            literal = reader.match(_LITERAL)
+            if literal is None:
+                return parts
+            part = (literal,)
+        # Checked piece by piece: `[1-99999][1-99999]...` must not be built before it is refused.
+        count *= len(part)
+        length += max(map(len, part))
+        if count > room:
+            raise reader.error(f"more than {MAX_HOSTS:,} hosts in one list", at=start, hint=_RANGE_HINT)
+        if length > _LONGEST_NAME:
+            raise reader.error(
+                f"a host name of more than {_LONGEST_NAME} characters", at=start, hint=_NAME_HINT
+            )
+        parts.append(part)
+
+
+def _stray(reader: Reader) -> Exception:
+    """The error for a character that cannot stand here, in words that fit the usual slips."""
+    char = reader.next
+    if char == "":
+        return reader.error("a host name is missing here", hint=_NAME_HINT)
+    if char == "-":
+        return reader.error("no host name starts with `-`: ssh would read an option", hint=_NAME_HINT)
+    if char == ":":
+        return reader.error("a `:` has no place here", hint=ADDRESS6_HINT)
+    before = reader.text[reader.at - 1 : reader.at]
+    if char.isspace() or before.isspace():
+        return reader.error("hosts are separated by commas, and names have no spaces", hint=_NAME_HINT)
+    shown = char if char.isprintable() else repr(char)[1:-1]
+    return reader.error(f"`{shown}` has no place in a host name", hint=_NAME_HINT)
+
+
+def _checked_address6(reader: Reader, address: str, start: int) -> str:
+    from ipaddress import IPv6Address  # rarely needed, and slow to import
+
+    try:
+        if not _ADDRESS6_CHARS.fullmatch(address):
+            raise ValueError
+        IPv6Address(address)
+    except ValueError:
+        raise reader.error(f"`{address}` is not an IPv6 address", at=start + 1, hint=_ADDRESS_HINT) from None
+    return address
+
+
+def _is_address4(name: str) -> bool:
+    return name.count(".") == 3 and all(map(_is_octet, name.split(".")))
+
+
+def _is_octet(digits: str) -> bool:
+    # Some programs read 010 as eight, so a zero in front is refused.
+    return digits == "0" or (0 < len(digits) <= 3 and digits[0] != "0" and int(digits) <= 255)
