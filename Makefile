@@ -1,0 +1,34 @@
+# `make` explains the targets. Each makes the .venv it needs; PYTHON=python3.12 chooses the interpreter.
+BIN := .venv/bin
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.PHONY: help demo test unit check bench setup clean
+
+help: ## Print this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '  make %-6s  %s\n' "$$name" "$$text"; done
+
+demo: setup ## Run two ranks on each of two virtual hosts and let them send messages
+	$(BIN)/muster run --lab 2 --nproc 2 -m muster.recipes.message_passing
+
+test: check ## The static checks and every test, under 10 minutes on two cores
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+unit: setup ## Only the tests of pure functions, in seconds
+	$(BIN)/python -m pytest -n 2 tests/unit
+
+check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: setup ## Measure Muster beside torchrun and mpirun, and print the table of the README
+	$(BIN)/python -m benchmarks
+
+setup: ## Make .venv with pinned versions and, as root, install the Debian packages of the lab
+	@tools/setup.sh
+
+clean: ## Remove .venv, builds and caches
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

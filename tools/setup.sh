@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Gets this checkout ready for `make demo` and `make test`: a `.venv` with pinned versions and, as root on Debian or
+# Ubuntu, the packages of the virtual cluster. Without root it names what is missing and goes on with what there is.
+# PYTHON=python3.12 chooses the interpreter. A second run finds everything in place and says nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV=.venv
+INSTALLED=$VENV/installed.cksum # checksum of the files that decide what is in the .venv
+LAB_PROGRAMS=(
+    ssh:openssh-client sshd:openssh-server ip:iproute2 nft:nftables ethtool:ethtool unshare:util-linux ps:procps
+    mpirun:openmpi-bin
+)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() {
+    say "$@"
+    exit 1
+}
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+install_packages() {
+    local apt=(timeout 900 apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=2) log
+    say "installing Debian packages: $*"
+    log=$(mktemp)
+    if ! { "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@"; } \
+        >"$log" 2>&1 </dev/null; then
+        tail -n 5 "$log" >&2
+        say "apt-get could not install them; its last lines are above"
+    fi
+    rm -f "$log"
+}
+
+missing_lab_packages() {
+    local pair
+    for pair in "${LAB_PROGRAMS[@]}"; do
+        # sshd, nft and ethtool live where an ordinary user's PATH does not look.
+        PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || printf '%s\n' "${pair##*:}"
+    done
+}
+
+prepare_lab() {
+    local missing
+    if [ "$(uname)" != Linux ]; then
+        say "the virtual cluster needs Linux; tests that use it are skipped"
+        return
+    fi
+    missing=$(missing_lab_packages | xargs)
+    # shellcheck disable=SC2086 # one word per package
+    if [ -n "$missing" ] && can_install; then
+        install_packages $missing
+        missing=$(missing_lab_packages | xargs)
+    fi
+    if [ -n "$missing" ]; then
+        say "missing Debian packages: $missing"
+        say "what needs them is skipped; to have it all: sudo apt-get install $missing"
+    fi
+}
+
+check_python() {
+    command -v "$1" >/dev/null || die "there is no $1; install Python 3.10 or newer, or name one: make PYTHON=python3.12 …"
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+        die "$1 is $("$1" --version 2>&1); Muster needs 3.10 or newer: make PYTHON=python3.12 …"
+}
+
+make_venv() {
+    local python=$1 package
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        # Debian and Ubuntu keep these two modules in a package of their own.
+        package=$("$python" -c 'import sys; print("python3.%d-venv" % sys.version_info[1])')
+        can_install && install_packages "$package"
+        "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+            die "$python cannot make a virtual environment; type: sudo apt-get install $package"
+    fi
+    "$python" -m venv --clear "$VENV"
+}
+
+prepare_venv() {
+    local python=${PYTHON:-python3} wanted
+    if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+        check_python "$python"
+        say "making $VENV with $("$python" --version 2>&1)"
+        make_venv "$python"
+    elif [ -n "${PYTHON:-}" ] && [ "$("$python" --version 2>&1)" != "$("$VENV/bin/python" --version 2>&1)" ]; then
+        check_python "$python"
+        say "making $VENV anew with $("$python" --version 2>&1)"
+        make_venv "$python"
+    fi
+    wanted=$(cat requirements/*.txt pyproject.toml | cksum)
+    if [ "$(cat "$INSTALLED" 2>/dev/null)" = "$wanted" ]; then
+        return
+    fi
+    say "installing torch and the test tools into $VENV (minutes the first time)"
+    local pip=("$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-input)
+    # torch first and alone, so that nothing else can pull in another version of it.
+    "${pip[@]}" -r requirements/torch.txt
+    "${pip[@]}" -r requirements/dev.txt
+    "${pip[@]}" --no-build-isolation --no-deps -e .
+    printf '%s\n' "$wanted" >"$INSTALLED"
+}
+
+prepare_lab
+prepare_venv
