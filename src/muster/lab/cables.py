@@ -1,0 +1,120 @@
+"""Makes the cables of a lab suffer what their `Link` values say."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from muster.errors import LabError
+from muster.lab import network
+from muster.lab.namespaces import NamespaceSite
+from muster.lab.network import Link
+from muster.lab.node import Node
+from muster.lab.programs import find
+
+WIRE = Path(__file__).with_name("wire.py")
+
+
+class Cables:
+    """The cables between the hosts of a site and its switch."""
+
+    def __init__(self, site: NamespaceSite) -> None:
+        self._site = site
+        self._wires: dict[str, Node] = {}
+        self._kernel_can_delay: bool | None = None
+
+    def change(self, name: str, old: Link, new: Link) -> None:
+        """Take the cable of a running host from one state to another."""
+        slow_wire = new.delay_ms != old.delay_ms and not self._netem()
+        if slow_wire:
+            self._lay_wire(name, new.delay_ms)
+        if new.rate != old.rate or (new.delay_ms != old.delay_ms and not slow_wire):
+            self._shape(name, new)
+        if (
+            new.blocks != old.blocks
+            or new.loss_percent != old.loss_percent
+            or (slow_wire and new.loss_percent)
+        ):
+            self._filter(name, new)
+        if new.cut != old.cut:
+            self._site.in_switch(
+                ["ip", "-b", "-"], text=network.carrier(name, new), what=f"the cable of {name} does not obey"
+            )
+
+    def drop(self, name: str) -> None:
+        """Forget the cable of a dead host, with all it suffered."""
+        self._end_wire(name)
+        self._site.remove_cable(name)
+
+    def close(self) -> None:
+        """End the slow wires; the rest goes with the switch."""
+        for name in list(self._wires):
+            self._end_wire(name)
+
+    def _shape(self, name: str, link: Link) -> None:
+        netem = self._netem()
+        what = f"the speed of {name}'s cable could not be set"
+        shape_host = network.shaping("eth0", link, netem=netem)
+        self._site.in_network_of(name, ["tc", "-b", "-"], text=shape_host, what=what)
+        shape_switch = network.shaping(network.port_of(name), link, netem=netem)
+        self._site.in_switch(["tc", "-b", "-"], text=shape_switch, what=what)
+
+    def _filter(self, name: str, link: Link) -> None:
+        what = f"the packet filter of {name} could not be set"
+        self._site.in_network_of(name, ["nft", "-f", "-"], text=network.host_rules(link), what=what)
+        entry = network.far_end(name) if name in self._wires else network.port_of(name)
+        self._site.in_switch(["nft", "-f", "-"], text=network.switch_rules(name, entry, link), what=what)
+
+    def _netem(self) -> bool:
+        if self._kernel_can_delay is None:
+            probe = network.shaping("lo", Link(delay_ms=1), netem=True) + network.shaping(
+                "lo", Link(), netem=True
+            )
+            try:
+                self._site.in_switch(["tc", "-b", "-"], text=probe, what="no netem")
+                self._kernel_can_delay = True
+            except LabError:
+                self._kernel_can_delay = False
+        return self._kernel_can_delay
+
+    def _lay_wire(self, name: str, delay_ms: float) -> None:
+        """Put the user-space wire between the host's port and the bridge, or take it out when there is no delay."""
+        had_wire = name in self._wires
+        self._end_wire(name)
+        what = f"the cable of {name} could not be made slow"
+        port, near, far = network.port_of(name), network.near_end(name), network.far_end(name)
+        if had_wire:
+            self._site.in_switch(
+                ["ip", "-b", "-"], text=f"link del {near}\nlink set {port} master br0\n", what=what
+            )
+        self._offload(name, on=not delay_ms)
+        if not delay_ms:
+            return
+        batch = (
+            f"link add {near} type veth peer name {far}\n"
+            f"link set {near} addrgenmode none up\n"
+            f"link set {far} addrgenmode none master br0 up\n"
+            f"link set {port} nomaster\n"
+        )
+        self._site.in_switch(["ip", "-b", "-"], text=batch, what=what)
+        for end in (near, far):
+            self._site.in_switch(["ethtool", "-K", end, *_offloads(on=False)], what=what)
+        argv = [sys.executable, "-I", "-S", str(WIRE), port, near, str(delay_ms / 1000)]
+        wire = Node(f"the slow wire of {name}", self._site.switch_argv(argv), env=None, errors=None)
+        self._wires[name] = wire
+        wire.expect("ready", time.monotonic() + 20)
+
+    def _offload(self, name: str, *, on: bool) -> None:
+        """Without this the wire gets frames of 64 kB whose checksums nobody has filled in."""
+        what = f"the cable of {name} could not be made slow"
+        self._site.in_network_of(name, ["ethtool", "-K", "eth0", *_offloads(on=on)], what=what)
+
+    def _end_wire(self, name: str) -> None:
+        if wire := self._wires.pop(name, None):
+            wire.end()
+
+
+def _offloads(*, on: bool) -> list[str]:
+    state = "on" if on else "off"
+    return [word for feature in ("tx", "tso", "gso", "gro") for word in (feature, state)]

@@ -1,0 +1,175 @@
+"""Control groups of one lab, made only for the faults that need them, and swept away by the switch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.errors import LabError
+
+CPU_PERIOD_US = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hierarchies:
+    """Where control groups can be made on this machine; None where the kernel or the user's rights lack it."""
+
+    unified: Path | None = None
+    freezer_v1: Path | None = None
+    cpu_v1: Path | None = None
+
+
+def read_hierarchies(mountinfo: str, own_cgroups: str, *, root: bool) -> Hierarchies:
+    """Find the hierarchies in the text of /proc/self/mountinfo and /proc/self/cgroup.
+
+    Root makes its groups at the top. Anyone else can at most make them beside the group they are in, and only
+    where it was delegated to them, which holds for the unified hierarchy only.
+    """
+    found: dict[str, Path] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(maxsplit=2)
+        mount = Path(before.split()[4])
+        if kind == "cgroup2":
+            found.setdefault("unified", mount)
+        elif kind == "cgroup" and root:
+            for controller in {"freezer", "cpu"} & set(options.split(",")):
+                found.setdefault(controller, mount)
+    unified = found.get("unified")
+    if unified and not root:
+        own = next((line[3:] for line in own_cgroups.splitlines() if line.startswith("0::")), "/")
+        unified = (unified / own.strip("/")).parent if own.strip("/") else unified
+    return Hierarchies(unified=unified, freezer_v1=found.get("freezer"), cpu_v1=found.get("cpu"))
+
+
+class Cgroups:
+    """The groups of one lab; `ledger` is the file from which the switch learns what to remove."""
+
+    def __init__(self, lab: str, ledger: Path) -> None:
+        self._lab = lab
+        self._ledger = ledger
+        self._made: dict[tuple[Path, str], Path] = {}
+        self._hierarchies = read_hierarchies(
+            Path("/proc/self/mountinfo").read_text(),
+            Path("/proc/self/cgroup").read_text(),
+            root=os.getuid() == 0,
+        )
+
+    def freeze(self, host: str, pids: Callable[[], list[int]]) -> None:
+        """Stop every process of a host, in a way that they cannot see or prevent."""
+        unified, v1 = self._hierarchies.unified, self._hierarchies.freezer_v1
+        try:
+            if unified:
+                group = self._join(unified, host, pids)
+                if (group / "cgroup.freeze").exists():
+                    (group / "cgroup.freeze").write_text("1")
+                    _wait_for(group / "cgroup.events", "frozen 1", f"{host} to freeze")
+                    return
+            if v1:
+                group = self._join(v1, host, pids)
+                (group / "freezer.state").write_text("FROZEN")
+                _wait_for(group / "freezer.state", "FROZEN", f"{host} to freeze")
+                return
+        except OSError as error:
+            raise LabError(f"{host} cannot be frozen: its control group refused ({error})") from error
+        raise LabError(f"{host} cannot be frozen: this machine has no freezer control group that we may use")
+
+    def thaw(self, host: str) -> None:
+        """Let the processes of a frozen host go on."""
+        for (hierarchy, name), group in self._made.items():
+            if name != host:
+                continue
+            if hierarchy == self._hierarchies.unified:
+                (group / "cgroup.freeze").write_text("0")
+            elif hierarchy == self._hierarchies.freezer_v1:
+                (group / "freezer.state").write_text("THAWED")
+
+    def limit_cpu(self, host: str, cores: float | None, pids: Callable[[], list[int]]) -> Path:
+        """Give all processes of a host together `cores` of CPU time (None: no limit); return their group."""
+        quota = None if cores is None else max(1000, round(cores * CPU_PERIOD_US))
+        unified, v1 = self._hierarchies.unified, self._hierarchies.cpu_v1
+        try:
+            if v1:
+                group = self._join(v1, host, pids)
+                (group / "cpu.cfs_period_us").write_text(str(CPU_PERIOD_US))
+                (group / "cpu.cfs_quota_us").write_text(str(quota or -1))
+                return group
+            if unified and "cpu" in (unified / "cgroup.controllers").read_text().split():
+                (unified / "cgroup.subtree_control").write_text("+cpu")
+                parent = self._folder(unified)
+                (parent / "cgroup.subtree_control").write_text("+cpu")
+                group = self._join(unified, host, pids)
+                (group / "cpu.max").write_text(f"{quota or 'max'} {CPU_PERIOD_US}")
+                return group
+        except OSError as error:
+            raise LabError(f"{host} cannot be slowed: its control group refused ({error})") from error
+        raise LabError(f"{host} cannot be slowed: this machine has no cpu control group that we may use")
+
+    def release(self, host: str) -> None:
+        """Remove the groups of a host whose processes are gone."""
+        for key in [key for key in self._made if key[1] == host]:
+            _remove(self._made.pop(key))
+
+    def _folder(self, hierarchy: Path) -> Path:
+        folder = hierarchy / self._lab
+        if not folder.exists():
+            self._note(folder)
+            folder.mkdir()
+        return folder
+
+    def _join(self, hierarchy: Path, host: str, pids: Callable[[], list[int]]) -> Path:
+        key = (hierarchy, host)
+        if key not in self._made:
+            group = self._folder(hierarchy) / host
+            self._note(group)
+            group.mkdir()
+            self._made[key] = group
+        _move(self._made[key], pids)
+        return self._made[key]
+
+    def _note(self, group: Path) -> None:
+        """Tell the switch before the group exists, so that even a SIGKILL in between leaves nothing; newest first."""
+        known = self._ledger.read_text() if self._ledger.exists() else ""
+        fresh = self._ledger.with_suffix(".new")
+        fresh.write_text(f"{group}\n" + known.replace(f"{group}\n", ""))
+        fresh.rename(self._ledger)
+
+
+def _move(group: Path, pids: Callable[[], list[int]]) -> None:
+    """Move processes into a group until no new one shows up: they may fork while we look."""
+    members = group / "cgroup.procs"
+    for _ in range(100):
+        outside = set(pids()) - {int(pid) for pid in members.read_text().split()}
+        if not outside:
+            return
+        for pid in outside:
+            try:
+                members.write_text(str(pid))
+            except ProcessLookupError:
+                pass
+    raise LabError(f"the processes of {group.name} fork faster than they can be put into a control group")
+
+
+def _wait_for(file: Path, text: str, what: str) -> None:
+    deadline = time.monotonic() + 5
+    while text not in file.read_text():
+        if time.monotonic() > deadline:
+            raise LabError(f"waited 5 s for {what}, in vain")
+        time.sleep(0.005)
+
+
+def _remove(group: Path) -> None:
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            group.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError:  # the kernel still takes the dead processes out
+            if time.monotonic() > deadline:
+                return  # the switch tries again when the lab ends
+            time.sleep(0.01)

@@ -1,0 +1,297 @@
+"""`Lab`: the virtual cluster as a Python context manager."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from muster.errors import LabError
+from muster.lab import network
+from muster.lab.faults import Faults, check_rate
+from muster.lab.namespaces import HostSettings, NamespaceSite
+from muster.lab.network import Direction, Link, Refusal
+from muster.lab.programs import find
+
+State = Literal["up", "off", "frozen"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStatus:
+    """One host as `muster lab status` shows it."""
+
+    name: str
+    address: str
+    state: State
+    faults: tuple[str, ...]
+
+
+class Lab:
+    """Hosts h1 to hN, each with its own address, hostname, disk, process tree and sshd.
+
+    >>> with Lab(2, bind=("/data",)) as lab:
+    ...     lab.run("h1", ["ssh", "h2", "hostname"], timeout=10).stdout
+    'h2\\n'
+
+    Every host sees the files of this machine; what it writes stays on its own `disk`. /tmp, /dev/shm and /run are
+    its own and empty. `bind` names folders that all hosts share with this machine, as over NFS. Nothing outlives the
+    owner: when this process ends, even by SIGKILL, the hosts and all in them are gone.
+    """
+
+    def __init__(
+        self, hosts: int, *, bind: Sequence[str | Path] = (), disk: str = "256m", shm: str = "1g"
+    ) -> None:
+        if not 1 <= hosts <= network.MAX_HOSTS:
+            raise LabError(f"a lab has 1 to {network.MAX_HOSTS} hosts, not {hosts}")
+        self.names: tuple[str, ...] = tuple(f"h{number}" for number in range(1, hosts + 1))
+        """The hosts in order."""
+        self.limits: tuple[str, ...] = ()
+        """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
+        self._addresses = {
+            name: f"{network.NETWORK}.{number}" for number, name in enumerate(self.names, start=1)
+        }
+        self._settings = HostSettings(bind=tuple(_shared_folder(path) for path in bind), disk=disk, shm=shm)
+        self._site: NamespaceSite | None = None
+        self._faults: Faults | None = None
+
+    def __enter__(self) -> Lab:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Bring all hosts up; they answer ssh when this returns."""
+        site = NamespaceSite(self._addresses, self._settings, rootless=False)
+        try:
+            site.open()
+            self._site, self._faults = site, Faults(site, self._settings.disk)
+            site.start(self.names)
+        except BaseException:
+            self._site, self._faults = None, None
+            site.close()
+            raise
+
+    def stop(self) -> None:
+        """Take the lab down; nothing of it is left when this returns."""
+        if self._faults:
+            self._faults.close()
+        if self._site:
+            self._site.close()
+        self._site, self._faults = None, None
+
+    # --- reaching the hosts -------------------------------------------------------------------------------------
+
+    def address(self, host: str) -> str:
+        """The address of a host, the same after a reboot."""
+        return self._addresses[self._known(host)]
+
+    def ssh_argv(self) -> list[str]:
+        """The command line that reaches every host from this machine: append options, host and command."""
+        return self._up().ssh_argv()
+
+    def enter_argv(self, host: str, *, cwd: str | None = None) -> list[str]:
+        """The command line that runs what is appended inside a host, in `cwd` where the host has that folder."""
+        self._running(host)
+        # A process belongs to the control group of whoever starts it, so it has to join that of a slow host first.
+        group = self._broken().condition(host).cpu_group
+        join = ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh"] if group else []
+        change = ["sh", "-c", 'cd "$0" 2>/dev/null || cd /; exec "$@"', cwd] if cwd else []
+        return [*join, *self._up().enter_argv(host), *change]
+
+    def popen(
+        self, host: str, argv: Sequence[str], *, cwd: str | None = None, **popen_kwargs: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a command inside a host; it has this process's environment, and dies when the Popen is killed.
+
+        A signal to the Popen does not reach the command: whatever ends the Popen kills it. To signal it, take its
+        pid from `processes`.
+        """
+        tied = [find("setpriv"), "--pdeathsig", "KILL", "--"]
+        return subprocess.Popen([*self.enter_argv(host, cwd=cwd), *tied, *argv], **popen_kwargs)
+
+    def run(
+        self,
+        host: str,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        input: str | None = None,
+        cwd: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command inside a host to its end, at most `timeout` seconds long."""
+        stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+        pipe = subprocess.PIPE
+        with self.popen(host, argv, cwd=cwd, stdin=stdin, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                out, err = process.communicate(input, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
+
+    def processes(self, host: str) -> list[tuple[int, str]]:
+        """What is alive in a host beside init and sshd: (pid as seen from this machine, command line) of each."""
+        self._known(host)
+        site = self._up()
+        if host not in site.hosts:
+            return []
+        init = site.hosts[host].init
+        found = [(pid, _command_line(pid)) for pid in site.pids(host) if pid != init and not _is_sshd(pid)]
+        return [(pid, command) for pid, command in found if command]
+
+    def status(self) -> list[HostStatus]:
+        """How each host is."""
+        return [
+            HostStatus(
+                name=name,
+                address=self._addresses[name],
+                state=self._state(name),
+                faults=self._broken().condition(name).describe(),
+            )
+            for name in self.names
+        ]
+
+    def _state(self, host: str) -> State:
+        if host not in self._up().hosts:
+            return "off"
+        return "frozen" if self._broken().condition(host).frozen else "up"
+
+    # --- faults -------------------------------------------------------------------------------------------------
+
+    def cut(self, host: str) -> None:
+        """Cut the cable of a host: it has no carrier, and its peers hear nothing more."""
+        self._relink(host, cut=True)
+
+    def loss(self, host: str, percent: float) -> None:
+        """Lose this share of the packets to and from a host."""
+        if not 0 <= percent <= 100:
+            raise LabError(
+                f"{percent:g} percent of the packets cannot be lost", hint="give a number from 0 to 100"
+            )
+        self._relink(host, loss_percent=percent)
+
+    def delay(self, host: str, milliseconds: float) -> None:
+        """Deliver each packet to and from a host this much later; a round trip takes twice as much longer."""
+        if not 0 <= milliseconds <= 60_000:
+            raise LabError(
+                f"a delay of {milliseconds:g} ms cannot be made", hint="give a number from 0 to 60000"
+            )
+        self._relink(host, delay_ms=milliseconds)
+
+    def slow(self, host: str, *, cpu: float | None = None, rate: str | None = None) -> None:
+        """Slow a host down: `cpu` is how many cores all its processes share, `rate` its network speed (40mbit)."""
+        if cpu is None and rate is None:
+            raise LabError(f"say in what way {host} is slow", hint=f"muster lab slow {host} --cpu 0.1")
+        if cpu is not None and cpu < 0.01:
+            raise LabError(f"{cpu:g} cores are too few", hint="0.01 is the least: a hundredth of a core")
+        if rate is not None:
+            self._relink(host, rate=check_rate(rate))
+        if cpu is not None:
+            self._awake(host).limit_cpu(host, cpu)
+
+    def block_port(
+        self, host: str, port: int, *, how: Refusal = "reject", direction: Direction = "in"
+    ) -> None:
+        """Close a TCP port of a host ("in"), or that port of all others to it ("out"), by refusal or by silence."""
+        if not 1 <= port <= 65535:
+            raise LabError(f"{port} is not a port", hint="ports go from 1 to 65535")
+        self._awake(host).block_port(host, port, how, direction)
+
+    def fill_disk(self, host: str) -> None:
+        """Fill / and /tmp of a host: it can write nothing more there, while its peers can."""
+        self._awake(host).fill_disk(host)
+
+    def heal(self, host: str) -> None:
+        """Undo cut, loss, delay, slow, block_port and fill_disk."""
+        self._awake(host).heal(host)
+
+    def freeze(self, host: str) -> None:
+        """Stop every process of a host; its network is up, but nobody answers."""
+        self._awake(host).freeze(host)
+
+    def thaw(self, host: str) -> None:
+        """Let the processes of a frozen host go on."""
+        self._known(host)
+        if self._state(host) != "frozen":
+            raise LabError(f"{host} is not frozen")
+        self._broken().thaw(host)
+
+    def crash(self, host: str) -> None:
+        """Kill all processes of a host at once; the kernel closes its connections, so peers get FIN or RST."""
+        self._running(host)
+        self._broken().kill(host, silently=False)
+
+    def power_off(self, host: str) -> None:
+        """Pull the plug of a host: it is gone, and its peers hear nothing."""
+        self._running(host)
+        self._broken().kill(host, silently=True)
+
+    def reboot(self, host: str) -> None:
+        """Bring a host back, from whatever state: same name, address and keys, no faults, an empty disk."""
+        self._known(host)
+        if self._state(host) != "off":
+            self._broken().kill(host, silently=True)
+        self._up().start([host])
+
+    # --- checks -------------------------------------------------------------------------------------------------
+
+    def _relink(self, host: str, **changes: Any) -> None:
+        faults = self._awake(host)
+        faults.change_link(host, replace(faults.condition(host).link, **changes))
+
+    def _known(self, host: str) -> str:
+        if host not in self.names:
+            many = f"the hosts are h1 to {self.names[-1]}" if len(self.names) > 1 else "the only host is h1"
+            raise LabError(f"there is no host `{host}` in this lab", hint=many)
+        return host
+
+    def _up(self) -> NamespaceSite:
+        if self._site is None:
+            raise LabError("the lab is not up")
+        return self._site
+
+    def _broken(self) -> Faults:
+        if self._faults is None:
+            raise LabError("the lab is not up")
+        return self._faults
+
+    def _running(self, host: str) -> None:
+        self._known(host)
+        if self._state(host) == "off":
+            raise LabError(f"{host} is off", hint=f"muster lab reboot {host}")
+
+    def _awake(self, host: str) -> Faults:
+        self._running(host)
+        if self._state(host) == "frozen":
+            raise LabError(f"{host} is frozen", hint=f"muster lab thaw {host}")
+        return self._broken()
+
+
+def _shared_folder(path: str | Path) -> str:
+    real = os.path.realpath(path)
+    if not os.path.isdir(real):
+        raise LabError(f"{path} cannot be shared with the hosts: it is not a folder on this machine")
+    return real
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _is_sshd(pid: int) -> bool:
+    try:
+        # OpenSSH 10 splits it into sshd, sshd-session and sshd-auth.
+        return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
+    except OSError:
+        return True

@@ -1,0 +1,109 @@
+# Init of one lab host: bash runs this as pid 1 of fresh net, uts, ipc, pid and mount namespaces.
+# From the owner: NAME ADDRESS DIR DISK SHM BIND (one path a line) HOME SSHD, and RUN_AS ("UID GID") where the
+# lab lives in a user namespace. Says `built PID`, waits for the cable, says `up`, then reads its pipe until the
+# owner closes it: pid 1 ends, and the kernel kills whatever runs in the host and frees links and mounts.
+set -e
+read -r pid _ </proc/self/stat # /proc is still the machine's, so this is our pid as the owner sees it
+hostname "$NAME"
+
+disk=$DIR/$NAME
+mkdir "$disk"
+mount -t tmpfs -o "size=$DISK,mode=755" muster-lab "$disk"
+cd "$disk"
+mkdir upper work root
+if [ -z "$RUN_AS" ]; then
+  # The upper layer must be on another file system than "/", hence the tmpfs.
+  mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work muster-lab root
+else
+  # A user namespace may not overlay "/" (its submounts are locked), but most of its folders one by one.
+  for path in /*; do
+    name=${path#/}
+    case $name in
+    proc | sys | dev | run | tmp) mkdir "root/$name" ;;
+    *)
+      if [ -L "$path" ]; then
+        cp -P "$path" root/
+      elif [ -d "$path" ]; then
+        mkdir "root/$name" "upper/$name" "work/$name"
+        mount -t overlay -o "userxattr,lowerdir=$path,upperdir=upper/$name,workdir=work/$name" \
+          muster-lab "root/$name" 2>/dev/null || mount --rbind "$path" "root/$name"
+      fi
+      ;;
+    esac
+  done
+fi
+
+# From here on every path is inside the host, so that no symlink can lead a write to the machine's own files.
+cd root
+mkdir .machine
+pivot_root . .machine
+cd /
+mount -t tmpfs -o mode=755 muster-lab /dev
+mkdir /dev/pts /dev/shm
+cd /.machine/dev
+devices=(null zero full random urandom tty)
+for device in fuse kfd nvidia*; do [ ! -c "$device" ] || devices+=("$device"); done
+cp -dR fd stdin stdout stderr /dev/
+if [ -z "$RUN_AS" ]; then
+  cp -dR --preserve=mode "${devices[@]}" /dev/
+else # no mknod in a user namespace
+  for device in "${devices[@]}"; do : >"/dev/$device" && mount --bind "$device" "/dev/$device"; done
+fi
+cd /
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts /dev/pts
+ln -s pts/ptmx /dev/ptmx
+mount -t proc proc /proc
+# A fresh sysfs shows this host's own /sys/class/net.
+mount -t sysfs sysfs /sys 2>/dev/null || mount --rbind /.machine/sys /sys
+mount --rbind /.machine/sys/fs/cgroup /sys/fs/cgroup 2>/dev/null || true
+mount -t tmpfs -o "mode=1777,size=$SHM" muster-lab /dev/shm
+mount -t tmpfs -o mode=755 muster-lab /run
+mount -t tmpfs -o "mode=1777,size=$DISK" muster-lab /tmp
+mkdir -p /run/sshd /run/lock /run/muster-lab/disk
+cp -r "/.machine$DIR/ssh/." /run/muster-lab/
+mount --bind "/.machine$disk" /run/muster-lab/disk # the handle by which the disk can be filled
+
+# Before the binds: these are the host's copies. A slow .bashrc would cost that time at every ssh command.
+rm -f "$HOME/.bashrc" "$HOME/.bash_profile" "$HOME/.profile" "$HOME/.zshenv"
+while IFS= read -r path; do
+  [ -n "$path" ] || continue
+  mkdir -p "$path"
+  mount --rbind "/.machine$path" "$path"
+done <<<"$BIND"
+mkdir -p "$HOME/.ssh"
+mount -t tmpfs -o mode=700 muster-lab "$HOME/.ssh"
+cp /run/muster-lab/{id_ed25519,id_ed25519.pub,authorized_keys,known_hosts} "$HOME/.ssh/"
+cp /run/muster-lab/client_config "$HOME/.ssh/config"
+
+echo "$NAME" >/run/muster-lab/hostname
+: >/run/muster-lab/resolv.conf # a look-up of an unknown name fails at once
+for file in hosts hostname resolv.conf; do
+  { rm -f "/etc/$file" && cp "/run/muster-lab/$file" "/etc/$file"; } 2>/dev/null ||
+    mount --bind "/run/muster-lab/$file" "/etc/$file"
+done
+if [ -z "$RUN_AS" ] && read -r account </etc/shadow && [[ $account == root:!* ]]; then
+  # sshd without PAM refuses a locked account, and Ubuntu locks root.
+  sed -i '1s/^root:![^:]*/root:*/' /etc/shadow
+fi
+umount -l /.machine
+rmdir /.machine
+
+echo "built $pid"
+read -r _ || exit 0
+ip -b - <<END
+link set lo up
+link set eth0 addrgenmode none
+addr add $ADDRESS/24 dev eth0
+link set eth0 up
+END
+start_sshd=("$SSHD" -f /run/muster-lab/sshd_config -E /run/muster-lab/sshd.log)
+if [ -n "$RUN_AS" ]; then
+  # As the mapped root sshd fails at setgroups(); in a nested namespace it runs under the user's real ids.
+  echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start
+  read -r uid gid <<<"$RUN_AS"
+  start_sshd=(unshare -U --map-user="$uid" --map-group="$gid" -- "${start_sshd[@]}")
+fi
+"${start_sshd[@]}"
+until [ -s /run/muster-lab/sshd.pid ]; do sleep .01; done # written when it listens; the owner limits the wait
+echo up
+read -r _ || true

@@ -1,0 +1,101 @@
+"""Keys and configuration files that let the owner reach each host, and the hosts each other, with plain ssh."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.lab.programs import find
+
+HOST_FILES = "/run/muster-lab"
+"""Where a host in namespaces keeps the files of this module."""
+
+SSHD_CONFIG = """\
+HostKey {files}/host_key
+AuthorizedKeysFile {files}/authorized_keys
+PidFile {pid_file}
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+StrictModes no
+UsePAM no
+UseDNS no
+PrintMotd no
+PrintLastLog no
+AcceptEnv LANG LC_*
+MaxStartups 1000
+MaxSessions 1000
+Subsystem sftp internal-sftp
+"""
+
+CLIENT_CONFIG = """\
+Host *
+  User {user}
+  IdentityFile "{key}"
+  IdentitiesOnly yes
+  UserKnownHostsFile "{known_hosts}"
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  PreferredAuthentications publickey
+  ConnectTimeout 5
+  LogLevel ERROR
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where the sshd of a host listens."""
+
+    address: str
+    port: int = 22
+
+
+def make_keys(folder: Path) -> None:
+    """Make one key for the hosts (host_key) and one for their user (id_ed25519)."""
+    keygen = find("ssh-keygen")
+    making = [
+        subprocess.Popen(
+            [keygen, "-q", "-t", "ed25519", "-N", "", "-C", "muster-lab", "-f", str(folder / name)]
+        )
+        for name in ("host_key", "id_ed25519")
+    ]
+    for process in making:
+        if process.wait(30) != 0:
+            raise RuntimeError(f"ssh-keygen ended with {process.returncode}")
+    (folder / "authorized_keys").write_text((folder / "id_ed25519.pub").read_text())
+
+
+def known_hosts(endpoints: Mapping[str, Endpoint], host_key: str) -> str:
+    """One known_hosts line per host, under its name and its address."""
+    return "".join(
+        f"{name},[{end.address}]:{end.port},{end.address} {host_key.strip()}\n"
+        for name, end in endpoints.items()
+    )
+
+
+def client_config(endpoints: Mapping[str, Endpoint], *, user: str, key: str, known_hosts: str) -> str:
+    """The ssh configuration with an entry for each host."""
+    entries = "".join(
+        f"Host {name}\n  HostName {end.address}\n  Port {end.port}\n  HostKeyAlias {name}\n"
+        for name, end in endpoints.items()
+    )
+    return entries + CLIENT_CONFIG.format(user=user, key=key, known_hosts=known_hosts)
+
+
+def sshd_config(files: str, pid_file: str) -> str:
+    """The configuration of a host's sshd, whose keys lie in `files`."""
+    return SSHD_CONFIG.format(files=files, pid_file=pid_file)
+
+
+def etc_hosts(endpoints: Mapping[str, Endpoint]) -> str:
+    """/etc/hosts with every host.
+
+    The ::ffff: lines answer the reverse look-ups of torch, whose sockets are IPv6 with mapped addresses; without
+    them it warns "The hostname of the client socket cannot be retrieved".
+    """
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
+    lines += [f"{end.address} {name}" for name, end in endpoints.items()]
+    lines += [f"::ffff:{end.address} {name}" for name, end in endpoints.items()]
+    return "\n".join(lines) + "\n"

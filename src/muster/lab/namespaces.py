@@ -1,0 +1,238 @@
+"""Hosts made of anonymous namespaces: nothing is registered anywhere, so nothing can be left behind."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.errors import LabError
+from muster.lab import keys, network
+from muster.lab.node import Node
+from muster.lab.programs import SYSTEM_PATH, find
+
+HOST_SCRIPT = Path(__file__).with_name("host.sh")
+SWITCH_SCRIPT = Path(__file__).with_name("switch.sh")
+CALL_LIMIT = 30.0
+"""Seconds that one ip, tc or nft call may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSettings:
+    """What every host of a lab is given."""
+
+    bind: tuple[str, ...] = ()
+    disk: str = "256m"
+    shm: str = "1g"
+
+
+def call(argv: Sequence[str], *, text: str = "", what: str) -> str:
+    """Run a short command to its end; its failure is a LabError that says what was tried."""
+    try:
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=CALL_LIMIT)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{what}: `{argv[0]}` was not done after {CALL_LIMIT:g} s") from None
+    if done.returncode != 0:
+        raise LabError(f"{what}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+class HostNode(Node):
+    """One running host."""
+
+    init: int = 0
+    """The pid of its init in the owner's PID namespace, once it is built."""
+
+    pid_namespace: str = ""
+    """Which PID namespace its processes live in, as /proc/PID/ns/pid tells it."""
+
+    def built(self, deadline: float) -> None:
+        """Wait until the host has its disk and lacks only the cable."""
+        self.init = int(self.expect("built", deadline)[0])
+        self.pid_namespace = os.readlink(f"/proc/{self.init}/ns/pid")
+
+    def kill(self) -> None:
+        """Kill init, and with it every process of the host at once; the kernel still closes their sockets."""
+        if self.alive and self.init:
+            os.kill(self.init, 9)
+        self.end()
+
+
+class NamespaceSite:
+    """The switch and the hosts of one lab, as root or, `rootless`, inside a user namespace of the user's own."""
+
+    def __init__(self, addresses: Mapping[str, str], settings: HostSettings, *, rootless: bool) -> None:
+        self.addresses = dict(addresses)
+        self.rootless = rootless
+        self.hosts: dict[str, HostNode] = {}
+        self.folder = Path()
+        self._settings = settings
+        self._switch: Node | None = None
+        self._login = pwd.getpwuid(os.getuid())
+
+    def open(self) -> None:
+        """Start the switch, which also owns the folder of the lab, and write the keys."""
+        for program in ("ip", "ssh", "sshd", "nsenter", "unshare", "setpriv", "bash"):
+            find(program)
+        user = ["--user", "--map-root-user"] if self.rootless else []
+        script = SWITCH_SCRIPT.read_text()
+        env = {
+            "PATH": SYSTEM_PATH,
+            "ADDRESS": network.SWITCH_ADDRESS,
+            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
+        }
+        argv = [find("unshare"), *user, "--net", find("bash"), "-c", script]
+        self._switch = Node("the switch", argv, env=env, errors=None)
+        self.folder = Path(self._switch.expect("ready", _deadline(1))[0])
+        self._write_ssh_files()
+
+    def _write_ssh_files(self) -> None:
+        endpoints = {name: keys.Endpoint(address=address) for name, address in self.addresses.items()}
+        folder = self.folder / "ssh"
+        keys.make_keys(folder)
+        (folder / "known_hosts").write_text(
+            keys.known_hosts(endpoints, (folder / "host_key.pub").read_text())
+        )
+        (folder / "hosts").write_text(keys.etc_hosts(endpoints))
+        (folder / "sshd_config").write_text(keys.sshd_config(keys.HOST_FILES, f"{keys.HOST_FILES}/sshd.pid"))
+        user = self._login.pw_name
+        inside = keys.client_config(
+            endpoints, user=user, key="~/.ssh/id_ed25519", known_hosts="~/.ssh/known_hosts"
+        )
+        (folder / "client_config").write_text(inside)
+        outside = keys.client_config(
+            endpoints, user=user, key=str(folder / "id_ed25519"), known_hosts=str(folder / "known_hosts")
+        )
+        self.ssh_config.write_text(outside)
+
+    @property
+    def ssh_config(self) -> Path:
+        """The configuration with which the owner's ssh reaches the hosts."""
+        return self.folder / "ssh_config"
+
+    def start(self, names: Sequence[str]) -> None:
+        """Bring hosts up: all of them built side by side, cabled in one go, then their sshd started."""
+        deadline = _deadline(len(names))
+        for name in names:
+            self.hosts[name] = self._spawn(name)
+        for name in names:
+            self.hosts[name].built(deadline)
+        cables = network.plug({name: self.hosts[name].init for name in names}, self.addresses)
+        self.in_switch(["ip", "-b", "-"], text=cables, what="the cables could not be laid")
+        for name in names:
+            self.hosts[name].go()
+        for name in names:
+            self.hosts[name].expect("up", deadline)
+
+    def _spawn(self, name: str) -> HostNode:
+        env = {
+            "NAME": name,
+            "ADDRESS": self.addresses[name],
+            "DIR": str(self.folder),
+            "DISK": self._settings.disk,
+            "SHM": self._settings.shm,
+            "BIND": "\n".join(self._settings.bind),
+            "SSHD": find("sshd"),
+            "HOME": self._login.pw_dir,
+            "RUN_AS": f"{self._login.pw_uid} {self._login.pw_gid}" if self.rootless else "",
+            "PATH": SYSTEM_PATH,
+        }
+        join_user = self._enter(self.switch_pid, []) if self.rootless else []
+        namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]
+        argv = [*join_user, find("unshare"), *namespaces, find("bash"), "-c", HOST_SCRIPT.read_text()]
+        return HostNode(name, argv, env=env, errors=self.folder / f"{name}.errors")
+
+    def remove_cable(self, name: str) -> None:
+        """Take away what is left of a dead host's cable; the kernel does it too, but only some time later."""
+        batch = network.unplug([name])
+        subprocess.run(
+            self.switch_argv([find("ip"), "-force", "-b", "-"]),
+            input=batch,
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=CALL_LIMIT,
+        )
+
+    def close(self) -> None:
+        """Kill every host, then let the switch clean up the folder and the cgroups."""
+        for host in self.hosts.values():
+            host.kill()
+        self.hosts.clear()
+        if self._switch:
+            self._switch.end()
+            self._switch = None
+
+    @property
+    def switch_pid(self) -> int:
+        """A process in the switch's network namespace."""
+        assert self._switch is not None, "the lab is not up"
+        return self._switch.pid
+
+    def in_switch(self, argv: Sequence[str], *, text: str = "", what: str) -> str:
+        """Run a network tool in the switch."""
+        return call(self.switch_argv([find(argv[0]), *argv[1:]]), text=text, what=what)
+
+    def in_network_of(self, name: str, argv: Sequence[str], *, text: str = "", what: str) -> str:
+        """Run a network tool of the machine in the network namespace of a host."""
+        enter = self._enter(self.hosts[name].init, ["--net"])
+        return call([*enter, find(argv[0]), *argv[1:]], text=text, what=what)
+
+    def switch_argv(self, argv: Sequence[str]) -> list[str]:
+        """The command line that runs `argv` in the network of the switch."""
+        return [*self._enter(self.switch_pid, ["--net"]), *argv]
+
+    def _enter(self, pid: int, namespaces: list[str]) -> list[str]:
+        user = ["--user", "--preserve-credentials"] if self.rootless else []
+        return [find("nsenter"), f"--target={pid}", *user, *namespaces, "--"]
+
+    def ssh_argv(self) -> list[str]:
+        """The command line that reaches every host from the owner."""
+        return self.switch_argv([*self._as_user(), find("ssh"), "-F", str(self.ssh_config)])
+
+    def enter_argv(self, name: str, *, as_root: bool = False) -> list[str]:
+        """The command line that runs what follows inside a host, in all its namespaces."""
+        namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+        return [*self._enter(self.hosts[name].init, namespaces), *([] if as_root else self._as_user())]
+
+    def _as_user(self) -> list[str]:
+        """In a user namespace we are its root; a nested one gives the user the ids they have outside."""
+        if not self.rootless:
+            return []
+        ids = [f"--map-user={self._login.pw_uid}", f"--map-group={self._login.pw_gid}"]
+        return [find("unshare"), "--user", *ids, "--"]
+
+    def pids(self, name: str) -> list[int]:
+        """Every living process in a host, as numbered outside."""
+        namespace = self.hosts[name].pid_namespace
+        return [pid for pid in all_pids() if _pid_namespace(pid) == namespace and not is_zombie(pid)]
+
+
+def all_pids() -> list[int]:
+    """Every process that /proc shows."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _pid_namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:  # it has ended, or is not ours to look at
+        return None
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process is dead, gone or waits only for its parent to take note."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
+
+
+def _deadline(hosts: int) -> float:
+    # 4 hosts take 0.2 s and 64 take 2.5 s on two idle cores; a machine under load gets many times that.
+    return time.monotonic() + 20 + hosts

@@ -1,0 +1,151 @@
+"""What a cable can suffer, and the ip, tc and nft input that makes it so; pure text, nothing is run here.
+
+A cable is a veth pair: `eth0` in the host and `v-NAME`, a port of the bridge, in the switch. Its faults are one
+value, `Link`, and each change states the whole of it anew, so that faults add up and `Link()` is a healthy cable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+NETWORK = "10.77.0"
+"""The first three numbers of every lab address; labs have separate switches, so they may share it."""
+
+SWITCH_ADDRESS = f"{NETWORK}.254"
+"""The address of the switch itself, from which the owner reaches the hosts."""
+
+MAX_HOSTS = 253
+"""As many as there are addresses beside the switch's."""
+
+TABLE = "muster_lab"
+
+Direction = Literal["in", "out"]
+Refusal = Literal["reject", "drop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A TCP port that a firewall on the host closes."""
+
+    port: int
+    how: Refusal = "reject"
+    direction: Direction = "in"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The faults of one host's cable."""
+
+    cut: bool = False
+    loss_percent: float = 0.0
+    rate: str | None = None
+    delay_ms: float = 0.0
+    blocks: tuple[Block, ...] = ()
+
+    def describe(self) -> tuple[str, ...]:
+        """Each fault in a few words, for the status table."""
+        said: list[str] = []
+        if self.cut:
+            said.append("cut")
+        if self.loss_percent:
+            said.append(f"loss {self.loss_percent:g}%")
+        if self.rate:
+            said.append(f"rate {self.rate}")
+        if self.delay_ms:
+            said.append(f"delay {self.delay_ms:g} ms")
+        said += [f"port {b.port} {b.direction} {b.how}" for b in self.blocks]
+        return tuple(said)
+
+
+def port_of(name: str) -> str:
+    """The switch's end of a host's cable."""
+    return f"v-{name}"
+
+
+def near_end(name: str) -> str:
+    """The end, towards the host, of the veth pair that joins a slow wire to the bridge."""
+    return f"x-{name}"
+
+
+def far_end(name: str) -> str:
+    """The end of that pair at the bridge."""
+    return f"y-{name}"
+
+
+def mac_of(address: str) -> str:
+    """A hardware address that never changes: after a reboot with another one, peers would use a stale ARP entry."""
+    return f"02:77:00:00:00:{int(address.rsplit('.', 1)[1]):02x}"
+
+
+def plug(inits: Mapping[str, int], addresses: Mapping[str, str]) -> str:
+    """`ip` batch, run in the switch: a cable from the bridge to each host, whose init has the given pid."""
+    lines: list[str] = []
+    for name, init in inits.items():
+        port = port_of(name)
+        lines.append(
+            f"link add {port} type veth peer name eth0 address {mac_of(addresses[name])} netns {init}"
+        )
+        lines.append(f"link set {port} addrgenmode none master br0 up")
+    return "\n".join(lines) + "\n"
+
+
+def unplug(names: Iterable[str]) -> str:
+    """`ip` batch, run in the switch with -force: take the cables of hosts away, dead or alive."""
+    return "".join(f"link del {end}\n" for name in names for end in (port_of(name), near_end(name)))
+
+
+def carrier(name: str, link: Link) -> str:
+    """`ip` batch, run in the switch: a cut cable is a port that is down, so the host sees no carrier."""
+    return f"link set {port_of(name)} {'down' if link.cut else 'up'}\n"
+
+
+def host_rules(link: Link) -> str:
+    """`nft` input for the host: frames that get lost on the way in, and closed ports."""
+    rules = _fresh_table("netdev", TABLE, _loss_chain("eth0", link.loss_percent))
+    chains = [
+        _port_chain(hook, match, [b for b in link.blocks if b.direction == direction])
+        for direction, hook, match in (("in", "input", "iifname"), ("out", "output", "oifname"))
+    ]
+    return rules + _fresh_table("inet", TABLE, "".join(chains))
+
+
+def switch_rules(name: str, port: str, link: Link) -> str:
+    """`nft` input for the switch: frames from the host that get lost; `port` is where they enter the bridge."""
+    return _fresh_table("netdev", f"{TABLE}_{name}", _loss_chain(port, link.loss_percent))
+
+
+def _fresh_table(family: str, table: str, chains: str) -> str:
+    # Declared first, because the deletion of a table that is not there is an error.
+    text = f"table {family} {table}\ndelete table {family} {table}\n"
+    return text + (f"table {family} {table} {{\n{chains}}}\n" if chains else "")
+
+
+def _loss_chain(device: str, percent: float) -> str:
+    if not percent:
+        return ""
+    return (
+        f'chain loss {{\ntype filter hook ingress device "{device}" priority 0\n'
+        f"numgen random mod 10000 < {round(percent * 100)} drop\n}}\n"
+    )
+
+
+def _port_chain(hook: str, match: str, blocks: list[Block]) -> str:
+    if not blocks:
+        return ""
+    verdict = {"reject": "reject with tcp reset", "drop": "drop"}
+    rules = "".join(f'{match} "eth0" tcp dport {b.port} {verdict[b.how]}\n' for b in blocks)
+    return f"chain {hook} {{\ntype filter hook {hook} priority 0\n{rules}}}\n"
+
+
+def shaping(device: str, link: Link, *, netem: bool) -> str:
+    """`tc` batch, run at either end of the cable: the rate, and the delay where the kernel has netem."""
+    if netem and link.delay_ms:
+        rate = f" rate {link.rate}" if link.rate else ""
+        discipline = f"netem limit 100000 delay {link.delay_ms:g}ms{rate}"
+    elif link.rate:
+        discipline = f"tbf rate {link.rate} burst 32k latency 400ms"
+    else:
+        discipline = "noqueue"
+    return f"qdisc replace dev {device} root {discipline}\n"

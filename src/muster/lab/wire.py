@@ -1,0 +1,75 @@
+"""A slow wire between two network interfaces, for kernels without netem: `python wire.py IF_A IF_B SECONDS`.
+
+It runs in the switch's network namespace, carries every frame from either interface to the other that many seconds
+late, and ends when its stdin closes, which is when the lab ends or heals the cable. Standard library only: it is
+started as a file, by an interpreter that need not have Muster.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from collections import deque
+
+ETH_P_ALL = 3
+SOL_PACKET = 263
+PACKET_IGNORE_OUTGOING = 23
+"""Without this the socket would also see what it sends itself, and the frames would run in a circle (Linux 4.20)."""
+
+BATCH = 256
+"""Frames taken from one side before the other gets its turn."""
+
+LARGEST_FRAME = 65_600
+
+
+def tap(interface: str) -> socket.socket:
+    """A raw socket that receives every frame arriving at an interface, and sends through it."""
+    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    end.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    end.bind((interface, 0))
+    end.setblocking(False)
+    return end
+
+
+def carry(first: socket.socket, second: socket.socket, delay: float, owner: int) -> None:
+    """Carry frames both ways until the file descriptor `owner` has something to say."""
+    other = {first: second, second: first}
+    # One queue for both directions: the delay is the same for all, so frames come due in the order they came in.
+    under_way: deque[tuple[float, socket.socket, bytes]] = deque()
+    while True:
+        patience = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
+        ready = select.select([first, second, owner], [], [], patience)[0]
+        if owner in ready:
+            return
+        for end in ready:
+            under_way.extend((time.monotonic() + delay, other[end], frame) for frame in waiting_frames(end))
+        while under_way and under_way[0][0] <= time.monotonic():
+            _, end, frame = under_way.popleft()
+            try:
+                end.send(frame)
+            except OSError:
+                pass  # the interface is down or its queue is full: the frame is lost, as on any wire
+
+
+def waiting_frames(end: socket.socket) -> list[bytes]:
+    """The frames that have arrived at one end, at most a batch of them."""
+    frames: list[bytes] = []
+    try:
+        while len(frames) < BATCH:
+            frames.append(end.recv(LARGEST_FRAME))
+    except OSError:
+        pass  # nothing more for now, or the interface went down: then it is told once, and frames come again later
+    return frames
+
+
+def main() -> None:
+    """Lay the wire, say `ready`, and carry."""
+    first, second = tap(sys.argv[1]), tap(sys.argv[2])
+    print("ready", flush=True)
+    carry(first, second, float(sys.argv[3]), sys.stdin.fileno())
+
+
+if __name__ == "__main__":
+    main()
