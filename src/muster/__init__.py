@@ -1,5 +1,39 @@
-"""Muster runs an unmodified PyTorch script on every GPU you have."""
+"""Muster runs an unmodified PyTorch script on every GPU you have.
+
+In a script, `import muster` is optional; it gives `with muster.init() as world:` under every launcher.
+"""
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+__all__ = ["Detection", "MusterError", "World", "__version__", "detect", "init"]
+
+TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
+if TYPE_CHECKING:
+    from muster.errors import MusterError
+    from muster.worker.context import World, init
+    from muster.worker.detect import Detection, detect
+
+_HOMES = {
+    "Detection": "muster.worker.detect",
+    "MusterError": "muster.errors",
+    "World": "muster.worker.context",
+    "detect": "muster.worker.detect",
+    "init": "muster.worker.context",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used, so that `import muster` costs next to nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'muster' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,103 @@
+"""`muster recipes`: list the training recipes, or copy one into a folder of the user's."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import shutil
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+
+from muster.errors import UsageError
+
+FOLDER = Path(__file__).parent.parent / "recipes"
+
+EPILOG = """\
+examples:
+  muster recipes                        list them
+  muster recipes copy hello             write hello.py here: python hello.py, muster run hello.py
+  muster recipes copy hello --to src    write src/hello.py
+
+Without a copy, a recipe runs as a module: muster run -m muster.recipes.hello
+"""
+
+
+def main(argv: list[str]) -> int:
+    """List the recipes or copy one; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="muster recipes",
+        description="List the training recipes, or copy one to start from.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="copy")
+    copy = commands.add_parser(
+        "copy",
+        help="copy a recipe's source, which then runs as it is",
+        description="Copy a recipe's source into a folder, where it runs as it is.",
+        epilog="example:\n  muster recipes copy hello && muster run hello.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    copy.add_argument("name", metavar="NAME", help="a recipe that `muster recipes` lists")
+    copy.add_argument("--to", metavar="DIR", default=".", help="the folder to write into (default: this one)")
+    copy.add_argument("--force", action="store_true", help="replace what is there already")
+    args = parser.parse_args(argv)
+    recipes = find_recipes()
+    if args.command == "copy":
+        target = copy_recipe(recipes, args.name, Path(args.to), force=args.force)
+        print(target)
+        how = f"-m {target.name}` (in {args.to})" if target.is_dir() else f"{target}`"
+        sys.stderr.write(f"run it with `muster run {how}\n")
+        return 0
+    width = max(map(len, recipes))
+    for name, source in recipes.items():
+        print(f"{name:<{width}}  {summary(source)}")
+    return 0
+
+
+def find_recipes() -> dict[str, Path]:
+    """Return the source of every recipe by name: a file, or a folder for the larger ones."""
+    entries = sorted(FOLDER.iterdir())
+    recipes = [e for e in entries if e.suffix == ".py" or (e / "__init__.py").is_file()]
+    return {entry.stem: entry for entry in recipes if not entry.name.startswith("_")}
+
+
+def summary(source: Path) -> str:
+    """Return the first line of a recipe's docstring, without running the recipe."""
+    file = source / "__init__.py" if source.is_dir() else source
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0].rstrip(".")
+
+
+def copy_recipe(recipes: dict[str, Path], name: str, folder: Path, *, force: bool) -> Path:
+    """Write a recipe's source into a folder and return where; UsageError instead of overwriting anything."""
+    if name not in recipes:
+        near = get_close_matches(name, recipes, n=1)
+        raise UsageError(
+            f"there is no recipe `{name}`",
+            hint=f"did you mean `muster recipes copy {near[0]}`?" if near else "`muster recipes` lists them",
+        )
+    source = recipes[name]
+    target = folder / source.name
+    if target.exists() and not force:
+        raise UsageError(f"{target} exists already", hint="--force replaces it, --to DIR writes elsewhere")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(
+                source,
+                target,
+                ignore=shutil.ignore_patterns("__pycache__"),
+                copy_function=shutil.copyfile,  # contents only: an installed file may be read-only
+                dirs_exist_ok=True,
+            )
+        else:
+            shutil.copyfile(source, target)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {target}: {error.strerror}", hint="--to DIR writes elsewhere"
+        ) from None
+    return target

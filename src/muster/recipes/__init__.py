@@ -1,0 +1,1 @@
+"""Programs to start from: they run under every launcher, and `muster recipes copy NAME` makes one yours."""

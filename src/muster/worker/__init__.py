@@ -1,0 +1,1 @@
+"""What runs inside a rank: the launcher that started it, the world it joins. Never imports the controller."""

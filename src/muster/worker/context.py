@@ -1,0 +1,321 @@
+"""`muster.init()`: join the world this process was started for, whatever started it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.errors import MusterError, UsageError
+from muster.worker.detect import Detection, detect, from_arguments
+from muster.worker.master import LOOPBACK
+from muster.worker.rollcall import Facts, Place, call_roll
+from muster.worker.sockets import hang_up, listen, open_sockets, reach
+from muster.worker.waiting import wait_for
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import torch
+
+BACKENDS = ("nccl", "gloo", "mpi")
+
+ARRIVAL_LIMIT = 300.0
+"""Seconds within which all ranks must have come, unless `timeout` says otherwise."""
+
+FAREWELL_LIMIT = 10.0
+"""Seconds that rank 0 stays for the others at the end, so that the store does not vanish under them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The ranks of a job as one of them sees it; leave it with `close()` or at the end of a `with` block."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    device: torch.device
+    """This rank's GPU if it has one, else the CPU."""
+    backend: str
+    backend_reason: str
+    launcher: str
+    launcher_reason: str
+    address: str
+    """Where rank 0 listens, as `ADDR:PORT`; empty when the process group was there before."""
+    _leave: Callable[[bool], None] = field(repr=False, compare=False)
+
+    def close(self) -> None:
+        """Destroy the process group; the second time it does nothing."""
+        self._leave(True)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After an exception the other ranks may never come: leave without waiting for them.
+        self._leave(error is None)
+
+
+def init(
+    *,
+    backend: str | None = None,
+    timeout: float | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+) -> World:
+    """Join the world this process was started for: `with muster.init() as world: ...`.
+
+    The launcher is found in the environment (see `muster.detect`); a worker of mp.spawn gives `rank` and
+    `world_size` itself. `backend` is nccl, gloo or mpi; without it nccl is taken where each rank has a GPU of
+    its own, else gloo. `timeout` limits, in seconds, the wait for the other ranks (300 without it) and each
+    collective (torch's own limit without it). A process group that is already there is used and left alone.
+    """
+    dist = _torch_distributed()
+    if backend is not None and backend not in BACKENDS:
+        raise UsageError(f"there is no backend `{backend}`", hint=f"choose one of {', '.join(BACKENDS)}")
+    if dist.is_initialized():
+        return _existing_world(dist)
+    if rank is not None and world_size is not None:
+        found = from_arguments(os.environ, rank, world_size, local_rank)
+    elif rank is None and world_size is None and local_rank is None:
+        found = detect(os.environ, sys.argv)
+    else:
+        raise UsageError("rank and world_size go together", hint="muster.init(rank=0, world_size=2)")
+    if backend == "mpi":
+        return _mpi_world(dist, found, timeout)
+    return _join(dist, found, backend, timeout)
+
+
+def _torch_distributed() -> Any:
+    try:
+        import torch.distributed
+    except ImportError as error:
+        raise MusterError(
+            f"torch cannot be imported by {sys.executable}: {error}", hint="pip install torch"
+        ) from None
+    if not torch.distributed.is_available():
+        raise MusterError("this torch was built without torch.distributed")
+    return torch.distributed
+
+
+def _join(dist: Any, found: Detection, backend: str | None, timeout: float | None) -> World:
+    import torch
+
+    facts = _facts(found, backend)
+    if backend == "nccl" and not (facts.gpus and dist.is_nccl_available()):
+        lack = "sees no GPU" if not facts.gpus else "has a torch without nccl"
+        raise UsageError(f"backend nccl needs a GPU, but rank {found.rank} on {facts.host} {lack}: use gloo")
+    limit = ARRIVAL_LIMIT if timeout is None else timeout
+    store, address = _open_store(dist, found, limit)
+    place = _agree(store, found, facts, limit, address)
+    device = torch.device("cpu") if place.gpu is None else torch.device("cuda", place.gpu)
+    if place.gpu is not None:
+        torch.cuda.set_device(device)
+    before = open_sockets()
+    dist.init_process_group(
+        place.backend,
+        store=store,
+        rank=found.rank,
+        world_size=found.size,
+        timeout=None if timeout is None else timedelta(seconds=timeout),
+        device_id=device if place.backend == "nccl" else None,  # else nccl guesses it at the first barrier
+    )
+    return World(
+        rank=found.rank,
+        size=found.size,
+        local_rank=place.local_rank,
+        local_size=place.local_size,
+        device=device,
+        backend=place.backend,
+        backend_reason=place.backend_reason,
+        launcher=found.launcher,
+        launcher_reason=found.reason,
+        address=address,
+        _leave=_Exit(dist, found, store, open_sockets() - before),
+    )
+
+
+def _agree(store: Any, found: Detection, facts: Facts, limit: float, address: str) -> Place:
+    try:
+        return call_roll(store, found.rank, found.size, facts, limit=limit, where=address)
+    except RuntimeError as error:  # torch.distributed.DistError: rank 0 and its store are gone
+        raise MusterError(f"rank {found.rank} on {facts.host} lost rank 0 at {address}: {error}") from None
+
+
+def _facts(found: Detection, backend: str | None) -> Facts:
+    import torch
+
+    gpus: list[str] = []
+    if torch.cuda.is_available():
+        properties: list[Any] = [
+            torch.cuda.get_device_properties(i)  # pyright: ignore[reportUnknownMemberType]
+            for i in range(torch.cuda.device_count())
+        ]
+        gpus = [str(each.uuid) for each in properties]
+    host, machine = _machine()
+    return Facts(
+        host=host,
+        machine=machine,
+        gpus=tuple(gpus),
+        backend=backend,
+        local_rank=found.local_rank,
+        local_size=found.local_size,
+    )
+
+
+def _machine() -> tuple[str, str]:
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    return socket.gethostname(), boot_id.read_text().strip() if boot_id.exists() else ""
+
+
+_stores: dict[tuple[str, int | None], Any] = {}
+_generations: dict[tuple[str, int | None], int] = {}
+
+
+def _open_store(dist: Any, found: Detection, limit: float) -> tuple[Any, str]:
+    """Open the key-value store that rank 0 (or torchrun's agent) keeps, and return it with its address.
+
+    A process keeps the store for a second `init()`: were rank 0 to close and reopen it, a quicker rank could
+    still meet the old one.
+    """
+    addr = LOOPBACK if found.size == 1 and found.master_addr is None else found.master_addr
+    if addr is None:
+        raise UsageError(
+            f"rank {found.rank} of {found.size} does not know the host of rank 0: MASTER_ADDR is not set",
+            hint="set MASTER_ADDR to the address of that host in all ranks (mpirun: -x MASTER_ADDR=host)",
+        )
+    key = (addr, found.master_port)
+    if key not in _stores:
+        _stores[key] = _connect(dist, found, addr, limit)
+    _generations[key] = _generations.get(key, 0) + 1
+    store = _stores[key]
+    shown = f"[{addr}]" if ":" in addr else addr
+    return dist.PrefixStore(f"muster/{_generations[key]}", store), f"{shown}:{store.port}"
+
+
+def _connect(dist: Any, found: Detection, addr: str, limit: float) -> Any:
+    wait = timedelta(seconds=limit)
+    if found.rank == 0 and not _agent_keeps_store():
+        server = listen(found.master_port or 0)
+        # The server is on every interface; rank 0 itself takes the one that is always there.
+        return dist.TCPStore(
+            LOOPBACK,
+            server.getsockname()[1],
+            found.size,
+            True,
+            timeout=wait,
+            wait_for_workers=False,
+            master_listen_fd=server.detach(),
+        )
+    assert found.master_port is not None
+    reach(addr, found.master_port, who=f"rank {found.rank} on {socket.gethostname()}", limit=limit)
+    return dist.TCPStore(addr, found.master_port, found.size, False, timeout=wait, wait_for_workers=False)
+
+
+def _agent_keeps_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+class _Exit:
+    """Ends one rank's part in the world, once."""
+
+    def __init__(
+        self, dist: Any, found: Detection, store: Any, connections: frozenset[tuple[int, str]]
+    ) -> None:
+        self._dist, self._found, self._store, self._connections = dist, found, store, connections
+        self._process = os.getpid()
+        self._open = True
+        atexit.register(self._at_exit)
+
+    def __call__(self, orderly: bool) -> None:
+        if self._ends_here():
+            if orderly:
+                self._dist.destroy_process_group()
+                self._say_farewell()
+            else:
+                self._break_off()
+
+    def _at_exit(self) -> None:
+        """End a world that the script left open, gently unless an exception ended the script."""
+        if self._ends_here():
+            if hasattr(sys, "last_value"):  # set by Python when an exception reached the top
+                self._break_off()
+            else:
+                self._dist.destroy_process_group()
+
+    def _ends_here(self) -> bool:
+        if not self._open or os.getpid() != self._process:  # a forked child must not end its parent's world
+            return False
+        self._open = False
+        atexit.unregister(self._at_exit)
+        return self._dist.is_initialized()
+
+    def _break_off(self) -> None:
+        """Destroy the group although other ranks may wait in a collective, or never come to one."""
+        if self._dist.get_backend() == "nccl":
+            self._dist.group.WORLD.abort()
+        hang_up(self._connections)
+        self._dist.destroy_process_group()
+
+    def _say_farewell(self) -> None:
+        """Let rank 0 stay until all have left: other ranks may still need the store that it keeps."""
+        if self._store is None or _agent_keeps_store():
+            return
+        store, keys = self._store, [f"left/{rank}" for rank in range(self._found.size)]
+        try:
+            store.set(keys[self._found.rank], "")
+            if self._found.rank == 0:
+                wait_for(lambda: store.check(keys), FAREWELL_LIMIT, lambda: "rank 0 waits for the others")
+        except RuntimeError:
+            pass  # rank 0 went without waiting for this rank, and the store with it: there is nobody to tell
+
+
+def _mpi_world(dist: Any, found: Detection, timeout: float | None) -> World:
+    if not dist.is_mpi_available():
+        raise UsageError("this torch was built without mpi: use gloo, which runs under mpirun too")
+    dist.init_process_group("mpi", timeout=None if timeout is None else timedelta(seconds=timeout))
+    return replace(
+        _existing_world(dist),
+        backend_reason="mpi was asked for",
+        launcher=found.launcher,
+        launcher_reason=found.reason,
+        _leave=_Exit(dist, found, None, frozenset()),
+    )
+
+
+def _existing_world(dist: Any) -> World:
+    """Describe the process group that is already there; leaving it is the business of whoever made it."""
+    import torch
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    machines: list[Any] = [None] * size
+    dist.all_gather_object(machines, _machine())
+    return World(
+        rank=rank,
+        size=size,
+        local_rank=machines[:rank].count(machines[rank]),
+        local_size=machines.count(machines[rank]),
+        device=torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_available()
+        else torch.device("cpu"),
+        backend=dist.get_backend(),
+        backend_reason="the process group was made before muster.init()",
+        launcher="script",
+        launcher_reason="the process group was made before muster.init()",
+        address="",
+        _leave=_stay,
+    )
+
+
+def _stay(orderly: bool) -> None:
+    """Leave alone what somebody else made."""
