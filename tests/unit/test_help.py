@@ -1,0 +1,42 @@
+"""`--help`: there for every command, with an example, and quick to come."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from muster.cli import COMMANDS
+
+
+def muster_help(*command: str) -> str:
+    argv = [sys.executable, "-m", "muster", *command, "--help"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_shows_an_example(name: str):
+    text = muster_help(name)
+    assert text.startswith(f"usage: muster {name}")
+    _, _, examples = text.partition("example")
+    assert f"muster {name} " in examples
+
+
+def test_the_help_of_muster_lists_every_command():
+    text = muster_help()
+    for name, (_, summary) in COMMANDS.items():
+        assert f"  {name} " in text
+        assert summary in text
+
+
+def test_the_command_starts_light():
+    # Each of these takes longer to import than everything else that `muster --help` does.
+    heavy = "{'torch', 'numpy', 'asyncio', 'dataclasses', 'rich', 'importlib.metadata', 'subprocess'}"
+    code = f"import sys; from muster.cli import main; main(['--help']); print({heavy} & set(sys.modules))"
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.splitlines()[-1] == "set()"

@@ -1,0 +1,60 @@
+"""The repository's own promises: version, links, file sizes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from muster import __version__
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(ROOT.glob("*.md"))
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def anchors(document: Path) -> set[str]:
+    """The `#anchors` of a Markdown file, made of its headings as GitHub makes them."""
+    headings = HEADING.findall(document.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_changelog_begins_with_the_version_of_the_package():
+    newest = re.search(
+        r"^## \[?(\d[^\]\s]*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert newest is not None
+    assert newest.group(1) == __version__
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_in_a_document_leads_somewhere(document: Path):
+    dead: list[str] = []
+    for link in LINK.findall(document.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue  # an address on the web: the tests do not use the network
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_the_documents_are_found():
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= {path.name for path in DOCUMENTS}
+
+
+def test_no_source_file_outgrows_its_reader():
+    lines = {path: len(path.read_bytes().splitlines()) for path in (ROOT / "src").rglob("*.py")}
+    assert {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > 450} == {}
+
+
+def test_make_alone_explains_every_target():
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    listing = subprocess.run(
+        ["make", "-C", ROOT], capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+    assert re.findall(r"^  make (\w+)  +\w", listing, re.MULTILINE) == targets
