@@ -11,7 +11,6 @@ from muster.lab import network
 from muster.lab.namespaces import NamespaceSite
 from muster.lab.network import Link
 from muster.lab.node import Node
-from muster.lab.programs import find
 
 WIRE = Path(__file__).with_name("wire.py")
 
@@ -79,7 +78,7 @@ class Cables:
         return self._kernel_can_delay
 
     def _lay_wire(self, name: str, delay_ms: float) -> None:
-        """Put the user-space wire between the host's port and the bridge, or take it out when there is no delay."""
+        """Put the user-space wire between the host's port and the bridge, or take it out again."""
         had_wire = name in self._wires
         self._end_wire(name)
         what = f"the cable of {name} could not be made slow"

@@ -15,7 +15,7 @@ CPU_PERIOD_US = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchies:
-    """Where control groups can be made on this machine; None where the kernel or the user's rights lack it."""
+    """Where control groups can be made on this machine; None where they cannot."""
 
     unified: Path | None = None
     freezer_v1: Path | None = None
@@ -131,7 +131,7 @@ class Cgroups:
         return self._made[key]
 
     def _note(self, group: Path) -> None:
-        """Tell the switch before the group exists, so that even a SIGKILL in between leaves nothing; newest first."""
+        """Tell the switch, before the group exists, to remove it; the newest comes first."""
         known = self._ledger.read_text() if self._ledger.exists() else ""
         fresh = self._ledger.with_suffix(".new")
         fresh.write_text(f"{group}\n" + known.replace(f"{group}\n", ""))

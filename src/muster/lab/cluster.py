@@ -14,7 +14,7 @@ from muster.errors import LabError
 from muster.lab import network
 from muster.lab.faults import Faults, check_rate
 from muster.lab.namespaces import HostSettings, NamespaceSite
-from muster.lab.network import Direction, Link, Refusal
+from muster.lab.network import Direction, Refusal
 from muster.lab.programs import find
 
 State = Literal["up", "off", "frozen"]
@@ -37,9 +37,9 @@ class Lab:
     ...     lab.run("h1", ["ssh", "h2", "hostname"], timeout=10).stdout
     'h2\\n'
 
-    Every host sees the files of this machine; what it writes stays on its own `disk`. /tmp, /dev/shm and /run are
-    its own and empty. `bind` names folders that all hosts share with this machine, as over NFS. Nothing outlives the
-    owner: when this process ends, even by SIGKILL, the hosts and all in them are gone.
+    Every host sees the files of this machine; what it writes stays on its own `disk`. /tmp, /dev/shm and /run
+    are its own and empty. `bind` names folders that all hosts share with this machine, as over NFS. Nothing
+    outlives the owner: when this process ends, even by SIGKILL, the hosts and all in them are gone.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Lab:
             self._site.close()
         self._site, self._faults = None, None
 
-    # --- reaching the hosts -------------------------------------------------------------------------------------
+    # --- reaching the hosts ---------------------------------------------------------------------------
 
     def address(self, host: str) -> str:
         """The address of a host, the same after a reboot."""
@@ -98,10 +98,9 @@ class Lab:
         return self._up().ssh_argv()
 
     def enter_argv(self, host: str, *, cwd: str | None = None) -> list[str]:
-        """The command line that runs what is appended inside a host, in `cwd` where the host has that folder."""
-        self._running(host)
-        # A process belongs to the control group of whoever starts it, so it has to join that of a slow host first.
-        group = self._broken().condition(host).cpu_group
+        """The command line that runs what follows it inside a host, in `cwd` if the host has that folder."""
+        # A process has the control group of whoever starts it, so it must join that of a slow host first.
+        group = self._awake(host).condition(host).cpu_group
         join = ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh"] if group else []
         change = ["sh", "-c", 'cd "$0" 2>/dev/null || cd /; exec "$@"', cwd] if cwd else []
         return [*join, *self._up().enter_argv(host), *change]
@@ -109,10 +108,10 @@ class Lab:
     def popen(
         self, host: str, argv: Sequence[str], *, cwd: str | None = None, **popen_kwargs: Any
     ) -> subprocess.Popen[Any]:
-        """Start a command inside a host; it has this process's environment, and dies when the Popen is killed.
+        """Start a command inside a host, with this process's environment; it dies when the Popen is killed.
 
-        A signal to the Popen does not reach the command: whatever ends the Popen kills it. To signal it, take its
-        pid from `processes`.
+        A signal to the Popen does not reach the command: whatever ends the Popen kills it. To signal it, take
+        its pid from `processes`.
         """
         tied = [find("setpriv"), "--pdeathsig", "KILL", "--"]
         return subprocess.Popen([*self.enter_argv(host, cwd=cwd), *tied, *argv], **popen_kwargs)
@@ -138,7 +137,7 @@ class Lab:
         return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
     def processes(self, host: str) -> list[tuple[int, str]]:
-        """What is alive in a host beside init and sshd: (pid as seen from this machine, command line) of each."""
+        """What is alive in a host beside init and sshd: (pid as seen from this machine, command line)."""
         self._known(host)
         site = self._up()
         if host not in site.hosts:
@@ -164,7 +163,7 @@ class Lab:
             return "off"
         return "frozen" if self._broken().condition(host).frozen else "up"
 
-    # --- faults -------------------------------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------
 
     def cut(self, host: str) -> None:
         """Cut the cable of a host: it has no carrier, and its peers hear nothing more."""
@@ -187,7 +186,7 @@ class Lab:
         self._relink(host, delay_ms=milliseconds)
 
     def slow(self, host: str, *, cpu: float | None = None, rate: str | None = None) -> None:
-        """Slow a host down: `cpu` is how many cores all its processes share, `rate` its network speed (40mbit)."""
+        """Slow a host down: `cpu` is how many cores all its processes share, `rate` its network speed."""
         if cpu is None and rate is None:
             raise LabError(f"say in what way {host} is slow", hint=f"muster lab slow {host} --cpu 0.1")
         if cpu is not None and cpu < 0.01:
@@ -200,7 +199,7 @@ class Lab:
     def block_port(
         self, host: str, port: int, *, how: Refusal = "reject", direction: Direction = "in"
     ) -> None:
-        """Close a TCP port of a host ("in"), or that port of all others to it ("out"), by refusal or by silence."""
+        """Close a TCP port of a host ("in"), or that port of all others for it ("out")."""
         if not 1 <= port <= 65535:
             raise LabError(f"{port} is not a port", hint="ports go from 1 to 65535")
         self._awake(host).block_port(host, port, how, direction)
@@ -225,7 +224,7 @@ class Lab:
         self._broken().thaw(host)
 
     def crash(self, host: str) -> None:
-        """Kill all processes of a host at once; the kernel closes its connections, so peers get FIN or RST."""
+        """Kill all processes of a host at once; the kernel closes their connections: peers get FIN or RST."""
         self._running(host)
         self._broken().kill(host, silently=False)
 
@@ -241,7 +240,7 @@ class Lab:
             self._broken().kill(host, silently=True)
         self._up().start([host])
 
-    # --- checks -------------------------------------------------------------------------------------------------
+    # --- checks --------------------------------------------------------------------------------
 
     def _relink(self, host: str, **changes: Any) -> None:
         faults = self._awake(host)

@@ -17,7 +17,7 @@ for disk in /run/muster-lab/disk /tmp; do
   # One page at least: a tmpfs of size 0 would have no limit.
   head -c 4096 /dev/zero > $disk/.filled-by-muster-lab
   for attempt in 1 2 3 4 5; do
-    mount -o remount,size=$(df --block-size=1 --output=used $disk | tail -1) $disk && break
+    mount -o remount,size=$(($(df --block-size=1 --output=used $disk | tail -1))) $disk && break
   done || exit 1
 done
 """
@@ -83,7 +83,7 @@ class Faults:
         condition.cores = cores
 
     def fill_disk(self, host: str) -> None:
-        """Shrink the host's file systems to what is in them: writes fail as on a full disk, at no cost in memory."""
+        """Shrink the host's file systems to what is in them: they are full, and no memory is used."""
         self._inside(host, FILL_DISK, what=f"the disk of {host} could not be filled")
         self.condition(host).disk_full = True
 

@@ -7,7 +7,7 @@ read -r pid _ </proc/self/stat # /proc is still the machine's, so this is our pi
 hostname "$NAME"
 
 disk=$DIR/$NAME
-mkdir "$disk"
+mkdir -p "$disk" # left empty by the last life of a rebooted host
 mount -t tmpfs -o "size=$DISK,mode=755" muster-lab "$disk"
 cd "$disk"
 mkdir upper work root

@@ -1,4 +1,4 @@
-"""Keys and configuration files that let the owner reach each host, and the hosts each other, with plain ssh."""
+"""Keys and configuration with which the owner reaches each host, and the hosts each other, by plain ssh."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ PidFile {pid_file}
 PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
+# Half the time of the post-quantum default.
+KexAlgorithms curve25519-sha256
 StrictModes no
 UsePAM no
 UseDNS no
@@ -92,8 +94,8 @@ def sshd_config(files: str, pid_file: str) -> str:
 def etc_hosts(endpoints: Mapping[str, Endpoint]) -> str:
     """/etc/hosts with every host.
 
-    The ::ffff: lines answer the reverse look-ups of torch, whose sockets are IPv6 with mapped addresses; without
-    them it warns "The hostname of the client socket cannot be retrieved".
+    The ::ffff: lines answer the reverse look-ups of torch, whose sockets are IPv6 with mapped addresses;
+    without them it warns "The hostname of the client socket cannot be retrieved".
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
     lines += [f"{end.address} {name}" for name, end in endpoints.items()]

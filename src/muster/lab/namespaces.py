@@ -63,7 +63,7 @@ class HostNode(Node):
 
 
 class NamespaceSite:
-    """The switch and the hosts of one lab, as root or, `rootless`, inside a user namespace of the user's own."""
+    """The switch and the hosts of one lab, made as root or, `rootless`, in a user namespace."""
 
     def __init__(self, addresses: Mapping[str, str], settings: HostSettings, *, rootless: bool) -> None:
         self.addresses = dict(addresses)
@@ -117,16 +117,22 @@ class NamespaceSite:
     def start(self, names: Sequence[str]) -> None:
         """Bring hosts up: all of them built side by side, cabled in one go, then their sshd started."""
         deadline = _deadline(len(names))
-        for name in names:
-            self.hosts[name] = self._spawn(name)
-        for name in names:
-            self.hosts[name].built(deadline)
-        cables = network.plug({name: self.hosts[name].init for name in names}, self.addresses)
-        self.in_switch(["ip", "-b", "-"], text=cables, what="the cables could not be laid")
-        for name in names:
-            self.hosts[name].go()
-        for name in names:
-            self.hosts[name].expect("up", deadline)
+        try:
+            for name in names:
+                self.hosts[name] = self._spawn(name)
+            for name in names:
+                self.hosts[name].built(deadline)
+            cables = network.plug({name: self.hosts[name].init for name in names}, self.addresses)
+            self.in_switch(["ip", "-b", "-"], text=cables, what="the cables could not be laid")
+            for name in names:
+                self.hosts[name].go()
+            for name in names:
+                self.hosts[name].expect("up", deadline)
+        except BaseException:
+            for name in names:
+                if host := self.hosts.pop(name, None):
+                    host.kill()
+            raise
 
     def _spawn(self, name: str) -> HostNode:
         env = {

@@ -1,7 +1,7 @@
 """What a cable can suffer, and the ip, tc and nft input that makes it so; pure text, nothing is run here.
 
-A cable is a veth pair: `eth0` in the host and `v-NAME`, a port of the bridge, in the switch. Its faults are one
-value, `Link`, and each change states the whole of it anew, so that faults add up and `Link()` is a healthy cable.
+A cable is a veth pair: `eth0` in the host and `v-NAME`, a port of the bridge, in the switch. Its faults are
+one value, `Link`, and each change states it anew: faults add up, and `Link()` is a healthy cable.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def far_end(name: str) -> str:
 
 
 def mac_of(address: str) -> str:
-    """A hardware address that never changes: after a reboot with another one, peers would use a stale ARP entry."""
+    """A hardware address that stays: after a reboot with another one, peers would use a stale ARP entry."""
     return f"02:77:00:00:00:{int(address.rsplit('.', 1)[1]):02x}"
 
 
@@ -112,7 +112,7 @@ def host_rules(link: Link) -> str:
 
 
 def switch_rules(name: str, port: str, link: Link) -> str:
-    """`nft` input for the switch: frames from the host that get lost; `port` is where they enter the bridge."""
+    """`nft` input for the switch: frames from the host that get lost; `port` is where they enter it."""
     return _fresh_table("netdev", f"{TABLE}_{name}", _loss_chain(port, link.loss_percent))
 
 

@@ -14,7 +14,7 @@ from muster.errors import LabError
 
 
 class Node:
-    """A child that reads our pipe: when the pipe closes, by a clean exit or by SIGKILL of us, it ends by itself.
+    """A child that reads our pipe: when that closes, by a clean exit or by SIGKILL of us, it ends by itself.
 
     The child says what it has reached in lines on its stdout (`expect`), and goes on when told to (`go`).
     """
@@ -87,7 +87,7 @@ class Node:
             pass  # it has ended; the next `expect` says why
 
     def end(self, *, limit: float = 10.0) -> None:
-        """Close the pipe and wait until the child has ended by itself; kill it when it does not within `limit`."""
+        """Close the pipe and wait until the child has ended by itself; after `limit` seconds kill it."""
         _pipe(self._process.stdin).close()
         try:
             self._process.wait(limit)

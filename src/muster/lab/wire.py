@@ -1,8 +1,8 @@
 """A slow wire between two network interfaces, for kernels without netem: `python wire.py IF_A IF_B SECONDS`.
 
-It runs in the switch's network namespace, carries every frame from either interface to the other that many seconds
-late, and ends when its stdin closes, which is when the lab ends or heals the cable. Standard library only: it is
-started as a file, by an interpreter that need not have Muster.
+It runs in the switch's network namespace, carries every frame from either interface to the other that many
+seconds late, and ends when its stdin closes, which is when the lab ends or heals the cable. Standard library
+only: it is started as a file, outside the package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 ETH_P_ALL = 3
 SOL_PACKET = 263
 PACKET_IGNORE_OUTGOING = 23
-"""Without this the socket would also see what it sends itself, and the frames would run in a circle (Linux 4.20)."""
+"""Without this a socket also sees what is sent through it, and frames would run in a circle (Linux 4.20)."""
 
 BATCH = 256
 """Frames taken from one side before the other gets its turn."""
@@ -36,14 +36,14 @@ def tap(interface: str) -> socket.socket:
 def carry(first: socket.socket, second: socket.socket, delay: float, owner: int) -> None:
     """Carry frames both ways until the file descriptor `owner` has something to say."""
     other = {first: second, second: first}
-    # One queue for both directions: the delay is the same for all, so frames come due in the order they came in.
+    # One queue for both directions: with the same delay for all, frames come due in the order they came.
     under_way: deque[tuple[float, socket.socket, bytes]] = deque()
     while True:
         patience = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
         ready = select.select([first, second, owner], [], [], patience)[0]
         if owner in ready:
             return
-        for end in ready:
+        for end in (end for end in other if end in ready):
             under_way.extend((time.monotonic() + delay, other[end], frame) for frame in waiting_frames(end))
         while under_way and under_way[0][0] <= time.monotonic():
             _, end, frame = under_way.popleft()
@@ -60,7 +60,7 @@ def waiting_frames(end: socket.socket) -> list[bytes]:
         while len(frames) < BATCH:
             frames.append(end.recv(LARGEST_FRAME))
     except OSError:
-        pass  # nothing more for now, or the interface went down: then it is told once, and frames come again later
+        pass  # nothing more for now, or the interface went down, which is told once
     return frames
 
 
