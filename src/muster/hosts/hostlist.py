@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from muster.errors import UsageError
 from muster.hosts.host import Host
 from muster.hosts.names import ADDRESS6_HINT, MAX_HOSTS, elements, read_names, read_numbers
-from muster.hosts.reader import Reader
+from muster.hosts.reader import Reader, printable
 
 MAX_SLOTS = 1024
 """The most ranks on one host; a larger number is most often a port (`box:2222`)."""
@@ -105,7 +105,9 @@ def checked_user(reader: Reader, user: str, at: int) -> str:
     good = _USER_CHARS.match(user)
     end = good.end() if good else 0
     if end < len(user):
-        raise reader.error(f"`{user[end]}` has no place in a user name", at=at + end, hint=_USER_HINT)
+        raise reader.error(
+            f"`{printable(user[end])}` has no place in a user name", at=at + end, hint=_USER_HINT
+        )
     if not user:
         raise reader.error("a user name is missing here", at=at, hint=_USER_HINT)
     return user

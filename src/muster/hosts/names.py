@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-from muster.hosts.reader import Reader
+from muster.errors import UsageError
+from muster.hosts.reader import Reader, printable
 
 MAX_HOSTS = 100_000
 """The most hosts one list may name; a longer one is a slip of the finger (`gpu[1-1000000]`)."""
@@ -80,7 +81,7 @@ def read_numbers(reader: Reader) -> tuple[str, ...]:
         if reader.next == "":
             raise reader.error("this bracket is never closed", at=opening, hint=_RANGE_HINT)
         if not reader.accept(","):
-            raise reader.error(f"`{reader.next}` has no place in a range", hint=_RANGE_HINT)
+            raise reader.error(f"`{printable(reader.next)}` has no place in a range", hint=_RANGE_HINT)
 
 
 def _read_range(reader: Reader, opening: int, room: int) -> list[str]:
@@ -136,7 +137,7 @@ def _read_parts(reader: Reader, room: int) -> list[tuple[str, ...]]:
         parts.append(part)
 
 
-def _stray(reader: Reader) -> Exception:
+def _stray(reader: Reader) -> UsageError:
     """The error for a character that cannot stand here, in words that fit the usual slips."""
     char = reader.next
     if char == "":
@@ -148,8 +149,7 @@ def _stray(reader: Reader) -> Exception:
     before = reader.text[reader.at - 1 : reader.at]
     if char.isspace() or before.isspace():
         return reader.error("hosts are separated by commas, and names have no spaces", hint=_NAME_HINT)
-    shown = char if char.isprintable() else repr(char)[1:-1]
-    return reader.error(f"`{shown}` has no place in a host name", hint=_NAME_HINT)
+    return reader.error(f"`{printable(char)}` has no place in a host name", hint=_NAME_HINT)
 
 
 def _checked_address6(reader: Reader, address: str, start: int) -> str:
@@ -160,7 +160,8 @@ def _checked_address6(reader: Reader, address: str, start: int) -> str:
             raise ValueError
         IPv6Address(address)
     except ValueError:
-        raise reader.error(f"`{address}` is not an IPv6 address", at=start + 1, hint=_ADDRESS_HINT) from None
+        sentence = f"`{printable(address)}` is not an IPv6 address"
+        raise reader.error(sentence, at=start + 1, hint=_ADDRESS_HINT) from None
     return address
 
 

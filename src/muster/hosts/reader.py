@@ -12,6 +12,11 @@ _DIGITS = re.compile(r"[0-9]+")
 _LONGEST_NUMBER = 18  # digits; longer numbers appear in no host name, and int() takes quadratic time on them
 
 
+def printable(text: str) -> str:
+    """The text with one column for each character, and nothing in it that a terminal would obey."""
+    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+
+
 class Reader:
     """Walks over one text from left to right; every complaint names the source and points at a character."""
 
@@ -60,8 +65,7 @@ class Reader:
         place = self.at if at is None else at
         if not self.text.strip():
             return UsageError(f"{self.source}: no host is named", hint=hint)
-        # One column each, or the caret would stand elsewhere.
-        shown = "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in self.text)
+        shown = printable(self.text)
         start = max(0, place - _WIDTH // 2) if len(shown) > _WIDTH else 0
         piece = shown[start : start + _WIDTH]
         left = "..." if start > 0 else ""
