@@ -21,7 +21,7 @@ def listen(port: int) -> socket.socket:
         )
     except OSError as error:
         raise UsageError(
-            f"rank 0 cannot listen on port {port} of {socket.gethostname()}: {error.strerror}",
+            f"rank 0 cannot listen on port {port} of {socket.gethostname()}: {os.strerror(error.errno)}",
             hint="set MASTER_PORT to a free port, the same in all ranks",
         ) from None
 
