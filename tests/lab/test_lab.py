@@ -18,7 +18,9 @@ from muster.lab import Lab
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.skipif(os.getuid() != 0, reason="faults need root; tests/lab/test_lab_without_root.py has the rest"),
+    pytest.mark.skipif(
+        os.getuid() != 0, reason="faults need root; tests/lab/test_lab_without_root.py has the rest"
+    ),
 ]
 
 LISTEN = """
@@ -147,7 +149,9 @@ def test_owner_and_hosts_reach_every_host_by_plain_ssh(lab: Lab) -> None:
 
 
 def test_a_name_and_its_reverse_resolve_without_a_network(lab: Lab) -> None:
-    code = "import socket; print(socket.gethostbyname('h2'), socket.getnameinfo(('::ffff:10.77.0.2', 1), 0)[0])"
+    code = (
+        "import socket; print(socket.gethostbyname('h2'), socket.getnameinfo(('::ffff:10.77.0.2', 1), 0)[0])"
+    )
     assert out(lab, "h1", f'{sys.executable} -c "{code}"') == "10.77.0.2 h2"
 
 
@@ -181,6 +185,17 @@ def test_a_command_that_runs_too_long_is_killed_inside_the_host(lab: Lab) -> Non
     with pytest.raises(subprocess.TimeoutExpired):
         lab.run("h1", ["sleep", "54322"], timeout=0.2)
     until(lambda: lab.processes("h1") == [])
+
+
+def test_a_signal_reaches_the_command_inside_the_host(lab: Lab) -> None:
+    started = lab.popen(
+        "h1", ["sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"], stdout=-1
+    )
+    assert started.stdout
+    started.stdout.readline()
+    started.terminate()
+    assert started.wait(10) == 7
+    started.stdout.close()
 
 
 def test_a_cut_cable_is_silent_and_a_healed_one_carries_the_old_connection_on(

@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 from muster.errors import LabError
 from muster.lab import network
-from muster.lab.faults import Faults, check_rate
+from muster.lab.faults import Condition, Faults, check_rate
+from muster.lab.kinds import Kind, choose, describe
+from muster.lab.loopback import LoopbackSite
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.network import Direction, Refusal
-from muster.lab.programs import find
+from muster.lab.site import Site
 
 State = Literal["up", "off", "frozen"]
 
@@ -40,22 +42,30 @@ class Lab:
     Every host sees the files of this machine; what it writes stays on its own `disk`. /tmp, /dev/shm and /run
     are its own and empty. `bind` names folders that all hosts share with this machine, as over NFS. Nothing
     outlives the owner: when this process ends, even by SIGKILL, the hosts and all in them are gone.
+
+    Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks.
     """
 
     def __init__(
-        self, hosts: int, *, bind: Sequence[str | Path] = (), disk: str = "256m", shm: str = "1g"
+        self,
+        hosts: int,
+        *,
+        bind: Sequence[str | Path] = (),
+        disk: str = "256m",
+        shm: str = "1g",
+        kind: Kind | None = None,
     ) -> None:
         if not 1 <= hosts <= network.MAX_HOSTS:
             raise LabError(f"a lab has 1 to {network.MAX_HOSTS} hosts, not {hosts}")
+        choice = describe(kind) if kind else choose()
         self.names: tuple[str, ...] = tuple(f"h{number}" for number in range(1, hosts + 1))
         """The hosts in order."""
-        self.limits: tuple[str, ...] = ()
+        self.kind: Kind = choice.kind
+        """How the hosts are made."""
+        self.limits: tuple[str, ...] = choice.limits
         """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
-        self._addresses = {
-            name: f"{network.NETWORK}.{number}" for number, name in enumerate(self.names, start=1)
-        }
         self._settings = HostSettings(bind=tuple(_shared_folder(path) for path in bind), disk=disk, shm=shm)
-        self._site: NamespaceSite | None = None
+        self._site: Site | None = None
         self._faults: Faults | None = None
 
     def __enter__(self) -> Lab:
@@ -69,15 +79,22 @@ class Lab:
 
     def start(self) -> None:
         """Bring all hosts up; they answer ssh when this returns."""
-        site = NamespaceSite(self._addresses, self._settings, rootless=False)
+        site = self._make_site()
         try:
             site.open()
-            self._site, self._faults = site, Faults(site, self._settings.disk)
+            self._site = site
+            if isinstance(site, NamespaceSite):
+                self._faults = Faults(site, self._settings.disk)
             site.start(self.names)
         except BaseException:
             self._site, self._faults = None, None
             site.close()
             raise
+
+    def _make_site(self) -> NamespaceSite | LoopbackSite:
+        if self.kind == "loopback":
+            return LoopbackSite(self.names)
+        return NamespaceSite(self.names, self._settings, rootless=self.kind == "userns")
 
     def stop(self) -> None:
         """Take the lab down; nothing of it is left when this returns."""
@@ -91,7 +108,7 @@ class Lab:
 
     def address(self, host: str) -> str:
         """The address of a host, the same after a reboot."""
-        return self._addresses[self._known(host)]
+        return self._up().addresses[self._known(host)]
 
     def ssh_argv(self) -> list[str]:
         """The command line that reaches every host from this machine: append options, host and command."""
@@ -99,8 +116,9 @@ class Lab:
 
     def enter_argv(self, host: str, *, cwd: str | None = None) -> list[str]:
         """The command line that runs what follows it inside a host, in `cwd` if the host has that folder."""
+        self._awake(host)
         # A process has the control group of whoever starts it, so it must join that of a slow host first.
-        group = self._awake(host).condition(host).cpu_group
+        group = self._condition(host).cpu_group
         join = ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh"] if group else []
         change = ["sh", "-c", 'cd "$0" 2>/dev/null || cd /; exec "$@"', cwd] if cwd else []
         return [*join, *self._up().enter_argv(host), *change]
@@ -108,13 +126,8 @@ class Lab:
     def popen(
         self, host: str, argv: Sequence[str], *, cwd: str | None = None, **popen_kwargs: Any
     ) -> subprocess.Popen[Any]:
-        """Start a command inside a host, with this process's environment; it dies when the Popen is killed.
-
-        A signal to the Popen does not reach the command: whatever ends the Popen kills it. To signal it, take
-        its pid from `processes`.
-        """
-        tied = [find("setpriv"), "--pdeathsig", "KILL", "--"]
-        return subprocess.Popen([*self.enter_argv(host, cwd=cwd), *tied, *argv], **popen_kwargs)
+        """Start a command inside a host, with this process's environment; signals to the Popen reach it."""
+        return self._up().process_type([*self.enter_argv(host, cwd=cwd), *argv], **popen_kwargs)
 
     def run(
         self,
@@ -140,9 +153,9 @@ class Lab:
         """What is alive in a host beside init and sshd: (pid as seen from this machine, command line)."""
         self._known(host)
         site = self._up()
-        if host not in site.hosts:
+        if not site.running(host):
             return []
-        init = site.hosts[host].init
+        init = site.init(host)
         found = [(pid, _command_line(pid)) for pid in site.pids(host) if pid != init and not _is_sshd(pid)]
         return [(pid, command) for pid, command in found if command]
 
@@ -151,23 +164,26 @@ class Lab:
         return [
             HostStatus(
                 name=name,
-                address=self._addresses[name],
+                address=self.address(name),
                 state=self._state(name),
-                faults=self._broken().condition(name).describe(),
+                faults=self._condition(name).describe(),
             )
             for name in self.names
         ]
 
     def _state(self, host: str) -> State:
-        if host not in self._up().hosts:
+        if not self._up().running(host):
             return "off"
-        return "frozen" if self._broken().condition(host).frozen else "up"
+        return "frozen" if self._condition(host).frozen else "up"
+
+    def _condition(self, host: str) -> Condition:
+        return self._faults.condition(host) if self._faults else Condition()
 
     # --- faults --------------------------------------------------------------------------------
 
     def cut(self, host: str) -> None:
         """Cut the cable of a host: it has no carrier, and its peers hear nothing more."""
-        self._relink(host, cut=True)
+        self._relink(host, "cut", cut=True)
 
     def loss(self, host: str, percent: float) -> None:
         """Lose this share of the packets to and from a host."""
@@ -175,7 +191,7 @@ class Lab:
             raise LabError(
                 f"{percent:g} percent of the packets cannot be lost", hint="give a number from 0 to 100"
             )
-        self._relink(host, loss_percent=percent)
+        self._relink(host, "loss", loss_percent=percent)
 
     def delay(self, host: str, milliseconds: float) -> None:
         """Deliver each packet to and from a host this much later; a round trip takes twice as much longer."""
@@ -183,7 +199,7 @@ class Lab:
             raise LabError(
                 f"a delay of {milliseconds:g} ms cannot be made", hint="give a number from 0 to 60000"
             )
-        self._relink(host, delay_ms=milliseconds)
+        self._relink(host, "delay", delay_ms=milliseconds)
 
     def slow(self, host: str, *, cpu: float | None = None, rate: str | None = None) -> None:
         """Slow a host down: `cpu` is how many cores all its processes share, `rate` its network speed."""
@@ -192,9 +208,9 @@ class Lab:
         if cpu is not None and cpu < 0.01:
             raise LabError(f"{cpu:g} cores are too few", hint="0.01 is the least: a hundredth of a core")
         if rate is not None:
-            self._relink(host, rate=check_rate(rate))
+            self._relink(host, "slow", rate=check_rate(rate))
         if cpu is not None:
-            self._awake(host).limit_cpu(host, cpu)
+            self._breakable(host, "slow").limit_cpu(host, cpu)
 
     def block_port(
         self, host: str, port: int, *, how: Refusal = "reject", direction: Direction = "in"
@@ -202,49 +218,63 @@ class Lab:
         """Close a TCP port of a host ("in"), or that port of all others for it ("out")."""
         if not 1 <= port <= 65535:
             raise LabError(f"{port} is not a port", hint="ports go from 1 to 65535")
-        self._awake(host).block_port(host, port, how, direction)
+        self._breakable(host, "block-port").block_port(host, port, how, direction)
 
     def fill_disk(self, host: str) -> None:
         """Fill / and /tmp of a host: it can write nothing more there, while its peers can."""
-        self._awake(host).fill_disk(host)
+        self._breakable(host, "fill-disk").fill_disk(host)
 
     def heal(self, host: str) -> None:
         """Undo cut, loss, delay, slow, block_port and fill_disk."""
-        self._awake(host).heal(host)
+        self._breakable(host, "heal").heal(host)
 
     def freeze(self, host: str) -> None:
         """Stop every process of a host; its network is up, but nobody answers."""
-        self._awake(host).freeze(host)
+        self._breakable(host, "freeze").freeze(host)
 
     def thaw(self, host: str) -> None:
         """Let the processes of a frozen host go on."""
-        self._known(host)
-        if self._state(host) != "frozen":
+        self._running(host)
+        if self._faults is None or not self._condition(host).frozen:
             raise LabError(f"{host} is not frozen")
-        self._broken().thaw(host)
+        self._faults.thaw(host)
 
     def crash(self, host: str) -> None:
         """Kill all processes of a host at once; the kernel closes their connections: peers get FIN or RST."""
         self._running(host)
-        self._broken().kill(host, silently=False)
+        self._kill(host, silently=False)
 
     def power_off(self, host: str) -> None:
         """Pull the plug of a host: it is gone, and its peers hear nothing."""
         self._running(host)
-        self._broken().kill(host, silently=True)
+        if self._faults is None:
+            raise _cannot("power-off")
+        self._kill(host, silently=True)
 
     def reboot(self, host: str) -> None:
         """Bring a host back, from whatever state: same name, address and keys, no faults, an empty disk."""
         self._known(host)
         if self._state(host) != "off":
-            self._broken().kill(host, silently=True)
+            self._kill(host, silently=True)
         self._up().start([host])
+
+    def _kill(self, host: str, *, silently: bool) -> None:
+        if self._faults:
+            self._faults.kill(host, silently=silently)
+        else:
+            self._up().kill(host)
 
     # --- checks --------------------------------------------------------------------------------
 
-    def _relink(self, host: str, **changes: Any) -> None:
-        faults = self._awake(host)
+    def _relink(self, host: str, fault: str, **changes: Any) -> None:
+        faults = self._breakable(host, fault)
         faults.change_link(host, replace(faults.condition(host).link, **changes))
+
+    def _breakable(self, host: str, fault: str) -> Faults:
+        self._awake(host)
+        if self._faults is None:
+            raise _cannot(fault)
+        return self._faults
 
     def _known(self, host: str) -> str:
         if host not in self.names:
@@ -252,26 +282,27 @@ class Lab:
             raise LabError(f"there is no host `{host}` in this lab", hint=many)
         return host
 
-    def _up(self) -> NamespaceSite:
+    def _up(self) -> Site:
         if self._site is None:
             raise LabError("the lab is not up")
         return self._site
-
-    def _broken(self) -> Faults:
-        if self._faults is None:
-            raise LabError("the lab is not up")
-        return self._faults
 
     def _running(self, host: str) -> None:
         self._known(host)
         if self._state(host) == "off":
             raise LabError(f"{host} is off", hint=f"muster lab reboot {host}")
 
-    def _awake(self, host: str) -> Faults:
+    def _awake(self, host: str) -> None:
         self._running(host)
         if self._state(host) == "frozen":
             raise LabError(f"{host} is frozen", hint=f"muster lab thaw {host}")
-        return self._broken()
+
+
+def _cannot(fault: str) -> LabError:
+    return LabError(
+        f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses",
+        hint="run the lab as root, or where user namespaces are allowed",
+    )
 
 
 def _shared_folder(path: str | Path) -> str:

@@ -114,7 +114,7 @@ class Faults:
             self.change_link(host, replace(condition.link, cut=True))
         if condition.frozen:
             self.thaw(host)  # a version 1 freezer holds back even SIGKILL
-        self._site.hosts.pop(host).kill()
+        self._site.kill(host)
         self._cables.drop(host)
         self._cgroups.release(host)
         self._conditions[host] = Condition()

@@ -6,17 +6,19 @@ import os
 import pwd
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from muster.errors import LabError
 from muster.lab import keys, network
 from muster.lab.node import Node
+from muster.lab.process import HostProcess
 from muster.lab.programs import SYSTEM_PATH, find
+from muster.lab.switch import start_switch
 
 HOST_SCRIPT = Path(__file__).with_name("host.sh")
-SWITCH_SCRIPT = Path(__file__).with_name("switch.sh")
 CALL_LIMIT = 30.0
 """Seconds that one ip, tc or nft call may take."""
 
@@ -65,8 +67,10 @@ class HostNode(Node):
 class NamespaceSite:
     """The switch and the hosts of one lab, made as root or, `rootless`, in a user namespace."""
 
-    def __init__(self, addresses: Mapping[str, str], settings: HostSettings, *, rootless: bool) -> None:
-        self.addresses = dict(addresses)
+    process_type: type[subprocess.Popen[Any]] = HostProcess
+
+    def __init__(self, names: Sequence[str], settings: HostSettings, *, rootless: bool) -> None:
+        self.addresses = {name: f"{network.NETWORK}.{number}" for number, name in enumerate(names, start=1)}
         self.rootless = rootless
         self.hosts: dict[str, HostNode] = {}
         self.folder = Path()
@@ -76,18 +80,11 @@ class NamespaceSite:
 
     def open(self) -> None:
         """Start the switch, which also owns the folder of the lab, and write the keys."""
-        for program in ("ip", "ssh", "sshd", "nsenter", "unshare", "setpriv", "bash"):
+        for program in ("ip", "ssh", "sshd", "nsenter", "unshare", "bash"):
             find(program)
         user = ["--user", "--map-root-user"] if self.rootless else []
-        script = SWITCH_SCRIPT.read_text()
-        env = {
-            "PATH": SYSTEM_PATH,
-            "ADDRESS": network.SWITCH_ADDRESS,
-            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
-        }
-        argv = [find("unshare"), *user, "--net", find("bash"), "-c", script]
-        self._switch = Node("the switch", argv, env=env, errors=None)
-        self.folder = Path(self._switch.expect("ready", _deadline(1))[0])
+        prefix = [find("unshare"), *user, "--net"]
+        self._switch, self.folder = start_switch(prefix, address=network.SWITCH_ADDRESS)
         self._write_ssh_files()
 
     def _write_ssh_files(self) -> None:
@@ -164,6 +161,18 @@ class NamespaceSite:
             timeout=CALL_LIMIT,
         )
 
+    def kill(self, name: str) -> None:
+        """Kill a host; its cable stays behind."""
+        self.hosts.pop(name).kill()
+
+    def running(self, name: str) -> bool:
+        """Whether a host was started and not killed."""
+        return name in self.hosts
+
+    def init(self, name: str) -> int:
+        """The pid 1 of a host, as numbered outside."""
+        return self.hosts[name].init
+
     def close(self) -> None:
         """Kill every host, then let the switch clean up the folder and the cgroups."""
         for host in self.hosts.values():
@@ -185,7 +194,7 @@ class NamespaceSite:
 
     def in_network_of(self, name: str, argv: Sequence[str], *, text: str = "", what: str) -> str:
         """Run a network tool of the machine in the network namespace of a host."""
-        enter = self._enter(self.hosts[name].init, ["--net"])
+        enter = self._enter(self.init(name), ["--net"])
         return call([*enter, find(argv[0]), *argv[1:]], text=text, what=what)
 
     def switch_argv(self, argv: Sequence[str]) -> list[str]:
@@ -203,7 +212,7 @@ class NamespaceSite:
     def enter_argv(self, name: str, *, as_root: bool = False) -> list[str]:
         """The command line that runs what follows inside a host, in all its namespaces."""
         namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
-        return [*self._enter(self.hosts[name].init, namespaces), *([] if as_root else self._as_user())]
+        return [*self._enter(self.init(name), namespaces), *([] if as_root else self._as_user())]
 
     def _as_user(self) -> list[str]:
         """In a user namespace we are its root; a nested one gives the user the ids they have outside."""

@@ -86,9 +86,13 @@ class Node:
         except BrokenPipeError:
             pass  # it has ended; the next `expect` says why
 
+    def hang_up(self) -> None:
+        """Close the pipe, without waiting for the end that this brings."""
+        _pipe(self._process.stdin).close()
+
     def end(self, *, limit: float = 10.0) -> None:
         """Close the pipe and wait until the child has ended by itself; after `limit` seconds kill it."""
-        _pipe(self._process.stdin).close()
+        self.hang_up()
         try:
             self._process.wait(limit)
         except subprocess.TimeoutExpired:

@@ -13,7 +13,6 @@ PACKAGES = {
     "ip": "iproute2",
     "nft": "nftables",
     "nsenter": "util-linux",
-    "setpriv": "util-linux",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
     "sshd": "openssh-server",

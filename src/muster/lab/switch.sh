@@ -1,5 +1,5 @@
 # The switch of a lab: a network namespace with a bridge, and the janitor that cleans up after the owner is gone.
-# From the owner: ADDRESS. Says `ready DIR` with the new folder of the lab, then reads its pipe until that closes.
+# From the owner: ADDRESS, empty where the lab has no network of its own. Says `ready DIR` with the new folder of the lab, then reads its pipe until that closes.
 # $DIR/cgroups, where it exists, lists the cgroups of the lab, children before parents.
 set -e
 DIR=$(mktemp -d "${TMPDIR:-/tmp}/muster-lab-XXXXXXXX")
@@ -16,13 +16,15 @@ sweep() {
   rm -rf --one-file-system "$DIR"
 } 2>/dev/null
 trap sweep EXIT
-ip -b - <<END
+if [ -n "$ADDRESS" ]; then
+  ip -b - <<END
 link set lo up
 link add br0 type bridge mcast_snooping 0
 link set br0 addrgenmode none
 addr add $ADDRESS/24 dev br0
 link set br0 up
 END
+fi
 mkdir "$DIR/ssh"
 echo "ready $DIR"
 read -r _ || true

@@ -1,0 +1,87 @@
+"""One host where there are no namespaces: `python loopback_host.py MARK PID_FILE SSHD ARG...`.
+
+It starts an sshd, says `up` when that listens, and waits until its stdin closes; then it kills all processes of
+the host. Those are its descendants, for it adopts what they orphan, and whoever has MARK in the environment.
+Standard library only: it is started as a file, because importing the package for every host would be slow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+MARK_NAME = "MUSTER_LAB_HOST"
+"""The environment variable that says to which host a process belongs."""
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def members(host: int, mark: str) -> list[int]:
+    """The living processes of a host, `host` itself left out."""
+    parents = {pid: parent for pid, parent, alive in _all_processes() if alive}
+    wanted = f"{MARK_NAME}={mark}".encode()
+    return [
+        pid
+        for pid in parents
+        if pid != host and (_descends(pid, host, parents) or wanted in _environment(pid))
+    ]
+
+
+def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while pid in parents:
+        pid = parents[pid]
+        if pid == ancestor:
+            return True
+    return False
+
+
+def _all_processes() -> Iterator[tuple[int, int, bool]]:
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat") as file:
+                state, parent = file.read().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        yield int(entry), int(parent), state not in "ZX"
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:  # another user's
+        return []
+
+
+def _serve(mark: str, pid_file: str, sshd: list[str]) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes note of dead children for us
+    server = subprocess.Popen([*sshd, "-D"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not os.path.exists(pid_file):  # written when it listens; the owner limits the wait
+        if not os.path.exists(f"/proc/{server.pid}"):
+            raise SystemExit("sshd did not start")
+        if select.select([sys.stdin], [], [], 0.01)[0]:
+            break
+    else:
+        print("up", flush=True)
+        select.select([sys.stdin], [], [])
+    deadline = time.monotonic() + 5
+    while (left := members(os.getpid(), mark)) and time.monotonic() < deadline:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], sys.argv[2], sys.argv[3:])
