@@ -74,8 +74,8 @@ class Cgroups:
                 _wait_for(group / "freezer.state", "FROZEN", f"{host} to freeze")
                 return
         except OSError as error:
-            raise LabError(f"{host} cannot be frozen: its control group refused ({error})") from error
-        raise LabError(f"{host} cannot be frozen: this machine has no freezer control group that we may use")
+            raise _refused(host, "frozen", error) from error
+        raise LabError(f"{host} cannot be frozen: this machine has no freezer for control groups")
 
     def thaw(self, host: str) -> None:
         """Let the processes of a frozen host go on."""
@@ -105,8 +105,8 @@ class Cgroups:
                 (group / "cpu.max").write_text(f"{quota or 'max'} {CPU_PERIOD_US}")
                 return group
         except OSError as error:
-            raise LabError(f"{host} cannot be slowed: its control group refused ({error})") from error
-        raise LabError(f"{host} cannot be slowed: this machine has no cpu control group that we may use")
+            raise _refused(host, "slowed", error) from error
+        raise LabError(f"{host} cannot be slowed: this machine has no CPU quota for control groups")
 
     def release(self, host: str) -> None:
         """Remove the groups of a host whose processes are gone."""
@@ -136,6 +136,13 @@ class Cgroups:
         fresh = self._ledger.with_suffix(".new")
         fresh.write_text(f"{group}\n" + known.replace(f"{group}\n", ""))
         fresh.rename(self._ledger)
+
+
+def _refused(host: str, done: str, error: OSError) -> LabError:
+    return LabError(
+        f"{host} cannot be {done}: that needs a control group, which the kernel refused ({error.strerror})",
+        hint="a lab made by root can do it",
+    )
 
 
 def _move(group: Path, pids: Callable[[], list[int]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from muster.lab import network
 from muster.lab.faults import Condition, Faults, check_rate
 from muster.lab.kinds import Kind, choose, describe
 from muster.lab.loopback import LoopbackSite
+from muster.lab.mounts import file_systems_of
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.network import Direction, Refusal
 from muster.lab.site import Site
@@ -64,7 +66,8 @@ class Lab:
         """How the hosts are made."""
         self.limits: tuple[str, ...] = choice.limits
         """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
-        self._settings = HostSettings(bind=tuple(_shared_folder(path) for path in bind), disk=disk, shm=shm)
+        shared = (*_needed_file_systems(), *(_shared_folder(path) for path in bind))
+        self._settings = HostSettings(bind=shared, disk=disk, shm=shm)
         self._site: Site | None = None
         self._faults: Faults | None = None
 
@@ -254,8 +257,7 @@ class Lab:
     def reboot(self, host: str) -> None:
         """Bring a host back, from whatever state: same name, address and keys, no faults, an empty disk."""
         self._known(host)
-        if self._state(host) != "off":
-            self._kill(host, silently=True)
+        self._kill(host, silently=True)
         self._up().start([host])
 
     def _kill(self, host: str, *, silently: bool) -> None:
@@ -303,6 +305,12 @@ def _cannot(fault: str) -> LabError:
         f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses",
         hint="run the lab as root, or where user namespaces are allowed",
     )
+
+
+def _needed_file_systems() -> tuple[str, ...]:
+    """File systems, say /home, that hold the user's work or Python; they are shared, as over NFS."""
+    folders = (os.path.expanduser("~"), os.getcwd(), sys.prefix, sys.base_prefix)
+    return file_systems_of(folders, Path("/proc/self/mountinfo").read_text())
 
 
 def _shared_folder(path: str | Path) -> str:

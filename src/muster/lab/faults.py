@@ -17,14 +17,16 @@ for disk in /run/muster-lab/disk /tmp; do
   # One page at least: a tmpfs of size 0 would have no limit.
   head -c 4096 /dev/zero > $disk/.filled-by-muster-lab
   for attempt in 1 2 3 4 5; do
-    mount -o remount,size=$(($(df --block-size=1 --output=used $disk | tail -1))) $disk && break
+    # With the source named, mount does not repeat the old options, some of which a user namespace refuses.
+    size=$(($(df --block-size=1 --output=used $disk | tail -1)))
+    mount -t tmpfs -o remount,size=$size muster-lab $disk && break
   done || exit 1
 done
 """
 
 FREE_DISK = """\
 for disk in /run/muster-lab/disk /tmp; do
-  mount -o remount,size=$1 $disk && rm -f $disk/.filled-by-muster-lab || exit 1
+  mount -t tmpfs -o remount,size=$1 muster-lab $disk && rm -f $disk/.filled-by-muster-lab || exit 1
 done
 """
 
@@ -108,9 +110,9 @@ class Faults:
             condition.disk_full = False
 
     def kill(self, host: str, *, silently: bool) -> None:
-        """End a host; `silently` takes the cable out first, so that no peer hears its connections close."""
+        """End a host, if it still runs; `silently` cuts the cable first, so that no peer hears of it."""
         condition = self.condition(host)
-        if silently:
+        if silently and self._site.running(host):
             self.change_link(host, replace(condition.link, cut=True))
         if condition.frozen:
             self.thaw(host)  # a version 1 freezer holds back even SIGKILL

@@ -16,6 +16,7 @@ if [ -z "$RUN_AS" ]; then
   mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work muster-lab root
 else
   # A user namespace may not overlay "/" (its submounts are locked), but most of its folders one by one.
+  mount --bind root root # pivot_root wants a mount point
   for path in /*; do
     name=${path#/}
     case $name in

@@ -51,8 +51,10 @@ def choose() -> Choice:
         return describe("root")
     in_user_namespace = _try(["--user", "--map-root-user"])
     if in_user_namespace is None:
-        return describe("userns", f"no network of the machine's own could be used ({as_root})")
-    return describe("loopback", f"namespaces are not allowed here ({as_root}; {in_user_namespace})")
+        return describe("userns", f"the hosts live in a user namespace, because {as_root}")
+    return describe(
+        "loopback", f"the kernel allows no namespaces, because {as_root}, and {in_user_namespace}"
+    )
 
 
 def _try(user: list[str]) -> str | None:

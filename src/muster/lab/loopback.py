@@ -87,8 +87,9 @@ class LoopbackSite:
                 raise
 
     def kill(self, name: str) -> None:
-        """Kill the processes of a host."""
-        self._hosts.pop(name).end()
+        """Kill the processes of a host, if it still runs."""
+        if host := self._hosts.pop(name, None):
+            host.end()
 
     def close(self) -> None:
         """Kill the processes of all hosts and remove the folder."""
@@ -103,8 +104,8 @@ class LoopbackSite:
             self._janitor = None
 
     def running(self, name: str) -> bool:
-        """Whether the host's sshd was started and not killed."""
-        return name in self._hosts
+        """Whether the holder of the host's sshd is alive."""
+        return name in self._hosts and self._hosts[name].alive
 
     def init(self, name: str) -> int:
         """The process that holds the host's sshd."""

@@ -1,7 +1,7 @@
 """One host where there are no namespaces: `python loopback_host.py MARK PID_FILE SSHD ARG...`.
 
-It starts an sshd, says `up` when that listens, and waits until its stdin closes; then it kills all processes of
-the host. Those are its descendants, for it adopts what they orphan, and whoever has MARK in the environment.
+It starts an sshd, says `up` when that listens, and waits until its stdin closes; then it kills what runs in
+the host: those are its descendants, for it adopts what they orphan, and whoever has MARK in the environment.
 Standard library only: it is started as a file, because importing the package for every host would be slow.
 """
 

@@ -162,12 +162,13 @@ class NamespaceSite:
         )
 
     def kill(self, name: str) -> None:
-        """Kill a host; its cable stays behind."""
-        self.hosts.pop(name).kill()
+        """Kill a host, if it still runs; its cable stays behind."""
+        if host := self.hosts.pop(name, None):
+            host.kill()
 
     def running(self, name: str) -> bool:
-        """Whether a host was started and not killed."""
-        return name in self.hosts
+        """Whether the init of a host is alive."""
+        return name in self.hosts and self.hosts[name].alive
 
     def init(self, name: str) -> int:
         """The pid 1 of a host, as numbered outside."""

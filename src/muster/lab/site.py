@@ -29,7 +29,7 @@ class Site(Protocol):
         ...
 
     def kill(self, name: str) -> None:
-        """End a running host and everything in it."""
+        """End a host and everything in it, if it still runs."""
         ...
 
     def close(self) -> None:
