@@ -1,0 +1,112 @@
+"""Facts about this host that the plan needs, each read in milliseconds and without importing torch."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_SIOCGIFADDR = 0x8915
+_SIOCGIFFLAGS = 0x8913
+_IFF_UP = 1
+_IFF_LOOPBACK = 8
+
+
+def facts() -> dict[str, Any]:
+    """What the agent tells first: who this host is and what it has."""
+    return {
+        "hostname": socket.gethostname(),
+        "pid": os.getpid(),
+        "time": time.time(),
+        "python": sys.executable,
+        "python_version": ".".join(map(str, sys.version_info[:3])),
+        "torch": torch_version(sys.path),
+        "cpus": len(os.sched_getaffinity(0)),
+        "gpus": gpu_count(os.environ),
+        "omp": os.environ.get("OMP_NUM_THREADS"),
+        "interfaces": interfaces(),
+        "home": os.path.expanduser("~"),
+    }
+
+
+def torch_version(path: list[str]) -> str | None:
+    """The version of the torch that `import torch` would load, read from its version.py; None when there is none."""
+    for folder in path:
+        try:
+            with open(os.path.join(folder or ".", "torch", "version.py")) as file:
+                for line in file:
+                    if line.startswith("__version__"):
+                        return line.split("=")[1].strip().strip("'\"")
+        except OSError:
+            continue
+    return None
+
+
+def gpu_count(env: Mapping[str, str]) -> int:
+    """How many GPUs a process here would see, without touching CUDA."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        # In some containers that folder is hidden while the devices are there.
+        return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
+
+
+def interfaces() -> list[dict[str, Any]]:
+    """Every network interface that is up, with its addresses; loopback is marked."""
+    found: list[dict[str, Any]] = []
+    by_name_v6 = _ipv6_addresses()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                flags = struct.unpack_from("H", fcntl.ioctl(probe, _SIOCGIFFLAGS, request), 16)[0]
+            except OSError:
+                continue
+            if not flags & _IFF_UP:
+                continue
+            addresses: list[str] = []
+            try:
+                addresses.append(socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]))
+            except OSError:
+                pass  # no IPv4 on this one
+            addresses += by_name_v6.get(name, [])
+            found.append({"name": name, "addresses": addresses, "loopback": bool(flags & _IFF_LOOPBACK)})
+    return found
+
+
+def _ipv6_addresses() -> dict[str, list[str]]:
+    """Global IPv6 addresses by interface; link-local ones need a zone and cannot serve as MASTER_ADDR."""
+    found: dict[str, list[str]] = {}
+    try:
+        with open("/proc/net/if_inet6") as file:
+            for line in file:
+                digits, _, _, scope, _, name = line.split()
+                if scope == "00":
+                    address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+                    found.setdefault(name, []).append(address)
+    except OSError:
+        pass
+    return found
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since this machine started."""
+    try:
+        with open("/proc/vmstat") as file:
+            for line in file:
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    return 0

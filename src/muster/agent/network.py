@@ -1,0 +1,155 @@
+"""Finding addresses by trying: a listener that says who it is, and a dialer that tries many addresses at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+DIAL_LIMIT = 3.0
+"""Seconds to try an address: long enough for one lost SYN, which the kernel sends again after 1 s."""
+
+
+def free_port(port: int = 0) -> socket.socket:
+    """A socket bound to `port` (0: any free one) on all addresses, IPv6 too where the host has it."""
+    family = socket.AF_INET6 if _has_ipv6() else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _has_ipv6() -> bool:
+    return socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
+
+
+class Listener:
+    """Answers every caller with this agent's nonce, so that a caller knows whom it reached."""
+
+    def __init__(self, port: int, nonce: str) -> None:
+        self.socket = free_port(port)
+        self.nonce = nonce
+        self.port: int = self.socket.getsockname()[1]
+        # A second socket on the same port, bound before the first listens and never listening itself: it keeps the
+        # port when the listener closes. The kernel gives a port so held to nobody but who asks for this very number
+        # with SO_REUSEADDR, as torch does for MASTER_PORT.
+        self.holder = free_port(self.port)
+        self.socket.listen(1024)
+        self.socket.setblocking(False)
+
+    def answer(self) -> None:
+        """Take the waiting callers; 40 bytes fit into any fresh socket's buffer, so this never blocks."""
+        while True:
+            try:
+                caller, _ = self.socket.accept()
+            except OSError:
+                return
+            with caller:
+                try:
+                    caller.send(self.nonce.encode() + b"\n")
+                except OSError:
+                    pass
+
+
+class Dial:
+    """One attempt to reach one address."""
+
+    def __init__(self, target: dict[str, Any], done: Callable[[Dial, str, str], None]) -> None:
+        self.target = target
+        self.done = done
+        self.deadline = time.monotonic() + DIAL_LIMIT
+        address = target["address"]
+        self.socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        self.connected = False
+        self.code = self.socket.connect_ex((address, target["port"]))
+
+    @property
+    def failed_at_once(self) -> bool:
+        """Whether the kernel refused without even trying."""
+        return self.code not in (0, errno.EINPROGRESS)
+
+    def on_ready(self) -> None:
+        """Go on when the socket can be written (connected) or read (the nonce has come)."""
+        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self.finish(os.strerror(code).lower())
+            return
+        try:
+            answer = self.socket.recv(64)
+        except BlockingIOError:
+            self.connected = True
+            return
+        except OSError as error:
+            self.finish((error.strerror or str(error)).lower())
+            return
+        if answer.decode(errors="replace").strip() == self.target["nonce"]:
+            self.finish("", self.socket.getsockname()[0])
+        else:
+            self.finish("another machine or program answered")
+
+    def finish(self, problem: str, local_address: str = "") -> None:
+        """Report the outcome once: an empty problem means reached, from `local_address`."""
+        self.socket.close()
+        self.done(self, problem, local_address)
+
+
+def resolve_own_name(limit: float = 1.0) -> list[str]:
+    """The addresses this host's own name stands for, in the order gloo tries them; empty if none within the limit.
+
+    The resolver has no time limit of its own, so a child asks it.
+    """
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            answers = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+            os.write(write, ",".join(dict.fromkeys(str(info[4][0]) for info in answers)).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    try:
+        ready, _, _ = select.select([read], [], [], limit)
+        text = os.read(read, 4096).decode() if ready else ""
+    finally:
+        os.close(read)
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    return [address for address in text.split(",") if address]
+
+
+def owner_of(port: int) -> str | None:
+    """Which process listens on a TCP port, as `pid 123 (python train.py)`; None when it cannot be seen."""
+    inodes: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        inodes |= {row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == "0A"}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                links = {os.readlink(f"/proc/{name}/fd/{fd}") for fd in os.listdir(f"/proc/{name}/fd")}
+                if links & wanted:
+                    with open(f"/proc/{name}/cmdline", "rb") as file:
+                        command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+                    return f"pid {name} ({command[:60]})"
+            except OSError:
+                continue
+    return None

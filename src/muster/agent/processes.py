@@ -1,0 +1,120 @@
+"""Linux processes: who descends from whom, dying with one's parent, starting a program."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def adopt_orphans() -> None:
+    """Make this process the new parent of every descendant whose parent dies, setsid or not."""
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with(parent: int) -> None:
+    """End this process by SIGKILL when `parent` dies, also if it has died already.
+
+    The kernel acts when the *thread* that forked us exits, so fork from the parent's main thread.
+    """
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Take `die_with` back."""
+    libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+def descendants(root: int) -> list[int]:
+    """Every living process below `root`; a zombie is not alive and has no children left."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except OSError:
+                continue  # it ended while we looked
+            if state not in (b"Z", b"X"):
+                children.setdefault(int(parent), []).append(int(name))
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def kill(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def start(argv: Sequence[str], env: Mapping[str, str], *, cwd: str, stdin: int, stderr: int, keep: Sequence[int]) -> int:
+    """Fork and exec a program in a session of its own that dies with this process; `keep` stays open in it.
+
+    Its stdout goes to `stderr` too, so that nothing it prints can reach the channel.
+    """
+    me = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        die_with(me)
+        os.setsid()
+        default_signals()
+        for fd in keep:
+            os.set_inheritable(fd, True)
+        os.dup2(stdin, 0)
+        os.dup2(stderr, 1)
+        os.dup2(stderr, 2)
+        os.chdir(cwd)
+        os.execvpe(argv[0], argv, env)
+    except BaseException as error:
+        os.write(2, f"muster: cannot start {argv[0]}: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def default_signals() -> None:
+    """Give a child back the signal handling a shell would have given it."""
+    for number in HANDLED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def file_with(data: bytes) -> int:
+    """A descriptor from which `data` can be read, kept in memory: no temporary file, no pipe that could fill up."""
+    fd = os.memfd_create("muster")
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def in_uninterruptible_sleep(pid: int) -> bool:
+    """Whether the kernel holds the process in D state, where no signal reaches it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"D"
+    except OSError:
+        return False

@@ -1,0 +1,172 @@
+"""Inside a rank: become what `python script.py` would be, run the user's script, and end as python would."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import sys
+import types
+
+from . import processes, torch_adapter
+from .report import Reporter, place_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, NoReturn, TextIO
+
+
+def main(config: dict[str, Any]) -> int:
+    """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # descriptor 0 brought this code
+    os.close(null)
+    return _run(config, Reporter(config["report"]))
+
+
+def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Turn this fork of the zygote into a rank; `fds` are its stdout, stderr and report descriptors."""
+    processes.default_signals()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _take_stdio(fds[0], fds[1])
+    os.environ.clear()
+    os.environ.update(config["env"])
+    _set_title([sys.executable, *_command(config)])
+    torch_adapter.reseed()
+    torch_adapter.set_threads(int(os.environ.get("OMP_NUM_THREADS", "1").split(",")[0]))
+    _quick_exit(_run(config, Reporter(fds[2])))
+
+
+def _run(config: dict[str, Any], reporter: Reporter) -> int:
+    import faulthandler
+
+    faulthandler.enable()  # a crash in C code then shows the Python line it came from
+    reporter.watch_progress()
+    set_first_path(config)
+    sys.argv = [config["target"], *config["args"]]
+    try:
+        _run_target(config)
+    except SystemExit as error:
+        return _exit_code(error, reporter)
+    except BaseException as error:
+        traceback = _users_part(error.__traceback__)
+        reporter.exception(error, traceback)
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        if isinstance(error, KeyboardInterrupt):
+            _die_by_sigint()
+        return 1
+    return 0
+
+
+def set_first_path(config: dict[str, Any]) -> None:
+    """Make sys.path[0] what `python script.py` or `python -m` would make it; the zygote imports with it already."""
+    if getattr(sys.flags, "safe_path", False):
+        return
+    sys.path[0] = os.getcwd() if config["module"] else os.path.dirname(os.path.realpath(config["target"]))
+
+
+def _run_target(config: dict[str, Any]) -> None:
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
+    sys.modules["__main__"] = main
+    if config["module"]:
+        from runpy import _run_module_as_main  # what `python -m` itself calls
+
+        _run_module_as_main(config["target"], alter_argv=True)
+        return
+    from importlib.machinery import SourceFileLoader
+
+    path = os.path.abspath(config["target"])
+    main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __loader__=SourceFileLoader("__main__", path))
+    with open(path, "rb") as file:
+        source = file.read()
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _exit_code(error: SystemExit, reporter: Reporter) -> int:
+    code = error.code
+    if code is None or code == 0:
+        return 0
+    place = place_of(_users_part(error.__traceback__))
+    if isinstance(code, int):
+        reporter.send({"t": "sysexit", "place": place, "text": ""})
+        return code & 0xFF
+    reporter.send({"t": "sysexit", "place": place, "text": str(code)[:500]})
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _users_part(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this file and of runpy, as plain python shows it."""
+    ours = (__name__, "runpy", "importlib._bootstrap", "importlib._bootstrap_external")
+    while traceback and traceback.tb_frame.f_globals.get("__name__") in ours:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _die_by_sigint() -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    os._exit(130)
+
+
+def _quick_exit(code: int) -> NoReturn:
+    """End as python does, but without tearing torch down, which costs 0.2 s of CPU per rank."""
+    import atexit
+    import threading
+
+    try:
+        threading._shutdown()  # waits for the script's non-daemon threads
+        atexit._run_exitfuncs()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                code = code or 120  # what python itself returns when the last flush fails
+        processes.libc.fflush(None)
+        os._exit(code)
+
+
+def _take_stdio(stdout: int, stderr: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, target in ((null, 0), (stdout, 1), (stderr, 2)):
+        os.dup2(fd, target)
+        os.close(fd)
+    sys.stdin = sys.__stdin__ = _text(0, "r", sys.stdin)
+    sys.stdout = sys.__stdout__ = _text(1, "w", sys.stdout)
+    sys.stderr = sys.__stderr__ = _text(2, "w", sys.stderr)
+
+
+def _text(fd: int, mode: str, like: TextIO) -> TextIO:
+    """A text stream as python makes it at start; line by line, so that output is seen while the script runs."""
+    buffering = 1 if mode == "w" else -1
+    stream = open(fd, mode, buffering, encoding=like.encoding, errors=like.errors, closefd=False)
+    if mode == "w" and os.environ.get("PYTHONUNBUFFERED"):
+        stream.reconfigure(write_through=True)  # type: ignore[attr-defined]
+    return stream  # type: ignore[return-value]
+
+
+def _command(config: dict[str, Any]) -> list[str]:
+    return [*(["-m"] if config["module"] else []), config["target"], *config["args"]]
+
+
+def _set_title(argv: list[str]) -> None:
+    """Show the script's command line in `ps` and nvidia-smi instead of the zygote's, as far as there is room."""
+    import ctypes
+
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)
+        if 0 < start < end:
+            title = b"\0".join(os.fsencode(word) for word in argv)[: end - start - 1]
+            ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
+    except (OSError, ValueError, IndexError):
+        pass

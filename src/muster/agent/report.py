@@ -1,0 +1,90 @@
+"""What a rank tells its agent: an uncaught exception with its traceback, and how far the collectives have come."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from . import torch_adapter
+from .wire import encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+_LONGEST = 32_000
+"""Characters of a traceback that are kept: the end, where the cause is."""
+
+
+class Reporter:
+    """Sends messages over the rank's report descriptor; silent in children the script forks."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self.fd = fd
+        self.pid = os.getpid()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message with the time of now; a lost agent is no reason to fail."""
+        if os.getpid() != self.pid:
+            return
+        line = encode({**message, "time": time.time()})
+        try:
+            while line:
+                line = line[os.write(self.fd, line) :]
+        except OSError:
+            pass
+
+    def exception(self, error: BaseException, traceback: TracebackType | None) -> None:
+        """Tell of an uncaught exception, where it was raised, and how many collectives were done by then."""
+        from traceback import format_exception, format_exception_only
+
+        text = "".join(format_exception(type(error), error, traceback))
+        self.send(
+            {
+                "t": "exception",
+                "summary": "".join(format_exception_only(type(error), error)).strip().splitlines()[-1][:500],
+                "traceback": text[-_LONGEST:],
+                "place": place_of(traceback),
+                "done": sum(torch_adapter.collectives_done().values()),
+            }
+        )
+
+    def watch_progress(self) -> None:
+        """Once the script has a process group, sample its progress from a thread."""
+        torch_adapter.after_init_process_group(self._start_sampling)
+
+    def _start_sampling(self) -> None:
+        if os.getpid() != self.pid:
+            return
+        from threading import Thread
+
+        # Started this late because gloo and NCCL have threads of their own by now: a script that forks before it
+        # has a process group is as single-threaded as under plain python.
+        Thread(target=self._sample, name="muster-progress", daemon=True).start()
+
+    def _sample(self) -> None:
+        last = 0
+        while True:
+            # 20 ms until the first collective, whose time is shown to the user; then once a second.
+            time.sleep(0.02 if last == 0 else 1.0)
+            if sys.is_finalizing():
+                return
+            done = sum(torch_adapter.collectives_done().values())
+            if done > last:
+                self.send({"t": "progress", "done": done, "first": last == 0})
+                last = done
+
+
+def place_of(traceback: TracebackType | None) -> str:
+    """`file.py:12` of the innermost frame that belongs to the user rather than to an installed package."""
+    from traceback import extract_tb
+
+    frames = extract_tb(traceback)
+    if not frames:
+        return ""
+    own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<")]
+    frame = (own or frames)[-1]
+    return f"{os.path.basename(frame.filename)}:{frame.lineno}"

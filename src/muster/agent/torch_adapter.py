@@ -1,0 +1,125 @@
+"""Every private name of torch that Muster touches, in one place; `tests/lab/test_torch_adapter.py` holds them."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+C10D = "torch.distributed.distributed_c10d"
+
+
+def collectives_done() -> dict[str, int]:
+    """The number of the last finished collective per process group, from the flight recorder (8 microseconds).
+
+    Empty when no group has done any, or when this torch has no recorder.
+    """
+    try:
+        from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[import-not-found,unused-ignore]
+
+        status = json.loads(_dump_fr_trace_json(includeCollectives=False)).get("pg_status") or {}
+    except Exception:
+        return {}
+    done = {name: int(group.get("last_completed_collective", -1)) for name, group in status.items()}
+    return {name: number for name, number in done.items() if number > 0}
+
+
+def after_init_process_group(call: Callable[[], None]) -> None:
+    """Have `call` run after the script has created its default process group, whenever torch gets imported."""
+    if C10D in sys.modules:
+        _wrap(sys.modules[C10D], call)
+        _wrap(sys.modules["torch.distributed"], call)
+    else:
+        sys.meta_path.insert(0, _OnImport(call))
+
+
+def _wrap(module: ModuleType, call: Callable[[], None]) -> None:
+    original: Callable[..., Any] | None = getattr(module, "init_process_group", None)
+    if original is None:
+        return
+    from functools import wraps
+
+    @wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        call()
+        return result
+
+    module.__dict__["init_process_group"] = init_process_group
+
+
+class _OnImport:
+    """Finds torch's c10d module through the other finders and wraps its one function once it is loaded."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != C10D:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            _wrap(module, self.call)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def reseed() -> None:
+    """Give a forked rank fresh random state, as a new interpreter would have; `random` does so by itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(None)
+
+
+def set_threads(count: int) -> None:
+    """Say OMP_NUM_THREADS again to the libraries that read it when they were loaded."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
+    if "numpy" in sys.modules:
+        _set_openblas_threads(count)
+
+
+def _set_openblas_threads(count: int) -> None:
+    import ctypes
+
+    with open("/proc/self/maps") as file:
+        libraries = {line.split()[-1] for line in file if "openblas" in line}
+    for path in libraries:
+        library = ctypes.CDLL(path)
+        for prefix in ("", "scipy_"):
+            for suffix in ("", "64_", "_64"):
+                function = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
+                if function is not None:
+                    function(count)
+
+
+def is_safe_to_fork() -> str:
+    """Why a process that has imported torch must not fork ranks; empty when it may."""
+    import os
+    from threading import active_count
+
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1 or active_count() > 1:
+        return f"{threads} threads are running after the imports"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA is initialised after the imports"
+    return ""

@@ -1,0 +1,78 @@
+"""The channel between controller and agent: one JSON object per line, each way, after a greeting."""
+
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GREETING = b"\x1emuster-agent 1\x1e\n"
+"""Sent first by the agent. Whatever a shell profile printed before it is skipped."""
+
+HEARTBEAT = 0.5
+"""Seconds between two pings of the controller."""
+
+LEASE = 5.0
+"""Seconds of silence after which an agent stops its ranks, and the controller gives a host up."""
+
+LAST_GRACE = 3.0
+"""The most grace ranks get once host or controller is lost: with LEASE it keeps "gone 10 s later" true."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class LineReader:
+    """Turns bytes, as they come, into messages."""
+
+    def __init__(self, *, greeting: bytes | None = None) -> None:
+        self.greeting = greeting
+        self.noise = b""
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """The messages that are complete with `data`; until the greeting has come, bytes go to `noise`."""
+        data = self._rest + data
+        if self.greeting is not None:
+            before, found, after = data.partition(self.greeting)
+            if not found:
+                # The greeting itself may be cut in two: what could be its beginning stays.
+                keep = len(self.greeting) - 1
+                self.noise, self._rest = (self.noise + data[:-keep])[-4096:], data[-keep:]
+                return []
+            self.noise, self.greeting, data = self.noise + before, None, after
+        *lines, self._rest = data.split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+
+class Writer:
+    """A non-blocking descriptor with a buffer: nothing that is sent ever stops the loop."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """How many bytes wait for the other side to read."""
+        return len(self._buffer)
+
+    def send(self, data: bytes) -> None:
+        """Queue `data` and write what can be written now; raises BrokenPipeError when the reader has gone."""
+        self._buffer += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Write as much of the buffer as the descriptor takes."""
+        while self._buffer:
+            try:
+                written = os.write(self.fd, self._buffer[: 1 << 16])
+            except BlockingIOError:
+                return
+            del self._buffer[:written]

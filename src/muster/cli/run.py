@@ -1,0 +1,220 @@
+"""`muster run`: read the command line, then run the job or print its plan."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from muster.environment import CARRIED, carried, parse_env
+from muster.errors import UsageError
+from muster.hosts import Host, parse_hosts, read_hostfile
+from muster.job import Job, make_job_folder, new_job_id
+from muster.transports import Command, is_this_machine, local_command, ssh_command
+
+EXAMPLES = f"""\
+examples:
+  muster run train.py --lr 0.1                       every GPU of this machine
+  muster run --nproc 4 train.py                      four processes on a CPU
+  muster run -H gpu[01-04]:8,box:2 train.py          five machines over ssh, 34 ranks
+  muster run -H big:0,2,5 train.py                   three GPUs of one machine
+  muster run --hostfile hosts.txt -m mypkg.train     hosts from an MPI or DeepSpeed hostfile
+  muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
+  muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
+
+What follows the script belongs to the script.
+
+Carried to other hosts without being asked: {", ".join(CARRIED)}.
+
+Exit code: that of the first rank that failed (128 + n if signal n ended it); 2 for a wrong command line;
+125 when Muster or a host failed, not the script.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `muster run`."""
+    p = argparse.ArgumentParser(
+        prog="muster run",
+        usage="muster run [options] SCRIPT [arguments of the script]\n       muster run [options] -m MODULE [arguments]",
+        description="Run a PyTorch script, unmodified, on this machine or on many hosts.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    where = p.add_argument_group("where")
+    where.add_argument("-H", "--hosts", metavar="HOSTS", help="hosts: name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
+    where.add_argument("--hostfile", metavar="FILE", help="read hosts from a file, one per line (`host slots=8`)")
+    where.add_argument("--lab", metavar="N", type=_positive, help="run on N virtual hosts that live as long as the job")
+    where.add_argument("--nproc", metavar="N", type=_positive, help="ranks per host, where HOSTS does not say (default: its GPUs)")
+    where.add_argument("--python", metavar="PATH", help="the interpreter on the hosts (default: this one's path, else python3)")
+    what = p.add_argument_group("what")
+    what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
+    what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
+    what.add_argument("--sync", action="store_true", help="send this folder (what git would track) to each host and run there")
+    what.add_argument("--preload", metavar="MODULE", action="append", default=[], help="import this once per host, besides torch")
+    what.add_argument("--no-zygote", action="store_true", help="start each rank as a fresh interpreter; slower, shares nothing")
+    what.add_argument("--restarts", metavar="N", type=_natural, default=0, help="after a failure start all ranks again, up to N times")
+    what.add_argument("--grace", metavar="SECONDS", type=_seconds, default=5.0, help="between SIGTERM and SIGKILL (default: 5)")
+    network = p.add_argument_group("network (found by trying, if not given)")
+    network.add_argument("--master-addr", metavar="ADDRESS", help="address of the first host, where ranks meet")
+    network.add_argument("--master-port", metavar="PORT", type=_port, help="port there (default: a free one)")
+    network.add_argument("--interface", metavar="NAME", help="network interface for gloo and NCCL on every host")
+    screen = p.add_argument_group("screen")
+    screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
+    screen.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
+    screen.add_argument("--only-rank", metavar="RANKS", type=_ranks, help="show only these ranks (0 or 0,4-7); logs keep all")
+    p.add_argument("script", nargs="?", help=argparse.SUPPRESS)
+    p.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return p
+
+
+def main(argv: list[str]) -> int:
+    """Run the job the command line describes and return its exit code."""
+    begin = time.time()
+    options = parser().parse_args(argv)
+    if options.script is None:
+        raise UsageError("no script to run", hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more")
+    with ExitStack() as stack:
+        ssh: tuple[str, ...] = ("ssh",)
+        hosts = choose_hosts(options)
+        if options.lab and not options.dry_run:
+            from muster.lab import Lab
+
+            lab = stack.enter_context(Lab(options.lab, bind=(os.getcwd(),)))
+            hosts = tuple(Host(name=name) for name in lab.names)
+            ssh = tuple(lab.ssh_argv())
+        job = make_job(options, hosts)
+
+        def transport(host: Host) -> Command:
+            if is_this_machine(host) and not options.lab:
+                return local_command(host, python=options.python)
+            return ssh_command(host, python=options.python, ssh=ssh)
+
+        if options.dry_run:
+            return dry_run(job, transport, options.nproc)
+        return run(job, transport, options, begin)
+
+
+def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
+    """The hosts of -H, --hostfile or --lab; this machine when none is given."""
+    given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
+    if len(given) > 1:
+        flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
+        raise UsageError(f"{flags} both say where to run", hint="give one of them")
+    if options.hosts is not None:
+        return parse_hosts(options.hosts)
+    if options.hostfile is not None:
+        return read_hostfile(options.hostfile)
+    if options.lab:
+        return tuple(Host(name=f"h{number + 1}") for number in range(options.lab))
+    return (Host(name=_own_name()),)
+
+
+def make_job(options: argparse.Namespace, hosts: tuple[Host, ...]) -> Job:
+    """The job, with what to preload settled."""
+    from muster.run.usercode import find_script, uses_dynamo
+
+    job = Job(
+        id=new_job_id(options.script),
+        target=options.script,
+        module=options.module,
+        args=tuple(options.args),
+        cwd=os.getcwd(),
+        hosts=hosts,
+        env=parse_env(options.env, os.environ),
+        carried=carried(os.environ),
+        python=options.python,
+        grace=options.grace,
+        restarts=options.restarts,
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+        interface=options.interface,
+        sync=options.sync,
+    )
+    script = find_script(job)
+    if options.no_zygote:
+        if options.preload:
+            raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
+        return job.with_preload(())
+    preload = ["torch", "torch.distributed", *options.preload]
+    if script is not None and uses_dynamo(script.text) and "torch._dynamo" not in preload:
+        preload.append("torch._dynamo")
+    return job.with_preload(tuple(preload))
+
+
+def run(job: Job, transport: Callable[[Host], Command], options: argparse.Namespace, begin: float) -> int:
+    """Run the job with its screen."""
+    from muster.logs.screen import Screen
+    from muster.run.controller import Controller, run_job
+
+    screen = Screen(quiet=options.quiet)
+    folder = make_job_folder(job.id)
+    try:
+        return run_job(
+            lambda: Controller(
+                job,
+                transport=transport,
+                nproc=options.nproc,
+                folder=folder,
+                screen=screen,
+                only=options.only_rank,
+                begin=begin,
+            )
+        )
+    finally:
+        screen.close()
+
+
+def dry_run(job: Job, transport: Callable[[Host], Command], nproc: int | None) -> int:
+    """Print what would be done."""
+    from muster.run.dry import describe
+
+    sys.stdout.write(describe(job, [transport(host) for host in job.hosts], nproc=nproc))
+    return 0
+
+
+def _own_name() -> str:
+    import socket
+
+    return socket.gethostname().partition(".")[0] or "localhost"
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number above 0")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a port: 1 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number of seconds")
+    return value
+
+
+def _ranks(text: str) -> frozenset[int]:
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise argparse.ArgumentTypeError(f"`{part}` is not a rank or a range of ranks, such as 0,4-7")
+        ranks |= set(range(int(first), int(last or first) + 1))
+    return frozenset(ranks)

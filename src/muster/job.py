@@ -1,0 +1,70 @@
+"""A job: all that the user asked for, before any host has answered."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from muster.hosts import Host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One `muster run`."""
+
+    id: str
+    target: str
+    """The script as typed, or the module's name."""
+    module: bool = False
+    args: tuple[str, ...] = ()
+    cwd: str
+    hosts: tuple[Host, ...]
+    """Empty: this machine alone."""
+    env: Mapping[str, str]
+    """Variables the user named with `--env`; they win over everything."""
+    carried: Mapping[str, str]
+    """Variables of the default set that travel to other hosts."""
+    python: str | None = None
+    preload: tuple[str, ...] = ("torch",)
+    """What the zygote imports; empty means no zygote."""
+    grace: float = 5.0
+    restarts: int = 0
+    master_addr: str | None = None
+    master_port: int | None = None
+    interface: str | None = None
+    sync: bool = False
+
+    @property
+    def command(self) -> str:
+        """The script's command line, for people."""
+        words = (*(("-m",) if self.module else ()), self.target, *self.args)
+        return " ".join(words)
+
+    def with_preload(self, modules: tuple[str, ...]) -> Job:
+        """The same job with other modules for the zygote; none means no zygote."""
+        return replace(self, preload=modules)
+
+
+def new_job_id(target: str) -> str:
+    """A name for a job that sorts by time and tells what it ran: `20261115-0412-train-3f9a`."""
+    stem = re.sub(r"[^A-Za-z0-9_]+", "-", Path(target).stem if target.endswith(".py") else target.rpartition(".")[2])
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem[:24] or 'job'}-{secrets.token_hex(2)}"
+
+
+def state_folder() -> Path:
+    """Where Muster keeps the user's jobs: $XDG_STATE_HOME/muster, else ~/.local/state/muster."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "muster"
+
+
+def make_job_folder(job_id: str) -> Path:
+    """Create the job's folder, readable by the user alone."""
+    folder = state_folder() / "jobs" / job_id
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state_folder().chmod(0o700)
+    return folder

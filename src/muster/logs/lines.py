@@ -1,0 +1,45 @@
+"""Text as it arrives, cut into lines."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """A piece of output and how it ended: a newline, a carriage return (a progress bar), or not yet at all."""
+
+    text: str
+    end: str
+
+
+_ENDS = re.compile(r"\r\n|\n|\r")
+
+
+class LineSplitter:
+    """Cuts a stream at newlines and carriage returns, however its pieces are cut."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def feed(self, text: str) -> list[Line]:
+        """The lines that are complete with `text`."""
+        text = self._rest + text
+        lines: list[Line] = []
+        start = 0
+        for match in _ENDS.finditer(text):
+            # A carriage return at the very end may be the first half of \r\n.
+            if match.group() == "\r" and match.end() == len(text):
+                break
+            line = Line(text[start : match.start()], "\r" if match.group() == "\r" else "\n")
+            start = match.end()
+            # tqdm writes \r first and then the bar, which gives an empty piece before each bar.
+            if line.text or line.end == "\n":
+                lines.append(line)
+        self._rest = text[start:]
+        return lines
+
+    def finish(self) -> list[Line]:
+        """What is left when the stream has ended."""
+        rest, self._rest = self._rest.rstrip("\r"), ""
+        return [Line(rest, "")] if rest else []

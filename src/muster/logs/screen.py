@@ -1,0 +1,145 @@
+"""The terminal and the log files, written by a thread of their own: a slow terminal never slows the job."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from muster.logs.lines import Line
+
+_COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
+_MOST_QUEUED = 64 << 20
+"""Bytes that may wait for a screen that is not read (`| less`, Ctrl-S); more is left out there, never in the files."""
+
+_CLEAR = "\r\x1b[K"
+
+
+class Screen:
+    """Shows lines of ranks, Muster's own words and one live status line."""
+
+    def __init__(self, *, quiet: bool = False, env: Mapping[str, str] = os.environ) -> None:
+        self.quiet = quiet
+        self.closed_by_reader = threading.Event()
+        """Set when nobody reads our stdout any more (`| head`)."""
+        self._tty = {fd: os.isatty(fd) for fd in (1, 2)}
+        self._colour = {fd: self._tty[fd] and "NO_COLOR" not in env and env.get("TERM") != "dumb" for fd in (1, 2)}
+        self._queue: queue.SimpleQueue[tuple[int | BinaryIO, bytes] | None] = queue.SimpleQueue()
+        self._queued = 0
+        self._left_out = 0
+        self._lock = threading.Lock()
+        self._unfinished = {1: False, 2: False}
+        self._files: dict[Path, BinaryIO] = {}
+        self._thread = threading.Thread(target=self._work, name="muster-screen", daemon=True)
+        self._thread.start()
+
+    def say(self, text: str) -> None:
+        """A sentence of Muster's own, on stderr; left out with --quiet."""
+        if not self.quiet:
+            self.tell(text)
+
+    def tell(self, text: str) -> None:
+        """A sentence that --quiet does not silence: a warning or a failure."""
+        for line in text.splitlines() or [""]:
+            self._show(2, self._dim("muster:") + " " + line if line else self._dim("muster:"), "\n")
+
+    def show_block(self, text: str) -> None:
+        """Text that stands by itself, such as a traceback."""
+        for line in text.splitlines():
+            self._show(2, "  " + line, "\n")
+
+    def status(self, text: str) -> None:
+        """What is being waited for: one line that renews itself on a terminal, a new line elsewhere."""
+        if not self.quiet:
+            self._show(2, self._dim("muster: " + text), "\r" if self._tty[2] else "\n")
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a status line can renew itself."""
+        return self._tty[2]
+
+    def rank_line(self, host: str, rank: int, width: int, stream: int, line: Line) -> None:
+        """One line of a rank, with `[host rank]` before it."""
+        label = f"[{host} {rank:>{width}}]"
+        if self._colour[stream]:
+            label = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{label}\x1b[0m"
+        end = "\r" if line.end == "\r" and self._tty[stream] else "\n"
+        self._show(stream, f"{label} {line.text}", end)
+
+    def host_line(self, host: str, text: str) -> None:
+        """A line the host itself wrote: ssh, a shell profile, an import."""
+        self._show(2, f"[{host}] {text}", "\n")
+
+    def log(self, path: Path, text: str) -> None:
+        """Append to a log file exactly what a rank wrote."""
+        file = self._files.get(path)
+        if file is None:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = self._files[path] = path.open("ab")
+        self._queue.put((file, text.encode("utf-8", "surrogateescape")))
+
+    def close(self, limit: float = 10.0) -> None:
+        """Write out what is queued; a screen that is not read holds us no longer than `limit` seconds."""
+        for fd in (1, 2):
+            if self._unfinished[fd]:
+                self._put(fd, b"\n" if fd == 1 else _CLEAR.encode())
+        self._queue.put(None)
+        self._thread.join(limit)
+
+    def _dim(self, text: str) -> str:
+        return f"\x1b[2m{text}\x1b[0m" if self._colour[2] else text
+
+    def _show(self, fd: int, text: str, end: str) -> None:
+        # What ended in \r is still on the terminal's last line, whichever stream wrote it.
+        clear = ""
+        for other in (1, 2):
+            if self._unfinished[other] and self._tty[fd]:
+                clear, self._unfinished[other] = _CLEAR, False
+        self._unfinished[fd] = end == "\r"
+        self._put(fd, (clear + text + ("" if end == "\r" else "\n")).encode("utf-8", "surrogateescape"))
+
+    def _put(self, fd: int, data: bytes) -> None:
+        with self._lock:
+            if self._queued > _MOST_QUEUED:
+                self._left_out += 1
+                return
+            self._queued += len(data)
+        self._queue.put((fd, data))
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            where, data = item
+            if not isinstance(where, int):
+                where.write(data)
+                if self._queue.empty():
+                    where.flush()
+                continue
+            self._write(where, data)
+            with self._lock:
+                self._queued -= len(data)
+                left_out, self._left_out = (self._left_out, 0) if self._queued == 0 else (0, self._left_out)
+            if left_out:
+                self._write(2, f"muster: {left_out} lines were not shown, the screen was too slow; they are in the logs\n".encode())
+        for file in self._files.values():
+            file.close()
+
+    def _write(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(fd, view) :]
+        except BrokenPipeError:
+            if fd == 1:
+                self.closed_by_reader.set()
+        except OSError:
+            pass  # the terminal is gone; the logs are kept all the same
+
+
+def flush_python_streams() -> None:
+    """Before descriptors 1 and 2 are written to directly, let out what Python still holds."""
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -1,0 +1,160 @@
+"""The plan: which rank runs on which host and GPU, where they meet, and each rank's environment. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from muster.errors import HostError, UsageError
+from muster.hosts import Host
+
+FOUND_AT_START = "(found at the start)"
+"""Stands in a dry run for what only a running host can tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """One host's part of the plan."""
+
+    host: Host
+    """With its slots known."""
+    first_rank: int
+    threads: int
+    """OMP_NUM_THREADS of each rank; 0 leaves it alone."""
+    env: Mapping[str, str]
+    """Variables for every rank of this host: GPUs, network interface."""
+
+    @property
+    def name(self) -> str:
+        """The host's name, as it stands before each line of output."""
+        return self.host.name
+
+    @property
+    def slots(self) -> int:
+        """How many ranks run here."""
+        return self.host.slots or 0
+
+    @property
+    def ranks(self) -> range:
+        """The ranks of this host."""
+        return range(self.first_rank, self.first_rank + self.slots)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that is decided before the ranks start."""
+
+    job_id: str
+    placements: tuple[Placement, ...]
+    master_addr: str = FOUND_AT_START
+    master_port: int = 0
+    restarts: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return sum(placement.slots for placement in self.placements)
+
+    def at(self, address: str, port: int) -> Plan:
+        """The same plan with a place to meet."""
+        return replace(self, master_addr=address, master_port=port)
+
+    def placement_of(self, rank: int) -> Placement:
+        """The host that runs a rank."""
+        return next(placement for placement in self.placements if rank in placement.ranks)
+
+
+def fill_slots(host: Host, *, nproc: int | None, gpus: int) -> Host:
+    """Settle how many ranks a host takes: what was written, else --nproc, else its GPUs, else one."""
+    slots = host.slots if host.slots is not None else (nproc if nproc is not None else max(gpus, 1))
+    return replace(host, slots=slots)
+
+
+def check_gpus(host: Host, gpus: int) -> None:
+    """Refuse more ranks than GPUs, and GPUs the host does not have; a host without any runs on its CPU."""
+    if gpus == 0:
+        if host.gpus is not None:
+            raise HostError(
+                host.name, f"GPUs {_join(host.gpus)} were asked for, but the host has none", hint=_cpu_hint(host)
+            )
+        return
+    if host.gpus is not None:
+        missing = [gpu for gpu in host.gpus if gpu >= gpus]
+        if missing:
+            have = "GPU 0 only" if gpus == 1 else f"GPUs 0 to {gpus - 1}"
+            raise HostError(host.name, f"there is no GPU {_join(missing)}, it has {have}", hint=f"write `{host.name}:{gpus}`")
+    elif (host.slots or 0) > gpus:
+        raise HostError(
+            host.name,
+            f"{host.slots} ranks need {host.slots} GPUs, but it has {gpus}",
+            hint=f"write `{host.name}:{gpus}`, or `--env CUDA_VISIBLE_DEVICES=` to run on the CPU",
+        )
+
+
+def make_plan(
+    job_id: str,
+    hosts: Sequence[Host],
+    *,
+    threads: Sequence[int],
+    restarts: int,
+    user_env: Mapping[str, str],
+) -> Plan:
+    """Give every slot a rank, filling hosts in the order they were listed."""
+    if not hosts:
+        raise UsageError("there are no hosts to run on", hint="write `-H name:8`, or leave -H out to use this machine")
+    placements: list[Placement] = []
+    first = 0
+    for host, count in zip(hosts, threads, strict=True):
+        env = {} if host.gpus is None else gpu_environment(host.gpus, user_env)
+        placements.append(Placement(host=host, first_rank=first, threads=count, env=env))
+        first += host.slots or 0
+    return Plan(job_id=job_id, placements=tuple(placements), restarts=restarts)
+
+
+def gpu_environment(gpus: Sequence[int], user_env: Mapping[str, str]) -> dict[str, str]:
+    """Make exactly these GPUs visible, numbered as nvidia-smi numbers them (CUDA's own order may differ)."""
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+    if "CUDA_DEVICE_ORDER" not in user_env:
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    return env
+
+
+def default_threads(cpus: int, slots: int) -> int:
+    """The CPUs of a host shared out among its ranks; torchrun gives each rank one, however many there are."""
+    return max(1, cpus // max(1, slots))
+
+
+def rank_environment(plan: Plan, rank: int, *, attempt: int = 0) -> dict[str, str]:
+    """The variables torchrun would set for this rank, and those of its host."""
+    placement = plan.placement_of(rank)
+    local = rank - placement.first_rank
+    env = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(placement.slots),
+        "GROUP_RANK": str(plan.placements.index(placement)),
+        "GROUP_WORLD_SIZE": str(len(plan.placements)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(plan.world_size),
+        "MASTER_ADDR": plan.master_addr,
+        "MASTER_PORT": str(plan.master_port) if plan.master_port else FOUND_AT_START,
+        "TORCHELASTIC_RUN_ID": plan.job_id,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts),
+        # Rank 0 opens the store itself: there is no agent store as under torchrun.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "MUSTER_JOB": plan.job_id,
+    }
+    if placement.threads:
+        env["OMP_NUM_THREADS"] = str(placement.threads)
+    return {**env, **placement.env}
+
+
+def _join(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _cpu_hint(host: Host) -> str:
+    return f"write `{host.name}:{host.slots}` to run {host.slots} ranks on its CPU"

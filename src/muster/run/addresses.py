@@ -1,0 +1,189 @@
+"""Where ranks meet: addresses tried from every host, and the network interface each host must use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster.errors import HostError, UsageError
+
+_ALL_PAIRS = 16
+"""Up to this many hosts every host tries every other; above, each tries the master and a few neighbours."""
+
+_VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "podman", "tailscale", "tun", "tap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """One host as the others may find it."""
+
+    name: str
+    interfaces: Sequence[Mapping[str, Any]]
+    own_name: Sequence[str]
+    """The addresses its hostname stands for on the host itself, in gloo's order."""
+    port: int
+    nonce: str
+
+    def candidates(self, interface: str | None) -> list[str]:
+        """Addresses worth trying, the likely ones first; only those of one interface if the user chose it."""
+        if interface is not None:
+            chosen = [nic for nic in self.interfaces if nic["name"] == interface]
+            if not chosen:
+                names = ", ".join(nic["name"] for nic in self.interfaces)
+                raise UsageError(f"--interface {interface}: {self.name} has no such interface", hint=f"it has {names}")
+            return list(chosen[0]["addresses"])
+        usable = [nic for nic in self.interfaces if not nic["loopback"] and nic["addresses"]]
+        usable.sort(key=lambda nic: nic["name"].startswith(_VIRTUAL))
+        return [address for nic in usable for address in nic["addresses"]]
+
+    def interface_of(self, address: str) -> str | None:
+        """The interface that has an address."""
+        return next((nic["name"] for nic in self.interfaces if address in nic["addresses"]), None)
+
+    @property
+    def gloo_address(self) -> str | None:
+        """The address gloo would use by itself: the first its hostname stands for that is one of its own."""
+        own = {address for nic in self.interfaces for address in nic["addresses"]}
+        return next((address for address in self.own_name if address in own or address.startswith("127.")), None)
+
+    @property
+    def nccl_interface(self) -> str | None:
+        """The interface NCCL would take by itself: InfiniBand first, then any but loopback and docker."""
+        usable = [nic for nic in self.interfaces if not nic["loopback"] and nic["addresses"]]
+        usable.sort(key=lambda nic: (not nic["name"].startswith("ib"), nic["name"].startswith("docker")))
+        return usable[0]["name"] if usable else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """The outcome: where rank 0 is reached, and per host the interface that must be set, if any."""
+
+    master_addr: str
+    interfaces: Mapping[str, str]
+    reasons: Mapping[str, str]
+
+
+def who_dials_whom(count: int) -> list[list[int]]:
+    """For each host the hosts it tries."""
+    if count <= _ALL_PAIRS:
+        return [[j for j in range(count) if j != i] for i in range(count)]
+    steps = (1, 2, count // 2)
+    return [sorted({0, *((i + step) % count for step in steps)} - {i}) for i in range(count)]
+
+
+def dial_targets(offers: Sequence[Offer], peers: Sequence[int], *, interface: str | None, master: str | None) -> list[dict[str, Any]]:
+    """What one host is asked to try; the address the user gave for the master is tried like the others."""
+    targets: list[dict[str, Any]] = []
+    for peer in peers:
+        offer = offers[peer]
+        addresses = offer.candidates(interface)
+        if peer == 0 and master is not None and master not in addresses:
+            addresses = [master, *addresses]
+        targets += [
+            {"host": offer.name, "address": address, "port": offer.port, "nonce": offer.nonce} for address in addresses
+        ]
+    return targets
+
+
+def choose(
+    offers: Sequence[Offer],
+    tried: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    interface: str | None,
+    master: str | None,
+) -> Meeting:
+    """Pick the master's address and the interfaces from what every host found; pure.
+
+    `tried` maps the dialling host to its results: host, address, problem ("" when reached), from.
+    """
+    good = {offer.name: _reached_by_all(offer, tried, interface) for offer in offers}
+    for offer in offers:
+        if not good[offer.name]:
+            raise _unreachable(offer, tried)
+    first = offers[0]
+    if master is not None:
+        _check_users_master(first, master, tried)
+        address = master
+    else:
+        preferred = first.gloo_address
+        address = preferred if preferred in good[first.name] else good[first.name][0]
+    interfaces: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for offer in offers:
+        if interface is not None:
+            interfaces[offer.name], reasons[offer.name] = interface, "--interface"
+            continue
+        why = _default_is_wrong(offer, good[offer.name])
+        if why:
+            name = offer.interface_of(good[offer.name][0])
+            if name is not None:
+                interfaces[offer.name], reasons[offer.name] = name, why
+    return Meeting(master_addr=address, interfaces=interfaces, reasons=reasons)
+
+
+def alone(offer: Offer, *, master: str | None, interface: str | None) -> Meeting:
+    """One host only: loopback serves, whatever the hostname stands for."""
+    interfaces: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    if interface is not None:
+        offer.candidates(interface)
+        interfaces[offer.name], reasons[offer.name] = interface, "--interface"
+    elif offer.gloo_address is None:
+        loopback = next((nic["name"] for nic in offer.interfaces if nic["loopback"]), None)
+        if loopback is not None:
+            interfaces[offer.name] = loopback
+            reasons[offer.name] = "its hostname stands for no address of its own"
+    return Meeting(master_addr=master or "127.0.0.1", interfaces=interfaces, reasons=reasons)
+
+
+def _reached_by_all(offer: Offer, tried: Mapping[str, Sequence[Mapping[str, Any]]], interface: str | None) -> list[str]:
+    good: list[str] = []
+    for address in offer.candidates(interface):
+        problems = [
+            result["problem"]
+            for results in tried.values()
+            for result in results
+            if result["host"] == offer.name and result["address"] == address
+        ]
+        if problems and not any(problems):
+            good.append(address)
+    return good
+
+
+def _default_is_wrong(offer: Offer, good: Sequence[str]) -> str:
+    """Why this host's ranks would advertise an address the others cannot use; empty when they would not."""
+    gloo = offer.gloo_address
+    if gloo is None:
+        return "its hostname stands for no address of its own"
+    if gloo not in good:
+        return f"its hostname stands for {gloo}, where the other hosts do not reach it"
+    nccl = offer.nccl_interface
+    if nccl is not None and nccl not in {offer.interface_of(address) for address in good}:
+        return f"the other hosts do not reach it over {nccl}"
+    return ""
+
+
+def _unreachable(offer: Offer, tried: Mapping[str, Sequence[Mapping[str, Any]]]) -> HostError:
+    lines: list[str] = []
+    for dialler, results in tried.items():
+        failed = [result for result in results if result["host"] == offer.name and result["problem"]]
+        if failed:
+            lines.append(f"{dialler} tried " + ", ".join(f"{r['address']} ({r['problem']})" for r in failed))
+    found = "; ".join(lines[:4]) or "it has no address but loopback"
+    return HostError(
+        offer.name,
+        f"the other hosts cannot connect to it: {found}",
+        hint="open TCP between the hosts, or choose the network with `--interface NAME`",
+    )
+
+
+def _check_users_master(first: Offer, master: str, tried: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    for dialler, results in tried.items():
+        for result in results:
+            if result["host"] == first.name and result["address"] == master and result["problem"]:
+                raise HostError(
+                    dialler,
+                    f"--master-addr {master} does not lead to {first.name} from here ({result['problem']})",
+                    hint="leave --master-addr out: Muster then finds an address that every host can reach",
+                )

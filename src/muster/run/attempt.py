@@ -1,0 +1,129 @@
+"""One attempt at running all ranks: takes what the agents tell, shows it, and knows when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from muster.logs.lines import LineSplitter
+from muster.logs.screen import Screen
+from muster.plan import Plan
+from muster.run.link import AgentLink
+from muster.run.verdict import HostLoss, RankEnd, Verdict, judge
+
+_LAST_LINES = 12
+"""Lines of a rank's stderr kept for the verdict on a rank that leaves no exception."""
+
+
+@dataclass
+class _RankState:
+    """What is known of one rank while it runs."""
+
+    splitters: dict[int, LineSplitter] = field(default_factory=lambda: {1: LineSplitter(), 2: LineSplitter()})
+    last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    failure: dict[str, Any] = field(default_factory=dict)
+    done: int = 0
+    first_collective: float | None = None
+    end: RankEnd | None = None
+
+
+class Attempt:
+    """The ranks of one attempt, fed with events of their agents."""
+
+    def __init__(self, plan: Plan, number: int, folder: Path, screen: Screen, only: Collection[int] | None) -> None:
+        self.plan = plan
+        self.number = number
+        self.folder = folder / f"attempt-{number}"
+        self.screen = screen
+        self.only = only
+        self.start = time.time()
+        self.over = asyncio.Event()
+        """Set when all ranks have ended, or one failed, or a host is lost."""
+        self.losses: list[HostLoss] = []
+        self._width = len(str(plan.world_size - 1))
+        self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
+
+    def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
+        """Take one event of a host."""
+        kind = event["t"]
+        if kind == "out":
+            self._on_output(link, event)
+        elif kind in ("exception", "sysexit"):
+            state = self._ranks[event["rank"]]
+            state.failure = event
+            state.done = max(state.done, event.get("done", 0))
+        elif kind == "progress":
+            state = self._ranks[event["rank"]]
+            state.done = event["done"]
+            if event["first"]:
+                state.first_collective = link.our_time(event["time"])
+        elif kind == "exit":
+            self._on_exit(link, event)
+
+    def on_loss(self, host: str, why: str) -> None:
+        """A host is gone, and its ranks with it."""
+        self.losses.append(HostLoss(host=host, why=why, time=time.time()))
+        self.over.set()
+
+    def _on_output(self, link: AgentLink, event: dict[str, Any]) -> None:
+        rank, stream, text = event["rank"], event["stream"], event["text"]
+        self.screen.log(self.folder / f"rank-{rank}.log", text)
+        self._show(link.name, rank, stream, self._ranks[rank].splitters[stream].feed(text))
+
+    def _show(self, host: str, rank: int, stream: int, lines: list[Any]) -> None:
+        for line in lines:
+            if stream == 2 and line.text.strip():
+                self._ranks[rank].last_words.append(line.text)
+            if self.only is None or rank in self.only:
+                self.screen.rank_line(host, rank, self._width, stream, line)
+
+    def _on_exit(self, link: AgentLink, event: dict[str, Any]) -> None:
+        rank = event["rank"]
+        state = self._ranks[rank]
+        for stream, splitter in state.splitters.items():
+            self._show(link.name, rank, stream, splitter.finish())
+        failure = state.failure
+        # An exception is older than the exit it leads to: its own time tells better who was first.
+        when = failure["time"] if failure.get("t") == "exception" and not event["stopped"] else event["time"]
+        state.end = RankEnd(
+            rank=rank,
+            host=link.name,
+            status=event["status"],
+            time=link.our_time(when),
+            stopped=event["stopped"],
+            oom=event["oom"],
+            summary=failure.get("summary", failure.get("text", "")),
+            traceback=failure.get("traceback", ""),
+            place=failure.get("place", ""),
+            last_words="\n".join(state.last_words),
+        )
+        if state.end.failed or not self.running:
+            self.over.set()
+
+    @property
+    def running(self) -> list[int]:
+        """The ranks that have not ended."""
+        return [rank for rank, state in self._ranks.items() if state.end is None]
+
+    @property
+    def ended_well(self) -> list[int]:
+        """The ranks that have ended with code 0."""
+        return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
+
+    @property
+    def first_collective(self) -> float | None:
+        """When the last rank had its first collective behind it; None if some rank has none."""
+        times = [state.first_collective for state in self._ranks.values()]
+        known = [moment for moment in times if moment is not None]
+        return max(known) if len(known) == len(times) else None
+
+    def verdict(self) -> Verdict:
+        """What to tell of this attempt."""
+        ends = [state.end for state in self._ranks.values() if state.end is not None]
+        progress = {rank: state.done for rank, state in self._ranks.items()}
+        return judge(ends, self.losses, start=self.start, progress=progress)

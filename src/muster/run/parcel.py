@@ -1,0 +1,25 @@
+"""The agent's package as bytes that any interpreter can import."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib.util import find_spec
+
+import muster.agent
+from muster.agent import boot
+
+
+def agent_payload(job_id: str) -> bytes:
+    """What is written to a new interpreter's stdin to make it the agent of a job."""
+    names = ["__init__", *(module.name for module in pkgutil.iter_modules(muster.agent.__path__))]
+    modules = {name: _load(name) for name in names}
+    return boot.payload(*boot.pack(modules), "main", {"job": job_id})
+
+
+def _load(name: str) -> tuple[str, boot.CodeType]:
+    full = muster.agent.__name__ if name == "__init__" else f"{muster.agent.__name__}.{name}"
+    spec = find_spec(full)
+    assert spec is not None
+    # get_code reads the byte code python keeps beside the source; only a changed file is compiled.
+    source, code = spec.loader.get_source(full), spec.loader.get_code(full)  # type: ignore[union-attr]
+    return source, code

@@ -1,0 +1,196 @@
+"""How an attempt ended: which rank failed first, why, in plain words, and the exit code. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from muster.errors import EXIT_MUSTER
+
+# What survivors say when another rank has gone: symptoms, never the cause.
+_SYMPTOM = re.compile(
+    r"connection (closed|reset) by peer|broken pipe|socket closed|remote process exited|NCCL remote error|"
+    r"ncclRemoteError|connection refused|Connection was likely closed|Timed out waiting .* for (recv|send) operation|"
+    r"store.*(wait timeout|has timed out)|recvValueWithTimeout|failed to recv, got 0 bytes",
+    re.IGNORECASE | re.DOTALL,
+)
+
+_SEEN_LATE = 1.0
+"""Seconds by which a symptom may seem to come before its cause: a busy host notices a dead rank late."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnd:
+    """How one rank ended, with times on the controller's clock."""
+
+    rank: int
+    host: str
+    status: int
+    """Exit code, or minus the number of the signal."""
+    time: float
+    stopped: bool = False
+    """Ended by Muster, because of something else."""
+    oom: bool = False
+    summary: str = ""
+    """`ValueError: text` of an uncaught exception, or the text given to sys.exit."""
+    traceback: str = ""
+    place: str = ""
+    last_words: str = ""
+    """The end of what it wrote, for ranks that left no exception."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether this rank failed of its own."""
+        return self.status != 0 and not self.stopped
+
+    @property
+    def is_symptom(self) -> bool:
+        """Whether its exception only says that another rank has gone."""
+        return bool(self.summary and _SYMPTOM.search(self.summary))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLoss:
+    """A host that was given up."""
+
+    host: str
+    why: str
+    time: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the user is told at the end of an attempt."""
+
+    exit_code: int
+    sentence: str = ""
+    detail: str = ""
+    """A traceback or the last words, to be shown below the sentence."""
+    notes: tuple[str, ...] = ()
+    signature: str = ""
+    """Where and how it failed: the same signature twice is the same failure."""
+    progress: int = 0
+    """How many collectives had been done."""
+    can_restart: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank ended with code 0."""
+        return self.exit_code == 0
+
+
+def judge(
+    ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float, progress: Mapping[int, int]
+) -> Verdict:
+    """Find the first failure over all hosts and say what happened."""
+    failures = sorted((end for end in ends if end.failed), key=lambda end: end.time)
+    done = max(progress.values(), default=0)
+    first = _first(failures)
+    loss = min(losses, key=lambda lost: lost.time, default=None)
+    # A lost host is noticed seconds after it was lost, so ranks elsewhere may have failed of it before.
+    if loss is not None and (first is None or first.is_symptom or first.host == loss.host):
+        return _host_lost(loss, failures, done)
+    if first is None:
+        return Verdict(exit_code=0, progress=done)
+    left_early = _left_early(ends, first)
+    sentence = f"rank {first.rank} on {first.host} failed first, {_after(first.time - start)}: {describe(first)}"
+    notes: list[str] = []
+    if left_early is not None:
+        sentence = (
+            f"rank {left_early.rank} on {left_early.host} had ended with exit code 0, {_after(left_early.time - start)}, "
+            f"while other ranks still needed it; then rank {first.rank} on {first.host} failed: {describe(first)}"
+        )
+    followers = [end for end in failures if end is not first]
+    if followers:
+        notes.append(f"{_count(len(followers), 'rank')} failed after it: " + "; ".join(_short(end) for end in followers[:4]))
+    stopped = sum(end.stopped for end in ends)
+    if stopped:
+        notes.append(f"{_count(stopped, 'rank')} stopped by Muster because of it")
+    return Verdict(
+        exit_code=exit_code_of(first.status),
+        sentence=sentence,
+        detail=first.traceback or first.last_words,
+        notes=tuple(notes),
+        signature=f"{first.place} {first.summary or first.status}",
+        progress=done,
+        can_restart=True,
+    )
+
+
+def describe(end: RankEnd) -> str:
+    """What happened to a rank, in plain words."""
+    if end.summary and end.status > 0:
+        return end.summary + (f" ({end.place})" if end.place else "")
+    if end.status < 0:
+        name = _signal_name(-end.status)
+        if end.oom:
+            return f"killed by the kernel because the host ran out of memory ({name})"
+        if -end.status == signal.SIGKILL:
+            return (
+                f"killed by {name}, which neither Muster nor the kernel's memory killer sent: "
+                "another process did, or the limit of a container or job"
+            )
+        if -end.status in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL):
+            return f"crashed in native code ({name})"
+        return f"ended by {name}, which Muster did not send"
+    where = f" at {end.place}" if end.place else ", without an exception"
+    return f"ended with exit code {end.status}{where}"
+
+
+def exit_code_of(status: int) -> int:
+    """A rank's status as a shell's exit code."""
+    return 128 - status if status < 0 else status
+
+
+def is_same_failure(previous: Verdict, now: Verdict) -> bool:
+    """Whether a restart met the same failure at the same place, and came no further than before."""
+    return previous.signature == now.signature and now.progress <= previous.progress
+
+
+def _first(failures: Sequence[RankEnd]) -> RankEnd | None:
+    causes = [end for end in failures if not end.is_symptom]
+    if causes and causes[0].time <= failures[0].time + _SEEN_LATE:
+        return causes[0]
+    return failures[0] if failures else None
+
+
+def _left_early(ends: Sequence[RankEnd], first: RankEnd) -> RankEnd | None:
+    """The rank whose clean exit the first failure is about, if there is one."""
+    if not first.is_symptom:
+        return None
+    early = [end for end in ends if end.status == 0 and not end.stopped and end.time <= first.time + _SEEN_LATE]
+    return min(early, key=lambda end: end.time, default=None)
+
+
+def _host_lost(loss: HostLoss, failures: Sequence[RankEnd], done: int) -> Verdict:
+    others = [end for end in failures if end.host != loss.host]
+    notes = ["ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
+    return Verdict(
+        exit_code=EXIT_MUSTER,
+        sentence=f"host {loss.host} is lost: {loss.why}",
+        notes=tuple(notes),
+        signature=f"lost {loss.host}",
+        progress=done,
+    )
+
+
+def _short(end: RankEnd) -> str:
+    text = describe(end)
+    return f"rank {end.rank} on {end.host} ({text[:90]}{'…' if len(text) > 90 else ''})"
+
+
+def _after(seconds: float) -> str:
+    return f"{max(0.0, seconds):.1f} s after the start"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,26 @@
+"""The transport for this machine: the agent is a plain child."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from muster.agent import boot
+from muster.hosts import Host
+from muster.transports.command import Command
+
+
+def local_command(host: Host, *, python: str | None = None) -> Command:
+    """Start the agent with the interpreter Muster runs under, or the one named by --python."""
+    return Command(host=host, argv=(python or sys.executable, "-c", boot.COMMAND), over_ssh=False)
+
+
+def is_this_machine(host: Host) -> bool:
+    """Whether a host named by the user is the machine Muster runs on, so that no ssh is needed.
+
+    A user or a port says how to log in, so those hosts are always logged in to.
+    """
+    if host.user or host.port:
+        return False
+    own = socket.gethostname()
+    return host.name in ("localhost", "127.0.0.1", "::1", own, own.partition(".")[0])
