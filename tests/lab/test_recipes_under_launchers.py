@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.lab import Lab
+
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 # A plain shell, without what a launcher around the tests may have left. No GPU, so that all machines agree.
@@ -169,7 +171,7 @@ import muster, torch, torch.distributed as dist
 world = muster.init(timeout=30)
 assert (world.rank, world.size, world.local_rank, world.local_size) == (0, 1, 0, 1), world
 assert world.device == torch.device("cpu") and world.backend == dist.get_backend() == "gloo"
-assert world.backend_reason == "gloo, because there is no GPU"
+assert world.backend_reason == "there is no GPU"
 world.close()
 world.close()
 assert not dist.is_initialized()
@@ -287,3 +289,36 @@ def test_a_taken_port_is_named(tmp_path):
         == f"rank 0 cannot listen on port {port} of {socket.gethostname()}: Address already in use\n"
     )
     assert done.stderr == ""
+
+
+PLACE = """
+import muster
+with muster.init(timeout=30) as world:
+    print(world.rank, world.local_rank, world.local_size)
+"""
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
+def test_local_ranks_over_two_hosts_are_found_when_nobody_tells_them(tmp_path):
+    path = script(tmp_path, PLACE)
+    with Lab(2, bind=(str(tmp_path),)) as lab:
+        ranks = [
+            lab.popen(
+                host,
+                [sys.executable, str(path)],
+                env={
+                    **ENV,
+                    "RANK": str(rank),
+                    "WORLD_SIZE": "3",
+                    "MASTER_ADDR": "h1",
+                    "MASTER_PORT": "29501",
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, host in enumerate(("h1", "h2", "h2"))
+        ]
+        said = [process.communicate(timeout=60) for process in ranks]
+    assert said == [("0 0 1\n", ""), ("1 0 2\n", ""), ("2 1 2\n", "")]

@@ -16,7 +16,7 @@ from muster.errors import MusterError, UsageError
 from muster.worker.detect import Detection, detect, from_arguments
 from muster.worker.master import LOOPBACK
 from muster.worker.rollcall import Facts, Place, call_roll
-from muster.worker.sockets import hang_up, listen, open_sockets, reach
+from muster.worker.sockets import hang_up, leads_here, listen, open_sockets, reach
 from muster.worker.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -207,10 +207,12 @@ def _connect(dist: Any, found: Detection, addr: str, limit: float) -> Any:
     wait = timedelta(seconds=limit)
     if found.rank == 0 and not _agent_keeps_store():
         server = listen(found.master_port or 0)
-        # The server is on every interface; rank 0 itself takes the one that is always there.
+        port = server.getsockname()[1]
+        # The server is on every interface. If the address is not this host's own, or one that only others can
+        # reach, rank 0 still comes up, to say which ranks do not find it.
         return dist.TCPStore(
-            LOOPBACK,
-            server.getsockname()[1],
+            addr if leads_here(addr, port) else LOOPBACK,
+            port,
             found.size,
             True,
             timeout=wait,
@@ -241,7 +243,7 @@ class _Exit:
         if self._ends_here():
             if orderly:
                 self._dist.destroy_process_group()
-                self._say_farewell()
+                self._say_farewell(stay=True)
             else:
                 self._break_off()
 
@@ -252,6 +254,7 @@ class _Exit:
                 self._break_off()
             else:
                 self._dist.destroy_process_group()
+                self._say_farewell(stay=False)
 
     def _ends_here(self) -> bool:
         if not self._open or os.getpid() != self._process:  # a forked child must not end its parent's world
@@ -267,14 +270,14 @@ class _Exit:
         hang_up(self._connections)
         self._dist.destroy_process_group()
 
-    def _say_farewell(self) -> None:
-        """Let rank 0 stay until all have left: other ranks may still need the store that it keeps."""
+    def _say_farewell(self, *, stay: bool) -> None:
+        """Tell rank 0, which stays until all have left: others may still need the store that it keeps."""
         if self._store is None or _agent_keeps_store():
             return
         store, keys = self._store, [f"left/{rank}" for rank in range(self._found.size)]
         try:
             store.set(keys[self._found.rank], "")
-            if self._found.rank == 0:
+            if self._found.rank == 0 and stay:
                 wait_for(lambda: store.check(keys), FAREWELL_LIMIT, lambda: "rank 0 waits for the others")
         except RuntimeError:
             pass  # rank 0 went without waiting for this rank, and the store with it: there is nobody to tell
@@ -286,7 +289,7 @@ def _mpi_world(dist: Any, found: Detection, timeout: float | None) -> World:
     dist.init_process_group("mpi", timeout=None if timeout is None else timedelta(seconds=timeout))
     return replace(
         _existing_world(dist),
-        backend_reason="mpi was asked for",
+        backend_reason="it was asked for",
         launcher=found.launcher,
         launcher_reason=found.reason,
         _leave=_Exit(dist, found, None, frozenset()),

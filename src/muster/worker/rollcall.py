@@ -147,10 +147,10 @@ def _choose_backend(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> tuple
     if asked == "nccl" and obstacle:
         raise UsageError(f"backend nccl cannot be used, because {obstacle}: use gloo")
     if asked:
-        return asked, f"{asked} was asked for"
+        return asked, "it was asked for"
     if obstacle:
-        return "gloo", f"gloo, because {obstacle}"
-    return "nccl", "nccl, because each rank has a GPU of its own"
+        return "gloo", obstacle
+    return "nccl", "each rank has a GPU of its own"
 
 
 def _nccl_obstacle(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> str | None:

@@ -21,9 +21,18 @@ def listen(port: int) -> socket.socket:
         )
     except OSError as error:
         raise UsageError(
-            f"rank 0 cannot listen on port {port} of {socket.gethostname()}: {os.strerror(error.errno)}",
+            f"rank 0 cannot listen on port {port} of {socket.gethostname()}: {os.strerror(error.errno or 0)}",
             hint="set MASTER_PORT to a free port, the same in all ranks",
         ) from None
+
+
+def leads_here(addr: str, port: int) -> bool:
+    """Say whether a connection to `addr`, on a port this host listens on, comes out at this very host."""
+    try:
+        with socket.create_connection((addr, port), timeout=2) as connection:
+            return connection.getsockname()[0] == connection.getpeername()[0]
+    except OSError:
+        return False
 
 
 def reach(addr: str, port: int, *, who: str, limit: float) -> None:

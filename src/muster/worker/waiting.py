@@ -25,5 +25,5 @@ def wait_for(ready: Callable[[], bool], limit: float, what: Callable[[], str]) -
             talk += TALK_EVERY
             sys.stderr.write(f"muster: {what()} ({now - start:.0f} s of {limit:.0f} s)\n")
         time.sleep(min(pause, limit))
-        pause = min(pause * 1.5, 0.05)
+        pause = min(pause * 1.5, 0.02)
     return True
