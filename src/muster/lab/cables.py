@@ -30,11 +30,7 @@ class Cables:
             self._lay_wire(name, new.delay_ms)
         if new.rate != old.rate or (new.delay_ms != old.delay_ms and not slow_wire):
             self._shape(name, new)
-        if (
-            new.blocks != old.blocks
-            or new.loss_percent != old.loss_percent
-            or (slow_wire and new.loss_percent)
-        ):
+        if new.blocks != old.blocks or new.loss_percent != old.loss_percent or (slow_wire and new.loss_percent):
             self._filter(name, new)
         if new.cut != old.cut:
             self._site.in_switch(
@@ -67,9 +63,7 @@ class Cables:
 
     def _netem(self) -> bool:
         if self._kernel_can_delay is None:
-            probe = network.shaping("lo", Link(delay_ms=1), netem=True) + network.shaping(
-                "lo", Link(), netem=True
-            )
+            probe = network.shaping("lo", Link(delay_ms=1), netem=True) + network.shaping("lo", Link(), netem=True)
             try:
                 self._site.in_switch(["tc", "-b", "-"], text=probe, what="no netem")
                 self._kernel_can_delay = True
@@ -84,9 +78,7 @@ class Cables:
         what = f"the cable of {name} could not be made slow"
         port, near, far = network.port_of(name), network.near_end(name), network.far_end(name)
         if had_wire:
-            self._site.in_switch(
-                ["ip", "-b", "-"], text=f"link del {near}\nlink set {port} master br0\n", what=what
-            )
+            self._site.in_switch(["ip", "-b", "-"], text=f"link del {near}\nlink set {port} master br0\n", what=what)
         self._offload(name, on=not delay_ms)
         if not delay_ms:
             return

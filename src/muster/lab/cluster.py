@@ -191,17 +191,13 @@ class Lab:
     def loss(self, host: str, percent: float) -> None:
         """Lose this share of the packets to and from a host."""
         if not 0 <= percent <= 100:
-            raise LabError(
-                f"{percent:g} percent of the packets cannot be lost", hint="give a number from 0 to 100"
-            )
+            raise LabError(f"{percent:g} percent of the packets cannot be lost", hint="give a number from 0 to 100")
         self._relink(host, "loss", loss_percent=percent)
 
     def delay(self, host: str, milliseconds: float) -> None:
         """Deliver each packet to and from a host this much later; a round trip takes twice as much longer."""
         if not 0 <= milliseconds <= 60_000:
-            raise LabError(
-                f"a delay of {milliseconds:g} ms cannot be made", hint="give a number from 0 to 60000"
-            )
+            raise LabError(f"a delay of {milliseconds:g} ms cannot be made", hint="give a number from 0 to 60000")
         self._relink(host, "delay", delay_ms=milliseconds)
 
     def slow(self, host: str, *, cpu: float | None = None, rate: str | None = None) -> None:
@@ -215,9 +211,7 @@ class Lab:
         if cpu is not None:
             self._breakable(host, "slow").limit_cpu(host, cpu)
 
-    def block_port(
-        self, host: str, port: int, *, how: Refusal = "reject", direction: Direction = "in"
-    ) -> None:
+    def block_port(self, host: str, port: int, *, how: Refusal = "reject", direction: Direction = "in") -> None:
         """Close a TCP port of a host ("in"), or that port of all others for it ("out")."""
         if not 1 <= port <= 65535:
             raise LabError(f"{port} is not a port", hint="ports go from 1 to 65535")

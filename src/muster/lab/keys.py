@@ -58,9 +58,7 @@ def make_keys(folder: Path) -> None:
     """Make one key for the hosts (host_key) and one for their user (id_ed25519)."""
     keygen = find("ssh-keygen")
     making = [
-        subprocess.Popen(
-            [keygen, "-q", "-t", "ed25519", "-N", "", "-C", "muster-lab", "-f", str(folder / name)]
-        )
+        subprocess.Popen([keygen, "-q", "-t", "ed25519", "-N", "", "-C", "muster-lab", "-f", str(folder / name)])
         for name in ("host_key", "id_ed25519")
     ]
     for process in making:
@@ -72,8 +70,7 @@ def make_keys(folder: Path) -> None:
 def known_hosts(endpoints: Mapping[str, Endpoint], host_key: str) -> str:
     """One known_hosts line per host, under its name and its address."""
     return "".join(
-        f"{name},[{end.address}]:{end.port},{end.address} {host_key.strip()}\n"
-        for name, end in endpoints.items()
+        f"{name},[{end.address}]:{end.port},{end.address} {host_key.strip()}\n" for name, end in endpoints.items()
     )
 
 

@@ -52,9 +52,7 @@ def choose() -> Choice:
     in_user_namespace = _try(["--user", "--map-root-user"])
     if in_user_namespace is None:
         return describe("userns", f"the hosts live in a user namespace, because {as_root}")
-    return describe(
-        "loopback", f"the kernel allows no namespaces, because {as_root}, and {in_user_namespace}"
-    )
+    return describe("loopback", f"the kernel allows no namespaces, because {as_root}, and {in_user_namespace}")
 
 
 def _try(user: list[str]) -> str | None:
@@ -64,8 +62,4 @@ def _try(user: list[str]) -> str | None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
     if done.returncode == 0:
         return None
-    return (
-        done.stderr.strip().splitlines()[0]
-        if done.stderr.strip()
-        else f"unshare ended with {done.returncode}"
-    )
+    return done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"unshare ended with {done.returncode}"

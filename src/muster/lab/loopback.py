@@ -42,9 +42,7 @@ class LoopbackSite:
         endpoints = {name: keys.Endpoint(address=a, port=port) for name, a in self.addresses.items()}
         folder = self.folder / "ssh"
         keys.make_keys(folder)
-        (folder / "known_hosts").write_text(
-            keys.known_hosts(endpoints, (folder / "host_key.pub").read_text())
-        )
+        (folder / "known_hosts").write_text(keys.known_hosts(endpoints, (folder / "host_key.pub").read_text()))
         self._ssh_config.write_text(
             keys.client_config(
                 endpoints,

@@ -26,11 +26,7 @@ def members(host: int, mark: str) -> list[int]:
     """The living processes of a host, `host` itself left out."""
     parents = {pid: parent for pid, parent, alive in _all_processes() if alive}
     wanted = f"{MARK_NAME}={mark}".encode()
-    return [
-        pid
-        for pid in parents
-        if pid != host and (_descends(pid, host, parents) or wanted in _environment(pid))
-    ]
+    return [pid for pid in parents if pid != host and (_descends(pid, host, parents) or wanted in _environment(pid))]
 
 
 def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:

@@ -91,15 +91,11 @@ class NamespaceSite:
         endpoints = {name: keys.Endpoint(address=address) for name, address in self.addresses.items()}
         folder = self.folder / "ssh"
         keys.make_keys(folder)
-        (folder / "known_hosts").write_text(
-            keys.known_hosts(endpoints, (folder / "host_key.pub").read_text())
-        )
+        (folder / "known_hosts").write_text(keys.known_hosts(endpoints, (folder / "host_key.pub").read_text()))
         (folder / "hosts").write_text(keys.etc_hosts(endpoints))
         (folder / "sshd_config").write_text(keys.sshd_config(keys.HOST_FILES, f"{keys.HOST_FILES}/sshd.pid"))
         user = self._login.pw_name
-        inside = keys.client_config(
-            endpoints, user=user, key="~/.ssh/id_ed25519", known_hosts="~/.ssh/known_hosts"
-        )
+        inside = keys.client_config(endpoints, user=user, key="~/.ssh/id_ed25519", known_hosts="~/.ssh/known_hosts")
         (folder / "client_config").write_text(inside)
         outside = keys.client_config(
             endpoints, user=user, key=str(folder / "id_ed25519"), known_hosts=str(folder / "known_hosts")

@@ -84,9 +84,7 @@ def plug(inits: Mapping[str, int], addresses: Mapping[str, str]) -> str:
     lines: list[str] = []
     for name, init in inits.items():
         port = port_of(name)
-        lines.append(
-            f"link add {port} type veth peer name eth0 address {mac_of(addresses[name])} netns {init}"
-        )
+        lines.append(f"link add {port} type veth peer name eth0 address {mac_of(addresses[name])} netns {init}")
         lines.append(f"link set {port} addrgenmode none master br0 up")
     return "\n".join(lines) + "\n"
 

@@ -19,9 +19,7 @@ class Node:
     The child says what it has reached in lines on its stdout (`expect`), and goes on when told to (`go`).
     """
 
-    def __init__(
-        self, name: str, argv: Sequence[str], *, env: Mapping[str, str] | None, errors: Path | None
-    ) -> None:
+    def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str] | None, errors: Path | None) -> None:
         self.name = name
         self._errors = errors
         self._unread = b""

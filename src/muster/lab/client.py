@@ -1,0 +1,96 @@
+"""How commands find the lab that is up, and talk to its keeper."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.errors import LabError
+from muster.lab.keeper import SOCKET, socket_address
+
+START_LIMIT = 60.0
+"""Seconds in which the keeper must have said whether the lab is up; one more for each host."""
+
+ANSWER_LIMIT = 90.0
+"""Seconds in which a request must be answered: a reboot is the longest."""
+
+
+def state_folder() -> Path:
+    """The user's own folder for the socket of the lab, made if need be."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    folder = Path(base) / "muster"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder
+
+
+def start(hosts: int, *, bind: Sequence[str], disk: str, shm: str) -> dict[str, Any]:
+    """Start a lab that stays up when this process ends; return its description."""
+    folder = state_folder()
+    settings = {"hosts": hosts, "bind": list(bind), "disk": disk, "shm": shm, "folder": str(folder)}
+    with (folder / "lab.log").open("ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "muster.lab.keeper", json.dumps(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            text=True,
+        )
+    assert keeper.stdout is not None
+    try:
+        with keeper.stdout as said:
+            limit = START_LIMIT + hosts
+            if not select.select([said], [], [], limit)[0]:
+                raise LabError(f"the lab was not up after {limit:g} s", hint="try fewer hosts")
+            line = said.readline()
+    except BaseException:
+        keeper.kill()
+        keeper.wait()
+        raise
+    if not line:
+        raise LabError("the keeper of the lab ended at once", hint=f"its last words are in {folder / 'lab.log'}")
+    return _checked(line)
+
+
+def request(verb: str, **arguments: Any) -> dict[str, Any]:
+    """Ask the keeper of the lab that is up to do something, and return its answer."""
+    handle = os.open(state_folder(), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(ANSWER_LIMIT)
+            peer.connect(socket_address(handle))
+            peer.sendall(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
+            with peer.makefile("r") as lines:
+                line = lines.readline()
+    except (FileNotFoundError, ConnectionError):
+        (state_folder() / SOCKET).unlink(missing_ok=True)
+        raise NoLab from None
+    except TimeoutError:
+        raise LabError(f"the lab did not answer within {ANSWER_LIMIT:g} s", hint="muster lab down") from None
+    finally:
+        os.close(handle)
+    if not line:
+        raise NoLab
+    return _checked(line)
+
+
+def _checked(line: str) -> dict[str, Any]:
+    reply: dict[str, Any] = json.loads(line)
+    if "error" in reply:
+        raise LabError(reply["error"], hint=reply["hint"])
+    return reply
+
+
+class NoLab(LabError):
+    """There is no lab to talk to."""
+
+    def __init__(self) -> None:
+        super().__init__("no lab is up", hint="`muster lab up 4` starts one with four hosts")

@@ -1,0 +1,161 @@
+"""The background process that owns the lab of `muster lab up` and does what further commands ask of it.
+
+It is started as `python -m muster.lab.keeper SETTINGS`, SETTINGS being JSON: hosts, bind, disk, shm and
+`folder`, where its socket and lock lie. It says on stdout whether the lab is up, in one JSON line, and then
+serves requests: a JSON line in, a JSON line out, one connection each, one at a time. The lab ends with it,
+however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from muster.errors import LabError, MusterError
+from muster.lab.cluster import Lab
+
+SOCKET = "lab.sock"
+LOCK = "lab.lock"
+REQUEST_LIMIT = 10.0
+"""Seconds that a client may take to say what it wants."""
+
+FAULTS: dict[str, Callable[..., None]] = {
+    "cut": Lab.cut,
+    "heal": Lab.heal,
+    "crash": Lab.crash,
+    "power-off": Lab.power_off,
+    "reboot": Lab.reboot,
+    "freeze": Lab.freeze,
+    "thaw": Lab.thaw,
+    "slow": Lab.slow,
+    "loss": Lab.loss,
+    "delay": Lab.delay,
+    "fill-disk": Lab.fill_disk,
+    "block-port": Lab.block_port,
+}
+"""What can be done to a host: the verb of the command line and the method."""
+
+
+def socket_address(folder: int) -> str:
+    """The socket by way of an open folder: its whole path may be longer than the kernel takes."""
+    return f"/proc/self/fd/{folder}/{SOCKET}"
+
+
+def answer(lab: Lab, request: dict[str, Any]) -> dict[str, Any]:
+    """Do what was asked, and return what to say."""
+    verb = request.pop("verb")
+    if verb in FAULTS:
+        FAULTS[verb](lab, request.pop("host"), **request)
+        return {}
+    if verb == "enter":
+        return {"argv": lab.enter_argv(request["host"], cwd=request["cwd"])}
+    if verb == "ssh":
+        lab.address(request["host"])
+        return {"argv": lab.ssh_argv()}
+    return describe(lab)
+
+
+def describe(lab: Lab) -> dict[str, Any]:
+    """The whole state of the lab."""
+    hosts = [asdict(status) for status in lab.status()]
+    return {
+        "kind": lab.kind,
+        "limits": lab.limits,
+        "keeper": os.getpid(),
+        "ssh": lab.ssh_argv(),
+        "hosts": hosts,
+    }
+
+
+def serve(lab: Lab, server: socket.socket) -> None:
+    """Answer requests until one says `down`."""
+    while True:
+        peer, _ = server.accept()
+        with peer:
+            peer.settimeout(REQUEST_LIMIT)
+            try:
+                with peer.makefile("rb") as lines:
+                    request: dict[str, Any] = json.loads(lines.readline())
+            except (OSError, ValueError):
+                continue  # it went away before it had said what it wants
+            if request["verb"] == "down":
+                lab.stop()
+                os.unlink(server.getsockname())
+                _say(peer, {})
+                return
+            try:
+                reply = answer(lab, request)
+            except MusterError as error:
+                reply = {"error": error.message, "hint": error.hint}
+            except Exception as error:  # one failed request must not take the lab down
+                traceback.print_exc()
+                reply = {"error": f"the lab failed: {error}", "hint": "`muster lab reboot HOST` may help"}
+            _say(peer, reply)
+
+
+def _say(peer: socket.socket, reply: dict[str, Any]) -> None:
+    try:
+        peer.sendall(json.dumps(reply).encode() + b"\n")
+    except OSError:
+        pass  # the command was interrupted; what it asked for is done
+
+
+def main(argument: str) -> int:
+    """Hold a lab."""
+    settings: dict[str, Any] = json.loads(argument)
+    folder = os.open(settings["folder"], os.O_RDONLY | os.O_DIRECTORY)
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        with Path(settings["folder"], LOCK).open("w") as lock:
+            _take(lock.fileno())
+            _hold(settings, folder)
+    except MusterError as error:
+        _report({"error": error.message, "hint": error.hint})
+        return error.exit_code
+    return 0
+
+
+def _hold(settings: dict[str, Any], folder: int) -> None:
+    Path(settings["folder"], SOCKET).unlink(missing_ok=True)
+    with (
+        Lab(settings["hosts"], bind=settings["bind"], disk=settings["disk"], shm=settings["shm"]) as lab,
+        socket.socket(socket.AF_UNIX) as server,
+    ):
+        server.bind(socket_address(folder))
+        server.listen()
+        _report(describe(lab))
+        serve(lab, server)
+
+
+def _end(signal_number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + signal_number)
+
+
+def _take(lock: int) -> None:
+    """Hold the lock as long as this process lives: no file can then wrongly say that there is a lab."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LabError("a lab is up already", hint="`muster lab down` takes it down") from None
+
+
+def _report(message: dict[str, Any]) -> None:
+    """Tell the command that started us; then let go of its pipe, or its caller would wait for our end."""
+    print(json.dumps(message), flush=True)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
