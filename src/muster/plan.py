@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from muster.errors import HostError, UsageError
 from muster.hosts import Host
@@ -59,6 +60,23 @@ class Plan:
         """The same plan with a place to meet."""
         return replace(self, master_addr=address, master_port=port)
 
+    def as_data(self) -> dict[str, Any]:
+        """The plan as it is kept in the job's folder."""
+        return {
+            "job": self.job_id,
+            "world_size": self.world_size,
+            "master": f"{self.master_addr}:{self.master_port}",
+            "hosts": [
+                {
+                    "host": str(place.host),
+                    "ranks": list(place.ranks),
+                    "threads": place.threads,
+                    "env": dict(place.env),
+                }
+                for place in self.placements
+            ],
+        }
+
     def placement_of(self, rank: int) -> Placement:
         """The host that runs a rank."""
         return next(placement for placement in self.placements if rank in placement.ranks)
@@ -75,14 +93,20 @@ def check_gpus(host: Host, gpus: int) -> None:
     if gpus == 0:
         if host.gpus is not None:
             raise HostError(
-                host.name, f"GPUs {_join(host.gpus)} were asked for, but the host has none", hint=_cpu_hint(host)
+                host.name,
+                f"GPUs {_join(host.gpus)} were asked for, but the host has none",
+                hint=_cpu_hint(host),
             )
         return
     if host.gpus is not None:
         missing = [gpu for gpu in host.gpus if gpu >= gpus]
         if missing:
             have = "GPU 0 only" if gpus == 1 else f"GPUs 0 to {gpus - 1}"
-            raise HostError(host.name, f"there is no GPU {_join(missing)}, it has {have}", hint=f"write `{host.name}:{gpus}`")
+            raise HostError(
+                host.name,
+                f"there is no GPU {_join(missing)}, it has {have}",
+                hint=f"write `{host.name}:{gpus}`",
+            )
     elif (host.slots or 0) > gpus:
         raise HostError(
             host.name,

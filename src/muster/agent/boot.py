@@ -37,10 +37,10 @@ space["enter"](parcel,sources)
 """
 
 
-def payload(codes: bytes, sources: bytes, entry: str, config: dict[str, Any]) -> bytes:
+def payload(package: tuple[bytes, bytes], entry: str, config: dict[str, Any]) -> bytes:
     """All that COMMAND reads from descriptor 0 to import the package and call `main(config)` of module `entry`."""
     order = json.dumps({"entry": entry, "config": config}).encode()
-    parcel = [codes, sources, order]
+    parcel = [*package, order]
     stage = _FIRST_STAGE.format(sizes=[len(part) for part in parcel], name=TRAVEL_NAME)
     return b"exec(" + ascii(stage).encode() + b")\n" + b"".join(parcel)
 
@@ -53,6 +53,11 @@ def pack(modules: dict[str, tuple[str, CodeType]]) -> tuple[bytes, bytes]:
     return zlib.compress(codes, 6), zlib.compress(sources, 6)
 
 
+def own_parcel() -> tuple[bytes, bytes]:
+    """The package this interpreter got, to be sent on to another."""
+    return sys.modules[TRAVEL_NAME].parcel
+
+
 def enter(parcel: list[bytes], sources: dict[str, str]) -> NoReturn:
     """Install the importer for the package that arrived, and run the module it was sent for."""
     codes_blob, sources_blob, order_blob = parcel
@@ -61,7 +66,7 @@ def enter(parcel: list[bytes], sources: dict[str, str]) -> NoReturn:
     from importlib import import_module
 
     package = import_module(TRAVEL_NAME)
-    package.parcel = (codes_blob, sources_blob)
+    package.__dict__["parcel"] = (codes_blob, sources_blob)
     module = import_module(f"{TRAVEL_NAME}.{order['entry']}")
     sys.exit(module.main(order["config"]))
 
@@ -79,9 +84,9 @@ class _Importer:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name == TRAVEL_NAME:
-            return ModuleSpec(name, self, is_package=True)
+            return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
         if name.startswith(TRAVEL_NAME + ".") and name[len(TRAVEL_NAME) + 1 :] in self.sources:
-            return ModuleSpec(name, self)
+            return ModuleSpec(name, self)  # type: ignore[arg-type]
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:

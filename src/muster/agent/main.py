@@ -69,7 +69,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: self.end(f"the agent got {signal.Signals(number).name}"))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self.selector.register(wake_read, selectors.EVENT_READ, lambda: self.on_wake(wake_read))
         self.selector.register(self.input, selectors.EVENT_READ, self.on_input)
         try:
@@ -191,7 +191,9 @@ class Agent:
             if dial.failed_at_once:
                 dial.finish(os.strerror(dial.code).lower())
             else:
-                self.selector.register(dial.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, lambda d=dial: self.on_dial(d))
+                self.selector.register(
+                    dial.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, lambda d=dial: self.on_dial(d)
+                )
         return {"results": []} if not message["targets"] else None
 
     def on_dial(self, dial: Dial) -> None:
@@ -250,7 +252,7 @@ class Agent:
             return {"seconds": 0.0, "unsafe": ""}
         self.prepare_request = message["id"]
         config = {name: message[name] for name in ("preload", "cwd", "module", "target")}
-        self.spawner.start_zygote(config, env, sys.modules[__package__ or ""].parcel)
+        self.spawner.start_zygote(config, env)
         self.selector.register(self.spawner.socket, selectors.EVENT_READ, self.on_spawner)
         return None
 
@@ -340,7 +342,15 @@ class Agent:
         assert self.spawner is not None
         self.selector.unregister(self.spawner.socket)
         if self.prepare_request is not None:
-            self.send({"re": self.prepare_request, "t": "broken", "module": "", "error": "the zygote died", "traceback": ""})
+            self.send(
+                {
+                    "re": self.prepare_request,
+                    "t": "broken",
+                    "module": "",
+                    "error": "the zygote died",
+                    "traceback": "",
+                }
+            )
             self.prepare_request = None
         for rank in self.ranks.values():
             if not rank.exited:

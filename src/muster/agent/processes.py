@@ -15,7 +15,15 @@ libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
+HANDLED_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGCHLD,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 
 
 def adopt_orphans() -> None:
@@ -68,7 +76,7 @@ def kill(pids: Iterable[int], number: int) -> None:
             pass
 
 
-def start(argv: Sequence[str], env: Mapping[str, str], *, cwd: str, stdin: int, stderr: int, keep: Sequence[int]) -> int:
+def start(argv: list[str], env: Mapping[str, str], *, cwd: str, stdin: int, stderr: int, keep: Sequence[int]) -> int:
     """Fork and exec a program in a session of its own that dies with this process; `keep` stays open in it.
 
     Its stdout goes to `stderr` too, so that nothing it prints can reach the channel.

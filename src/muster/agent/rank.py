@@ -13,6 +13,7 @@ from .report import Reporter, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Any, NoReturn, TextIO
 
@@ -54,6 +55,7 @@ def _run(config: dict[str, Any], reporter: Reporter) -> int:
     except BaseException as error:
         traceback = _users_part(error.__traceback__)
         reporter.exception(error, traceback)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback  # as python does
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         if isinstance(error, KeyboardInterrupt):
             _die_by_sigint()
@@ -74,9 +76,10 @@ def _run_target(config: dict[str, Any]) -> None:
     # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
     sys.modules["__main__"] = main
     if config["module"]:
-        from runpy import _run_module_as_main  # what `python -m` itself calls
+        import runpy
 
-        _run_module_as_main(config["target"], alter_argv=True)
+        run: Callable[..., Any] = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
+        run(config["target"], alter_argv=True)
         return
     from importlib.machinery import SourceFileLoader
 
@@ -122,7 +125,7 @@ def _quick_exit(code: int) -> NoReturn:
     import threading
 
     try:
-        threading._shutdown()  # waits for the script's non-daemon threads
+        vars(threading)["_shutdown"]()  # waits for the script's non-daemon threads
         atexit._run_exitfuncs()
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -147,7 +150,9 @@ def _take_stdio(stdout: int, stderr: int) -> None:
 def _text(fd: int, mode: str, like: TextIO) -> TextIO:
     """A text stream as python makes it at start; line by line, so that output is seen while the script runs."""
     buffering = 1 if mode == "w" else -1
-    stream = open(fd, mode, buffering, encoding=like.encoding, errors=like.errors, closefd=False)
+    stream = open(  # noqa: SIM115, it lives as long as the rank
+        fd, mode, buffering, encoding=like.encoding, errors=like.errors, closefd=False
+    )
     if mode == "w" and os.environ.get("PYTHONUNBUFFERED"):
         stream.reconfigure(write_through=True)  # type: ignore[attr-defined]
     return stream  # type: ignore[return-value]

@@ -53,14 +53,16 @@ class Spawner:
         self.socket.setblocking(False)
         self.pid = 0
 
-    def start_zygote(self, config: dict[str, Any], env: dict[str, str], parcel: tuple[bytes, bytes]) -> None:
+    def start_zygote(self, config: dict[str, Any], env: dict[str, str]) -> None:
         """Exec a fresh interpreter that imports what `config` names: all it reads at start comes from `env`."""
         config = {**config, "socket": self._theirs.fileno(), "agent": os.getpid()}
-        code = processes.file_with(boot.payload(*parcel, "spawner", config))
+        code = processes.file_with(boot.payload(boot.own_parcel(), "spawner", config))
         argv = [sys.executable, "-c", boot.COMMAND, "muster zygote" + " " * 200]  # room for a rank's title
         # One thread while importing: an OpenMP pool that is alive when ranks are forked hangs them.
         zygote_env = {**env, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self.pid = processes.start(argv, zygote_env, cwd=config["cwd"], stdin=code, stderr=2, keep=[self._theirs.fileno()])
+        self.pid = processes.start(
+            argv, zygote_env, cwd=config["cwd"], stdin=code, stderr=2, keep=[self._theirs.fileno()]
+        )
         os.close(code)
         self._theirs.close()
 
@@ -148,7 +150,7 @@ def exit_event(rank: Rank, message: dict[str, Any], oom_before: int) -> dict[str
         "rank": rank.number,
         "status": message["status"],
         "time": message["time"],
-        "stopped": rank.stopped_at is not None and message["time"] >= rank.stopped_at,
+        "stopped_at": rank.stopped_at,
         "oom": message["status"] == -signal.SIGKILL and machine.oom_kills() > oom_before,
         "peak": message["peak"],
     }

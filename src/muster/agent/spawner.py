@@ -39,7 +39,15 @@ def main(config: dict[str, Any]) -> int:
             from traceback import format_exc
 
             text = "".join(format_exc())[-4000:]
-            _send(sock, {"t": "broken", "module": name, "error": f"{type(error).__name__}: {error}", "traceback": text})
+            _send(
+                sock,
+                {
+                    "t": "broken",
+                    "module": name,
+                    "error": f"{type(error).__name__}: {error}",
+                    "traceback": text,
+                },
+            )
             return 1
     import gc
 
@@ -66,7 +74,7 @@ def serve(sock: socket.socket, base_env: dict[str, str], *, fork: bool) -> None:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGCHLD, _ignore)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the agent decides; a stray signal to a group must not end us first
     signal.set_wakeup_fd(wake_write)
@@ -109,9 +117,9 @@ def serve(sock: socket.socket, base_env: dict[str, str], *, fork: bool) -> None:
 
 def _exec_rank(request: dict[str, Any], fds: list[int]) -> None:
     """Replace this fork by a fresh interpreter that runs the rank."""
-    package = sys.modules[__package__ or ""]
     stdout, stderr, report = fds
-    code = processes.file_with(boot.payload(*package.parcel, "rank", {**request, "report": report, "env": None}))
+    config = {**request, "report": report, "env": None}
+    code = processes.file_with(boot.payload(boot.own_parcel(), "rank", config))
     try:
         os.set_inheritable(report, True)
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
@@ -122,6 +130,10 @@ def _exec_rank(request: dict[str, Any], fds: list[int]) -> None:
         os.write(2, f"muster: cannot start {sys.executable}: {error}\n".encode())
     finally:
         os._exit(127)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """A handler that does nothing, so that the signal reaches the wake-up descriptor."""
 
 
 def _reap(sock: socket.socket, ranks: dict[int, int]) -> None:

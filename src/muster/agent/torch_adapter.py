@@ -20,9 +20,10 @@ def collectives_done() -> dict[str, int]:
     Empty when no group has done any, or when this torch has no recorder.
     """
     try:
-        from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[import-not-found,unused-ignore]
+        import torch._C._distributed_c10d as c10d
 
-        status = json.loads(_dump_fr_trace_json(includeCollectives=False)).get("pg_status") or {}
+        dump: Callable[..., str] = vars(c10d)["_dump_fr_trace_json"]
+        status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status") or {}
     except Exception:
         return {}
     done = {name: int(group.get("last_completed_collective", -1)) for name, group in status.items()}

@@ -32,8 +32,8 @@ class LineReader:
 
     def __init__(self, *, greeting: bytes | None = None) -> None:
         self.greeting = greeting
-        self.noise = b""
-        self._rest = b""
+        self.noise: bytes = b""
+        self._rest: bytes = b""
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
         """The messages that are complete with `data`; until the greeting has come, bytes go to `noise`."""

@@ -45,19 +45,54 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     where = p.add_argument_group("where")
-    where.add_argument("-H", "--hosts", metavar="HOSTS", help="hosts: name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
+    where.add_argument("-H", "--hosts", metavar="HOSTS", help="name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
     where.add_argument("--hostfile", metavar="FILE", help="read hosts from a file, one per line (`host slots=8`)")
     where.add_argument("--lab", metavar="N", type=_positive, help="run on N virtual hosts that live as long as the job")
-    where.add_argument("--nproc", metavar="N", type=_positive, help="ranks per host, where HOSTS does not say (default: its GPUs)")
-    where.add_argument("--python", metavar="PATH", help="the interpreter on the hosts (default: this one's path, else python3)")
+    where.add_argument(
+        "--nproc",
+        metavar="N",
+        type=_positive,
+        help="ranks per host, where HOSTS does not say (default: its GPUs)",
+    )
+    where.add_argument(
+        "--python",
+        metavar="PATH",
+        help="the interpreter on the hosts (default: this one's path, else python3)",
+    )
     what = p.add_argument_group("what")
     what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
-    what.add_argument("--sync", action="store_true", help="send this folder (what git would track) to each host and run there")
-    what.add_argument("--preload", metavar="MODULE", action="append", default=[], help="import this once per host, besides torch")
-    what.add_argument("--no-zygote", action="store_true", help="start each rank as a fresh interpreter; slower, shares nothing")
-    what.add_argument("--restarts", metavar="N", type=_natural, default=0, help="after a failure start all ranks again, up to N times")
-    what.add_argument("--grace", metavar="SECONDS", type=_seconds, default=5.0, help="between SIGTERM and SIGKILL (default: 5)")
+    what.add_argument(
+        "--sync",
+        action="store_true",
+        help="send this folder (what git would track) to each host and run there",
+    )
+    what.add_argument(
+        "--preload",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import this once per host, besides torch",
+    )
+    what.add_argument(
+        "--no-zygote",
+        action="store_true",
+        help="start each rank as a fresh interpreter; slower, shares nothing",
+    )
+    what.add_argument(
+        "--restarts",
+        metavar="N",
+        type=_natural,
+        default=0,
+        help="after a failure start all ranks again, up to N times",
+    )
+    what.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=_seconds,
+        default=5.0,
+        help="between SIGTERM and SIGKILL (default: 5)",
+    )
     network = p.add_argument_group("network (found by trying, if not given)")
     network.add_argument("--master-addr", metavar="ADDRESS", help="address of the first host, where ranks meet")
     network.add_argument("--master-port", metavar="PORT", type=_port, help="port there (default: a free one)")
@@ -65,7 +100,9 @@ def parser() -> argparse.ArgumentParser:
     screen = p.add_argument_group("screen")
     screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
     screen.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
-    screen.add_argument("--only-rank", metavar="RANKS", type=_ranks, help="show only these ranks (0 or 0,4-7); logs keep all")
+    screen.add_argument(
+        "--only-rank", metavar="RANKS", type=_ranks, help="show only these ranks (0 or 0,4-7); logs keep all"
+    )
     p.add_argument("script", nargs="?", help=argparse.SUPPRESS)
     p.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return p
@@ -76,7 +113,10 @@ def main(argv: list[str]) -> int:
     begin = time.time()
     options = parser().parse_args(argv)
     if options.script is None:
-        raise UsageError("no script to run", hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more")
+        raise UsageError(
+            "no script to run",
+            hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
+        )
     with ExitStack() as stack:
         ssh: tuple[str, ...] = ("ssh",)
         hosts = choose_hosts(options)

@@ -123,7 +123,10 @@ class Screen:
                 self._queued -= len(data)
                 left_out, self._left_out = (self._left_out, 0) if self._queued == 0 else (0, self._left_out)
             if left_out:
-                self._write(2, f"muster: {left_out} lines were not shown, the screen was too slow; they are in the logs\n".encode())
+                self._write(
+                    2,
+                    f"muster: {left_out} lines not shown, the screen was too slow; the logs have them\n".encode(),
+                )
         for file in self._files.values():
             file.close()
 

@@ -72,7 +72,9 @@ def who_dials_whom(count: int) -> list[list[int]]:
     return [sorted({0, *((i + step) % count for step in steps)} - {i}) for i in range(count)]
 
 
-def dial_targets(offers: Sequence[Offer], peers: Sequence[int], *, interface: str | None, master: str | None) -> list[dict[str, Any]]:
+def dial_targets(
+    offers: Sequence[Offer], peers: Sequence[int], *, interface: str | None, master: str | None
+) -> list[dict[str, Any]]:
     """What one host is asked to try; the address the user gave for the master is tried like the others."""
     targets: list[dict[str, Any]] = []
     for peer in peers:

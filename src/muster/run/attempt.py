@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import Collection
@@ -16,8 +17,11 @@ from muster.plan import Plan
 from muster.run.link import AgentLink
 from muster.run.verdict import HostLoss, RankEnd, Verdict, judge
 
-_LAST_LINES = 12
+_LAST_LINES = 30
 """Lines of a rank's stderr kept for the verdict on a rank that leaves no exception."""
+
+# Frames below the user's script in the stack that faulthandler prints at a crash.
+_NOT_THE_USERS = re.compile(r'File "(<muster>|<string>|.*[/\\]muster[/\\]agent[/\\])|^Extension modules: ')
 
 
 @dataclass
@@ -26,7 +30,7 @@ class _RankState:
 
     splitters: dict[int, LineSplitter] = field(default_factory=lambda: {1: LineSplitter(), 2: LineSplitter()})
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
-    failure: dict[str, Any] = field(default_factory=dict)
+    failure: dict[str, Any] = field(default_factory=dict[str, Any])
     done: int = 0
     first_collective: float | None = None
     end: RankEnd | None = None
@@ -89,18 +93,18 @@ class Attempt:
             self._show(link.name, rank, stream, splitter.finish())
         failure = state.failure
         # An exception is older than the exit it leads to: its own time tells better who was first.
-        when = failure["time"] if failure.get("t") == "exception" and not event["stopped"] else event["time"]
+        when = failure["time"] if failure.get("t") == "exception" else event["time"]
         state.end = RankEnd(
             rank=rank,
             host=link.name,
             status=event["status"],
             time=link.our_time(when),
-            stopped=event["stopped"],
+            stopped=event["stopped_at"] is not None and when >= event["stopped_at"],
             oom=event["oom"],
             summary=failure.get("summary", failure.get("text", "")),
             traceback=failure.get("traceback", ""),
             place=failure.get("place", ""),
-            last_words="\n".join(state.last_words),
+            last_words="\n".join(line for line in state.last_words if not _NOT_THE_USERS.search(line)),
         )
         if state.end.failed or not self.running:
             self.over.set()

@@ -22,7 +22,11 @@ def describe(job: Job, commands: Sequence[Command], *, nproc: int | None) -> str
         for local, rank in enumerate(placement.ranks):
             gpu = placement.host.gpus[local] if placement.host.gpus else local
             lines.append(f"{rank:>4}  {placement.name:<20}  {local:>5}  {gpu}")
-    lines += ["", f"master address  {plan.master_addr}", f"master port     {plan.master_port or FOUND_AT_START}"]
+    lines += [
+        "",
+        f"master address  {plan.master_addr}",
+        f"master port     {plan.master_port or FOUND_AT_START}",
+    ]
     lines += ["", "environment of rank 0 (others differ in their rank and host)"]
     lines += [f"  {name}={value}" for name, value in rank_environment(plan, 0).items()]
     lines += [f"  {name}={value}" for name, value in {**job.carried, **job.env}.items()]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pkgutil
+from importlib.abc import InspectLoader
 from importlib.util import find_spec
+from types import CodeType
 
 import muster.agent
 from muster.agent import boot
@@ -13,13 +15,16 @@ def agent_payload(job_id: str) -> bytes:
     """What is written to a new interpreter's stdin to make it the agent of a job."""
     names = ["__init__", *(module.name for module in pkgutil.iter_modules(muster.agent.__path__))]
     modules = {name: _load(name) for name in names}
-    return boot.payload(*boot.pack(modules), "main", {"job": job_id})
+    return boot.payload(boot.pack(modules), "main", {"job": job_id})
 
 
-def _load(name: str) -> tuple[str, boot.CodeType]:
+def _load(name: str) -> tuple[str, CodeType]:
     full = muster.agent.__name__ if name == "__init__" else f"{muster.agent.__name__}.{name}"
     spec = find_spec(full)
     assert spec is not None
+    assert isinstance(spec.loader, InspectLoader)
     # get_code reads the byte code python keeps beside the source; only a changed file is compiled.
-    source, code = spec.loader.get_source(full), spec.loader.get_code(full)  # type: ignore[union-attr]
+    source, code = spec.loader.get_source(full), spec.loader.get_code(full)
+    assert source is not None
+    assert code is not None
     return source, code

@@ -76,9 +76,16 @@ def archive(cwd: str) -> bytes:
 
 
 def _files(cwd: str) -> Iterator[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=cwd, capture_output=True, check=False
-    ) if _has_git() else None
+    listed = (
+        subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=cwd,
+            capture_output=True,
+            check=False,
+        )
+        if _has_git()
+        else None
+    )
     if listed is not None and listed.returncode == 0:
         yield from (name for name in os.fsdecode(listed.stdout).split("\0") if name)
         return

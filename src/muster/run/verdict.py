@@ -81,9 +81,7 @@ class Verdict:
         return self.exit_code == 0
 
 
-def judge(
-    ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float, progress: Mapping[int, int]
-) -> Verdict:
+def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float, progress: Mapping[int, int]) -> Verdict:
     """Find the first failure over all hosts and say what happened."""
     failures = sorted((end for end in ends if end.failed), key=lambda end: end.time)
     done = max(progress.values(), default=0)
@@ -99,12 +97,14 @@ def judge(
     notes: list[str] = []
     if left_early is not None:
         sentence = (
-            f"rank {left_early.rank} on {left_early.host} had ended with exit code 0, {_after(left_early.time - start)}, "
+            f"rank {left_early.rank} on {left_early.host} ended with exit code 0, {_after(left_early.time - start)}, "
             f"while other ranks still needed it; then rank {first.rank} on {first.host} failed: {describe(first)}"
         )
     followers = [end for end in failures if end is not first]
     if followers:
-        notes.append(f"{_count(len(followers), 'rank')} failed after it: " + "; ".join(_short(end) for end in followers[:4]))
+        notes.append(
+            f"{_count(len(followers), 'rank')} failed after it: " + "; ".join(_short(end) for end in followers[:4])
+        )
     stopped = sum(end.stopped for end in ends)
     if stopped:
         notes.append(f"{_count(stopped, 'rank')} stopped by Muster because of it")

@@ -53,12 +53,16 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
     last = text.splitlines()[-1].strip() if text else ""
     port = f"-p {host.port} " if host.port else ""
     if "Could not resolve hostname" in text:
-        return HostError(name, "ssh does not know this name", hint="check the spelling, or add a `Host` entry to ~/.ssh/config")
+        return HostError(
+            name,
+            "ssh does not know this name",
+            hint="check the spelling, or add a `Host` entry to ~/.ssh/config",
+        )
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
         return HostError(
             name,
             "its host key is not the one you accepted before: the machine was set up anew, or this is another machine",
-            hint=f"if you know why, type `ssh-keygen -R {name}`, then `ssh {port}{destination}` and compare the new key",
+            hint=f"if you know why, `ssh-keygen -R {name}`, then `ssh {port}{destination}` and compare the new key",
         )
     if "Host key verification failed" in text:
         return HostError(
@@ -67,7 +71,11 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
             hint=f"type `ssh {port}{destination}` once, compare the key, and answer yes",
         )
     if "Permission denied" in text:
-        return HostError(name, f"ssh was refused ({last})", hint=f"put your key there with `ssh-copy-id {port}{destination}`")
+        return HostError(
+            name,
+            f"ssh was refused ({last})",
+            hint=f"put your key there with `ssh-copy-id {port}{destination}`",
+        )
     if code == 127 or "not found" in text or "No such file" in text:
         return HostError(name, f"there is no such Python ({last})", hint="name one with `--python PATH`")
     for sign, meaning in (

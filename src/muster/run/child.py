@@ -1,0 +1,89 @@
+"""A child process with three pipes, woven into the event loop; nothing here waits or blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from muster.agent.wire import Writer
+
+
+class Child:
+    """A transport's process: bytes in, bytes out, words on stderr, and its end."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        on_data: Callable[[bytes], None],
+        on_words: Callable[[bytes], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        """Start it; raises OSError when the program is not there."""
+        # A session of its own: Ctrl-C at the terminal is for the controller, which ends the agents in order.
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self._files = (stdin, stdout, stderr)
+        self._loop = asyncio.get_running_loop()
+        self._writer = Writer(stdin.fileno())
+        self._loop.add_reader(stdout.fileno(), self._read, stdout.fileno(), 1 << 18, on_data, on_closed)
+        # A ControlMaster left behind by ssh keeps stderr open, so its closing means nothing.
+        self._loop.add_reader(stderr.fileno(), self._read, stderr.fileno(), 1 << 16, on_words, lambda: None)
+
+    def _read(self, fd: int, size: int, on_data: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
+        try:
+            data = os.read(fd, size)
+        except OSError:
+            data = b""
+        if data:
+            on_data(data)
+        else:
+            self._loop.remove_reader(fd)
+            on_closed()
+
+    def send(self, data: bytes = b"") -> None:
+        """Write, now or when the child reads; a child that has gone is noticed by its stdout closing."""
+        if self._files[0].closed:
+            return
+        try:
+            self._writer.send(data)
+        except OSError:
+            self._loop.remove_writer(self._writer.fd)
+            return
+        if self._writer.pending:
+            self._loop.add_writer(self._writer.fd, self.send)
+        else:
+            self._loop.remove_writer(self._writer.fd)
+
+    async def exit_code(self, limit: float) -> int | None:
+        """How it ended; None if it has not within `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while self._process.poll() is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        return self._process.returncode
+
+    def close(self, *, kill: bool) -> None:
+        """Close the pipes, and end the process if asked; one that is not killed sees its stdin close."""
+        if self._files[0].closed:
+            return
+        self._loop.remove_writer(self._writer.fd)
+        for file in self._files[1:]:
+            self._loop.remove_reader(file.fileno())
+        if kill and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(2)
+        for file in self._files:
+            file.close()

@@ -1,0 +1,126 @@
+"""From connected hosts to hosts that can start ranks: plan, torch, code, imports."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muster.agent.machine import gpu_count
+from muster.errors import HostError, MusterError
+from muster.hosts import Host
+from muster.job import Job
+from muster.logs.screen import Screen
+from muster.plan import Plan, check_gpus, default_threads, fill_slots, make_plan
+from muster.run import usercode
+from muster.run.link import AgentLink, all_or_errors
+from muster.run.words import names
+
+IMPORT_LIMIT = 600.0
+"""Seconds for the imports: torch from a cold network file system takes minutes."""
+
+_PIECE = 1 << 18
+_SYNC_HINT = "`--sync` sends this folder to every host before the start"
+
+
+def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen: Screen) -> Plan:
+    """Place the ranks, now that the hosts have said what they have."""
+    user_env = {**job.carried, **job.env}
+    hosts: list[Host] = []
+    threads: list[int] = []
+    for link in links:
+        gpus = _visible(job.env, link.facts["gpus"])
+        host = fill_slots(link.command.host, nproc=nproc, gpus=gpus)
+        check_gpus(host, gpus)
+        if link.command.host.slots is None and nproc is None and gpus == 0:
+            screen.say(f"{link.name} has no GPU: one rank there (`--nproc N` for more)")
+        hosts.append(host)
+        said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None
+        threads.append(0 if said else default_threads(link.facts["cpus"], host.slots or 1))
+    return make_plan(job.id, hosts, threads=threads, restarts=job.restarts, user_env=user_env)
+
+
+def check_torch(links: Sequence[AgentLink]) -> None:
+    """Every host must have torch, and the same one."""
+    for link in links:
+        if link.facts["torch"] is None:
+            raise HostError(
+                link.name,
+                f"{link.facts['python']} has no torch",
+                hint="name the Python that has it: `--python PATH`",
+            )
+    if len({link.facts["torch"] for link in links}) > 1:
+        have = ", ".join(f"{link.name} has {link.facts['torch']}" for link in links)
+        raise MusterError(
+            f"the hosts have different versions of torch: {have}",
+            hint="install the same version everywhere, or name the right Python with `--python PATH`",
+        )
+
+
+async def check_code(job: Job, links: Sequence[AgentLink], cwd: str) -> None:
+    """Every host must have the script as it is here."""
+    script = usercode.find_script(job)
+    fields = {"cwd": cwd, "script": script and script.path, "digest": script and script.digest}
+    answers = await all_or_errors([link.request("compare", limit=30, **fields) for link in links])
+    for link, answer in zip(links, answers, strict=True):
+        if not answer["cwd"]:
+            raise HostError(link.name, f"there is no folder {cwd}", hint=_SYNC_HINT)
+        if answer["script"] == "missing":
+            raise HostError(link.name, f"{job.target} is not in {cwd}", hint=_SYNC_HINT)
+        if answer["script"] == "different":
+            raise HostError(link.name, f"its {job.target} differs from the one here", hint=_SYNC_HINT)
+
+
+async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> str:
+    """Send the working directory to every host, into the job's folder there, and return that folder."""
+    data = usercode.archive(job.cwd)
+    screen.say(f"sending {job.cwd} ({len(data) / 1e6:.1f} MB) to {names([link.name for link in links])}")
+    pieces = [base64.b64encode(data[at : at + _PIECE]).decode() for at in range(0, len(data), _PIECE)]
+
+    async def send(link: AgentLink) -> str:
+        answer: dict[str, Any] = {}
+        for number, piece in enumerate(pieces):
+            answer = await link.request("unpack", limit=60, piece=piece, last=number == len(pieces) - 1)
+        if "problem" in answer:
+            raise HostError(link.name, f"the code cannot be written there: {answer['problem']}")
+        return answer["folder"]
+
+    folders: list[str] = await all_or_errors([send(link) for link in links])
+    if len(set(folders)) > 1:
+        raise MusterError(
+            f"the job's folder has different paths on the hosts: {', '.join(sorted(set(folders)))}",
+            hint="set XDG_STATE_HOME to the same path on all of them",
+        )
+    return folders[0]
+
+
+async def import_everywhere(job: Job, links: Sequence[AgentLink], cwd: str, screen: Screen) -> None:
+    """Start every host's zygote and wait for its imports."""
+
+    async def prepare(link: AgentLink) -> None:
+        answer = await link.request(
+            "prepare",
+            limit=IMPORT_LIMIT,
+            # An agent on this machine has inherited the whole environment; others get the default set.
+            env={**(job.carried if link.command.over_ssh else {}), **job.env},
+            cwd=cwd,
+            preload=list(job.preload),
+            module=job.module,
+            target=job.target,
+            grace=job.grace,
+        )
+        if answer.get("t") == "broken":
+            screen.show_block(answer["traceback"])
+            where = f"importing {answer['module']} failed: " if answer["module"] else ""
+            raise HostError(
+                link.name, f"{where}{answer['error']}", hint="`--no-zygote` starts ranks without preloading"
+            )
+        if answer["unsafe"]:
+            screen.say(f"{link.name}: {answer['unsafe']}, so ranks start as fresh interpreters")
+
+    await all_or_errors([prepare(link) for link in links])
+
+
+def _visible(env: Mapping[str, str], gpus: int) -> int:
+    """How many of a host's GPUs its ranks see, if the user says so with --env."""
+    return min(gpus, gpu_count(env)) if "CUDA_VISIBLE_DEVICES" in env else gpus
