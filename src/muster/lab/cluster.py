@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ class Lab:
         self.limits: tuple[str, ...] = choice.limits
         """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
         shared = (*_needed_file_systems(), *(_shared_folder(path) for path in bind))
-        self._settings = HostSettings(bind=shared, disk=disk, shm=shm)
+        self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm))
         self._site: Site | None = None
         self._faults: Faults | None = None
 
@@ -305,6 +306,12 @@ def _needed_file_systems() -> tuple[str, ...]:
     """File systems, say /home, that hold the user's work or Python; they are shared, as over NFS."""
     folders = (os.path.expanduser("~"), os.getcwd(), sys.prefix, sys.base_prefix)
     return file_systems_of(folders, Path("/proc/self/mountinfo").read_text())
+
+
+def _size(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]*[kmg]?", text):
+        raise LabError(f"`{text}` is not the size of a disk", hint="write it like 256m or 1g")
+    return text
 
 
 def _shared_folder(path: str | Path) -> str:

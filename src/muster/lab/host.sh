@@ -73,15 +73,13 @@ while IFS= read -r path; do
 done <<<"$BIND"
 mkdir -p "$HOME/.ssh"
 mount -t tmpfs -o mode=700 muster-lab "$HOME/.ssh"
-cp /run/muster-lab/{id_ed25519,id_ed25519.pub,authorized_keys,known_hosts} "$HOME/.ssh/"
-cp /run/muster-lab/client_config "$HOME/.ssh/config"
+cp /run/muster-lab/{id_ed25519,id_ed25519.pub,authorized_keys,known_hosts,config} "$HOME/.ssh/"
 
 echo "$NAME" >/run/muster-lab/hostname
 : >/run/muster-lab/resolv.conf # a look-up of an unknown name fails at once
-for file in hosts hostname resolv.conf; do
-  { rm -f "/etc/$file" && cp "/run/muster-lab/$file" "/etc/$file"; } 2>/dev/null ||
-    mount --bind "/run/muster-lab/$file" "/etc/$file"
-done
+replaced=(hosts hostname resolv.conf)
+{ rm -f "${replaced[@]/#//etc/}" && cp "${replaced[@]/#//run/muster-lab/}" /etc/; } 2>/dev/null ||
+  for file in "${replaced[@]}"; do mount --bind "/run/muster-lab/$file" "/etc/$file"; done
 if [ -z "$RUN_AS" ] && read -r account </etc/shadow && [[ $account == root:!* ]]; then
   # sshd without PAM refuses a locked account, and Ubuntu locks root.
   sed -i '1s/^root:![^:]*/root:*/' /etc/shadow
@@ -96,6 +94,7 @@ link set lo up
 link set eth0 addrgenmode none
 addr add $ADDRESS/24 dev eth0
 link set eth0 up
+$(</run/muster-lab/neighbours)
 END
 start_sshd=("$SSHD" -f /run/muster-lab/sshd_config -E /run/muster-lab/sshd.log)
 if [ -n "$RUN_AS" ]; then

@@ -20,6 +20,7 @@ USERNS_LIMITS = (
 LOOPBACK_LIMITS = (
     "the hosts are loopback addresses with an sshd and a process tree each, and share this machine's name, "
     "disk, /tmp and network",
+    "the names h1, h2, ... are known to the lab's own ssh only",
     "of the faults only crash and reboot can be made",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -57,10 +58,14 @@ class HostNode(Node):
         self.init = int(self.expect("built", deadline)[0])
         self.pid_namespace = os.readlink(f"/proc/{self.init}/ns/pid")
 
-    def kill(self) -> None:
+    def strike(self) -> None:
         """Kill init, and with it every process of the host at once; the kernel still closes their sockets."""
         if self.alive and self.init:
-            os.kill(self.init, 9)
+            os.kill(self.init, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill the host and wait until it is gone."""
+        self.strike()
         self.end()
 
 
@@ -93,10 +98,11 @@ class NamespaceSite:
         keys.make_keys(folder)
         (folder / "known_hosts").write_text(keys.known_hosts(endpoints, (folder / "host_key.pub").read_text()))
         (folder / "hosts").write_text(keys.etc_hosts(endpoints))
+        (folder / "neighbours").write_text(network.neighbours(self.addresses))
         (folder / "sshd_config").write_text(keys.sshd_config(keys.HOST_FILES, f"{keys.HOST_FILES}/sshd.pid"))
         user = self._login.pw_name
         inside = keys.client_config(endpoints, user=user, key="~/.ssh/id_ed25519", known_hosts="~/.ssh/known_hosts")
-        (folder / "client_config").write_text(inside)
+        (folder / "config").write_text(inside)
         outside = keys.client_config(
             endpoints, user=user, key=str(folder / "id_ed25519"), known_hosts=str(folder / "known_hosts")
         )
@@ -173,7 +179,9 @@ class NamespaceSite:
     def close(self) -> None:
         """Kill every host, then let the switch clean up the folder and the cgroups."""
         for host in self.hosts.values():
-            host.kill()
+            host.strike()
+        for host in self.hosts.values():
+            host.end()
         self.hosts.clear()
         if self._switch:
             self._switch.end()

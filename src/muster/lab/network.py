@@ -19,6 +19,9 @@ SWITCH_ADDRESS = f"{NETWORK}.254"
 MAX_HOSTS = 253
 """As many as there are addresses beside the switch's."""
 
+MOST_HOSTS_THAT_ASK = 16
+"""Up to this many hosts find each other by ARP."""
+
 TABLE = "muster_lab"
 
 Direction = Literal["in", "out"]
@@ -77,6 +80,20 @@ def far_end(name: str) -> str:
 def mac_of(address: str) -> str:
     """A hardware address that stays: after a reboot with another one, peers would use a stale ARP entry."""
     return f"02:77:00:00:00:{int(address.rsplit('.', 1)[1]):02x}"
+
+
+def neighbours(addresses: Mapping[str, str]) -> str:
+    """`ip` batch for every host of a big lab: the hardware addresses of all others, so that none has to ask.
+
+    The kernel keeps what hosts learn by asking in one table for the whole machine, of 1024 entries by default
+    (net.ipv4.neigh.default.gc_thresh3); 48 hosts that all spoke to each other overflowed it, and connections
+    failed. Small labs ask, because then a dead host is "No route to host" after 3 s, as on a real network.
+    """
+    if len(addresses) <= MOST_HOSTS_THAT_ASK:
+        return ""
+    return "".join(
+        f"neigh replace {address} lladdr {mac_of(address)} dev eth0 nud permanent\n" for address in addresses.values()
+    )
 
 
 def plug(inits: Mapping[str, int], addresses: Mapping[str, str]) -> str:
