@@ -36,9 +36,11 @@ def main(config: dict[str, Any]) -> int:
         try:
             __import__(name)
         except BaseException as error:
-            from traceback import format_exc
+            from traceback import format_exception
 
-            text = "".join(format_exc())[-4000:]
+            # Without this frame, as the script's own import would have shown it.
+            below = error.__traceback__ and error.__traceback__.tb_next
+            text = "".join(format_exception(type(error), error, below))[-4000:]
             _send(
                 sock,
                 {

@@ -40,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
     except MusterError as error:
         print_error(error)
         return error.exit_code
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:
         # The reader of our output has gone (`muster recipes | head -1`); Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

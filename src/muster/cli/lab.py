@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
+from muster.cli.arguments import Parser
 from muster.errors import UsageError
 
 EXIT_NO_LAB = 1
@@ -37,13 +38,6 @@ examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises a UsageError where argparse would print its usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help` shows an example")
-
-
 Setup = Callable[[argparse.ArgumentParser], None]
 Action = Callable[[argparse.Namespace], int]
 
@@ -58,12 +52,10 @@ def main(argv: list[str]) -> int:
     if entry is None:
         raise _unknown(name)
     text, examples, setup, action = entry
-    parser = _Parser(
+    parser = Parser(
         prog=f"muster lab {name}",
         description=f"{text}.",
         epilog="examples:\n" + "\n".join(f"  {line}" for line in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     setup(parser)
     options = parser.parse_args(rest)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import shutil
 import sys
 from difflib import get_close_matches
 from pathlib import Path
 
+from muster.cli.arguments import Parser
 from muster.errors import UsageError
 
 FOLDER = Path(__file__).parent.parent / "recipes"
@@ -25,12 +25,10 @@ Without a copy, a recipe runs as a module: muster run -m muster.recipes.hello
 
 def main(argv: list[str]) -> int:
     """List the recipes or copy one; return the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="muster recipes",
         description="List the training recipes, or copy one to start from.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="copy")
     copy = commands.add_parser(
@@ -38,8 +36,6 @@ def main(argv: list[str]) -> int:
         help="copy a recipe's source, which then runs as it is",
         description="Copy a recipe's source into a folder, where it runs as it is.",
         epilog="example:\n  muster recipes copy hello && muster run hello.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     copy.add_argument("name", metavar="NAME", help="a recipe that `muster recipes` lists")
     copy.add_argument("--to", metavar="DIR", default=".", help="the folder to write into (default: this one)")
@@ -97,7 +93,5 @@ def copy_recipe(recipes: dict[str, Path], name: str, folder: Path, *, force: boo
         else:
             shutil.copyfile(source, target)
     except OSError as error:
-        raise UsageError(
-            f"cannot write {target}: {error.strerror}", hint="--to DIR writes elsewhere"
-        ) from None
+        raise UsageError(f"cannot write {target}: {error.strerror}", hint="--to DIR writes elsewhere") from None
     return target

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from muster.cli.arguments import Parser
 from muster.environment import CARRIED, carried, parse_env
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts, read_hostfile
@@ -36,13 +37,11 @@ Exit code: that of the first rank that failed (128 + n if signal n ended it); 2 
 
 def parser() -> argparse.ArgumentParser:
     """The options of `muster run`."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="muster run",
-        usage="muster run [options] SCRIPT [arguments of the script]\n       muster run [options] -m MODULE [arguments]",
+        usage="muster run [options] SCRIPT [its arguments]\n       muster run [options] -m MODULE [its arguments]",
         description="Run a PyTorch script, unmodified, on this machine or on many hosts.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     where = p.add_argument_group("where")
     where.add_argument("-H", "--hosts", metavar="HOSTS", help="name, user@name, name:8, name:0,2,5, gpu[01-04]:8")

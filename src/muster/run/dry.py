@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from muster.agent.machine import gpu_count
@@ -11,6 +12,8 @@ from muster.hosts import Host
 from muster.job import Job
 from muster.plan import FOUND_AT_START, Plan, fill_slots, make_plan, rank_environment
 from muster.transports import Command
+
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
 def describe(job: Job, commands: Sequence[Command], *, nproc: int | None) -> str:
@@ -27,14 +30,22 @@ def describe(job: Job, commands: Sequence[Command], *, nproc: int | None) -> str
         f"master address  {plan.master_addr}",
         f"master port     {plan.master_port or FOUND_AT_START}",
     ]
-    lines += ["", "environment of rank 0 (others differ in their rank and host)"]
+    lines += ["", "environment of rank 0; RANK, LOCAL_RANK and the like count up in the others"]
     lines += [f"  {name}={value}" for name, value in rank_environment(plan, 0).items()]
-    lines += [f"  {name}={value}" for name, value in {**job.carried, **job.env}.items()]
+    lines += [f"  {name}={_hide(name, value)}" for name, value in {**job.carried, **job.env}.items()]
+    for placement in plan.placements:
+        if placement.env:
+            lines += [f"on {placement.name}"] + [f"  {name}={value}" for name, value in placement.env.items()]
     lines += ["", f"in {job.cwd}: python {job.command}"]
     lines += [f"preloaded on each host: {', '.join(job.preload)}" if job.preload else "no zygote"]
     lines += ["", "started here, one for each host"]
     lines += [f"  {command}" for command in commands]
     return "\n".join(lines) + "\n"
+
+
+def _hide(name: str, value: str) -> str:
+    """A variable's value, unless its name says that it is nobody's business."""
+    return "(set, not shown)" if _SECRET.search(name) else value
 
 
 def _plan(job: Job, commands: Sequence[Command], nproc: int | None) -> Plan:

@@ -111,7 +111,7 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float, 
     return Verdict(
         exit_code=exit_code_of(first.status),
         sentence=sentence,
-        detail=first.traceback or first.last_words,
+        detail=first.traceback or (first.last_words if first.last_words != first.summary else ""),
         notes=tuple(notes),
         signature=f"{first.place} {first.summary or first.status}",
         progress=done,
