@@ -18,9 +18,7 @@ from muster.lab import Lab
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.skipif(
-        os.getuid() != 0, reason="faults need root; tests/lab/test_lab_without_root.py has the rest"
-    ),
+    pytest.mark.skipif(os.getuid() != 0, reason="faults need root; tests/lab/test_lab_without_root.py has the rest"),
 ]
 
 LISTEN = """
@@ -149,9 +147,7 @@ def test_owner_and_hosts_reach_every_host_by_plain_ssh(lab: Lab) -> None:
 
 
 def test_a_name_and_its_reverse_resolve_without_a_network(lab: Lab) -> None:
-    code = (
-        "import socket; print(socket.gethostbyname('h2'), socket.getnameinfo(('::ffff:10.77.0.2', 1), 0)[0])"
-    )
+    code = "import socket; print(socket.gethostbyname('h2'), socket.getnameinfo(('::ffff:10.77.0.2', 1), 0)[0])"
     assert out(lab, "h1", f'{sys.executable} -c "{code}"') == "10.77.0.2 h2"
 
 
@@ -188,9 +184,7 @@ def test_a_command_that_runs_too_long_is_killed_inside_the_host(lab: Lab) -> Non
 
 
 def test_a_signal_reaches_the_command_inside_the_host(lab: Lab) -> None:
-    started = lab.popen(
-        "h1", ["sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"], stdout=-1
-    )
+    started = lab.popen("h1", ["sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"], stdout=-1)
     assert started.stdout
     started.stdout.readline()
     started.terminate()
@@ -325,9 +319,7 @@ def count_arrived(lab: Lab, source: str, target: str, packets: int) -> int:
         return int(counter.communicate(timeout=10)[0])
 
 
-def test_a_delayed_cable_adds_twice_the_delay_to_a_round_trip(
-    lab: Lab, echo: Callable[[str, int], None]
-) -> None:
+def test_a_delayed_cable_adds_twice_the_delay_to_a_round_trip(lab: Lab, echo: Callable[[str, int], None]) -> None:
     echo("h2", 5005)
     lab.delay("h2", 50)
     word, seconds = connect(lab, "h1", "h2", 5005, timeout=5)
@@ -357,9 +349,7 @@ def test_a_full_disk_is_full_in_that_host_only(lab: Lab) -> None:
     assert lab.run("h2", ["sh", "-c", "head -c 20000 /dev/zero > /var/more"], timeout=10).returncode == 0
 
 
-def test_a_blocked_port_refuses_or_swallows_in_one_direction(
-    lab: Lab, echo: Callable[[str, int], None]
-) -> None:
+def test_a_blocked_port_refuses_or_swallows_in_one_direction(lab: Lab, echo: Callable[[str, int], None]) -> None:
     for host in ("h1", "h2"):
         echo(host, 5006)
         echo(host, 5007)

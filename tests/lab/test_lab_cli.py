@@ -1,0 +1,114 @@
+"""`muster lab` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.lab
+
+
+class Terminal:
+    """Runs `muster lab` commands with a state folder of their own."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    def __call__(
+        self, *words: str, stdin: str = "", cwd: Path | None = None, timeout: float = 30
+    ) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "muster", "lab", *words]
+        env = {**os.environ, "XDG_STATE_HOME": str(self.state)}
+        return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout, env=env, cwd=cwd)
+
+
+@pytest.fixture
+def muster_lab(tmp_path: Path) -> Iterator[Terminal]:
+    # Longer than a socket's address may be, as some people's home folders are.
+    terminal = Terminal(tmp_path / ("long" * 30))
+    yield terminal
+    terminal("down")
+
+
+def hosts_of(muster_lab: Terminal) -> dict[str, dict[str, object]]:
+    status = json.loads(muster_lab("status", "--json").stdout)
+    return {host["name"]: host for host in status["hosts"]}
+
+
+def test_a_lab_stays_up_between_commands_until_it_is_taken_down(muster_lab: Terminal, tmp_path: Path) -> None:
+    up = muster_lab("up", "2", "--disk", "64m", "--bind", str(tmp_path))
+    assert up.returncode == 0, up.stderr
+    assert "2 hosts are up: h1 to h2" in up.stderr
+    assert "muster lab ssh h1" in up.stderr
+    assert muster_lab("ssh", "h2", "echo", "over ssh").stdout == "over ssh\n"
+
+    again = muster_lab("up", "2")
+    assert again.returncode == 125
+    assert again.stderr == "error: a lab is up already\n\nhint: `muster lab down` takes it down\n"
+
+    inside = muster_lab("exec", "h1", "sh", "-c", "cat; pwd; exit 7", stdin="typed\n", cwd=tmp_path)
+    assert (inside.stdout, inside.returncode) == (f"typed\n{tmp_path}\n", 7)
+
+    unknown = muster_lab("crash", "h3")
+    assert unknown.returncode == 125
+    assert unknown.stderr == "error: there is no host `h3` in this lab\n\nhint: the hosts are h1 to h2\n"
+
+    assert muster_lab("crash", "h2").stderr == "h2 is off\n"
+    off = muster_lab("exec", "h2", "true")
+    assert off.stderr == "error: h2 is off\n\nhint: muster lab reboot h2\n"
+    assert muster_lab("reboot", "h2").stderr == "h2 is up\n"
+    assert muster_lab("status").stdout.splitlines()[2].split()[0:1] == ["h2"]
+
+    assert muster_lab("down").stderr == "the lab is down\n"
+    assert muster_lab("status").returncode == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="these faults need root")
+def test_every_fault_is_a_verb(muster_lab: Terminal) -> None:
+    assert muster_lab("up", "2").returncode == 0
+    for words in (
+        ["cut", "h1", "h2"],
+        ["loss", "h2", "5"],
+        ["delay", "h2", "1"],
+        ["slow", "h2", "--rate", "100mbit", "--cpu", "0.5"],
+        ["block-port", "h2", "80", "--drop", "--out"],
+        ["fill-disk", "h2"],
+    ):
+        done = muster_lab(*words)
+        assert done.returncode == 0, done.stderr
+    assert hosts_of(muster_lab)["h1"]["faults"] == ["cut"]
+    assert hosts_of(muster_lab)["h2"]["faults"] == [
+        "cut",
+        "loss 5%",
+        "rate 100mbit",
+        "delay 1 ms",
+        "port 80 out drop",
+        "cpu 0.5",
+        "disk full",
+    ]
+    assert muster_lab("heal", "h1", "h2").stderr == "h1 is up\nh2 is up\n"
+    assert muster_lab("freeze", "h2").stderr == "h2 is frozen\n"
+    assert muster_lab("thaw", "h2").stderr == "h2 is up\n"
+    assert muster_lab("power-off", "h2").stderr == "h2 is off\n"
+
+
+def test_a_killed_keeper_leaves_no_lab(muster_lab: Terminal) -> None:
+    assert muster_lab("up", "2").returncode == 0
+    status = json.loads(muster_lab("status", "--json").stdout)
+    folder = Path(status["ssh"][-1]).parent
+    assert folder.is_dir()
+    os.kill(status["keeper"], signal.SIGKILL)
+    assert muster_lab("status").stdout.startswith("no lab is up")
+    deadline = time.monotonic() + 2
+    while folder.exists():
+        assert time.monotonic() < deadline, f"{folder} is still there"
+        time.sleep(0.02)
+    assert muster_lab("up", "1").returncode == 0, "the dead keeper must not be in the way"
