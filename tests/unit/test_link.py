@@ -1,0 +1,142 @@
+"""The controller's handle on one agent, tried against small programs that speak the channel."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from muster.agent.wire import GREETING
+from muster.errors import HostError
+from muster.hosts import Host
+from muster.run.link import AgentLink
+from muster.transports import Command
+
+# An agent's voice without an agent: says it is up, and answers pings with a clock that is {offset} s off.
+AGENT = """
+import json, sys, time
+def say(**message): sys.stdout.write(json.dumps(message) + "\\n"); sys.stdout.flush()
+sys.stdout.write({noise!r}); sys.stdout.flush()
+sys.stdout.buffer.write({greeting!r})
+say(t="up", hostname="far")
+pings = 0
+for line in sys.stdin:
+    order = json.loads(line)
+    if order["do"] == "ping":
+        pings += 1
+        time.sleep({delays}[min(pings, len({delays})) - 1])
+        say(t="pong", sent=order["sent"], time=time.time() + {offset})
+    elif order["do"] == "bye":
+        break
+    else:
+        {otherwise}
+"""
+
+
+def agent(*, offset: float = 0.0, noise: str = "", delays: str = "[0]", otherwise: str = "pass") -> str:
+    return AGENT.format(offset=offset, noise=noise, delays=delays, otherwise=otherwise, greeting=GREETING)
+
+
+def with_link(code: str, use: Callable[[AgentLink, list[dict[str, Any]]], Awaitable[None]]) -> None:
+    """Open a link to a program, use it, and close it; events are collected."""
+    events: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        command = Command(host=Host(name="far"), argv=(sys.executable, "-Sc", code), over_ssh=False)
+        link = AgentLink(command, lambda _, event: events.append(event), lambda _, text: None)
+        try:
+            await link.open(b"", 10)
+            await use(link, events)
+        finally:
+            await link.close(5)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+async def pings(link: AgentLink, count: int, apart: float = 0.15) -> None:
+    for _ in range(count):
+        link.beat()
+        await asyncio.sleep(apart)
+
+
+@pytest.mark.parametrize("offset", [-600.0, 0.0, 3600.5])
+def test_times_of_a_host_whose_clock_is_off_are_shown_on_ours(offset: float):
+    async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
+        await pings(link, 3)
+        assert link.our_time(1_000_000.0 + offset) == pytest.approx(1_000_000.0, abs=0.05)
+
+    with_link(agent(offset=offset), use)
+
+
+def test_the_quickest_answer_tells_the_clock_best():
+    async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
+        await pings(link, 3, apart=0.5)
+        # An answer that took 0.4 s to come would put the clock off by 0.2 s.
+        assert link.our_time(500.0) == pytest.approx(490.0, abs=0.05)
+
+    with_link(agent(offset=10.0, delays="[0.4, 0, 0.4]"), use)
+
+
+def test_noise_of_a_shell_before_the_greeting_is_skipped():
+    async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
+        assert link.facts["hostname"] == "far"
+
+    with_link(agent(noise='Last login: today\n{"t": "up", "hostname": "liar"}\nprompt$ '), use)
+
+
+def test_a_request_that_is_not_answered_in_time_names_the_host_and_the_request():
+    async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
+        with pytest.raises(HostError, match="far: no answer to `compare` within 0 s"):
+            await link.request("compare", limit=0.2)
+
+    with_link(agent(), use)
+
+
+def test_a_request_is_answered_by_its_own_reply():
+    async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
+        answers = await asyncio.gather(*(link.request("echo", limit=5, n=n) for n in range(5)))
+        assert [answer["n"] for answer in answers] == list(range(5))
+
+    with_link(agent(otherwise='say(re=order["id"], n=order["n"])'), use)
+
+
+def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
+    async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
+        with pytest.raises(HostError, match="far"):
+            await link.request("die", limit=10)
+        with pytest.raises(HostError, match="far"):
+            await link.request("more", limit=10)
+        assert [event["t"] for event in events] == ["lost"]
+
+    with_link(agent(otherwise="sys.exit(1)"), use)
+
+
+def test_rubbish_on_the_channel_loses_the_host_with_a_reason():
+    async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
+        with pytest.raises(HostError, match="writes on its channel"):
+            await link.request("talk", limit=10)
+        assert [event["t"] for event in events] == ["lost"]
+
+    with_link(agent(otherwise='print("a print that should not be here", flush=True)'), use)
+
+
+def test_a_program_that_is_no_agent_is_explained_by_its_last_words():
+    with pytest.raises(HostError, match=r"far: .*no room on this ship") as caught:
+        with_link("import sys; sys.exit('no room on this ship')", lambda link, events: asyncio.sleep(0))
+    assert caught.value.hint
+
+
+def test_a_program_that_says_nothing_is_given_up_after_the_limit():
+    async def main() -> None:
+        command = Command(host=Host(name="far"), argv=("sleep", "60"), over_ssh=False)
+        link = AgentLink(command, lambda _, event: None, lambda _, text: None)
+        try:
+            with pytest.raises(HostError, match="far: no agent answered within 0 s"):
+                await link.open(b"", 0.3)
+        finally:
+            await link.close(0.1)
+
+    asyncio.run(asyncio.wait_for(main(), 20))

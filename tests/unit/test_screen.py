@@ -1,0 +1,181 @@
+"""The screen: labels, streams, colours, the live line and the log files, on real descriptors."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+SHOW = """
+import sys
+from pathlib import Path
+from muster.logs.lines import Line
+from muster.logs.screen import Screen
+screen = Screen(quiet="quiet" in sys.argv)
+folder = Path(sys.argv[1])
+{body}
+screen.close()
+"""
+
+
+def on_pipes(body: str, folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-c", SHOW.format(body=body), str(folder), *argv],
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        timeout=30,
+    )
+
+
+def on_terminal(body: str, folder: Path, *argv: str, **env: str) -> str:
+    """What a terminal gets from the same program; stdout and stderr both lead there."""
+    master, slave = pty.openpty()
+    attributes = termios.tcgetattr(slave)
+    attributes[1] &= ~termios.OPOST  # \n stays \n
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHOW.format(body=body), str(folder), *argv],
+        env={"PATH": os.environ["PATH"], "TERM": "xterm", **env},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    data = b""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and select.select([master], [], [], deadline - time.monotonic())[0]:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # the other end has closed
+            break
+        if not piece:
+            break
+        data += piece
+    os.close(master)
+    assert process.wait(10) == 0
+    return data.decode("utf-8", "surrogateescape")
+
+
+def test_lines_of_ranks_carry_host_and_rank_and_keep_their_stream(tmp_path: Path):
+    body = """
+screen.rank_line("h1", 0, 2, 1, Line("to stdout", "\\n"))
+screen.rank_line("gpu02", 11, 2, 2, Line("to stderr", "\\n"))
+"""
+    done = on_pipes(body, tmp_path)
+    assert done.stdout == b"[h1  0] to stdout\n"
+    assert done.stderr == b"[gpu02 11] to stderr\n"
+
+
+def test_musters_own_words_go_to_stderr_and_quiet_leaves_only_what_matters(tmp_path: Path):
+    body = 'screen.say("chat"); screen.tell("failure"); screen.status("waiting")'
+    talkative, quiet = on_pipes(body, tmp_path), on_pipes(body, tmp_path, "quiet")
+    assert talkative.stdout == quiet.stdout == b""
+    assert talkative.stderr == b"muster: chat\nmuster: failure\nmuster: waiting\n"
+    assert quiet.stderr == b"muster: failure\n"
+
+
+def test_every_line_of_several_carries_the_name(tmp_path: Path):
+    assert on_pipes('screen.tell("one\\ntwo")', tmp_path).stderr == b"muster: one\nmuster: two\n"
+
+
+def test_states_of_a_progress_bar_are_lines_where_no_terminal_is(tmp_path: Path):
+    body = 'screen.rank_line("h1", 0, 1, 2, Line("10%", "\\r")); screen.rank_line("h1", 0, 1, 2, Line("20%", "\\n"))'
+    assert on_pipes(body, tmp_path).stderr == b"[h1 0] 10%\n[h1 0] 20%\n"
+
+
+def test_no_escape_codes_where_no_terminal_is(tmp_path: Path):
+    body = 'screen.say("x"); screen.status("y"); screen.rank_line("h1", 0, 1, 1, Line("z", "\\n"))'
+    done = on_pipes(body, tmp_path, TERM="xterm")
+    assert b"\x1b" not in done.stdout + done.stderr
+
+
+def test_a_terminal_shows_each_rank_in_a_colour_of_its_own(tmp_path: Path):
+    body = 'for rank in range(3): screen.rank_line("h1", rank, 1, 1, Line("x", "\\n"))'
+    text = on_terminal(body, tmp_path)
+    labels = [line.partition(" x")[0] for line in text.splitlines()]
+    assert len(set(labels)) == len(labels) == 3
+    assert all(label.startswith("\x1b[") and label.endswith("\x1b[0m") for label in labels)
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_can_be_switched_off(tmp_path: Path, env: dict[str, str]):
+    body = 'screen.say("hello"); screen.rank_line("h1", 0, 1, 1, Line("x", "\\n"))'
+    assert on_terminal(body, tmp_path, **env) == "muster: hello\n[h1 0] x\n"
+
+
+def test_an_empty_no_color_does_not_switch_colours_off(tmp_path: Path):
+    # no-color.org: "when present and not an empty string (regardless of its value)".
+    assert "\x1b[" in on_terminal('screen.rank_line("h1", 0, 1, 1, Line("x", "\\n"))', tmp_path, NO_COLOR="")
+
+
+def test_the_live_line_renews_itself_and_is_wiped_before_other_lines(tmp_path: Path):
+    body = """
+screen.status("1 of 2 up")
+screen.status("2 of 2 up")
+screen.rank_line("h1", 0, 1, 1, Line("hello", "\\n"))
+"""
+    text = on_terminal(body, tmp_path, NO_COLOR="1")
+    assert text == "muster: 1 of 2 up\r\x1b[Kmuster: 2 of 2 up\r\x1b[K[h1 0] hello\n"
+
+
+def test_a_live_line_leaves_nothing_behind_at_the_end(tmp_path: Path):
+    assert on_terminal('screen.status("waiting")', tmp_path, NO_COLOR="1").endswith("waiting\r\x1b[K")
+
+
+def test_a_progress_bar_renews_itself_on_a_terminal(tmp_path: Path):
+    body = 'screen.rank_line("h1", 0, 1, 2, Line("10%", "\\r")); screen.rank_line("h1", 0, 1, 2, Line("20%", "\\n"))'
+    assert on_terminal(body, tmp_path, NO_COLOR="1") == "[h1 0] 10%\r\x1b[K[h1 0] 20%\n"
+
+
+def test_a_log_file_holds_exactly_what_the_rank_wrote_and_is_private(tmp_path: Path):
+    body = r"""
+screen.log(folder / "a" / "rank-0.log", "x\r50%\rü")
+screen.log(folder / "a" / "rank-0.log", "\udcff\udcfe\n")
+"""
+    assert on_pipes(body, tmp_path).returncode == 0
+    path = tmp_path / "a" / "rank-0.log"
+    assert path.read_bytes() == b"x\r50%\r\xc3\xbc\xff\xfe\n"
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_screen_that_nobody_reads_does_not_stop_the_job(tmp_path: Path):
+    # Nobody reads the pipe: 1 MB cannot be written, yet the program goes on and ends.
+    source, sink = os.pipe()
+    body = """
+for number in range(20000): screen.rank_line("h1", 0, 1, 1, Line("x" * 50, "\\n"))
+screen.log(folder / "log", "kept\\n")
+print("went on", file=sys.stderr, flush=True)
+screen.close(0.5)
+import os; os._exit(0)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHOW.format(body=body), str(tmp_path)], stdout=sink, stderr=subprocess.PIPE
+    )
+    try:
+        _, stderr = process.communicate(timeout=20)
+        assert stderr == b"went on\n"
+    finally:
+        process.kill()
+        os.close(source)
+        os.close(sink)
+
+
+def test_a_reader_that_has_gone_is_noticed(tmp_path: Path):
+    source, sink = os.pipe()
+    os.close(source)
+    body = """
+screen.rank_line("h1", 0, 1, 1, Line("x", "\\n"))
+print(screen.closed_by_reader.wait(5), file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW.format(body=body), str(tmp_path)], stdout=sink, stderr=subprocess.PIPE, timeout=20
+    )
+    os.close(sink)
+    assert done.stderr == b"True\n"

@@ -1,0 +1,122 @@
+"""The channel: messages come out whole, however the bytes are cut and whatever a shell printed before."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.agent.wire import GREETING, HEARTBEAT, LAST_GRACE, LEASE, LineReader, Writer, encode
+
+MESSAGES: list[dict[str, Any]] = [
+    {"t": "up", "hostname": "h1"},
+    {"t": "out", "text": "ü \udcff \u2028 \n\r\x1e"},
+    {},
+    {"deep": [1, {"a": None}]},
+]
+STREAM = GREETING + b"".join(map(encode, MESSAGES))
+
+
+def read(*pieces: bytes, greeting: bytes | None = GREETING) -> tuple[list[dict[str, Any]], LineReader]:
+    reader = LineReader(greeting=greeting)
+    return [message for piece in pieces for message in reader.feed(piece)], reader
+
+
+def test_a_message_is_one_line():
+    assert all(encode(message).count(b"\n") == 1 for message in MESSAGES)
+
+
+def test_messages_come_out_as_they_went_in():
+    assert read(STREAM)[0] == MESSAGES
+
+
+@pytest.mark.parametrize("greeting", [None, GREETING])
+def test_a_message_that_has_not_ended_is_kept_for_later(greeting: bytes | None):
+    reader = LineReader(greeting=greeting)
+    line = (greeting or b"") + encode({"a": 1})
+    assert reader.feed(line[:-3]) == []
+    assert reader.feed(line[-3:]) == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"Welcome to box!\n",
+        b"no newline at the end",
+        b"\x1e\x1e\x1emuster-agent",
+        GREETING[:-1],  # all but its last byte
+        b'{"t": "up", "forged": true}\n',
+        b"\xff\xfe\x00 binary \r\n" * 10,
+    ],
+)
+def test_noise_before_the_greeting_is_no_message(noise: bytes):
+    messages, reader = read(noise + STREAM)
+    assert messages == MESSAGES
+    assert reader.noise == noise
+
+
+def test_noise_without_end_does_not_fill_the_memory():
+    reader = LineReader(greeting=GREETING)
+    for _ in range(200):
+        reader.feed(b"x" * 10_000)
+    assert len(reader.noise) <= 8192
+    assert reader.feed(STREAM) == MESSAGES
+
+
+def test_after_the_greeting_rubbish_is_an_error_and_not_skipped():
+    with pytest.raises(ValueError, match="Expecting"):
+        read(GREETING + b"rubbish\n")
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(0, len(STREAM) + 40), max_size=12))
+def test_any_cut_of_the_stream_gives_the_same_messages(noise: bytes, cuts: list[int]):
+    data = noise + STREAM
+    edges = [0, *sorted(cut for cut in cuts if cut <= len(data)), len(data)]
+    pieces = [data[start:stop] for start, stop in itertools.pairwise(edges)]
+    messages, reader = read(*pieces)
+    assert messages == MESSAGES
+    assert reader.noise == noise
+
+
+def test_one_byte_at_a_time_gives_the_same_messages():
+    data = b"noise" + STREAM
+    assert read(*(data[i : i + 1] for i in range(len(data))))[0] == MESSAGES
+
+
+def test_a_writer_never_blocks_and_loses_nothing():
+    source, sink = os.pipe()
+    try:
+        writer = Writer(sink)
+        data = bytes(range(256)) * 4096  # 1 MiB, more than a pipe holds
+        writer.send(data)
+        assert 0 < writer.pending < len(data)
+        arrived = b""
+        while writer.pending:
+            arrived += os.read(source, 1 << 16)
+            writer.flush()
+        while len(arrived) < len(data):
+            arrived += os.read(source, 1 << 16)
+        assert arrived == data
+    finally:
+        os.close(source)
+        os.close(sink)
+
+
+def test_a_writer_says_that_nobody_reads_any_more():
+    source, sink = os.pipe()
+    os.close(source)
+    try:
+        with pytest.raises(BrokenPipeError):
+            Writer(sink).send(b"x")
+    finally:
+        os.close(sink)
+
+
+def test_silence_and_grace_together_keep_the_promise_of_ten_seconds():
+    # An agent may notice the silence half a second late, and a killed process takes a moment to go.
+    assert LEASE + LAST_GRACE + 1.0 < 10
+    assert LEASE > 4 * HEARTBEAT
