@@ -56,7 +56,7 @@ def parse_env(options: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
         name, equals, value = option.partition("=")
         if not _NAME.match(name):
             raise UsageError(
-                f"--env {option}: `{name}` is not a name for a variable",
+                f"--env {name}: this is not a name for a variable",
                 hint="write `--env NAME=VALUE`, or `--env NAME` for the value it has here",
             )
         if not equals:

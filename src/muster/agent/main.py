@@ -76,6 +76,9 @@ class Agent:
             self.transmit(GREETING + encode({"t": "up", **machine.facts()}))
             while not self.ending:
                 self.turn()
+        except Exception as error:
+            self.send({"t": "failed", "error": f"{type(error).__name__}: {error}"})
+            raise
         finally:
             self.stop_everything()
         return 0

@@ -21,6 +21,10 @@ KILL_LIMIT = 5.0
 """Seconds to wait for a killed process: one that hangs in the kernel (D state) outlives SIGKILL."""
 
 
+_LAST_WORD = 0.5
+"""Seconds to wait for the exit status of ranks that are gone."""
+
+
 class Stream:
     """One descriptor of a rank that the agent reads: stdout (1), stderr (2) or its reports (3)."""
 
@@ -136,7 +140,10 @@ class Stopping:
             return False
         left = self.left()
         processes.kill(left, signal.SIGKILL)
-        return (not left and all(rank.exited for rank in self.ranks.values())) or now > self.give_up_at
+        if left:
+            return now > self.give_up_at
+        # Nothing lives any more; the spawner's word on how each rank ended follows at once, if it can still speak.
+        return all(rank.exited for rank in self.ranks.values()) or now > self.kill_at + _LAST_WORD
 
     def left(self) -> list[int]:
         """Processes of the job that still live."""

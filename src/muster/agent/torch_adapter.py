@@ -13,21 +13,32 @@ if TYPE_CHECKING:
 
 C10D = "torch.distributed.distributed_c10d"
 
+_RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+"""Flight recorders: gloo's (and, in time, every backend's), and NCCL's own."""
+
 
 def collectives_done() -> dict[str, int]:
-    """The number of the last finished collective per process group, from the flight recorder (8 microseconds).
+    """The number of the last finished collective per process group, from the flight recorders (8 microseconds each).
 
     Empty when no group has done any, or when this torch has no recorder.
     """
     try:
         import torch._C._distributed_c10d as c10d
-
-        dump: Callable[..., str] = vars(c10d)["_dump_fr_trace_json"]
-        status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status") or {}
-    except Exception:
+    except ImportError:
         return {}
-    done = {name: int(group.get("last_completed_collective", -1)) for name, group in status.items()}
-    return {name: number for name, number in done.items() if number > 0}
+    found: dict[str, int] = {}
+    for name in _RECORDERS:
+        dump: Callable[..., str | bytes] | None = vars(c10d).get(name)
+        if dump is None:
+            continue
+        try:
+            status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status") or {}
+            for group, state in status.items():
+                last = int(state.get("last_completed_collective", -1))
+                found[group] = max(found.get(group, 0), last)
+        except Exception:
+            continue  # a recorder that changed its form must not disturb the script
+    return {group: number for group, number in found.items() if number > 0}
 
 
 def after_init_process_group(call: Callable[[], None]) -> None:

@@ -102,6 +102,8 @@ class AgentLink:
             self.facts = message
             if not self._up.done():
                 self._up.set_result(None)
+        elif message["t"] == "failed":
+            self._lose(f"its agent failed ({message['error']}), which is a bug of Muster")
         else:
             self._on_event(self, message)
 

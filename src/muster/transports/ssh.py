@@ -76,6 +76,8 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
             f"ssh was refused ({last})",
             hint=f"put your key there with `ssh-copy-id {port}{destination}`",
         )
+    if last.startswith("muster: Python"):
+        return HostError(name, last[len("muster: ") :], hint="name another with `--python PATH`")
     if code == 127 or "not found" in text or "No such file" in text:
         return HostError(name, f"there is no such Python ({last})", hint="name one with `--python PATH`")
     for sign, meaning in (
