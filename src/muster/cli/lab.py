@@ -218,10 +218,12 @@ def _exec(options: argparse.Namespace) -> int:
             "muster lab exec: say what to run", hint=f"muster lab exec {options.hosts[0]} hostname, for example"
         )
     argv: list[str] = request("enter", host=options.hosts[0], cwd=os.getcwd())["argv"]
-    # Ctrl-C is for the command inside; nsenter, which waits for it, must not die of it first.
+    # Ctrl-C is for the command inside: nsenter, which waits for it, must not die of it first, and the shell turns
+    # the command's end into an exit code.
     for caught in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(caught, signal.SIG_IGN)
-    os.execvp(argv[0], [*argv, "env", "--default-signal=INT,QUIT", *options.command])
+    shell = ["env", "--default-signal=INT,QUIT", "sh", "-c", 'trap : INT QUIT; "$@"', "sh"]
+    os.execvp(argv[0], [*argv, *shell, *options.command])
 
 
 def _fault(options: argparse.Namespace) -> int:

@@ -105,9 +105,7 @@ def checked_user(reader: Reader, user: str, at: int) -> str:
     good = _USER_CHARS.match(user)
     end = good.end() if good else 0
     if end < len(user):
-        raise reader.error(
-            f"`{printable(user[end])}` has no place in a user name", at=at + end, hint=_USER_HINT
-        )
+        raise reader.error(f"`{printable(user[end])}` has no place in a user name", at=at + end, hint=_USER_HINT)
     if not user:
         raise reader.error("a user name is missing here", at=at, hint=_USER_HINT)
     return user

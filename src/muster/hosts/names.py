@@ -131,9 +131,7 @@ def _read_parts(reader: Reader, room: int) -> list[tuple[str, ...]]:
         if count > room:
             raise reader.error(f"more than {MAX_HOSTS:,} hosts in one list", at=start, hint=_RANGE_HINT)
         if length > _LONGEST_NAME:
-            raise reader.error(
-                f"a host name of more than {_LONGEST_NAME} characters", at=start, hint=_NAME_HINT
-            )
+            raise reader.error(f"a host name of more than {_LONGEST_NAME} characters", at=start, hint=_NAME_HINT)
         parts.append(part)
 
 

@@ -44,7 +44,8 @@ class Lab:
 
     Every host sees the files of this machine; what it writes stays on its own `disk`. /tmp, /dev/shm and /run
     are its own and empty. `bind` names folders that all hosts share with this machine, as over NFS. Nothing
-    outlives the owner: when this process ends, even by SIGKILL, the hosts and all in them are gone.
+    outlives the owner: when this process ends, even by SIGKILL, the hosts and all in them are gone. (A child
+    made by a bare fork() holds the owner's pipes too: then the lab lasts as long as that child.)
 
     Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks.
     """

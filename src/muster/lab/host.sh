@@ -2,6 +2,7 @@
 # From the owner: NAME ADDRESS DIR DISK SHM BIND (one path a line) HOME SSHD, and RUN_AS ("UID GID") where the
 # lab lives in a user namespace. Says `built PID`, waits for the cable, says `up`, then reads its pipe until the
 # owner closes it: pid 1 ends, and the kernel kills whatever runs in the host and frees links and mounts.
+unset SCRIPT # this text
 set -e
 read -r pid _ </proc/self/stat # /proc is still the machine's, so this is our pid as the owner sees it
 hostname "$NAME"

@@ -17,7 +17,7 @@ from muster.lab import keys, network
 from muster.lab.node import Node
 from muster.lab.process import HostProcess
 from muster.lab.programs import SYSTEM_PATH, find
-from muster.lab.switch import start_switch
+from muster.lab.switch import script_argv, start_switch
 
 HOST_SCRIPT = Path(__file__).with_name("host.sh")
 CALL_LIMIT = 30.0
@@ -145,10 +145,11 @@ class NamespaceSite:
             "HOME": self._login.pw_dir,
             "RUN_AS": f"{self._login.pw_uid} {self._login.pw_gid}" if self.rootless else "",
             "PATH": SYSTEM_PATH,
+            "SCRIPT": HOST_SCRIPT.read_text(),
         }
         join_user = self._enter(self.switch_pid, []) if self.rootless else []
         namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]
-        argv = [*join_user, find("unshare"), *namespaces, find("bash"), "-c", HOST_SCRIPT.read_text()]
+        argv = [*join_user, find("unshare"), *namespaces, *script_argv(f"muster lab host {name}")]
         return HostNode(name, argv, env=env, errors=self.folder / f"{name}.errors")
 
     def remove_cable(self, name: str) -> None:

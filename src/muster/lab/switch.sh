@@ -1,6 +1,7 @@
 # The switch of a lab: a network namespace with a bridge, and the janitor that cleans up after the owner is gone.
 # From the owner: ADDRESS, empty where the lab has no network of its own. Says `ready DIR` with the new folder of the lab, then reads its pipe until that closes.
 # $DIR/cgroups, where it exists, lists the cgroups of the lab, children before parents.
+unset SCRIPT # this text
 set -e
 DIR=$(mktemp -d "${TMPDIR:-/tmp}/muster-lab-XXXXXXXX")
 sweep() {

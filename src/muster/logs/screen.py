@@ -27,7 +27,7 @@ class Screen:
         self.closed_by_reader = threading.Event()
         """Set when nobody reads our stdout any more (`| head`)."""
         self._tty = {fd: os.isatty(fd) for fd in (1, 2)}
-        self._colour = {fd: self._tty[fd] and "NO_COLOR" not in env and env.get("TERM") != "dumb" for fd in (1, 2)}
+        self._colour = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
         self._queue: queue.SimpleQueue[tuple[int | BinaryIO, bytes] | None] = queue.SimpleQueue()
         self._queued = 0
         self._left_out = 0

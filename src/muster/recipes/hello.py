@@ -23,9 +23,7 @@ import muster
 def main() -> None:
     """Join the world, greet, leave."""
     parser = argparse.ArgumentParser(description="Every rank says hello, in rank order.", allow_abbrev=False)
-    parser.add_argument(
-        "--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo"
-    )
+    parser.add_argument("--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo")
     # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -41,9 +39,7 @@ def say_hello(world: muster.World) -> None:
     import torch.distributed as dist
 
     host = socket.gethostname()
-    greeting = (
-        f"[http://{world.address}] hello from [{host}:{world.backend}] process {world.rank}/{world.size}"
-    )
+    greeting = f"[http://{world.address}] hello from [{host}:{world.backend}] process {world.rank}/{world.size}"
     # Taking turns with barriers would order the prints, not the output: each rank's text travels through its
     # own pipe (mpirun, srun and ssh collect them as they come). One writer is in order everywhere.
     greetings = [""] * world.size if world.rank == 0 else None

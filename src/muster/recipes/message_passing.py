@@ -26,9 +26,7 @@ def main() -> None:
         description="Rank 0 sends a tensor to each other rank, and each checks what it received.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo"
-    )
+    parser.add_argument("--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo")
     # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -32,6 +32,11 @@ class Offer:
             if not chosen:
                 names = ", ".join(nic["name"] for nic in self.interfaces)
                 raise UsageError(f"--interface {interface}: {self.name} has no such interface", hint=f"it has {names}")
+            if not chosen[0]["addresses"]:
+                have = ", ".join(nic["name"] for nic in self.interfaces if nic["addresses"] and not nic["loopback"])
+                raise UsageError(
+                    f"--interface {interface}: {self.name} has no address on it", hint=f"it has one on {have}"
+                )
             return list(chosen[0]["addresses"])
         usable = [nic for nic in self.interfaces if not nic["loopback"] and nic["addresses"]]
         usable.sort(key=lambda nic: nic["name"].startswith(_VIRTUAL))

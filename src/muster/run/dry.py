@@ -11,6 +11,7 @@ from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job
 from muster.plan import FOUND_AT_START, Plan, fill_slots, make_plan, rank_environment
+from muster.run.words import count
 from muster.transports import Command
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
@@ -19,11 +20,13 @@ _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 def describe(job: Job, commands: Sequence[Command], *, nproc: int | None) -> str:
     """Rank, host, GPU and environment of every rank, and what is started for each host."""
     plan = _plan(job, commands, nproc)
-    lines = [f"job {plan.job_id}: {plan.world_size} ranks on {len(plan.placements)} hosts", ""]
+    # A host that is not asked is taken to have the GPUs its slots are for; this machine is known.
+    known_gpus = {command.host.name: command.over_ssh or gpu_count(os.environ) > 0 for command in commands}
+    lines = [f"job {plan.job_id}: {count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}", ""]
     lines.append(f"{'rank':>4}  {'host':<20}  {'local':>5}  GPU")
     for placement in plan.placements:
         for local, rank in enumerate(placement.ranks):
-            gpu = placement.host.gpus[local] if placement.host.gpus else local
+            gpu = placement.host.gpus[local] if placement.host.gpus else (local if known_gpus[placement.name] else "-")
             lines.append(f"{rank:>4}  {placement.name:<20}  {local:>5}  {gpu}")
     lines += [
         "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from muster.agent import boot
 from muster.errors import HostError
@@ -47,50 +47,63 @@ def _quote_path(path: str) -> str:
 
 
 def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
-    """What ssh's exit code and words mean, and what to type next."""
-    name, destination = host.name, host.destination
+    """What ssh's exit code and words mean, and what to type next.
+
+    255 is ssh's own code; any other comes from the shell or the Python on the host.
+    """
     text = stderr.strip()
     last = text.splitlines()[-1].strip() if text else ""
-    port = f"-p {host.port} " if host.port else ""
-    if "Could not resolve hostname" in text:
-        return HostError(
-            name,
-            "ssh does not know this name",
-            hint="check the spelling, or add a `Host` entry to ~/.ssh/config",
-        )
-    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
-        return HostError(
-            name,
-            "its host key is not the one you accepted before: the machine was set up anew, or this is another machine",
-            hint=f"if you know why, `ssh-keygen -R {name}`, then `ssh {port}{destination}` and compare the new key",
-        )
-    if "Host key verification failed" in text:
-        return HostError(
-            name,
-            "you have not accepted its host key yet",
-            hint=f"type `ssh {port}{destination}` once, compare the key, and answer yes",
-        )
-    if "Permission denied" in text:
-        return HostError(
-            name,
-            f"ssh was refused ({last})",
-            hint=f"put your key there with `ssh-copy-id {port}{destination}`",
-        )
-    if last.startswith("muster: Python"):
-        return HostError(name, last[len("muster: ") :], hint="name another with `--python PATH`")
-    if code == 127 or "not found" in text or "No such file" in text:
-        return HostError(name, f"there is no such Python ({last})", hint="name one with `--python PATH`")
-    for sign, meaning in (
-        ("Connection refused", "nothing listens for ssh there (connection refused)"),
-        ("timed out", f"no answer within {CONNECT_TIMEOUT} s"),
-        ("No route to host", "no route to this host"),
-        ("Network is unreachable", "the network is unreachable"),
-    ):
-        if sign in text:
-            return HostError(name, meaning, hint=f"does `ssh {port}{destination} true` work from here?")
+    login = f"ssh {f'-p {host.port} ' if host.port else ''}{host.destination}"
+    if code == 255:
+        for sign, explain in _SSH_FAILURES:
+            if sign in text:
+                message, hint = explain(host, login, last)
+                return HostError(host.name, message, hint=hint)
+    elif last.startswith("muster: Python"):
+        return HostError(host.name, last.removeprefix("muster: "), hint="name another with `--python PATH`")
+    elif code in (126, 127):
+        said = last.removeprefix("muster: ") or f"code {code}"
+        return HostError(host.name, f"there is no such Python ({said})", hint="name one with `--python PATH`")
     said = f": {last}" if last else ""
     return HostError(
-        name,
+        host.name,
         f"ssh ended with code {code} before the agent started{said}",
-        hint=f"does `ssh {port}{destination} true` work from here?",
+        hint=f"does `{login} true` work from here?",
     )
+
+
+def _unknown_name(host: Host, login: str, last: str) -> tuple[str, str]:
+    return "ssh does not know this name", "check the spelling, or add a `Host` entry to ~/.ssh/config"
+
+
+def _changed_key(host: Host, login: str, last: str) -> tuple[str, str]:
+    entry = host.name if host.port in (None, 22) else f"'[{host.name}]:{host.port}'"
+    return (
+        "its host key is not the one you accepted before: the machine was set up anew, or this is another machine",
+        f"if you know why, `ssh-keygen -R {entry}`, then `{login}` and compare the new key",
+    )
+
+
+def _unknown_key(host: Host, login: str, last: str) -> tuple[str, str]:
+    return "you have not accepted its host key yet", f"type `{login}` once, compare the key, and answer yes"
+
+
+def _refused(host: Host, login: str, last: str) -> tuple[str, str]:
+    return f"ssh was refused ({last})", f"put your key there with `{login.replace('ssh', 'ssh-copy-id', 1)}`"
+
+
+def _because(meaning: str) -> Callable[[Host, str, str], tuple[str, str]]:
+    return lambda host, login, last: (meaning, f"does `{login} true` work from here?")
+
+
+_SSH_FAILURES: tuple[tuple[str, Callable[[Host, str, str], tuple[str, str]]], ...] = (
+    # In this order: the text of a changed key ends with the words of an unknown one.
+    ("Could not resolve hostname", _unknown_name),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", _changed_key),
+    ("Host key verification failed", _unknown_key),
+    ("Permission denied", _refused),
+    ("Connection refused", _because("nothing listens for ssh there (connection refused)")),
+    ("timed out", _because(f"no answer within {CONNECT_TIMEOUT} s")),
+    ("No route to host", _because("no route to this host")),
+    ("Network is unreachable", _because("the network is unreachable")),
+)

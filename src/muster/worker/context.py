@@ -100,9 +100,7 @@ def _torch_distributed() -> Any:
     try:
         import torch.distributed
     except ImportError as error:
-        raise MusterError(
-            f"torch cannot be imported by {sys.executable}: {error}", hint="pip install torch"
-        ) from None
+        raise MusterError(f"torch cannot be imported by {sys.executable}: {error}", hint="pip install torch") from None
     if not torch.distributed.is_available():
         raise MusterError("this torch was built without torch.distributed")
     return torch.distributed
@@ -231,9 +229,7 @@ def _agent_keeps_store() -> bool:
 class _Exit:
     """Ends one rank's part in the world, once."""
 
-    def __init__(
-        self, dist: Any, found: Detection, store: Any, connections: frozenset[tuple[int, str]]
-    ) -> None:
+    def __init__(self, dist: Any, found: Detection, store: Any, connections: frozenset[tuple[int, str]]) -> None:
         self._dist, self._found, self._store, self._connections = dist, found, store, connections
         self._process = os.getpid()
         self._open = True
@@ -308,9 +304,7 @@ def _existing_world(dist: Any) -> World:
         size=size,
         local_rank=machines[:rank].count(machines[rank]),
         local_size=machines.count(machines[rank]),
-        device=torch.device("cuda", torch.cuda.current_device())
-        if torch.cuda.is_available()
-        else torch.device("cpu"),
+        device=torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu"),
         backend=dist.get_backend(),
         backend_reason="the process group was made before muster.init()",
         launcher="script",

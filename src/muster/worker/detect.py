@@ -117,9 +117,7 @@ def from_pmi(env: Mapping[str, str], argv: Sequence[str]) -> Detection | None:
         nodelist="SLURM_JOB_NODELIST",
         one_host=local_size == size,
     )
-    return _detection(
-        MPICH, rank, size, local_rank, local_size, master, [f"PMI_RANK={rank} and PMI_SIZE={size}"]
-    )
+    return _detection(MPICH, rank, size, local_rank, local_size, master, [f"PMI_RANK={rank} and PMI_SIZE={size}"])
 
 
 def from_slurm_step(env: Mapping[str, str], argv: Sequence[str]) -> Detection | None:

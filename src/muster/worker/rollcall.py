@@ -77,9 +77,7 @@ def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float,
 
     # Rank 0 began to count later than this rank, if it came later; its word is worth a little patience.
     if not wait_for(lambda: store.check([answer]), limit * 1.1 + 5, what):
-        raise MusterError(
-            f"rank 0 at {where} gave no answer to rank {rank} on {facts.host} within {limit:.0f} s"
-        )
+        raise MusterError(f"rank 0 at {where} gave no answer to rank {rank} on {facts.host} within {limit:.0f} s")
     reply = json.loads(store.get(answer))
     if "error" in reply:
         kind = UsageError if reply["usage"] else MusterError
