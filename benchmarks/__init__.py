@@ -1,0 +1,1 @@
+"""What Muster costs, measured beside torchrun and mpirun on the machine at hand: `python -m benchmarks`."""

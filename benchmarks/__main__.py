@@ -1,0 +1,119 @@
+"""`python -m benchmarks`: measure, print the table, and after a full run keep it in RESULTS.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from benchmarks import machine
+from benchmarks.experiment import Experiment, Failed, Missing
+from benchmarks.rows import experiments
+from benchmarks.table import Result, Sample, markdown
+
+HERE = Path(__file__).parent
+FEWEST_ROUNDS = 5
+"""A median of fewer rounds is no result to keep."""
+
+NOTES = """\
+Each round runs Muster and then its peer, in turn; no round is left out. The figures are medians of {rounds} rounds; a
+ratio is taken within each round, and its median is what counts. Both run the same script with the same Python and
+OMP_NUM_THREADS=1. CPU seconds are those of all processes a command started. torchrun places its ranks statically (no
+rendezvous); for the restart it uses `--standalone` with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, because with its defaults
+the second attempt of gloo fails. On the lab hosts Muster (`--no-zygote`) and mpirun start the same Python script, which
+imports nothing.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is asked for; the exit code is 1 when something that could be measured failed."""
+    everything = experiments()
+    names = [row.name for experiment in everything for row in experiment.rows]
+    options = parse(argv, names)
+    chosen: list[str] = options.only or names
+    about = machine.describe()
+    results: list[Result] = []
+    for experiment in everything:
+        if any(row.name in chosen for row in experiment.rows):
+            results += measure(experiment, chosen, options.rounds)
+    about["load after"] = machine.load()
+    document = page(about, results, options.rounds)
+    print(document)
+    save_samples(about, results)
+    if chosen == names and options.rounds >= FEWEST_ROUNDS:
+        (HERE / "RESULTS.md").write_text(document + "\n")
+    return int(any(result.verdict.startswith("failed") for result in results))
+
+
+def parse(argv: Sequence[str] | None, names: Collection[str]) -> argparse.Namespace:
+    """Read the command line."""
+    p = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure Muster beside torchrun and mpirun on this machine.",
+        epilog=f"rows: {', '.join(names)}\nexample: python -m benchmarks --only first_8,help --rounds 7",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    p.add_argument("--only", metavar="ROWS", help="measure only these rows, separated by commas")
+    p.add_argument("--rounds", metavar="N", type=int, default=FEWEST_ROUNDS, help="rounds of each row (default: 5)")
+    options = p.parse_args(argv)
+    if options.rounds < 1:
+        p.error("--rounds needs a number above 0")
+    if options.only is not None:
+        options.only = options.only.split(",")
+        if unknown := [name for name in options.only if name not in names]:
+            p.error(f"there is no row {', '.join(unknown)}; the rows are {', '.join(names)}")
+    return options
+
+
+def measure(experiment: Experiment, chosen: Collection[str], rounds: int) -> list[Result]:
+    """All rounds of one experiment, as results of its chosen rows."""
+    rows = [row for row in experiment.rows if row.name in chosen]
+    samples: dict[str, list[Sample]] = {row.name: [] for row in rows}
+    problem = ""
+    try:
+        with experiment:
+            for number in range(rounds * experiment.repeats):
+                begin = time.monotonic()
+                measured = experiment.round()
+                for row in rows:
+                    samples[row.name].append(measured[row.name])
+                show_progress(number + 1, samples, time.monotonic() - begin)
+    except Missing as error:
+        problem = str(error)
+    except Failed as error:
+        problem = f"failed: {error}".replace("|", "/")
+    if problem:
+        print(f"{', '.join(samples)}: {problem}", file=sys.stderr)
+    return [Result(row=row, samples=tuple(samples[row.name]), problem=problem) for row in rows]
+
+
+def show_progress(number: int, samples: dict[str, list[Sample]], seconds: float) -> None:
+    """One line per round on stderr: this takes minutes."""
+    said: list[str] = []
+    for name, rounds in samples.items():
+        last = rounds[-1]
+        peer = "" if last.peer is None else f" to {last.peer:.2f}"
+        said.append(f"{name} {last.muster:.2f}{peer}")
+    print(f"round {number} ({seconds:.0f} s): {', '.join(said)}", file=sys.stderr, flush=True)
+
+
+def page(about: dict[str, str], results: Sequence[Result], rounds: int) -> str:
+    """The table with the machine it was measured on."""
+    lines = "\n".join(f"- {name}: {value}" for name, value in about.items())
+    return f"# Measured\n\n{markdown(results)}\n\n{NOTES.format(rounds=rounds)}\n{lines}"
+
+
+def save_samples(about: dict[str, str], results: Sequence[Result]) -> None:
+    """Keep every sample of the newest run, for who wants to look closer."""
+    folder = HERE / "results"
+    folder.mkdir(exist_ok=True)
+    data = {"machine": about, "rows": {result.row.name: result.as_data() for result in results}}
+    (folder / "samples.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

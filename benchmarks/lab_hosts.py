@@ -1,0 +1,92 @@
+"""What the experiments on lab hosts share: the lab, a command inside one host, and its words as they come."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.commands import environment
+from benchmarks.experiment import Failed, Missing
+from benchmarks.reaper import has_ended
+from muster.errors import MusterError
+from muster.lab import Lab
+
+
+def bring_up(hosts: int, folder: Path) -> Lab:
+    """A lab that is up and shares the folder; Missing where this machine can have no real one."""
+    lab = Lab(hosts, bind=(folder, Path(__file__).parent))
+    if lab.kind == "loopback":
+        raise Missing("not measured: needs root, or user namespaces, for lab hosts")
+    try:
+        lab.start()
+    except MusterError as error:
+        raise Missing(f"not measured: the lab does not come up ({error.message})") from None
+    return lab
+
+
+class InHost:
+    """A command inside a lab host; ended on leaving, if it has not by itself."""
+
+    def __init__(self, lab: Lab, host: str, argv: Sequence[str | Path], folder: Path) -> None:
+        self.argv = [str(word) for word in argv]
+        self.words = b""
+        """What it has printed so far, stdout and stderr."""
+        self.begin = time.time()
+        self._process = lab.popen(
+            host,
+            self.argv,
+            cwd=str(folder),
+            env=environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+
+    def __enter__(self) -> InHost:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def read_words(self, limit: float = 0.0) -> bool:
+        """Wait this long for it to print something; False when it has closed its output."""
+        if not select.select([self._output], [], [], max(0.0, limit))[0]:
+            return True
+        data = os.read(self._output, 1 << 16)
+        self.words += data
+        return bool(data)
+
+    def wait_for_words(self, words: bytes, limit: float) -> float:
+        """Read until these words come that were not there before; the time at which they came."""
+        said, deadline = len(self.words), time.time() + limit
+        while words not in self.words[said:]:
+            if not self.read_words(deadline - time.time()):
+                raise self.failed(f"ended without saying `{words.decode()}`")
+            if time.time() > deadline:
+                raise self.failed(f"did not say `{words.decode()}` within {limit:.0f} s")
+        return time.time()
+
+    def finish(self, limit: float) -> tuple[float, int]:
+        """Read what is left and wait for the end: seconds since the start, and the exit code."""
+        deadline = time.time() + limit
+        while self.read_words(deadline - time.time()) and time.time() < deadline:
+            pass
+        if not has_ended(self._process.pid, max(0.0, deadline - time.time())):
+            raise self.failed(f"did not end within {limit:.0f} s")
+        return time.time() - self.begin, self._process.wait()
+
+    def failed(self, how: str) -> Failed:
+        """An error with the command's last words."""
+        words = " / ".join(self.words.decode(errors="replace").strip().splitlines()[-4:])
+        return Failed(f"`{Path(self.argv[0]).name}` {how}: {words[-400:]}")

@@ -1,0 +1,62 @@
+"""Many hosts over ssh with one trivial process each, beside mpirun on the same hosts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks.commands import BIN, SCRIPTS, program
+from benchmarks.experiment import Experiment
+from benchmarks.lab_hosts import InHost, bring_up
+from benchmarks.table import Row, Sample
+
+LIMIT = 120.0
+
+
+class ManyHosts(Experiment):
+    """The whole command, typed on the first host, which both launchers take as their own; ssh reaches the others.
+
+    The process is a Python script that imports nothing. mpirun starts it with the same interpreter; what it takes for
+    `true`, which Muster cannot start, stands in the samples.
+    """
+
+    def __init__(self, many: int, few: int, *, growth: Row, beside_mpirun: Row) -> None:
+        self.many = many
+        self.few = few
+        self.growth = growth
+        self.beside_mpirun = beside_mpirun
+        self.rows = (growth, beside_mpirun)
+
+    def open(self) -> None:
+        """Bring the hosts up, once for all rounds."""
+        self.mpirun = program("mpirun")
+        self.lab = bring_up(self.many, self.folder)
+        self.stack.callback(self.lab.stop)
+
+    def round(self) -> dict[str, Sample]:
+        """Muster and mpirun on many hosts, then both on few."""
+        many, mpi_many = self._muster(self.many), self._mpirun(self.many, "python")
+        few, mpi_few = self._muster(self.few), self._mpirun(self.few, "python")
+        also = {f"mpirun_{self.few}": mpi_few, "mpirun_true": self._mpirun(self.many, "true")}
+        return {
+            self.growth.name: Sample(muster=many, peer=few),
+            self.beside_mpirun.name: Sample(muster=many, peer=mpi_many, also=also),
+        }
+
+    def _muster(self, hosts: int) -> float:
+        names = ",".join(f"{name}:1" for name in self.lab.names[:hosts])
+        return self._once([BIN / "muster", "run", "--no-zygote", "-H", names, SCRIPTS / "trivial.py"], said=hosts)
+
+    def _mpirun(self, hosts: int, what: str) -> float:
+        names = ",".join(self.lab.names[:hosts])
+        command = [sys.executable, SCRIPTS / "trivial.py"] if what == "python" else ["true"]
+        return self._once(
+            [self.mpirun, "--allow-run-as-root", "-H", names, *command], said=hosts if what == "python" else 0
+        )
+
+    def _once(self, argv: list[str | Path], said: int) -> float:
+        with InHost(self.lab, self.lab.names[0], argv, self.folder) as command:
+            seconds, code = command.finish(LIMIT)
+            if code != 0 or command.words.count(b"ran\n") != said:
+                raise command.failed(f"ended with code {code}, and not all {said} processes spoke")
+        return seconds

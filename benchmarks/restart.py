@@ -1,0 +1,40 @@
+"""A failure, and how soon all ranks work again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.commands import muster, need_torchrun, run, times, torchrun
+from benchmarks.experiment import Experiment
+from benchmarks.table import Row, Sample
+
+
+class Restart(Experiment):
+    """From the moment one rank fails to the last rank's first all_reduce of the next attempt.
+
+    With its defaults torchrun 2.13 gives the second attempt the store of the first, and gloo then fails on what that
+    left there. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 with the c10d rendezvous gives each attempt a store of its own:
+    the one setting in which its restart works, so that is what Muster is measured beside.
+    """
+
+    def __init__(self, ranks: int, row: Row) -> None:
+        self.ranks = ranks
+        self.row = row
+        self.rows = (row,)
+
+    def open(self) -> None:
+        """See that torchrun is there."""
+        need_torchrun()
+
+    def round(self) -> dict[str, Sample]:
+        """Muster, then torchrun."""
+        folder = self.new_folder("run")
+        ours = self._once(muster(self.ranks, "restart.py", folder, "--restarts", "1"), folder)
+        folder = self.new_folder("run")
+        theirs = self._once(torchrun(self.ranks, "restart.py", folder, "--standalone", "--max-restarts", "1"), folder)
+        return {self.row.name: Sample(muster=ours, peer=theirs)}
+
+    def _once(self, argv: Sequence[str | Path], folder: Path) -> float:
+        run(argv, folder, env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+        return max(times(folder, "attempt-1-*", self.ranks)) - times(folder, "failed", 1)[0]

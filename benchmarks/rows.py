@@ -1,0 +1,104 @@
+"""Every row of the table, with what it must reach and the experiment that measures it."""
+
+from __future__ import annotations
+
+from benchmarks.experiment import Experiment
+from benchmarks.faults import Faults
+from benchmarks.help_text import HelpText
+from benchmarks.many_hosts import ManyHosts
+from benchmarks.memory import Memory
+from benchmarks.restart import Restart
+from benchmarks.start_up import StartUp
+from benchmarks.table import Row
+
+
+def experiments() -> tuple[Experiment, ...]:
+    """All experiments, in the order of the table."""
+    return (
+        StartUp(
+            "first.py",
+            8,
+            first=Row(
+                name="first_8",
+                what="8 ranks on this machine, command to the last rank's first all_reduce",
+                peer="torchrun",
+                limit=0.30,
+            ),
+            whole=Row(name="whole_8", what="the same, command to prompt", peer="torchrun", limit=0.30),
+            cpu=Row(name="cpu_8", what="the same, CPU seconds of the whole job", peer="torchrun", limit=0.15),
+        ),
+        StartUp(
+            "first.py",
+            32,
+            first=Row(
+                name="first_32",
+                what="32 ranks on this machine, command to the last rank's first all_reduce",
+                peer="torchrun",
+                limit=0.12,
+            ),
+        ),
+        StartUp(
+            "ddp.py",
+            8,
+            first=Row(
+                name="ddp_8",
+                what="8 ranks with DDP, command to the last rank's first optimiser step",
+                peer="torchrun",
+                limit=0.25,
+            ),
+        ),
+        Restart(
+            8,
+            Row(
+                name="restart_8",
+                what="restart of 8 ranks, failure to the last rank's first all_reduce",
+                peer="torchrun, store per attempt",
+                limit=0.15,
+            ),
+        ),
+        Memory(
+            8,
+            rank=Row(name="memory_8", what="memory (PSS) per rank at 8 ranks", peer="torchrun", unit="MB", limit=0.30),
+            agent=Row(
+                name="agent_memory",
+                what="memory (PSS) of the agent on a host",
+                peer="torchrun itself",
+                unit="MB",
+                limit=25,
+                absolute=True,
+            ),
+        ),
+        HelpText(Row(name="help", what="`muster --help`", peer="`python -c pass`", unit="ms", limit=4)),
+        ManyHosts(
+            64,
+            16,
+            growth=Row(
+                name="hosts_growth",
+                what="64 hosts over ssh, one trivial process each, command to prompt",
+                peer="16 hosts",
+                limit=4.5,
+            ),
+            beside_mpirun=Row(name="hosts_mpirun", what="the same 64 hosts", peer="mpirun", limit=1.2),
+        ),
+        Faults(
+            4,
+            failure=Row(
+                name="failure",
+                what="a rank fails, until every rank on 4 hosts is gone (`--grace 0`)",
+                limit=1,
+                absolute=True,
+            ),
+            cut=Row(
+                name="cut",
+                what="a cable is cut, until the screen names the host",
+                limit=3,
+                absolute=True,
+            ),
+            power_off=Row(
+                name="power_off",
+                what="a host loses power, until the screen names it",
+                limit=3,
+                absolute=True,
+            ),
+        ),
+    )

@@ -1,0 +1,32 @@
+"""Do one all_reduce, then sit until the file `go` appears: it is empty (end), or names the rank that must fail.
+
+All ranks hold the FIFO `alive` open, so its reader learns the very moment when the last of them is gone.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+SIT_LIMIT = 300.0
+
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+alive = os.open(folder / "alive", os.O_WRONLY)
+os.write(alive, b".")
+(folder / f"pid-{rank}").write_text(str(os.getpid()))
+go, deadline = folder / "go", time.monotonic() + SIT_LIMIT
+while not go.exists():
+    if time.monotonic() > deadline:
+        sys.exit(f"nobody said how to go on within {SIT_LIMIT:.0f} s")
+    time.sleep(0.02)
+if failing := go.read_text():
+    if failing == rank:
+        (folder / "failed").write_text(repr(time.time()))
+        raise RuntimeError("this rank was told to fail")
+    time.sleep(SIT_LIMIT)
+dist.destroy_process_group()
