@@ -71,6 +71,26 @@ def test_a_lab_stays_up_between_commands_until_it_is_taken_down(muster_lab: Term
     assert muster_lab("status").returncode == 1
 
 
+def test_ctrl_c_ends_the_command_inside_and_is_its_exit_code(muster_lab: Terminal) -> None:
+    assert muster_lab("up", "1").returncode == 0
+    # Python code in between, because a test process with threads should not fork.
+    drive = """
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.executable, [sys.executable, "-m", "muster", "lab", "exec", "h1", "sh", "-c", "echo ready; sleep 60"])
+seen = b""
+while b"ready" not in seen:
+    seen += os.read(terminal, 1000)
+os.write(terminal, b"\x03")
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    env = {**os.environ, "XDG_STATE_HOME": str(muster_lab.state)}
+    done = subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, timeout=20, env=env)
+    assert done.stdout == "130\n", done.stderr
+    assert "sleep 60" not in muster_lab("exec", "h1", "ps", "ax").stdout
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="these faults need root")
 def test_every_fault_is_a_verb(muster_lab: Terminal) -> None:
     assert muster_lab("up", "2").returncode == 0
