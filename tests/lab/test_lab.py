@@ -97,7 +97,7 @@ def echo(lab: Lab) -> Iterator[Callable[[str, int], None]]:
         server.communicate(timeout=10)
 
 
-def connect(lab: Lab, source: str, target: str, port: int, timeout: float = 1.0) -> tuple[str, float]:
+def connect(lab: Lab, source: str, target: str, port: int, timeout: float = 5.0) -> tuple[str, float]:
     """Try one exchange with an echo server: what came of it, and in how many seconds."""
     argv = [sys.executable, "-I", "-S", "-c", CONNECT, lab.address(target), str(port), str(timeout)]
     word, seconds = lab.run(source, argv, timeout=timeout + 10).stdout.split()
@@ -284,9 +284,10 @@ def test_a_slow_cable_takes_as_long_as_its_rate_says(lab: Lab, echo: Callable[[s
     argv = [sys.executable, "-I", "-S", "-c", send, lab.address("h2")]
     lab.slow("h2", rate="10mbit")
     # 4 Mbit at 10 Mbit/s is 0.4 s there; the way back overlaps with it, being another direction of the cable.
-    assert 0.3 < float(lab.run("h1", argv, timeout=30).stdout) < 3
+    slowly = float(lab.run("h1", argv, timeout=30).stdout)
+    assert 0.3 < slowly < 3
     lab.heal("h2")
-    assert float(lab.run("h1", argv, timeout=30).stdout) < 0.3
+    assert float(lab.run("h1", argv, timeout=30).stdout) < slowly / 2
 
 
 def test_lost_packets_are_about_as_many_as_asked_for(lab: Lab) -> None:
@@ -296,7 +297,7 @@ def test_lost_packets_are_about_as_many_as_asked_for(lab: Lab) -> None:
     lab.heal("h2")
     assert 550 < arrived < 850, "30 % of the packets to the host"
     assert 550 < back < 850, "30 % of the packets from the host"
-    assert count_arrived(lab, "h1", "h2", 1000) == 1000
+    assert count_arrived(lab, "h1", "h2", 1000) > 900, "a busy machine may lose a few of its own accord"
 
 
 def count_arrived(lab: Lab, source: str, target: str, packets: int) -> int:
@@ -334,7 +335,7 @@ def test_a_delayed_cable_adds_twice_the_delay_to_a_round_trip(lab: Lab, echo: Ca
     lab.heal("h2")
     word, seconds = connect(lab, "h1", "h2", 5005, timeout=5)
     assert word == "ok"
-    assert seconds < 0.1
+    assert seconds < 0.2
     assert ssh(lab, "h2", "head -c 3000000 /dev/zero | wc -c").stdout == "3000000\n"
 
 
