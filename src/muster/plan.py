@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,16 +20,13 @@ class Placement:
 
     host: Host
     """With its slots known."""
+    name: str
+    """What stands before each line of its ranks; no two hosts have the same."""
     first_rank: int
     threads: int
     """OMP_NUM_THREADS of each rank; 0 leaves it alone."""
     env: Mapping[str, str]
     """Variables for every rank of this host: GPUs, network interface."""
-
-    @property
-    def name(self) -> str:
-        """The host's name, as it stands before each line of output."""
-        return self.host.name
 
     @property
     def slots(self) -> int:
@@ -82,6 +80,15 @@ class Plan:
         return next(placement for placement in self.placements if rank in placement.ranks)
 
 
+def labels(hosts: Sequence[Host]) -> list[str]:
+    """A name for each host: its own, or with user and port where two logins share it (containers of one machine)."""
+    often = Counter(host.name for host in hosts)
+    return [
+        host.name if often[host.name] == 1 else f"{host.destination}{f':{host.port}' if host.port else ''}"
+        for host in hosts
+    ]
+
+
 def fill_slots(host: Host, *, nproc: int | None, gpus: int) -> Host:
     """Settle how many ranks a host takes: what was written, else --nproc, else its GPUs, else one."""
     slots = host.slots if host.slots is not None else (nproc if nproc is not None else max(gpus, 1))
@@ -128,9 +135,9 @@ def make_plan(
         raise UsageError("there are no hosts to run on", hint="write `-H name:8`, or leave -H out to use this machine")
     placements: list[Placement] = []
     first = 0
-    for host, count in zip(hosts, threads, strict=True):
+    for host, name, count in zip(hosts, labels(hosts), threads, strict=True):
         env = {} if host.gpus is None else gpu_environment(host.gpus, user_env)
-        placements.append(Placement(host=host, first_rank=first, threads=count, env=env))
+        placements.append(Placement(host=host, name=name, first_rank=first, threads=count, env=env))
         first += host.slots or 0
     return Plan(job_id=job_id, placements=tuple(placements), restarts=restarts)
 

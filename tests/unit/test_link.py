@@ -21,7 +21,7 @@ import json, sys, time
 def say(**message): sys.stdout.write(json.dumps(message) + "\\n"); sys.stdout.flush()
 sys.stdout.write({noise!r}); sys.stdout.flush()
 sys.stdout.buffer.write({greeting!r})
-say(t="up", hostname="far")
+say(t="up", hostname="far", time=time.time())
 pings = 0
 for line in sys.stdin:
     order = json.loads(line)

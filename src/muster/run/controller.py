@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 from muster.agent.wire import HEARTBEAT, LAST_GRACE
-from muster.errors import HostError
+from muster.errors import HostError, MusterError
 from muster.hosts import Host
 from muster.job import Job
 from muster.logs.screen import Screen
-from muster.plan import Placement, Plan, rank_environment
+from muster.plan import Placement, Plan, labels, rank_environment
 from muster.run import ready
 from muster.run.attempt import Attempt
 from muster.run.link import AgentLink, all_or_errors
@@ -96,12 +97,15 @@ class Controller:
             loop.add_signal_handler(number, self.on_signal, number)
         # A stopped controller sends no heartbeat and so would lose its job.
         loop.add_signal_handler(signal.SIGTSTP, self.screen.tell, "Ctrl-Z does nothing here: Ctrl-C ends the job")
+        loop.set_exception_handler(self.on_bug)
         self._body = asyncio.ensure_future(self.body())
         ticking = asyncio.ensure_future(self.tick())
         try:
             verdict = await self._body
         except asyncio.CancelledError:
             verdict = None
+            if self.signal is None:
+                raise MusterError("a bug of Muster ended the job; please report the lines above") from None
         finally:
             self.waiting_for = None
             await self.end()
@@ -133,6 +137,13 @@ class Controller:
             previous = verdict
         raise AssertionError("the last attempt returns")
 
+    def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error nobody caught: show it and end the job, for one that goes on half blind would hang."""
+        error = context.get("exception")
+        self.screen.show_block("".join(format_exception(error)) if error else context["message"])
+        if self._body is not None:
+            self._body.cancel()
+
     def on_signal(self, number: signal.Signals) -> None:
         """End the job: in order the first time, at once the second time."""
         if self.signal is None:
@@ -153,7 +164,11 @@ class Controller:
 
     async def connect(self) -> None:
         """Start an agent on every host, side by side."""
-        self.links = [AgentLink(self.transport(host), self.on_event, self.on_text) for host in self.job.hosts]
+        hosts = self.job.hosts
+        self.links = [
+            AgentLink(self.transport(host), self.on_event, self.on_text, name=name)
+            for host, name in zip(hosts, labels(hosts), strict=True)
+        ]
         payload = agent_payload(self.job.id)
         logins = asyncio.Semaphore(LOGINS_AT_ONCE)
         over_ssh = [link.name for link in self.links if link.command.over_ssh]

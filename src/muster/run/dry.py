@@ -26,7 +26,11 @@ def describe(job: Job, commands: Sequence[Command], *, nproc: int | None) -> str
     lines.append(f"{'rank':>4}  {'host':<20}  {'local':>5}  GPU")
     for placement in plan.placements:
         for local, rank in enumerate(placement.ranks):
-            gpu = placement.host.gpus[local] if placement.host.gpus else (local if known_gpus[placement.name] else "-")
+            gpu = (
+                placement.host.gpus[local]
+                if placement.host.gpus
+                else (local if known_gpus[placement.host.name] else "-")
+            )
             lines.append(f"{rank:>4}  {placement.name:<20}  {local:>5}  {gpu}")
     lines += [
         "",

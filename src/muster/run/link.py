@@ -34,9 +34,11 @@ class AgentLink:
         command: Command,
         on_event: Callable[[AgentLink, dict[str, Any]], None],
         on_text: Callable[[AgentLink, str], None],
+        *,
+        name: str | None = None,
     ) -> None:
         self.command = command
-        self.name = command.host.name
+        self.name = name or command.host.name
         self.facts: dict[str, Any] = {}
         """What the agent said of its host; empty until it is up."""
         self.clock_offset = 0.0
@@ -100,6 +102,8 @@ class AgentLink:
             self._on_pong(message)
         elif message["t"] == "up":
             self.facts = message
+            # Good to the time a message takes, until the first ping comes back.
+            self.clock_offset = message["time"] - time.time()
             if not self._up.done():
                 self._up.set_result(None)
         elif message["t"] == "failed":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.agent.machine import gpu_count
-from muster.errors import HostError, MusterError
+from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
 from muster.job import Job
 from muster.logs.screen import Screen
@@ -73,6 +73,11 @@ async def check_code(job: Job, links: Sequence[AgentLink], cwd: str) -> None:
 
 async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> str:
     """Send the working directory to every host, into the job's folder there, and return that folder."""
+    script = usercode.find_script(job)
+    if script is not None and not usercode.is_below(script.path, job.cwd):
+        raise UsageError(
+            f"--sync sends {job.cwd}, and {job.target} is not in it", hint="change to the folder of your project first"
+        )
     data = usercode.archive(job.cwd)
     screen.say(f"sending {job.cwd} ({len(data) / 1e6:.1f} MB) to {names([link.name for link in links])}")
     pieces = [base64.b64encode(data[at : at + _PIECE]).decode() for at in range(0, len(data), _PIECE)]

@@ -50,6 +50,11 @@ def find_script(job: Job) -> Script | None:
     return None
 
 
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path, taken relative to a folder, lies in it."""
+    return Path(folder, path).resolve().is_relative_to(Path(folder).resolve())
+
+
 def uses_dynamo(text: str) -> str:
     """The word in a script that makes torch import torch._dynamo; empty when there is none."""
     match = _USES_DYNAMO.search(text)

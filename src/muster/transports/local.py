@@ -6,12 +6,18 @@ import socket
 import sys
 
 from muster.agent import boot
+from muster.errors import UsageError
 from muster.hosts import Host
 from muster.transports.command import Command
 
 
 def local_command(host: Host, *, python: str | None = None) -> Command:
     """Start the agent with the interpreter Muster runs under, or the one named by --python."""
+    if sys.platform != "linux":
+        raise UsageError(
+            f"ranks run on Linux, and this machine is {sys.platform}",
+            hint="name Linux hosts: `muster run -H box train.py`",
+        )
     return Command(host=host, argv=(python or sys.executable, "-c", boot.COMMAND), over_ssh=False)
 
 
