@@ -137,6 +137,8 @@ def test_the_traceback_stands_below_the_sentence_and_the_last_words_where_there_
         (end(0, -signal.SIGBUS), "crashed in native code (SIGBUS)"),
         (end(0, -signal.SIGTERM), "ended by SIGTERM, which Muster did not send"),
         (end(0, -signal.SIGINT), "ended by SIGINT, which Muster did not send"),
+        # Muster's SIGTERM met it on its way out, after its own exception.
+        (end(0, -signal.SIGTERM, summary="ValueError: x", place="train.py:3"), "ValueError: x (train.py:3)"),
         (end(0, -63), "ended by signal 63, which Muster did not send"),
     ],
 )

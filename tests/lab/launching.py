@@ -1,0 +1,162 @@
+"""Running `muster run` from the outside, as a user does: on this machine, or from inside a lab host."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from muster.lab import Lab
+
+MUSTER = str(Path(sys.executable).with_name("muster"))
+
+# A plain shell, without what a launcher around the tests may have left. No GPU, so that all machines agree.
+PLAIN = {
+    "PATH": os.environ["PATH"],
+    "HOME": os.path.expanduser("~"),
+    "LANG": "C.UTF-8",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+    state: Path
+
+    @property
+    def said(self) -> str:
+        """Both streams, for looking something up and for the message of a failed assertion."""
+        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+    @property
+    def folder(self) -> Path:
+        """The job's folder."""
+        (folder,) = sorted((self.state / "muster" / "jobs").iterdir())[-1:]
+        return folder
+
+    def log(self, rank: int, attempt: int = 0) -> bytes:
+        """What a rank wrote in an attempt."""
+        return (self.folder / f"attempt-{attempt}" / f"rank-{rank}.log").read_bytes()
+
+    def lines(self, rank: int) -> list[str]:
+        """The lines of one rank on stdout, without the label."""
+        return [
+            text for number, text in re.findall(r"^\[\S+ +(\d+)\] (.*)$", self.out, re.MULTILINE) if int(number) == rank
+        ]
+
+
+def run_here(folder: Path, *argv: str, timeout: float = 60, state: Path | None = None, **env: str) -> Done:
+    """`muster run` on this machine, in a folder, with a state folder of its own."""
+    state = state or folder / ".state"
+    done = subprocess.run(
+        [MUSTER, "run", *argv],
+        cwd=folder,
+        env={**PLAIN, "XDG_STATE_HOME": str(state), **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=timeout,
+    )
+    return Done(
+        code=done.returncode,
+        out=done.stdout.decode("utf-8", "surrogateescape"),
+        err=done.stderr.decode("utf-8", "surrogateescape"),
+        state=state,
+    )
+
+
+class HostJob:
+    """A `muster run` inside a lab host, so that a cut cable really cuts the controller off."""
+
+    def __init__(self, lab: Lab, host: str, folder: Path, *argv: str, **env: str) -> None:
+        self.lab = lab
+        self.host = host
+        self.state = folder / f"state-{time.monotonic_ns()}"
+        self._out = folder / f"{self.state.name}.out"
+        self._err = folder / f"{self.state.name}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            variables = {**PLAIN, "XDG_STATE_HOME": str(self.state), **env}
+            self.process = lab.popen(
+                host,
+                ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), MUSTER, "run", *argv],
+                cwd=str(folder),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    @property
+    def out(self) -> str:
+        """Its stdout so far."""
+        return self._out.read_text(errors="surrogateescape")
+
+    @property
+    def err(self) -> str:
+        """Its stderr so far."""
+        return self._err.read_text(errors="surrogateescape")
+
+    def wait(self, timeout: float = 60) -> Done:
+        """Wait for its end."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise AssertionError(f"still running after {timeout} s\n{self.out}\n{self.err}") from None
+        return Done(code=code, out=self.out, err=self.err, state=self.state)
+
+    def end(self) -> None:
+        """End it if it still runs: in order, then by force."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+
+
+def run_in(lab: Lab, host: str, folder: Path, *argv: str, timeout: float = 60, **env: str) -> Done:
+    """`muster run` inside a lab host, to its end."""
+    return HostJob(lab, host, folder, *argv, **env).wait(timeout)
+
+
+def wait_until(what: str, check: Callable[[], Any], limit: float, said: Callable[[], str] = str) -> Any:
+    """Wait until `check` returns something true, and return it; an AssertionError says what did not come."""
+    deadline = time.monotonic() + limit
+    while True:
+        found = check()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {limit} s for {what}\n{said()}")
+        time.sleep(0.05)
+
+
+def alive(lab: Lab, hosts: Iterable[str], marks: Sequence[str] = ()) -> dict[str, list[str]]:
+    """What lives on each host; with `marks`, only what has one of them in its environment."""
+    found: dict[str, list[str]] = {}
+    for host in hosts:
+        commands = [command for pid, command in lab.processes(host) if not marks or has_mark(pid, marks)]
+        if commands:
+            found[host] = commands
+    return found
+
+
+def has_mark(pid: int, marks: Sequence[str]) -> bool:
+    """Whether a process was started with one of these strings in its environment."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return any(mark.encode() in data for mark in marks)

@@ -1,0 +1,500 @@
+"""A script under `muster run` behaves as under plain python: the same probes run under both and must agree."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import MUSTER, PLAIN, Done, run_here
+
+pytestmark = pytest.mark.timeout(120)
+
+HOST = socket.gethostname().partition(".")[0]
+
+WAYS = ["zygote", "no-zygote"]
+
+PROBE = '''
+"""The docstring of the script."""
+names_at_start = sorted(globals())
+import atexit, inspect, json, os, pickle, signal, sys, threading, time
+import sibling
+
+class Thing:
+    def __init__(self, value): self.value = value
+    def __eq__(self, other): return type(other) is Thing and other.value == self.value
+
+def function(): return 1
+
+def main():
+    facts = dict(
+        name=__name__, file=__file__, spec=repr(getattr(__spec__, "name", __spec__)), package=__package__, doc=__doc__,
+        cached=__cached__, loader=type(__loader__).__name__, builtins=type(__builtins__).__name__,
+        names_at_start=names_at_start, argv=sys.argv, path0=sys.path[0], cwd=os.getcwd(), pwd=os.environ["PWD"],
+        sibling=sibling.__file__, sibling_value=sibling.VALUE, source=inspect.getsource(function),
+        pickled=pickle.loads(pickle.dumps(Thing(3))) == Thing(3), pickled_as=Thing.__module__,
+        main_is_me=sys.modules["__main__"].__dict__ is globals(),
+        stdin=sys.stdin.read(), stdin_fd=os.read(0, 1).decode(),
+        encodings=[
+            [s.encoding, s.errors, s.newlines, s.fileno(), s.name, s.mode] for s in (sys.stdin, sys.stdout, sys.stderr)
+        ],
+        originals=[sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__],
+        int_handler=signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        handlers={n.name: str(signal.getsignal(n)) for n in signal.Signals if n not in (signal.SIGINT,)},
+        mask=[int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())], wakeup=signal.set_wakeup_fd(-1),
+        threads=[t.name for t in threading.enumerate()], thread_count=len(os.listdir("/proc/self/task")),
+        umask=os.umask(0o022), executable=os.path.dirname(sys.executable), prefix=sys.prefix,
+        hooks=[sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, sys.gettrace() is None],
+        flags=str(sys.flags), path_rest=[p for p in sys.path[1:] if "site-packages" in p or "lib/python" in p],
+        children=open(f"/proc/self/task/{os.getpid()}/children").read(),
+        limit=sys.getrecursionlimit(), dont_write=sys.dont_write_bytecode, interactive=hasattr(sys, "ps1"),
+        hash_of_a=hash("a") if os.environ.get("PYTHONHASHSEED") else None,
+    )
+    print("FACTS " + json.dumps(facts, sort_keys=True))
+
+def late():
+    time.sleep(0.3)
+    print("thread is done")
+
+if __name__ == "__main__":
+    main()
+    atexit.register(print, "registered first, runs last")
+    atexit.register(print, "registered last, runs first")
+    thread = threading.Thread(target=late)
+    thread.start()
+    sys.stdout.write("no newline at the end, not flushed")
+    sys.stdout.write("\\n")
+    sys.stdout.write("end")
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "scripts").mkdir()
+    (folder / "scripts" / "probe.py").write_text(PROBE)
+    (folder / "scripts" / "sibling.py").write_text("VALUE = 'from the script folder'\n")
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "__init__.py").write_text("")
+    (folder / "pkg" / "sibling.py").write_text("VALUE = 'from the package'\n")
+    (folder / "pkg" / "mod.py").write_text(PROBE.replace("import sibling\n", "from . import sibling\n"))
+    return folder
+
+
+def python(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *argv],
+        cwd=folder,
+        env={**PLAIN, "PWD": str(folder), **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=60,
+    )
+
+
+def under(way: str) -> list[str]:
+    return ["--no-zygote"] if way == "no-zygote" else []
+
+
+def facts(text: str) -> tuple[dict[str, Any], str]:
+    """The facts the probe printed, and what it printed after them."""
+    line, _, rest = text.partition("FACTS ")[2].partition("\n")
+    return json.loads(line), rest
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("target", [["scripts/probe.py"], ["-m", "pkg.mod"]], ids=["script", "module"])
+def test_a_script_finds_the_world_as_plain_python_would_show_it(folder: Path, way: str, target: list[str]) -> None:
+    arguments = ["--flag", "two words", "", "-m", "--nproc", "ü"]
+    env = ["--env", "PYTHONHASHSEED=7", "--env", "OMP_NUM_THREADS=1"]
+    plain = python(folder, *target, *arguments, PYTHONHASHSEED="7", OMP_NUM_THREADS="1")
+    assert plain.returncode == 0, plain.stderr
+    done = run_here(folder, "--nproc", "1", *env, *under(way), *target, *arguments)
+    assert done.code == 0, done.said
+    expected, expected_rest = facts(plain.stdout)
+    seen, rest = facts(done.log(0).decode())
+    assert {name: seen[name] for name in expected} == expected
+    assert rest == expected_rest
+    assert rest == (
+        "no newline at the end, not flushed\nendthread is done\n"
+        "registered last, runs first\nregistered first, runs last\n"
+    )
+
+
+ENDINGS = """
+import os, signal, sys
+def inner(): {}["missing"]
+def chained():
+    try: inner()
+    except KeyError as error: raise RuntimeError("two\\nlines, ü") from error
+class Own(Exception): pass
+def recurse(): recurse()
+mode = sys.argv[1] if sys.argv[1] != "by-attempt" else sys.argv[2 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])]
+print("before", mode)
+if mode == "7": sys.exit(7)
+if mode == "true": sys.exit(True)
+if mode == "minus1": sys.exit(-1)
+if mode == "text": sys.exit("no data here, ü")
+if mode == "list": sys.exit([1, 2])
+if mode == "exception": chained()
+if mode == "own": raise Own
+if mode == "group": raise ExceptionGroup("several", [ValueError(1), TypeError(2)])
+if mode == "syntax": compile("a b", "given.py", "exec")
+if mode == "recursion": recurse()
+if mode == "interrupt": raise KeyboardInterrupt
+if mode == "sigint": os.kill(os.getpid(), signal.SIGINT); signal.pause()
+if mode == "sigterm": os.kill(os.getpid(), signal.SIGTERM); signal.pause()
+if mode == "sigkill": os.kill(os.getpid(), signal.SIGKILL)
+if mode == "sigpipe": signal.signal(signal.SIGPIPE, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGPIPE)
+if mode == "none": sys.exit()
+if mode == "256": sys.exit(256)
+"""
+COUNT = re.compile(r"(?<=Previous line repeated )\d+")
+"""How deep a recursion goes is a dozen frames less in a rank."""
+
+# The last one ends well, so that the run ends there.
+MODES = ["7", "true", "minus1", "text", "list", "exception", "own", "group", "syntax", "recursion"]
+MODES += ["interrupt", "sigint", "sigterm", "sigkill", "sigpipe", "256"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_end_is_the_same_as_under_plain_python(folder: Path, way: str) -> None:
+    # One run, each attempt on the warm zygote ending in another way: output and exit code are compared one by one.
+    script = folder / "endings.py"
+    script.write_text(ENDINGS)
+    modes = MODES if sys.version_info >= (3, 11) else [mode for mode in MODES if mode != "group"]
+    done = run_here(folder, "--nproc", "1", "--restarts", "40", *under(way), script.name, "by-attempt", *modes)
+    told = re.split(r"^muster: restart \d+ of 40$", done.err, flags=re.MULTILINE)
+    wrong: dict[str, Any] = {}
+    for number, mode in enumerate(modes):
+        # Unbuffered, because a rank's lines are let out as they come, while python holds them back from a pipe.
+        plain = python(folder, script.name, mode, PYTHONUNBUFFERED="1")
+        expected, log = (COUNT.sub("N", text) for text in (plain.stdout + plain.stderr, done.log(0, number).decode()))
+        if log != expected:
+            wrong[f"{mode}: output"] = (expected, log)
+        status = plain.returncode
+        words = (
+            f"({signal.Signals(-status).name})|{signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        )
+        if status and not re.search(words, told[number]) and not (status == 1 and "failed first" in told[number]):
+            wrong[f"{mode}: status {status}"] = told[number]
+    assert not wrong, json.dumps(wrong, indent=1)
+    assert done.code == 0, done.said
+
+
+@pytest.mark.parametrize(
+    ("mode", "code"),
+    [("7", 7), ("text", 1), ("exception", 1), ("minus1", 255), ("256", 0), ("sigkill", 137), ("sigint", 130)],
+)
+def test_the_exit_code_of_muster_is_the_scripts_as_a_shell_shows_it(folder: Path, mode: str, code: int) -> None:
+    (folder / "endings.py").write_text(ENDINGS)
+    assert run_here(folder, "--nproc", "1", "--no-zygote", "endings.py", mode).code == code
+
+
+@pytest.mark.parametrize(
+    ("source", "what"), [("a b\n", "SyntaxError"), ("import does_not_exist\n", "ModuleNotFoundError")]
+)
+def test_a_script_that_does_not_even_begin_shows_pythons_own_words(tmp_path: Path, source: str, what: str) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    plain = python(tmp_path, "broken.py")
+    done = run_here(tmp_path, "--nproc", "1", "--no-zygote", "broken.py")
+    assert done.log(0).decode() == plain.stderr
+    assert done.code == 1
+    assert what in done.err
+    assert "muster/agent" not in done.err
+    assert "<muster>" not in done.err
+
+
+WORKERS = """
+import json, multiprocessing as mp, os, pickle, random, sys, tempfile
+
+class Item:
+    def __init__(self, n): self.n = n
+
+def double(item): return Item(item.n * 2)
+def put(queue, item): queue.put(double(item))
+
+class Squares:
+    def __len__(self): return 6
+    def __getitem__(self, index): return index * index
+
+def main():
+    import numpy, torch
+    from torch.utils.data import DataLoader
+    facts = {}
+    facts["seed"] = torch.initial_seed()
+    facts["torch_random"] = torch.rand(1).item()
+    facts["numpy_random"] = float(numpy.random.rand())
+    facts["random"] = random.random()
+    facts["tempname"] = next(tempfile._get_candidate_names())
+    facts["threads"] = torch.get_num_threads()
+    facts["omp"] = os.environ["OMP_NUM_THREADS"]
+    facts["openblas"] = os.environ.get("OPENBLAS_NUM_THREADS")
+    facts["devices"] = os.environ["CUDA_VISIBLE_DEVICES"]
+    facts["cuda_initialised"] = torch.cuda.is_initialized()
+    facts["matmul"] = (torch.ones(300, 300) @ torch.ones(300, 300)).sum().item()
+    for method in ("fork", "spawn", "forkserver"):
+        context = mp.get_context(method)
+        with context.Pool(1) as pool:
+            facts[f"pool {method}"] = [item.n for item in pool.map_async(double, [Item(1), Item(2)]).get(30)]
+        queue = context.Queue()
+        process = context.Process(target=put, args=(queue, Item(21)))
+        process.start()
+        facts[f"process {method}"] = queue.get(timeout=60).n
+        process.join(30)
+        facts[f"exit {method}"] = process.exitcode
+    for method in ("fork", "spawn"):
+        loader = DataLoader(Squares(), batch_size=3, num_workers=1, multiprocessing_context=method)
+        facts[f"loader {method}"] = [batch.tolist() for batch in loader]
+    facts["ps"] = open("/proc/self/cmdline").read().split("\\0")
+    print("FACTS " + json.dumps(facts))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(180)
+def test_workers_seeds_and_threads_in_forked_ranks(folder: Path) -> None:
+    (folder / "workers.py").write_text(WORKERS)
+    done = run_here(folder, "--nproc", "2", "--env", "OMP_NUM_THREADS=2", "workers.py", "--lr", "0.1", timeout=150)
+    assert done.code == 0, done.said
+    first, second = (facts(done.log(rank).decode())[0] for rank in (0, 1))
+    for method in ("fork", "spawn", "forkserver"):
+        assert first[f"pool {method}"] == [2, 4]
+        assert first[f"process {method}"] == 42
+        assert first[f"exit {method}"] == 0
+    assert first["loader fork"] == first["loader spawn"] == [[0, 1, 4], [9, 16, 25]]
+    # A fresh interpreter has random state of its own, and so must a rank.
+    for name in ("seed", "torch_random", "numpy_random", "random", "tempname"):
+        assert first[name] != second[name], name
+    assert first["threads"] == second["threads"] == 2
+    assert first["omp"] == "2"
+    assert first["openblas"] is None
+    assert first["devices"] == ""
+    assert first["cuda_initialised"] is False
+    assert first["matmul"] == 300.0**3
+    # `ps` shows the script, not the zygote it came from.
+    assert [os.path.basename(first["ps"][0])[:6], *first["ps"][1:4]] == ["python", "workers.py", "--lr", "0.1"]
+
+
+@pytest.mark.torch
+def test_cpus_are_shared_out_among_ranks_where_the_user_says_nothing(folder: Path) -> None:
+    (folder / "threads.py").write_text(
+        "import os, torch; print(os.environ['OMP_NUM_THREADS'], torch.get_num_threads(), torch.rand(2).sum() > 0)"
+    )
+    done = run_here(folder, "--nproc", "2", "threads.py")
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert done.lines(0) == done.lines(1) == [f"{share} {share} tensor(True)"], done.said
+
+
+@pytest.mark.torch
+def test_thread_settings_of_the_user_reach_forked_ranks(folder: Path) -> None:
+    (folder / "threads.py").write_text(
+        "import os, torch\n"
+        "print(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'], torch.get_num_threads())"
+    )
+    done = run_here(folder, "--nproc", "1", "threads.py", OMP_NUM_THREADS="3", OPENBLAS_NUM_THREADS="2")
+    plain = python(folder, "threads.py", OMP_NUM_THREADS="3", OPENBLAS_NUM_THREADS="2")
+    assert done.log(0).decode() == plain.stdout, done.said
+
+
+def test_variables_read_at_interpreter_start_have_their_effect(folder: Path) -> None:
+    (folder / "start.py").write_text(
+        "import os, sys; print(hash('x'), sys.flags.dev_mode, sys.flags.utf8_mode, os.environ['EMPTY'] == '')"
+    )
+    options = ["--env", "PYTHONHASHSEED=3", "--env", "PYTHONDEVMODE=1", "--env", "PYTHONUTF8=1", "--env", "EMPTY="]
+    done = run_here(folder, "--nproc", "1", "--no-zygote", *options, "start.py")
+    plain = python(folder, "start.py", PYTHONHASHSEED="3", PYTHONDEVMODE="1", PYTHONUTF8="1", EMPTY="")
+    assert done.log(0).decode() == plain.stdout
+
+
+def test_env_wins_over_what_muster_itself_would_set(folder: Path) -> None:
+    (folder / "wins.py").write_text(
+        "import os; print(*(os.environ[n] for n in ('OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES', 'GLOO_SOCKET_IFNAME')))"
+    )
+    options = ["--env", "OMP_NUM_THREADS=7", "--env", "CUDA_VISIBLE_DEVICES=", "--env", "GLOO_SOCKET_IFNAME=mine0"]
+    done = run_here(folder, "--nproc", "1", "--no-zygote", "--interface", "lo", *options, "wins.py")
+    assert done.lines(0) == ["7  mine0"], done.said
+
+
+def test_the_whole_environment_of_this_machine_reaches_local_ranks(folder: Path) -> None:
+    (folder / "env.py").write_text("import os; print(os.environ['OF_MY_SHELL'], os.environ['MUSTER_JOB'] != '')")
+    assert run_here(folder, "--nproc", "1", "--no-zygote", "env.py", OF_MY_SHELL="yes").lines(0) == ["yes True"]
+
+
+# --- output ---------------------------------------------------------------------------------------------------
+
+
+def test_five_megabytes_arrive_whole_in_the_log_and_on_the_screen(folder: Path) -> None:
+    (folder / "much.py").write_text("import sys\nfor n in range(50000): print(f'{n:06d}', 'x' * 93)\n")
+    done = run_here(folder, "--nproc", "1", "--no-zygote", "much.py")
+    expected = "".join(f"{n:06d} {'x' * 93}\n" for n in range(50000))
+    assert done.log(0).decode() == expected
+    assert "".join(line + "\n" for line in done.lines(0)) == expected
+
+
+def test_a_last_burst_right_before_the_end_is_not_lost(folder: Path) -> None:
+    (folder / "burst.py").write_text("import os\nos.write(1, b'y' * 60000 + b'\\nlast')\nos._exit(0)\n")
+    for _ in range(3):
+        done = run_here(folder, "--nproc", "1", "--no-zygote", "burst.py")
+        assert done.log(0) == b"y" * 60000 + b"\nlast"
+        assert done.lines(0)[-1] == "last"
+
+
+def test_utf8_cut_in_pieces_is_put_together_and_other_bytes_arrive_unchanged(folder: Path) -> None:
+    (folder / "bytes.py").write_text(
+        "import os, time\n"
+        "for piece in (b'\\xe2', b'\\x82', b'\\xac and ', b'\\xf0\\x9f', b'\\x98\\x80\\n',"
+        " b'bad \\xff\\xfe\\xc3(\\n\\xe2\\x82'):\n"
+        "    os.write(1, piece); time.sleep(0.05)\n"
+    )
+    done = run_here(folder, "--nproc", "1", "--no-zygote", "bytes.py")
+    assert done.log(0) == b"\xe2\x82\xac and \xf0\x9f\x98\x80\nbad \xff\xfe\xc3(\n\xe2\x82"
+    assert done.lines(0) == ["€ and 😀", "bad \udcff\udcfe\udcc3(", "\udce2\udc82"]
+
+
+def test_stdout_and_stderr_of_a_rank_stay_apart(folder: Path) -> None:
+    (folder / "streams.py").write_text("import sys\nprint('to out')\nprint('to err', file=sys.stderr)\n")
+    done = run_here(folder, "--nproc", "1", "--no-zygote", "streams.py")
+    assert done.out == f"[{HOST} 0] to out\n"
+    assert f"[{HOST} 0] to err\n" in done.err
+    assert "to out" not in done.err
+
+
+def test_a_progress_bar_keeps_its_returns_in_the_log_and_gives_lines_on_a_pipe(folder: Path) -> None:
+    (folder / "bar.py").write_text(
+        "import sys, time\nfor n in (10, 20, 30): sys.stderr.write(f'\\r{n}%'); sys.stderr.flush(); time.sleep(0.05)\n"
+        "sys.stderr.write('\\n')\n"
+    )
+    done = run_here(folder, "--nproc", "1", "--no-zygote", "bar.py")
+    assert done.log(0) == b"\r10%\r20%\r30%\n"
+    assert re.findall(rf"^\[{HOST} 0\] (\d+%)$", done.err, re.MULTILINE) == ["10%", "20%", "30%"]
+
+
+def test_output_is_seen_while_the_script_still_runs(folder: Path) -> None:
+    (folder / "slow.py").write_text("import time\nprint('early')\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [MUSTER, "run", "--nproc", "1", "--no-zygote", "slow.py"],
+        cwd=folder,
+        env={**PLAIN, "XDG_STATE_HOME": str(folder / ".state")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == f"[{HOST} 0] early\n"
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def test_only_some_ranks_are_shown_but_all_are_logged(folder: Path) -> None:
+    (folder / "who.py").write_text("import os; print('I am', os.environ['RANK'])")
+    done = run_here(folder, "--nproc", "3", "--no-zygote", "--only-rank", "0,2", "who.py")
+    assert sorted(done.out.splitlines()) == [f"[{HOST} 0] I am 0", f"[{HOST} 2] I am 2"]
+    assert done.log(1) == b"I am 1\n"
+
+
+def test_quiet_says_nothing_of_its_own_when_all_goes_well(folder: Path) -> None:
+    (folder / "who.py").write_text("import os; print('I am', os.environ['RANK'])")
+    done = run_here(folder, "--quiet", "--nproc", "1", "--no-zygote", "who.py")
+    assert (done.out, done.err) == (f"[{HOST} 0] I am 0\n", "")
+
+
+def test_quiet_still_tells_of_a_failure(folder: Path) -> None:
+    (folder / "fails.py").write_text("raise ValueError('bad')")
+    done = run_here(folder, "--quiet", "--nproc", "1", "--no-zygote", "fails.py")
+    assert done.code == 1
+    assert "failed first" in done.err
+
+
+def test_the_summary_tells_where_the_time_went(folder: Path) -> None:
+    (folder / "who.py").write_text("print('x')")
+    done = run_here(folder, "--nproc", "1", "--no-zygote", "who.py")
+    last = done.err.splitlines()[-1]
+    assert re.search(r"connected \d+\.\d s", last), done.said
+    assert re.search(r"exit code 0", last), done.said
+
+
+def test_logs_and_plan_are_readable_by_the_user_alone(folder: Path) -> None:
+    (folder / "who.py").write_text("print('x')")
+    done = run_here(folder, "--nproc", "1", "--no-zygote", "who.py")
+    for path in [done.folder.parents[1], done.folder]:
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert json.loads((done.folder / "plan.json").read_text())["world_size"] == 1
+
+
+def on_terminal(folder: Path, *argv: str, **env: str) -> str:
+    """What a terminal gets, with `script` as the terminal."""
+    command = " ".join([MUSTER, "run", *argv])
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"],
+        cwd=folder,
+        env={**PLAIN, "TERM": "xterm", "XDG_STATE_HOME": str(folder / ".state"), **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+    )
+    return done.stdout.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_and_a_progress_bar_that_renews_itself(folder: Path) -> None:
+    (folder / "bar.py").write_text(
+        "import sys, time\nfor n in (10, 20, 30): sys.stderr.write(f'\\r{n}%'); sys.stderr.flush(); time.sleep(0.05)\n"
+        "sys.stderr.write('\\n'); print('after')\n"
+    )
+    text = on_terminal(folder, "--nproc 2", "--no-zygote", "bar.py")
+    colours = set(re.findall(rf"(\x1b\[\d+m)\[{HOST} \d\]\x1b\[0m", text))
+    assert len(colours) == 2, repr(text)
+    assert "10%\r\x1b[K" in text, repr(text)
+    plain = on_terminal(folder, "--nproc 2", "--no-zygote", "bar.py", NO_COLOR="1")
+    assert "\x1b[" not in plain.replace("\r\x1b[K", ""), repr(plain)
+    assert f"[{HOST} 0] after\n" in plain
+
+
+@pytest.mark.torch
+def test_a_terminal_shows_live_what_is_waited_for_and_wipes_it(folder: Path) -> None:
+    (folder / "who.py").write_text("print('done now')")
+    text = on_terminal(folder, "--nproc 1", "who.py", NO_COLOR="1")
+    assert re.search(r"muster: importing torch[^\n]*\(\d+ s\)\r\x1b\[K", text), repr(text)
+    visible = [line.rpartition("\x1b[K")[2] for line in text.split("\n")]
+    assert not [line for line in visible if "importing" in line], repr(text)
+
+
+def test_a_reader_that_leaves_ends_the_job_quietly(folder: Path) -> None:
+    (folder / "endless.py").write_text("import time\nwhile True: print('line'); time.sleep(0.01)\n")
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {MUSTER} run --nproc 1 --no-zygote --grace 1 endless.py | head -3"],
+        cwd=folder,
+        env={**PLAIN, "XDG_STATE_HOME": str(folder / ".state")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout == f"[{HOST} 0] line\n" * 3
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_zygote_that_cannot_import_says_what_and_how_to_go_on(folder: Path) -> None:
+    (folder / "who.py").write_text("print('x')")
+    (folder / "broken_module.py").write_text("raise ImportError('libfoo.so.3 is missing')")
+    done: Done = run_here(folder, "--nproc", "1", "--preload", "broken_module", "who.py")
+    assert done.code == 125
+    assert "broken_module" in done.err
+    assert "libfoo.so.3 is missing" in done.err
+    assert "--no-zygote" in done.err
