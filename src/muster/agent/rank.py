@@ -37,7 +37,7 @@ def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     os.environ.update(config["env"])
     _set_title([sys.executable, *_command(config)])
     torch_adapter.reseed()
-    torch_adapter.set_threads(int(os.environ.get("OMP_NUM_THREADS", "1").split(",")[0]))
+    torch_adapter.set_threads(os.environ)
     _quick_exit(_run(config, Reporter(fds[2])))
 
 
@@ -75,6 +75,8 @@ def _run_target(config: dict[str, Any]) -> None:
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
     sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, taken when the zygote imported it
+        sys.modules["__mp_main__"] = main
     if config["module"]:
         import runpy
 
@@ -155,6 +157,7 @@ def _text(fd: int, mode: str, like: TextIO) -> TextIO:
     )
     if mode == "w" and os.environ.get("PYTHONUNBUFFERED"):
         stream.reconfigure(write_through=True)  # type: ignore[attr-defined]
+    stream.buffer.raw.name = like.name  # type: ignore[attr-defined]
     return stream  # type: ignore[return-value]
 
 

@@ -59,11 +59,17 @@ class Spawner:
 
     def start_zygote(self, config: dict[str, Any], env: dict[str, str]) -> None:
         """Exec a fresh interpreter that imports what `config` names: all it reads at start comes from `env`."""
-        config = {**config, "socket": self._theirs.fileno(), "agent": os.getpid()}
+        # One thread while importing: an OpenMP pool that is alive when ranks are forked hangs them.
+        while_importing = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        config = {
+            **config,
+            "socket": self._theirs.fileno(),
+            "agent": os.getpid(),
+            "restore": {name: env.get(name) for name in while_importing},
+        }
         code = processes.file_with(boot.payload(boot.own_parcel(), "spawner", config))
         argv = [sys.executable, "-c", boot.COMMAND, "muster zygote" + " " * 200]  # room for a rank's title
-        # One thread while importing: an OpenMP pool that is alive when ranks are forked hangs them.
-        zygote_env = {**env, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        zygote_env = {**env, **while_importing}
         self.pid = processes.start(
             argv, zygote_env, cwd=config["cwd"], stdin=code, stderr=2, keep=[self._theirs.fileno()]
         )

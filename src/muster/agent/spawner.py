@@ -63,7 +63,8 @@ def main(config: dict[str, Any]) -> int:
         return 1
     sys.stdout.flush()
     sys.stderr.flush()
-    serve(sock, dict(os.environ), fork=not unsafe)
+    env = {**os.environ, **config["restore"]}
+    serve(sock, {name: value for name, value in env.items() if value is not None}, fork=not unsafe)
     return 0
 
 

@@ -7,7 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import ModuleType
     from typing import Any
 
@@ -100,13 +100,21 @@ def reseed() -> None:
         numpy_random.seed(None)
 
 
-def set_threads(count: int) -> None:
-    """Say OMP_NUM_THREADS again to the libraries that read it when they were loaded."""
+def set_threads(env: Mapping[str, str]) -> None:
+    """Say again to torch and OpenBLAS how many threads to use: they read it when the zygote loaded them."""
     torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(count)
-    if "numpy" in sys.modules:
-        _set_openblas_threads(count)
+    omp = _number(env.get("OMP_NUM_THREADS"))
+    if torch is not None and omp:
+        torch.set_num_threads(omp)
+    blas = _number(env.get("OPENBLAS_NUM_THREADS")) or omp
+    if "numpy" in sys.modules and blas:
+        _set_openblas_threads(blas)
+
+
+def _number(text: str | None) -> int:
+    """The first number of `4` or `4,2` (nested levels); 0 where there is none, as libgomp does with nonsense."""
+    first = (text or "").split(",")[0].strip()
+    return int(first) if first.isdigit() else 0
 
 
 def _set_openblas_threads(count: int) -> None:

@@ -215,7 +215,7 @@ class Controller:
         if number == 0:
             self.screen.say(
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
-                f"meeting at {plan.master_addr}:{plan.master_port}; logs in {self.folder}"
+                f"meeting at {plan.master_addr}:{plan.master_port}; logs in {_tilde(self.folder)}"
             )
         try:
             await all_or_errors(
@@ -342,8 +342,16 @@ class Controller:
         self.tell_failure(verdict)
         self.screen.tell(
             f"failed after {self.timeline.now():.1f} s ({self.timeline}), exit code {verdict.exit_code}; "
-            f"logs in {self.folder}"
+            f"logs in {_tilde(self.folder)}"
         )
+
+
+def _tilde(path: Path) -> str:
+    """A path as a person would write it."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except ValueError:
+        return str(path)
 
 
 def run_job(make: Callable[[], Controller]) -> int:
