@@ -57,6 +57,6 @@ class ManyHosts(Experiment):
     def _once(self, argv: list[str | Path], said: int) -> float:
         with InHost(self.lab, self.lab.names[0], argv, self.folder) as command:
             seconds, code = command.finish(LIMIT)
-            if code != 0 or command.words.count(b"ran\n") != said:
+            if code != 0 or command.words.count(b"this process ran") != said:
                 raise command.failed(f"ended with code {code}, and not all {said} processes spoke")
         return seconds

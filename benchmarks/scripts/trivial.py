@@ -1,1 +1,1 @@
-print("ran")
+print("this process ran")

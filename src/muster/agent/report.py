@@ -79,12 +79,14 @@ class Reporter:
 
 
 def place_of(traceback: TracebackType | None) -> str:
-    """`file.py:12` of the innermost frame that belongs to the user rather than to an installed package."""
+    """`file.py:12` of the innermost frame that is the user's, not a package's or the standard library's."""
     from traceback import extract_tb
 
     frames = extract_tb(traceback)
     if not frames:
         return ""
-    own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<")]
+    library = os.path.dirname(os.__file__) + os.sep
+    foreign = ("<", library)
+    own = [f for f in frames if not f.filename.startswith(foreign) and "site-packages" not in f.filename]
     frame = (own or frames)[-1]
     return f"{os.path.basename(frame.filename)}:{frame.lineno}"

@@ -121,7 +121,7 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float, 
 
 def describe(end: RankEnd) -> str:
     """What happened to a rank, in plain words."""
-    if end.summary and end.status > 0:
+    if end.summary:
         text = end.summary if len(end.summary) <= 200 else end.summary[:199] + "…"
         return text + (f" ({end.place})" if end.place else "")
     if end.status < 0:
