@@ -32,6 +32,8 @@ class Job:
     python: str | None = None
     preload: tuple[str, ...] = ("torch",)
     """What the zygote imports; empty means no zygote."""
+    preload_reason: str = ""
+    """Why it imports something nobody asked for."""
     grace: float = 5.0
     restarts: int = 0
     master_addr: str | None = None
@@ -45,9 +47,9 @@ class Job:
         words = (*(("-m",) if self.module else ()), self.target, *self.args)
         return " ".join(words)
 
-    def with_preload(self, modules: tuple[str, ...]) -> Job:
+    def with_preload(self, modules: tuple[str, ...], reason: str = "") -> Job:
         """The same job with other modules for the zygote; none means no zygote."""
-        return replace(self, preload=modules)
+        return replace(self, preload=modules, preload_reason=reason)
 
 
 def new_job_id(target: str) -> str:

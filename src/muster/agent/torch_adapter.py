@@ -22,9 +22,8 @@ def collectives_done() -> dict[str, int]:
 
     Empty when no group has done any, or when this torch has no recorder.
     """
-    try:
-        import torch._C._distributed_c10d as c10d
-    except ImportError:
+    c10d = sys.modules.get("torch._C._distributed_c10d")  # a script that has not imported it has done none
+    if c10d is None:
         return {}
     found: dict[str, int] = {}
     for name in _RECORDERS:

@@ -179,9 +179,11 @@ def make_job(options: argparse.Namespace, hosts: tuple[Host, ...]) -> Job:
             raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
         return job.with_preload(())
     preload = ["torch", "torch.distributed", *options.preload]
-    if script is not None and uses_dynamo(script.text) and "torch._dynamo" not in preload:
-        preload.append("torch._dynamo")
-    return job.with_preload(tuple(preload))
+    word = uses_dynamo(script.text) if script is not None else ""
+    if not word or "torch._dynamo" in preload:
+        return job.with_preload(tuple(preload))
+    reason = f"torch._dynamo is imported beforehand, because {options.script} mentions {word}"
+    return job.with_preload((*preload, "torch._dynamo"), reason)
 
 
 def run(job: Job, transport: Callable[[Host], Command], options: argparse.Namespace, begin: float) -> int:

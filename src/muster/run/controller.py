@@ -187,6 +187,8 @@ class Controller:
         """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
         job, links, screen = self.job, self.links, self.screen
         self.waiting_for = lambda: f"importing {', '.join(job.preload) or 'nothing'} on {count(len(links), 'host')}"
+        if job.preload_reason:
+            screen.say(job.preload_reason)
         plan = ready.plan_for(job, links, nproc=self.nproc, screen=screen)
         if job.preload:
             ready.check_torch(links)

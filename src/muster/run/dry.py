@@ -44,7 +44,8 @@ def describe(job: Job, commands: Sequence[Command], *, nproc: int | None) -> str
         if placement.env:
             lines += [f"on {placement.name}"] + [f"  {name}={value}" for name, value in placement.env.items()]
     lines += ["", f"in {job.cwd}: python {job.command}"]
-    lines += [f"preloaded on each host: {', '.join(job.preload)}" if job.preload else "no zygote"]
+    lines += [f"imported once on each host: {', '.join(job.preload)}" if job.preload else "no zygote"]
+    lines += [job.preload_reason] if job.preload_reason else []
     lines += ["", "started here, one for each host"]
     lines += [f"  {command}" for command in commands]
     return "\n".join(lines) + "\n"
