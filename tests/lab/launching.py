@@ -86,11 +86,11 @@ class HostJob:
         self._out = folder / f"{self.state.name}.out"
         self._err = folder / f"{self.state.name}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            variables = {**PLAIN, "XDG_STATE_HOME": str(self.state), **env}
             self.process = lab.popen(
                 host,
-                ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), MUSTER, "run", *argv],
+                [MUSTER, "run", *argv],
                 cwd=str(folder),
+                env={**PLAIN, "XDG_STATE_HOME": str(self.state), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
