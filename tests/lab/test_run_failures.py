@@ -1,0 +1,353 @@
+"""When ranks fail: who was first and why, the script's exit code, every rank gone in time, and restarts."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launching import HostJob, alive, run_here, run_in, wait_until
+
+from muster.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+
+# Rank 1 fails in the way of the argument, the others wait for it as in a collective.
+FAIL = """
+import os, signal, sys, time
+mode, rank = sys.argv[1], int(os.environ["RANK"])
+
+def boom(): raise ValueError("bad sample in shard 7")
+
+if rank != 1:
+    time.sleep(60)
+time.sleep(0.3)
+if mode == "raise": boom()
+if mode == "exit3": sys.exit(3)
+if mode == "text": sys.exit("no data here")
+if mode == "kill": os.kill(os.getpid(), signal.SIGKILL)
+if mode == "term": os.kill(os.getpid(), signal.SIGTERM)
+if mode == "segv": import ctypes; ctypes.string_at(0)
+if mode == "abort": os.abort()
+if mode == "exit9": os._exit(9)
+"""
+
+# The same with gloo, whose survivors raise exceptions of their own.
+COLLECTIVE = """
+import os, signal, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+if dist.get_rank() == 1:
+    time.sleep(0.3)
+    if sys.argv[1] == "exit0": os._exit(0)
+    if sys.argv[1] == "kill": os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(total)
+time.sleep(30)
+"""
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return name
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(cluster: Lab) -> Iterator[None]:
+    """A run that has returned has left no process on any host."""
+    yield
+    assert not alive(cluster, cluster.names)
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "words"),
+    [
+        ("raise", 1, r"ValueError: bad sample in shard 7 \(fail\.py:5\)"),
+        ("exit3", 3, r"ended with exit code 3 at fail\.py:11"),
+        ("text", 1, r"no data here"),
+        ("kill", 137, r"killed by SIGKILL, which neither Muster nor the kernel's memory killer sent"),
+        ("term", 143, r"ended by SIGTERM, which Muster did not send"),
+        ("segv", 139, r"crashed in native code \(SIGSEGV\)"),
+        ("abort", 134, r"crashed in native code \(SIGABRT\)"),
+        ("exit9", 9, r"ended with exit code 9, without an exception"),
+    ],
+)
+def test_the_first_failing_rank_its_host_and_what_happened_are_told(
+    cluster: Lab, shared: Path, mode: str, code: int, words: str
+) -> None:
+    write(shared, "fail.py", FAIL)
+    begin = time.monotonic()
+    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "1", "-H", "h2:1,h3:2", "fail.py", mode)
+    assert done.code == code, done.said
+    assert re.search(
+        rf"^muster: rank 1 on h3 failed first, \d+\.\d s after the start: {words}", done.err, re.MULTILINE
+    ), done.said
+    assert "2 ranks stopped by Muster because of it" in done.err
+    assert re.search(rf"^muster: failed after .*exit code {code}; logs in ", done.err, re.MULTILINE), done.said
+    assert time.monotonic() - begin < 20
+    assert not alive(cluster, cluster.names)
+
+
+def test_the_traceback_is_shown_once_more_at_the_end_and_holds_no_frame_of_muster(cluster: Lab, shared: Path) -> None:
+    write(shared, "fail.py", FAIL)
+    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "1", "-H", "h2:1,h3:1", "fail.py", "raise")
+    end = done.err.partition("failed first")[2]
+    assert "Traceback (most recent call last):" in end
+    assert "in boom" in end
+    assert not re.search(r"muster/(agent|run)|<muster>|_muster_agent|runpy|<string>", done.err), done.said
+
+
+def test_a_crash_in_native_code_shows_the_python_line_it_came_from(cluster: Lab, shared: Path) -> None:
+    write(shared, "fail.py", FAIL)
+    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "1", "-H", "h2:1,h3:1", "fail.py", "segv")
+    end = done.err.partition("failed first")[2]
+    assert "Segmentation fault" in end
+    assert re.search(r'fail\.py", line 15 in <module>', end), done.said
+    assert not re.search(r"<muster>|_muster_agent", end), done.said
+
+
+def test_the_place_of_a_failure_is_in_the_users_file(tmp_path: Path) -> None:
+    write(tmp_path, "place.py", "import json\n\njson.loads('{')\n")
+    done = run_here(tmp_path, "--no-zygote", "--nproc", "1", "place.py")
+    assert re.search(r"failed first.*JSONDecodeError.*\(place\.py:3\)", done.err), done.said
+
+
+def test_a_failure_before_torch_is_imported_does_not_import_it(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "light.py",
+        "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))\nraise ValueError('bad')\n",
+    )
+    assert run_here(tmp_path, "--no-zygote", "--nproc", "1", "light.py").lines(0) == ["False"]
+
+
+def test_of_two_failing_ranks_the_earlier_is_told_and_the_other_noted(cluster: Lab, shared: Path) -> None:
+    write(
+        shared,
+        "two.py",
+        "import os, signal, time\nr = int(os.environ['RANK'])\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(1.0 - 0.6 * r)\nraise ValueError(f'of rank {r}')\n",
+    )
+    done = run_in(cluster, "h1", shared, "--no-zygote", "-H", "h2:1,h3:1", "two.py")
+    assert re.search(r"rank 1 on h3 failed first.*ValueError: of rank 1", done.err), done.said
+    assert done.code == 1
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("mode", "code", "sentence"),
+    [
+        ("kill", 137, r"^muster: rank 1 on h3 failed first, .*killed by SIGKILL"),
+        ("exit0", 1, r"^muster: rank 1 on h3 (had )?ended with exit code 0, .* while other ranks still needed it"),
+    ],
+)
+def test_what_survivors_say_of_a_dead_peer_is_not_taken_for_the_cause(
+    cluster: Lab, shared: Path, mode: str, code: int, sentence: str
+) -> None:
+    write(shared, "collective.py", COLLECTIVE)
+    done = run_in(cluster, "h1", shared, "--grace", "1", "-H", "h2:1,h3:1", "collective.py", mode)
+    assert re.search(sentence, done.err, re.MULTILINE), done.said
+    assert done.code == code, done.said
+
+
+def test_ranks_that_wait_for_one_that_has_left_are_named_after_a_while(tmp_path: Path) -> None:
+    write(tmp_path, "waits.py", "import os, time\ntime.sleep(13 if os.environ['RANK'] == '0' else 0)\n")
+    done = run_here(tmp_path, "--no-zygote", "--nproc", "3", "waits.py")
+    assert done.code == 0, done.said
+    assert re.search(r"ranks 1, 2 ended with exit code 0 over 10 s ago; rank 0 still running", done.err), done.said
+
+
+@pytest.fixture
+def memory_limit() -> Iterator[Path]:
+    """A control group that holds 64 MB."""
+    name = f"muster-test-{os.getpid()}"
+    for parent, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(parent, name)
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if (group / limit).exists():
+            (group / limit).write_text("64M")
+            break
+        group.rmdir()
+    else:
+        pytest.skip("no control group with a memory limit can be made here")
+    yield group
+    deadline = time.monotonic() + 10
+    while group.exists():
+        try:
+            group.rmdir()
+        except OSError:  # the kernel still takes the dead process out
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_rank_that_the_kernel_kills_for_memory_is_told_in_these_words(
+    cluster: Lab, shared: Path, memory_limit: Path
+) -> None:
+    write(
+        shared,
+        "hungry.py",
+        "import os, sys, time\nprint('ready', flush=True)\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    while not os.path.exists('eat'): time.sleep(0.05)\n"
+        "    data = [bytearray(os.urandom(1 << 20)) for _ in range(400)]\n"
+        "time.sleep(60)\n",
+    )
+    job = HostJob(cluster, "h1", shared, "--no-zygote", "--grace", "1", "-H", "h2:1,h3:1", "hungry.py")
+    try:
+        wait_until("the ranks", lambda: job.out.count("ready") == 2, 30, lambda: job.out + job.err)
+        # The rank is the youngest process of its host: ssh's shell, the agent and the starter came before.
+        rank = max(pid for pid, _ in cluster.processes("h3"))
+        (memory_limit / "cgroup.procs").write_text(str(rank))
+        (shared / "eat").touch()
+        done = job.wait(40)
+    finally:
+        job.end()
+    assert re.search(
+        r"rank 1 on h3 failed first.*killed by the kernel because the host ran out of memory \(SIGKILL\)", done.err
+    ), done.said
+    assert done.code == 137
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time(cluster: Lab, shared: Path) -> None:
+    write(
+        shared,
+        "deaf.py",
+        "import os, signal, sys, time\nif os.environ['RANK'] == '1':\n    time.sleep(0.5); sys.exit(4)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('heard', time.time(), flush=True))\n"
+        "while True: time.sleep(0.1); os.path.exists('x')\n",
+    )
+    begin = time.monotonic()
+    job = HostJob(cluster, "h1", shared, "--no-zygote", "--grace", "2", "-H", "h2:1,h3:1", "deaf.py")
+    wait_until("SIGTERM to reach the rank", lambda: "heard" in job.out, 20, lambda: job.out + job.err)
+    heard = time.monotonic()
+    wait_until("the ranks to be gone", lambda: not alive(cluster, ("h2", "h3")), 10)
+    gone = time.monotonic() - heard
+    done = job.wait(20)
+    assert 1.5 < gone < 4.5, f"grace is 2 s, and 2 s more are allowed: {gone:.1f} s"
+    assert done.code == 4, done.said
+    assert re.search(r"rank 1 on h3 failed first", done.err), done.said
+    assert time.monotonic() - begin < 20
+
+
+def test_a_rank_that_saves_its_work_in_the_grace_time_is_not_cut_off(cluster: Lab, shared: Path) -> None:
+    write(
+        shared,
+        "saves.py",
+        "import os, signal, sys, time\nif os.environ['RANK'] == '1':\n    time.sleep(0.5); sys.exit(4)\n"
+        "def save(*_): time.sleep(1.5); print('saved', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nwhile True: time.sleep(0.1)\n",
+    )
+    begin = time.monotonic()
+    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "30", "-H", "h2:1,h3:1", "saves.py")
+    assert done.lines(0) == ["saved"], done.said
+    assert done.code == 4
+    assert time.monotonic() - begin < 15, "once all ranks have ended, the rest of the grace time is not waited for"
+
+
+def test_without_grace_every_rank_on_every_host_is_gone_at_once(cluster: Lab, shared: Path) -> None:
+    write(
+        shared,
+        "deaf.py",
+        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    while not os.path.exists('fail now'): time.sleep(0.02)\n    sys.exit(4)\ntime.sleep(60)\n",
+    )
+    job = HostJob(cluster, "h1", shared, "--no-zygote", "--grace", "0", "-H", "h2:2,h3:2", "deaf.py")
+    wait_until("the ranks", lambda: job.out.count("up") == 4, 20, lambda: job.out + job.err)
+    (shared / "fail now").touch()
+    begin = time.monotonic()
+    wait_until("the ranks to be gone", lambda: not alive(cluster, ("h2", "h3")), 10)
+    assert time.monotonic() - begin < 2
+    assert job.wait(10).code == 4
+
+
+def test_a_child_that_a_rank_leaves_behind_neither_holds_the_run_up_nor_outlives_it(cluster: Lab, shared: Path) -> None:
+    write(
+        shared,
+        "leaves.py",
+        "import subprocess, sys\n"
+        "subprocess.Popen(['sleep', '300'], start_new_session=True)\nprint('done', flush=True)\n",
+    )
+    begin = time.monotonic()
+    done = run_in(cluster, "h1", shared, "--no-zygote", "-H", "h2:1,h3:1", "leaves.py")
+    assert done.code == 0, done.said
+    assert time.monotonic() - begin < 10
+    assert not alive(cluster, cluster.names)
+
+
+# --- restarts -------------------------------------------------------------------------------------------------
+
+RESTARTED = """
+import os, sys, torch, torch.distributed as dist
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("attempt", attempt, "of", os.environ["TORCHELASTIC_MAX_RESTARTS"], "port", os.environ["MASTER_PORT"],
+      "pid", os.getpid(), "sum", int(total.item()), flush=True)
+if attempt == 0 and dist.get_rank() == 1:
+    raise RuntimeError("a cosmic ray")
+dist.all_reduce(total)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_a_failure_is_tried_again_on_a_new_port_and_every_attempt_keeps_its_logs(cluster: Lab, shared: Path) -> None:
+    write(shared, "restarted.py", RESTARTED)
+    done = run_in(cluster, "h1", shared, "--restarts", "2", "--grace", "1", "-H", "h2:1,h3:1", "restarted.py")
+    assert done.code == 0, done.said
+    assert re.search(r"rank 1 on h3 failed first.*a cosmic ray", done.err), done.said
+    assert "muster: restart 1 of 2\n" in done.err
+    assert "restart 2 of 2" not in done.err
+    lines = {
+        (rank, attempt): re.search(r"attempt (\d) of 2 port (\d+) pid (\d+) sum 2", done.log(rank, attempt).decode())
+        for rank in (0, 1)
+        for attempt in (0, 1)
+    }
+    assert all(lines.values()), done.said
+    found = {key: match.groups() for key, match in lines.items() if match}
+    assert all(int(count) == attempt for (_, attempt), (count, _, _) in found.items())
+    assert found[0, 0][1] == found[1, 0][1] != found[0, 1][1] == found[1, 1][1], (
+        "one port an attempt, another each time"
+    )
+    assert "a cosmic ray" in done.log(1, 0).decode()
+    assert "a cosmic ray" not in done.log(1, 1).decode()
+
+
+def test_a_failure_that_comes_back_at_the_same_place_is_not_tried_for_ever(cluster: Lab, shared: Path) -> None:
+    write(shared, "fail.py", FAIL)
+    options = ["--no-zygote", "--grace", "1", "--restarts", "5", "-H", "h2:1,h3:1"]
+    done = run_in(cluster, "h1", shared, *options, "fail.py", "raise")
+    assert done.code == 1, done.said
+    assert sorted(path.name for path in done.folder.glob("attempt-*")) == ["attempt-0", "attempt-1"]
+    assert "the same failure came back at the same place without any progress, so it is not tried again" in done.err
+
+
+@pytest.mark.torch
+def test_a_failure_that_came_further_than_before_is_tried_again(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "further.py",
+        "import os, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "steps = [3, 6, 6, 9][int(os.environ['TORCHELASTIC_RESTART_COUNT'])]\n"
+        "for step in range(steps): dist.all_reduce(torch.ones(1))\n"
+        "raise RuntimeError('at the same place')\n",
+    )
+    done = run_here(tmp_path, "--nproc", "2", "--restarts", "9", "--grace", "1", "further.py")
+    assert done.code == 1, done.said
+    assert sorted(path.name for path in done.folder.glob("attempt-*")) == ["attempt-0", "attempt-1", "attempt-2"]
+
+
+def test_when_all_attempts_are_used_up_the_last_failure_counts(tmp_path: Path) -> None:
+    write(tmp_path, "codes.py", "import os, sys\nn = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(11 + n)\n")
+    done = run_here(tmp_path, "--no-zygote", "--nproc", "1", "--restarts", "2", "codes.py")
+    assert done.code == 13, done.said
+    assert "restart 2 of 2" in done.err
