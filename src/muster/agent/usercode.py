@@ -41,12 +41,22 @@ class Unpacking:
     def finish(self) -> str:
         """Write the files and return the folder."""
         import io
+        import shutil
+        import socket
         import tarfile
 
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        # Hosts that share a home folder unpack at the same time: each into a folder of its own, and one becomes `code`.
+        mine = f"{self.folder}.{socket.gethostname()}.{os.getpid()}"
+        os.makedirs(mine, mode=0o700)
         with tarfile.open(fileobj=io.BytesIO(bytes(self.data))) as archive:
             if hasattr(tarfile, "data_filter"):
-                archive.extractall(self.folder, filter="data")
+                archive.extractall(mine, filter="data")
             else:  # Python before 3.9.17: the archive comes from the user's own controller
-                archive.extractall(self.folder)
+                archive.extractall(mine)
+        try:
+            os.rename(mine, self.folder)
+        except OSError:
+            if not os.path.isdir(self.folder):
+                raise
+            shutil.rmtree(mine, ignore_errors=True)
         return self.folder

@@ -192,9 +192,9 @@ class Controller:
         plan = ready.plan_for(job, links, nproc=self.nproc, screen=screen)
         if job.preload:
             ready.check_torch(links)
-        cwd = await ready.sync(job, links, screen) if job.sync else job.cwd
-        await ready.check_code(job, links, cwd)
-        importing = asyncio.ensure_future(ready.import_everywhere(job, links, cwd, screen))
+        folders = await ready.sync(job, links, screen) if job.sync else [job.cwd] * len(links)
+        await ready.check_code(job, links, folders)
+        importing = asyncio.ensure_future(ready.import_everywhere(job, links, folders, screen))
         try:
             plan = await meet(job, links, plan, screen)
             await importing

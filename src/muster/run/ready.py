@@ -57,12 +57,14 @@ def check_torch(links: Sequence[AgentLink]) -> None:
         )
 
 
-async def check_code(job: Job, links: Sequence[AgentLink], cwd: str) -> None:
-    """Every host must have the script as it is here."""
+async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str]) -> None:
+    """Every host must have the script as it is here, in its folder."""
     script = usercode.find_script(job)
-    fields = {"cwd": cwd, "script": script and script.path, "digest": script and script.digest}
-    answers = await all_or_errors([link.request("compare", limit=30, **fields) for link in links])
-    for link, answer in zip(links, answers, strict=True):
+    fields = {"script": script and script.path, "digest": script and script.digest}
+    answers = await all_or_errors(
+        [link.request("compare", limit=30, cwd=cwd, **fields) for link, cwd in zip(links, folders, strict=True)]
+    )
+    for link, cwd, answer in zip(links, folders, answers, strict=True):
         if not answer["cwd"]:
             raise HostError(link.name, f"there is no folder {cwd}", hint=_SYNC_HINT)
         if answer["script"] == "missing":
@@ -71,8 +73,8 @@ async def check_code(job: Job, links: Sequence[AgentLink], cwd: str) -> None:
             raise HostError(link.name, f"its {job.target} differs from the one here", hint=_SYNC_HINT)
 
 
-async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> str:
-    """Send the working directory to every host, into the job's folder there, and return that folder."""
+async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str]:
+    """Send the working directory to every host, into the job's folder there, and return those folders."""
     script = usercode.find_script(job)
     if script is not None and not usercode.is_below(script.path, job.cwd):
         raise UsageError(
@@ -90,19 +92,13 @@ async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> str:
             raise HostError(link.name, f"the code cannot be written there: {answer['problem']}")
         return answer["folder"]
 
-    folders: list[str] = await all_or_errors([send(link) for link in links])
-    if len(set(folders)) > 1:
-        raise MusterError(
-            f"the job's folder has different paths on the hosts: {', '.join(sorted(set(folders)))}",
-            hint="set XDG_STATE_HOME to the same path on all of them",
-        )
-    return folders[0]
+    return await all_or_errors([send(link) for link in links])
 
 
-async def import_everywhere(job: Job, links: Sequence[AgentLink], cwd: str, screen: Screen) -> None:
+async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Sequence[str], screen: Screen) -> None:
     """Start every host's zygote and wait for its imports."""
 
-    async def prepare(link: AgentLink) -> None:
+    async def prepare(link: AgentLink, cwd: str) -> None:
         answer = await link.request(
             "prepare",
             limit=IMPORT_LIMIT,
@@ -123,7 +119,7 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], cwd: str, scre
         if answer["unsafe"]:
             screen.say(f"{link.name}: {answer['unsafe']}, so ranks start as fresh interpreters")
 
-    await all_or_errors([prepare(link) for link in links])
+    await all_or_errors([prepare(link, cwd) for link, cwd in zip(links, folders, strict=True)])
 
 
 def _visible(env: Mapping[str, str], gpus: int) -> int:
