@@ -1,0 +1,416 @@
+"""No orphans, no collateral: after every fault nothing of the job lives 10 s later, and another job goes on.
+
+The controller runs inside h1, the ranks on h2 and h3, so that a cut cable really cuts the controller off. Each rank
+ignores SIGTERM and has a child in a session of its own, a daemon that has detached itself, and a worker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from launching import HostJob, wait_until
+
+from muster.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+
+LIMIT = 10.0
+"""Seconds after a fault by which nothing of the job may live."""
+
+STUBBORN = """
+import multiprocessing, os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+subprocess.Popen(["sleep", "1000"], start_new_session=True)  # inherits what is ignored
+read, write = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(write, b"x")
+        time.sleep(1000)
+    os._exit(0)
+os.read(read, 1)
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+worker.start()
+print("up", flush=True)
+time.sleep(1000)
+"""
+ALIVE_PER_RANK = 4  # itself, the child with its own session, the daemon, the worker
+
+STUBBORN_TORCH = """
+import os, signal, subprocess, time, torch, torch.distributed as dist
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+dist.init_process_group("gloo")
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(1000)
+    os._exit(0)
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 10**9
+    def __getitem__(self, index): time.sleep(0.01); return index
+
+batches = iter(torch.utils.data.DataLoader(Data(), num_workers=1))
+total = torch.ones(1)
+next(batches)
+dist.all_reduce(total)
+print("up", flush=True)
+while True:
+    next(batches); dist.all_reduce(total); time.sleep(0.05)
+"""
+
+# Another job of the same user: says every 0.1 s that it lives, until told to end.
+BYSTANDER = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    with open(f"{sys.argv[1]}.rank{os.environ['RANK']}", "a") as file: file.write("x")
+    time.sleep(0.1)
+"""
+
+
+class Bystander:
+    """A second job on the same hosts, which must not notice anything."""
+
+    def __init__(self, lab: Lab, shared: Path, hosts: str) -> None:
+        self.stop = shared / f"stop-{time.monotonic_ns()}"
+        self.world = len(hosts.split(","))
+        options = ("--no-zygote", "-H", ",".join(f"{host}:1" for host in hosts.split(",")))
+        self.job = HostJob(lab, "h1", shared, *options, "bystander.py", self.stop.name)
+        wait_until("the other job", lambda: all(self.ticks()), 30, lambda: self.job.err)
+
+    def ticks(self) -> list[int]:
+        """How often each of its ranks has said that it lives."""
+        files = [self.stop.with_name(f"{self.stop.name}.rank{rank}") for rank in range(self.world)]
+        return [file.stat().st_size if file.exists() else 0 for file in files]
+
+    def check(self) -> None:
+        """It still makes progress, and then ends well."""
+        before = self.ticks()
+        wait_until(
+            "progress of the other job", lambda: all(a > b for a, b in zip(self.ticks(), before, strict=True)), 5
+        )
+        self.stop.touch()
+        done = self.job.wait(20)
+        assert done.code == 0, done.said
+        assert "silent" not in done.err
+
+
+class Scene:
+    """A stubborn job with a bystander, and what is alive of the job."""
+
+    def __init__(self, lab: Lab, shared: Path) -> None:
+        self.lab = lab
+        self.shared = shared
+        (shared / "stubborn.py").write_text(STUBBORN)
+        (shared / "stubborn_torch.py").write_text(STUBBORN_TORCH)
+        (shared / "bystander.py").write_text(BYSTANDER)
+        self.bystander: Bystander | None = None
+        self.jobs: list[HostJob] = []
+        self.spared: set[int] = set()
+
+    def start(
+        self, *options: str, script: str = "stubborn.py", hosts: str = "h2,h3", beside: str = "h2,h3", per_host: int = 1
+    ) -> HostJob:
+        """Start the bystander, then the job, and wait until every rank has all its children."""
+        if beside:
+            self.bystander = Bystander(self.lab, self.shared, beside)
+        self.spared = {pid for name in self.lab.names for pid, _ in self.lab.processes(name)}
+        where = ("-H", ",".join(f"{host}:{per_host}" for host in hosts.split(","))) if hosts else ("--nproc", "2")
+        job = HostJob(self.lab, "h1", self.shared, *where, *options, script)
+        self.jobs.append(job)
+        world = per_host * len(hosts.split(",")) if hosts else 2
+        wait_until("the ranks", lambda: job.out.count("up\n") == world, 60, lambda: job.out + job.err)
+        for host in hosts.split(",") if hosts else ["h1"]:
+            assert len(self.of_job(host)) >= ALIVE_PER_RANK + 1, "the ranks with their children, and an agent"
+        return job
+
+    def of_job(self, host: str) -> list[int]:
+        """Every process of the job on a host: whatever was not there before it."""
+        return [pid for pid, _ in self.lab.processes(host) if pid not in self.spared]
+
+    def everything(self) -> dict[str, list[str]]:
+        """What of the job still lives, per host."""
+        found = {
+            name: [f"{pid} {command}" for pid, command in self.lab.processes(name) if pid not in self.spared]
+            for name in self.lab.names
+        }
+        return {name: commands for name, commands in found.items() if commands}
+
+    def nothing_lives(self, within: float = LIMIT) -> float:
+        """Wait until nothing of the job is alive anywhere; how long that took."""
+        begin = time.monotonic()
+        wait_until(
+            "the job's processes to be gone", lambda: not self.everything(), within, lambda: str(self.everything())
+        )
+        return time.monotonic() - begin
+
+    def check(self) -> None:
+        """The other job was not disturbed."""
+        assert self.bystander is not None
+        self.bystander.check()
+
+    def agent(self, host: str) -> int:
+        """The job's agent on a host: what sshd started."""
+        return next(pid for pid in self.of_job(host) if comm(parent(pid)).startswith("sshd"))
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def scene(cluster: Lab, shared: Path) -> Iterator[Scene]:
+    scene = Scene(cluster, shared)
+    yield scene
+    if scene.bystander:
+        scene.bystander.stop.touch()
+        scene.bystander.job.end()
+    for job in scene.jobs:
+        job.end()
+    for host in cluster.status():
+        if host.state != "up":
+            cluster.reboot(host.name)
+        elif host.faults:
+            cluster.heal(host.name)
+    for name in cluster.names:  # what a failed test has left
+        for pid, _ in cluster.processes(name):
+            os.kill(pid, signal.SIGKILL)
+
+
+# --- signals to the controller --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_to_the_controller_ends_every_process_after_the_grace_time(
+    scene: Scene, number: signal.Signals
+) -> None:
+    job = scene.start("--no-zygote", "--grace", "2")
+    job.process.send_signal(number)
+    took = scene.nothing_lives()
+    assert took > 1.5, "the ranks had their grace"
+    done = job.wait(5)
+    assert done.code == 128 + number, done.said
+    assert f"{number.name}: stopping all ranks (up to 2 s" in done.err
+    assert "Traceback" not in done.err
+    assert "lost" not in done.err, "no host is lost when the user ends the job"
+    scene.check()
+
+
+def test_ctrl_c_twice_ends_every_process_at_once(scene: Scene) -> None:
+    job = scene.start("--no-zygote", "--grace", "60", beside="")
+    job.process.send_signal(signal.SIGINT)
+    wait_until("the first word", lambda: "stopping all ranks" in job.err, 5, lambda: job.err)
+    job.process.send_signal(signal.SIGINT)
+    scene.nothing_lives(within=4)
+    done = job.wait(5)
+    assert done.code == 130, done.said
+    assert "Traceback" not in done.err
+
+
+def test_ctrl_c_while_hosts_are_still_importing_leaves_nothing(scene: Scene) -> None:
+    (scene.shared / "who.py").write_text("print('should not run')")
+    scene.spared = {pid for name in scene.lab.names for pid, _ in scene.lab.processes(name)}
+    job = HostJob(scene.lab, "h1", scene.shared, "-H", "h2:1,h3:1", "who.py")
+    scene.jobs.append(job)
+    wait_until("agents and zygotes", lambda: all(len(scene.of_job(h)) >= 2 for h in ("h2", "h3")), 30, lambda: job.err)
+    job.process.send_signal(signal.SIGINT)
+    scene.nothing_lives(within=5)
+    done = job.wait(5)
+    assert done.code == 130, done.said
+    assert done.out == ""
+    assert "Traceback" not in done.err
+
+
+def test_ctrl_c_while_a_host_does_not_answer_returns_at_once(scene: Scene) -> None:
+    (scene.shared / "who.py").write_text("print('should not run')")
+    scene.lab.freeze("h3")
+    job = HostJob(scene.lab, "h1", scene.shared, "--no-zygote", "-H", "h2:1,h3:1", "who.py")
+    scene.jobs.append(job)
+    wait_until("the agent of h2", lambda: scene.of_job("h2"), 10, lambda: job.err)
+    job.process.send_signal(signal.SIGINT)
+    done = job.wait(5)
+    assert done.code == 130, done.said
+    scene.lab.thaw("h3")
+    scene.nothing_lives()
+
+
+@pytest.mark.torch
+def test_ctrl_c_ends_forked_ranks_and_their_dataloader_workers(scene: Scene) -> None:
+    job = scene.start("--grace", "1", script="stubborn_torch.py")
+    job.process.send_signal(signal.SIGINT)
+    scene.nothing_lives()
+    assert job.wait(5).code == 130
+    scene.check()
+
+
+# --- sudden death of a part -----------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", ["stubborn.py", "stubborn_torch.py"], ids=["fresh", "forked"])
+def test_after_a_kill_of_the_controller_nothing_lives(scene: Scene, script: str) -> None:
+    options = ["--no-zygote"] if script == "stubborn.py" else []
+    job = scene.start(*options, "--grace", "2", script=script)
+    job.process.kill()
+    scene.nothing_lives()
+    assert job.wait(5).code == -signal.SIGKILL or job.wait(1).code == 128 + signal.SIGKILL
+    scene.check()
+
+
+def test_after_the_death_of_an_ssh_client_nothing_lives_and_the_host_is_named(scene: Scene) -> None:
+    job = scene.start("--no-zygote", "--grace", "2")
+    (client,) = [pid for pid in scene.of_job("h1") if comm(pid) == "ssh" and b"h3" in cmdline(pid).split(b"\0")]
+    os.kill(client, signal.SIGKILL)
+    scene.nothing_lives()
+    done = job.wait(5)
+    assert done.code == 125, done.said
+    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
+    scene.check()
+
+
+def cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", ["stubborn.py", "stubborn_torch.py"], ids=["fresh", "forked"])
+def test_after_a_kill_of_an_agent_nothing_lives_and_the_host_is_named(scene: Scene, script: str) -> None:
+    options = ["--no-zygote"] if script == "stubborn.py" else []
+    job = scene.start(*options, "--grace", "2", script=script)
+    os.kill(scene.agent("h3"), signal.SIGKILL)
+    scene.nothing_lives()
+    done = job.wait(5)
+    assert done.code == 125, done.said
+    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
+    scene.check()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", ["stubborn.py", "stubborn_torch.py"], ids=["starter", "zygote"])
+def test_after_a_kill_of_what_starts_the_ranks_nothing_lives_and_the_host_is_named(scene: Scene, script: str) -> None:
+    options = ["--no-zygote"] if script == "stubborn.py" else []
+    job = scene.start(*options, "--grace", "2", script=script)
+    agent = scene.agent("h3")
+    (starter,) = [pid for pid in scene.of_job("h3") if parent(pid) == agent and b"sleep" not in cmdline(pid)]
+    os.kill(starter, signal.SIGKILL)
+    scene.nothing_lives()
+    done = job.wait(5)
+    assert done.code == 125, done.said
+    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
+    scene.check()
+
+
+# --- network and power ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", ["stubborn.py", "stubborn_torch.py"], ids=["fresh", "forked"])
+def test_after_a_cut_cable_nothing_lives_on_either_side_and_the_host_is_named(scene: Scene, script: str) -> None:
+    # One of them with the default grace time, the longest that ranks get here.
+    options = ["--no-zygote"] if script == "stubborn.py" else ["--grace", "1"]
+    job = scene.start(*options, script=script, beside="h2")
+    cut = time.monotonic()
+    scene.lab.cut("h3")
+    wait_until(
+        "the name of the host on the screen", lambda: "h3" in job.err.rpartition("logs in")[2], 5, lambda: job.err
+    )
+    assert time.monotonic() - cut < 3.5, "3 s, and half a second for a busy machine"
+    scene.nothing_lives(within=LIMIT - (time.monotonic() - cut))
+    done = job.wait(10)
+    assert done.code == 125, done.said
+    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
+    scene.check()
+
+
+def test_a_cut_between_controller_and_all_hosts_ends_the_job_on_all_of_them(scene: Scene) -> None:
+    job = scene.start("--no-zygote", "--grace", "1", beside="")
+    scene.lab.cut("h1")
+    scene.nothing_lives()
+    assert job.wait(10).code == 125
+
+
+@pytest.mark.parametrize("fault", ["power_off", "crash"])
+def test_after_the_sudden_end_of_a_host_nothing_lives_elsewhere_and_it_is_named(scene: Scene, fault: str) -> None:
+    job = scene.start("--no-zygote", "--grace", "1", beside="h2")
+    off = time.monotonic()
+    end: Callable[[str], None] = getattr(scene.lab, fault)
+    end("h3")
+    wait_until(
+        "the name of the host on the screen", lambda: "h3" in job.err.rpartition("logs in")[2], 5, lambda: job.err
+    )
+    assert time.monotonic() - off < 3.5, "3 s, and half a second for a busy machine"
+    scene.nothing_lives(within=LIMIT - (time.monotonic() - off))
+    done = job.wait(10)
+    assert done.code == 125, done.said
+    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
+    scene.check()
+
+
+def test_a_laptop_that_is_closed_loses_its_job_on_every_host(scene: Scene) -> None:
+    """The controller's host stands still, its connections stay open: only the missing heartbeat tells."""
+    job = scene.start("--no-zygote", "--grace", "1", beside="")
+    frozen = time.monotonic()
+    scene.lab.freeze("h1")
+    wait_until(
+        "the ranks to be gone",
+        lambda: not (scene.of_job("h2") or scene.of_job("h3")),
+        LIMIT,
+        lambda: str(scene.everything()),
+    )
+    assert time.monotonic() - frozen > 3, "a short hiccup of the network must not end a job"
+    scene.lab.thaw("h1")
+    done = job.wait(20)
+    assert done.code == 125, done.said
+    scene.nothing_lives(within=5)
+
+
+def test_a_short_hiccup_of_the_network_does_not_end_a_job(scene: Scene) -> None:
+    job = scene.start("--no-zygote", beside="")
+    scene.lab.cut("h3")
+    wait_until("the silence to be told", lambda: "h3 has been silent" in job.err, 4, lambda: job.err)
+    scene.lab.heal("h3")
+    wait_until("the host to be back", lambda: "h3 is back" in job.err, 10, lambda: job.err)
+    assert job.process.poll() is None
+    job.process.send_signal(signal.SIGINT)
+    job.process.send_signal(signal.SIGINT)
+    scene.nothing_lives()
+
+
+# --- on one machine, without ssh ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", ["controller", "agent", "starter"])
+def test_on_one_machine_nothing_outlives_the_death_of_any_part(scene: Scene, victim: str) -> None:
+    job = scene.start("--no-zygote", "--grace", "2", hosts="", beside="h1")
+    ours = scene.of_job("h1")
+    (controller,) = [pid for pid in ours if b"muster\0run" in cmdline(pid)]
+    (agent,) = [pid for pid in ours if parent(pid) == controller]
+    (starter,) = [pid for pid in ours if parent(pid) == agent and b"sleep" not in cmdline(pid)]
+    os.kill({"controller": controller, "agent": agent, "starter": starter}[victim], signal.SIGKILL)
+    scene.nothing_lives()
+    done = job.wait(5)
+    if victim != "controller":
+        assert done.code == 125, done.said
+        assert re.search(r"^muster: host h1 is lost: ", done.err, re.MULTILINE), done.said
+    scene.check()
