@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -19,12 +20,12 @@ FEWEST_ROUNDS = 5
 """A median of fewer rounds is no result to keep."""
 
 NOTES = """\
-Each round runs Muster and then its peer, in turn; no round is left out. The figures are medians of {rounds} rounds; a
-ratio is taken within each round, and its median is what counts. Both run the same script with the same Python and
-OMP_NUM_THREADS=1. CPU seconds are those of all processes a command started. torchrun places its ranks statically (no
-rendezvous); for the restart it uses `--standalone` with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, because with its defaults
-the second attempt of gloo fails. On the lab hosts Muster (`--no-zygote`) and mpirun start the same Python script, which
-imports nothing.
+Each round runs Muster and then its peer, in turn; no round is left out. The figures are medians of {rounds} rounds
+(`muster --help`: four times as many); a ratio is taken within each round, and its median is what counts. Both run the
+same script with the same Python and OMP_NUM_THREADS=1. CPU seconds are those of all processes a command started.
+torchrun places its ranks statically (no rendezvous); for the restart it uses `--standalone` with
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, because with its defaults the second attempt of gloo fails. On the lab hosts
+Muster (`--no-zygote`) and mpirun start the same Python script, which imports nothing.
 """
 
 
@@ -79,8 +80,8 @@ def measure(experiment: Experiment, chosen: Collection[str], rounds: int) -> lis
             for number in range(rounds * experiment.repeats):
                 begin = time.monotonic()
                 measured = experiment.round()
-                for row in rows:
-                    samples[row.name].append(measured[row.name])
+                for name in samples.keys() & measured.keys():
+                    samples[name].append(measured[name])
                 show_progress(number + 1, samples, time.monotonic() - begin)
     except Missing as error:
         problem = str(error)
@@ -88,16 +89,17 @@ def measure(experiment: Experiment, chosen: Collection[str], rounds: int) -> lis
         problem = f"failed: {error}".replace("|", "/")
     if problem:
         print(f"{', '.join(samples)}: {problem}", file=sys.stderr)
-    return [Result(row=row, samples=tuple(samples[row.name]), problem=problem) for row in rows]
+    reasons = {name: problem or experiment.not_measured.get(name, "") for name in samples}
+    return [Result(row=row, samples=tuple(samples[row.name]), problem=reasons[row.name]) for row in rows]
 
 
 def show_progress(number: int, samples: dict[str, list[Sample]], seconds: float) -> None:
     """One line per round on stderr: this takes minutes."""
     said: list[str] = []
     for name, rounds in samples.items():
-        last = rounds[-1]
-        peer = "" if last.peer is None else f" to {last.peer:.2f}"
-        said.append(f"{name} {last.muster:.2f}{peer}")
+        for last in rounds[-1:]:
+            peer = "" if last.peer is None else f" to {last.peer:.2f}"
+            said.append(f"{name} {last.muster:.2f}{peer}")
     print(f"round {number} ({seconds:.0f} s): {', '.join(said)}", file=sys.stderr, flush=True)
 
 
@@ -116,4 +118,8 @@ def save_samples(about: dict[str, str], results: Sequence[Result]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what is under way is ended on the way
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

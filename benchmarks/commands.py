@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -141,11 +140,3 @@ def wait_for_files(folder: Path, pattern: str, number: int, limit: float) -> Non
         if time.monotonic() > deadline:
             raise Failed(f"the {number} ranks had not come up after {limit:.0f} s")
         time.sleep(0.02)
-
-
-def program(name: str) -> str:
-    """Where a program is; raises Missing when it is not installed."""
-    path = shutil.which(name)
-    if path is None:
-        raise Missing(f"not measured: there is no {name} on this machine")
-    return path

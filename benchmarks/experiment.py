@@ -27,6 +27,10 @@ class Experiment(ABC):
     repeats: int = 1
     """Rounds for each round asked for: short commands scatter more and cost less."""
 
+    def __init__(self) -> None:
+        self.not_measured: dict[str, str] = {}
+        """Rows that this machine has no tool for, while it has all that the others need: why, by name."""
+
     def __enter__(self) -> Experiment:
         self.stack = ExitStack()
         self.folder = Path(mkdtemp(prefix="muster-bench-"))
@@ -47,7 +51,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def round(self) -> Mapping[str, Sample]:
-        """Measure once: for each row's name a sample."""
+        """Measure once: for the name of each row that can be measured, a sample."""
 
     def new_folder(self, name: str) -> Path:
         """A folder for one run."""

@@ -21,6 +21,7 @@ class Faults(Experiment):
     """A job whose ranks sit, two on each host, started from a host of its own."""
 
     def __init__(self, hosts: int, *, failure: Row, cut: Row, power_off: Row) -> None:
+        super().__init__()
         self.hosts = hosts
         self.failure = failure
         self.cut = cut

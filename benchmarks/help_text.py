@@ -19,6 +19,7 @@ class HelpText(Experiment):
     repeats = 4
 
     def __init__(self, row: Row) -> None:
+        super().__init__()
         self.row = row
         self.rows = (row,)
 

@@ -18,6 +18,7 @@ class Memory(Experiment):
     """PSS, which counts a page shared by n processes as 1/n in each."""
 
     def __init__(self, ranks: int, *, rank: Row, agent: Row) -> None:
+        super().__init__()
         self.ranks = ranks
         self.rank = rank
         self.agent = agent

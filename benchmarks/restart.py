@@ -14,11 +14,12 @@ class Restart(Experiment):
     """From the moment one rank fails to the last rank's first all_reduce of the next attempt.
 
     With its defaults torchrun 2.13 gives the second attempt the store of the first, and gloo then fails on what that
-    left there. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 with the c10d rendezvous gives each attempt a store of its own:
-    the one setting in which its restart works, so that is what Muster is measured beside.
+    left there (3 of 3 times at 8 ranks, placed statically or with --standalone). With --standalone and
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 each attempt has a store of its own, and the restart works: that is the peer.
     """
 
     def __init__(self, ranks: int, row: Row) -> None:
+        super().__init__()
         self.ranks = ranks
         self.row = row
         self.rows = (row,)

@@ -24,8 +24,10 @@ def experiments() -> tuple[Experiment, ...]:
                 peer="torchrun",
                 limit=0.30,
             ),
-            whole=Row(name="whole_8", what="the same, command to prompt", peer="torchrun", limit=0.30),
-            cpu=Row(name="cpu_8", what="the same, CPU seconds of the whole job", peer="torchrun", limit=0.15),
+            whole=Row(name="whole_8", what="8 ranks on this machine, command to prompt", peer="torchrun", limit=0.30),
+            cpu=Row(
+                name="cpu_8", what="8 ranks on this machine, CPU seconds of the whole job", peer="torchrun", limit=0.15
+            ),
         ),
         StartUp(
             "first.py",
@@ -78,7 +80,12 @@ def experiments() -> tuple[Experiment, ...]:
                 peer="16 hosts",
                 limit=4.5,
             ),
-            beside_mpirun=Row(name="hosts_mpirun", what="the same 64 hosts", peer="mpirun", limit=1.2),
+            beside_mpirun=Row(
+                name="hosts_mpirun",
+                what="64 hosts over ssh, one trivial process each, command to prompt",
+                peer="mpirun",
+                limit=1.2,
+            ),
         ),
         Faults(
             4,

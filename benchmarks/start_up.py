@@ -16,6 +16,7 @@ class StartUp(Experiment):
     def __init__(
         self, script: str, ranks: int, *, first: Row, whole: Row | None = None, cpu: Row | None = None
     ) -> None:
+        super().__init__()
         self.script = script
         self.ranks = ranks
         self._by_measure = {"first": first, "whole": whole, "cpu": cpu}
