@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from muster.errors import MusterError
 from muster.hosts import Host
 
 
@@ -24,12 +25,11 @@ class Job:
     args: tuple[str, ...] = ()
     cwd: str
     hosts: tuple[Host, ...]
-    """Empty: this machine alone."""
+    """At least one; this machine when the user named none."""
     env: Mapping[str, str]
     """Variables the user named with `--env`; they win over everything."""
     carried: Mapping[str, str]
     """Variables of the default set that travel to other hosts."""
-    python: str | None = None
     preload: tuple[str, ...] = ("torch",)
     """What the zygote imports; empty means no zygote."""
     preload_reason: str = ""
@@ -67,6 +67,12 @@ def state_folder() -> Path:
 def make_job_folder(job_id: str) -> Path:
     """Create the job's folder, readable by the user alone."""
     folder = state_folder() / "jobs" / job_id
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state_folder().chmod(0o700)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state_folder().chmod(0o700)
+    except OSError as error:
+        raise MusterError(
+            f"the job's folder {folder} cannot be made ({error.strerror})",
+            hint="set XDG_STATE_HOME to a folder of yours",
+        ) from None
     return folder

@@ -129,21 +129,32 @@ def make_plan(
     threads: Sequence[int],
     restarts: int,
     user_env: Mapping[str, str],
+    visible: Sequence[str | None] | None = None,
 ) -> Plan:
-    """Give every slot a rank, filling hosts in the order they were listed."""
+    """Give every slot a rank, filling hosts in the order they were listed.
+
+    `visible` is the CUDA_VISIBLE_DEVICES each host already has, where that is known.
+    """
     if not hosts:
         raise UsageError("there are no hosts to run on", hint="write `-H name:8`, or leave -H out to use this machine")
     placements: list[Placement] = []
     first = 0
-    for host, name, count in zip(hosts, labels(hosts), threads, strict=True):
-        env = {} if host.gpus is None else gpu_environment(host.gpus, user_env)
+    visible = visible or [None] * len(hosts)
+    for host, name, count, seen in zip(hosts, labels(hosts), threads, visible, strict=True):
+        env = {} if host.gpus is None else gpu_environment(host.gpus, seen, user_env)
         placements.append(Placement(host=host, name=name, first_rank=first, threads=count, env=env))
         first += host.slots or 0
     return Plan(job_id=job_id, placements=tuple(placements), restarts=restarts)
 
 
-def gpu_environment(gpus: Sequence[int], user_env: Mapping[str, str]) -> dict[str, str]:
-    """Make exactly these GPUs visible, numbered as nvidia-smi numbers them (CUDA's own order may differ)."""
+def gpu_environment(gpus: Sequence[int], visible: str | None, user_env: Mapping[str, str]) -> dict[str, str]:
+    """Make exactly these GPUs visible, numbered as nvidia-smi numbers them (CUDA's own order may differ).
+
+    Where a scheduler or container has made some visible already, the numbers count those: they are all we may use.
+    """
+    if visible is not None:
+        ours = [part.strip() for part in visible.split(",") if part.strip()]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(ours[gpu] for gpu in gpus)}
     env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
     if "CUDA_DEVICE_ORDER" not in user_env:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"

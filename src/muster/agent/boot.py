@@ -23,6 +23,7 @@ COMMAND = 'import sys;exec(open(0,"rb",0,closefd=False).readline())'
 _FIRST_STAGE = """\
 import os,sys,zlib,marshal
 if sys.version_info<(3,9):sys.exit("muster: Python 3.9 or newer is needed, this one is %d.%d"%sys.version_info[:2])
+if sys.path[:1]==[""]:del sys.path[0]
 def read(n):
  b=bytearray()
  while len(b)<n:
@@ -31,10 +32,13 @@ def read(n):
   b+=c
  return bytes(b)
 parcel=[read(n) for n in {sizes}]
-sources=marshal.loads(zlib.decompress(parcel[1]))
+import _frozen_importlib_external as x
+magic,codes=marshal.loads(parcel[0])
+if magic==x.MAGIC_NUMBER:code=marshal.loads(zlib.decompress(codes["boot"]))
+else:code=compile(marshal.loads(zlib.decompress(parcel[1]))["boot"],"<muster>/boot.py","exec")
 space=dict(__name__="{name}.boot")
-exec(compile(sources["boot"],"<muster>/boot.py","exec"),space)
-space["enter"](parcel,sources)
+exec(code,space)
+space["enter"](parcel)
 """
 
 
@@ -47,11 +51,11 @@ def payload(package: tuple[bytes, bytes], entry: str, config: dict[str, Any]) ->
 
 
 def pack(modules: dict[str, tuple[str, CodeType]]) -> tuple[bytes, bytes]:
-    """Compress module sources, and their byte code for interpreters of this very version."""
-    codes = marshal.dumps((MAGIC_NUMBER, {name: code for name, (_, code) in modules.items()}))
+    """Module sources, and byte code for interpreters of this very version, each module by itself: a rank needs few."""
+    codes = {name: zlib.compress(marshal.dumps(code)) for name, (_, code) in modules.items()}
+    sources = {name: source for name, (source, _) in modules.items()}
     # Version 2 of marshal's format is read by every Python 3.
-    sources = marshal.dumps({name: source for name, (source, _) in modules.items()}, 2)
-    return zlib.compress(codes, 6), zlib.compress(sources, 6)
+    return marshal.dumps((MAGIC_NUMBER, codes), 2), zlib.compress(marshal.dumps(sources, 2))
 
 
 def own_parcel() -> tuple[bytes, bytes]:
@@ -59,34 +63,36 @@ def own_parcel() -> tuple[bytes, bytes]:
     return sys.modules[TRAVEL_NAME].parcel
 
 
-def enter(parcel: list[bytes], sources: dict[str, str]) -> NoReturn:
+def enter(parcel: list[bytes]) -> NoReturn:
     """Install the importer for the package that arrived, and run the module it was sent for."""
-    codes_blob, sources_blob, order_blob = parcel
-    sys.meta_path.insert(0, _Importer(sources, codes_blob))
-    order = json.loads(order_blob)
-    from importlib import import_module
-
-    package = import_module(TRAVEL_NAME)
-    package.__dict__["parcel"] = (codes_blob, sources_blob)
-    module = import_module(f"{TRAVEL_NAME}.{order['entry']}")
-    sys.exit(module.main(order["config"]))
+    codes, sources, order = parcel
+    sys.meta_path.insert(0, _Importer(codes, sources))
+    what = json.loads(order)
+    name = f"{TRAVEL_NAME}.{what['entry']}"
+    __import__(name)
+    sys.modules[TRAVEL_NAME].__dict__["parcel"] = (codes, sources)
+    sys.exit(sys.modules[name].main(what["config"]))
 
 
 class _Importer:
     """Imports the package from memory; byte code where the interpreter's version matches, source otherwise."""
 
-    def __init__(self, sources: dict[str, str], codes: bytes) -> None:
-        self.sources = sources
-        data = zlib.decompress(codes)
-        self.codes: dict[str, CodeType] = {}
-        # The magic number is tested before anything else is unmarshalled: byte code of another version may not load.
-        if MAGIC_NUMBER in data[:64]:
-            self.codes = marshal.loads(data)[1]
+    def __init__(self, codes: bytes, sources: bytes) -> None:
+        magic, by_name = marshal.loads(codes)
+        self.codes: dict[str, bytes] = by_name if magic == MAGIC_NUMBER else {}
+        self._packed = sources
+        self._sources: dict[str, str] = {}
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The modules' texts, unpacked when first asked for: mostly only a traceback wants them."""
+        self._sources = self._sources or marshal.loads(zlib.decompress(self._packed))
+        return self._sources
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name == TRAVEL_NAME:
             return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
-        if name.startswith(TRAVEL_NAME + ".") and name[len(TRAVEL_NAME) + 1 :] in self.sources:
+        if name.startswith(TRAVEL_NAME + ".") and name[len(TRAVEL_NAME) + 1 :] in (self.codes or self.sources):
             return ModuleSpec(name, self)  # type: ignore[arg-type]
         return None
 
@@ -95,7 +101,10 @@ class _Importer:
 
     def exec_module(self, module: ModuleType) -> None:
         short = module.__name__[len(TRAVEL_NAME) + 1 :] or "__init__"
-        code = self.codes.get(short) or compile(self.sources[short], f"<muster>/{short}.py", "exec")
+        if short in self.codes:
+            code = marshal.loads(zlib.decompress(self.codes[short]))
+        else:
+            code = compile(self.sources[short], f"<muster>/{short}.py", "exec")
         exec(code, module.__dict__)
 
     def get_source(self, name: str) -> str:

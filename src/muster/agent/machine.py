@@ -24,16 +24,14 @@ def facts() -> dict[str, Any]:
     """What the agent tells first: who this host is and what it has."""
     return {
         "hostname": socket.gethostname(),
-        "pid": os.getpid(),
         "time": time.time(),
         "python": sys.executable,
-        "python_version": ".".join(map(str, sys.version_info[:3])),
         "torch": torch_version(sys.path),
         "cpus": len(os.sched_getaffinity(0)),
         "gpus": gpu_count(os.environ),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "omp": os.environ.get("OMP_NUM_THREADS"),
         "interfaces": interfaces(),
-        "home": os.path.expanduser("~"),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import selectors
 import socket
 import time
 
@@ -67,26 +68,28 @@ class Listener:
 class Dial:
     """One attempt to reach one address."""
 
-    def __init__(self, target: dict[str, Any], done: Callable[[Dial, str, str], None]) -> None:
+    def __init__(self, target: dict[str, Any]) -> None:
         self.target = target
-        self.done = done
         self.deadline = time.monotonic() + DIAL_LIMIT
-        address = target["address"]
+        self.connected = False
+        self.problem: str | None = None
+        """Empty: reached; None: not known yet."""
+        self.local_address = ""
+        address = target["address"] if _is_literal(target["address"]) else next(iter(resolve(target["address"])), "")
         self.socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setblocking(False)
-        self.connected = False
-        self.code = self.socket.connect_ex((address, target["port"]))
-
-    @property
-    def failed_at_once(self) -> bool:
-        """Whether the kernel refused without even trying."""
-        return self.code not in (0, errno.EINPROGRESS)
+        if not address:
+            self.problem = "this name is not known here"
+            return
+        code = self.socket.connect_ex((address, target["port"]))
+        if code not in (0, errno.EINPROGRESS):
+            self.problem = os.strerror(code).lower()
 
     def on_ready(self) -> None:
         """Go on when the socket can be written (connected) or read (the nonce has come)."""
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self.finish(os.strerror(code).lower())
+            self.problem = os.strerror(code).lower()
             return
         try:
             answer = self.socket.recv(64)
@@ -94,21 +97,76 @@ class Dial:
             self.connected = True
             return
         except OSError as error:
-            self.finish((error.strerror or str(error)).lower())
+            self.problem = (error.strerror or str(error)).lower()
             return
         if answer.decode(errors="replace").strip() == self.target["nonce"]:
-            self.finish("", self.socket.getsockname()[0])
+            self.problem, self.local_address = "", self.socket.getsockname()[0]
         else:
-            self.finish("another machine or program answered")
+            self.problem = "another machine or program answered"
 
-    def finish(self, problem: str, local_address: str = "") -> None:
-        """Report the outcome once: an empty problem means reached, from `local_address`."""
-        self.socket.close()
-        self.done(self, problem, local_address)
+    def give_up(self) -> None:
+        """The time is over."""
+        self.problem = "connected, but nothing was said" if self.connected else "no answer"
 
 
-def resolve_own_name(limit: float = 1.0) -> list[str]:
-    """The addresses this host's own name stands for, in the order gloo tries them; empty if none within the limit.
+class Dialling:
+    """Many dials at once for one request, answered when all have an outcome."""
+
+    def __init__(self, selector: selectors.BaseSelector, send: Callable[[dict[str, Any]], None]) -> None:
+        self.selector = selector
+        self.send = send
+        self._request = 0
+        self._dials: list[Dial] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether some dial has no outcome yet."""
+        return bool(self._dials)
+
+    def begin(self, request: int, targets: list[dict[str, Any]]) -> None:
+        """Dial every target."""
+        self._request = request
+        self._dials = [Dial(target) for target in targets]
+        for dial in self._dials:
+            if dial.problem is None:
+                events = selectors.EVENT_READ | selectors.EVENT_WRITE
+                self.selector.register(dial.socket, events, lambda dial=dial: self._on_ready(dial))
+        if not targets:
+            self.send({"re": request, "results": []})
+
+    def _on_ready(self, dial: Dial) -> None:
+        dial.on_ready()
+        if dial.problem is not None:
+            self.selector.unregister(dial.socket)
+        elif dial.connected:  # from now on only an answer is of interest
+            self.selector.modify(dial.socket, selectors.EVENT_READ, lambda: self._on_ready(dial))
+
+    def step(self) -> None:
+        """Give up what takes too long, and answer when all is known."""
+        for dial in self._dials:
+            if dial.problem is None and time.monotonic() > dial.deadline:
+                self.selector.unregister(dial.socket)
+                dial.give_up()
+        if self._dials and all(dial.problem is not None for dial in self._dials):
+            results = [{**dial.target, "problem": dial.problem, "from": dial.local_address} for dial in self._dials]
+            for dial in self._dials:
+                dial.socket.close()
+            self._dials = []
+            self.send({"re": self._request, "results": results})
+
+
+def _is_literal(address: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, address)
+            return True
+        except OSError:
+            continue
+    return False
+
+
+def resolve(name: str, limit: float = 1.0) -> list[str]:
+    """The addresses a name stands for on this host, in the order gloo tries them; empty if none within the limit.
 
     The resolver has no time limit of its own, so a child asks it.
     """
@@ -116,7 +174,7 @@ def resolve_own_name(limit: float = 1.0) -> list[str]:
     pid = os.fork()
     if pid == 0:
         try:
-            answers = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+            answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             os.write(write, ",".join(dict.fromkeys(str(info[4][0]) for info in answers)).encode())
         finally:
             os._exit(0)

@@ -25,11 +25,12 @@ class Reporter:
         os.set_inheritable(fd, False)
         self.fd = fd
         self.pid = os.getpid()
+        self.pipe = _identity(fd)
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message with the time of now; a lost agent is no reason to fail."""
-        if os.getpid() != self.pid:
-            return
+        if os.getpid() != self.pid or _identity(self.fd) != self.pipe:
+            return  # a child, or a script that closed all descriptors and has its own file behind this number
         line = encode({**message, "time": time.time()})
         try:
             while line:
@@ -76,6 +77,14 @@ class Reporter:
             if done > last:
                 self.send({"t": "progress", "done": done, "first": last == 0})
                 last = done
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(fd)
+        return status.st_dev, status.st_ino
+    except OSError:
+        return None
 
 
 def place_of(traceback: TracebackType | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -17,7 +18,10 @@ from . import boot, processes, rank, torch_adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
+
+_END_LIMIT = 30.0
+"""Seconds to try to end what is left without an agent."""
 
 _LARGEST = 1 << 17
 """Bytes of one start request at most; the environment all ranks share is not in it."""
@@ -25,36 +29,26 @@ _LARGEST = 1 << 17
 
 def main(config: dict[str, Any]) -> int:
     """Be the zygote: import what the ranks will need, then fork one rank per request."""
+    processes.adopt_orphans()
     sock = socket.socket(fileno=config["socket"])
     sock.set_inheritable(False)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # descriptor 0 brought this code
     os.close(null)
     rank.set_first_path(config)
     begin = time.monotonic()
+    import gc
+
+    gc.disable()  # hardly anything that imports make is garbage: looking for it costs 0.2 s of CPU for torch alone
     for name in config["preload"]:
         try:
             __import__(name)
         except BaseException as error:
-            from traceback import format_exception
-
-            # Without this frame, as the script's own import would have shown it.
-            below = error.__traceback__ and error.__traceback__.tb_next
-            text = "".join(format_exception(type(error), error, below))[-4000:]
-            _send(
-                sock,
-                {
-                    "t": "broken",
-                    "module": name,
-                    "error": f"{type(error).__name__}: {error}",
-                    "traceback": text,
-                },
-            )
+            _send(sock, _import_failure(name, error))
             return 1
-    import gc
-
-    gc.collect()
     gc.freeze()  # keeps the collector of each rank from copying the shared pages
+    gc.enable()
+    _forget_finalizers()
     unsafe = torch_adapter.is_safe_to_fork()
     _send(sock, {"t": "ready", "seconds": time.monotonic() - begin, "unsafe": unsafe})
     # From here on ranks may have children of their own: if the agent dies, this process must live to end them.
@@ -64,11 +58,39 @@ def main(config: dict[str, Any]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     env = {**os.environ, **config["restore"]}
-    serve(sock, {name: value for name, value in env.items() if value is not None}, fork=not unsafe)
+    serve(sock, config, {name: value for name, value in env.items() if value is not None}, fork=not unsafe)
     return 0
 
 
-def serve(sock: socket.socket, base_env: dict[str, str], *, fork: bool) -> None:
+def _import_failure(name: str, error: BaseException) -> dict[str, Any]:
+    from traceback import format_exception
+
+    # Without the frame of `main`, as the script's own import would have shown it.
+    below = error.__traceback__ and error.__traceback__.tb_next
+    text = "".join(format_exception(type(error), error, below))
+    missing = error.name if isinstance(error, ModuleNotFoundError) else ""
+    return {
+        "t": "broken",
+        "module": name,
+        "missing": missing,
+        "error": f"{type(error).__name__}: {error}",
+        "traceback": text[-4000:],
+    }
+
+
+def _forget_finalizers() -> None:
+    """Keep what the imports left for their interpreter's end from running once in every rank.
+
+    torch takes its operator libraries down one by one, 35 ms of CPU per rank for nothing; and a temporary folder that
+    an import made must not be removed by the first rank that ends.
+    """
+    from weakref import finalize
+
+    for finalizer in list(vars(finalize)["_registry"]):
+        finalizer.atexit = False
+
+
+def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str], *, fork: bool) -> None:
     """Start ranks on request and tell how each ends, until the agent is gone; then end everything below.
 
     A rank's environment is `base_env` with the request's variables over it.
@@ -98,37 +120,52 @@ def serve(sock: socket.socket, base_env: dict[str, str], *, fork: bool) -> None:
         if not data:
             _end_all()
             return
+        for fd in fds:
+            os.set_inheritable(fd, False)
         request = json.loads(data)
-        request["env"] = {**base_env, **request["env"]}
-        me = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            processes.die_with(me)
-            os.setsid()
-            for fd in (sock.detach(), wake_read, wake_write):
-                os.close(fd)
-            if fork:
-                rank.run_forked(request, fds)
-            else:
-                _exec_rank(request, fds)
+        pid = _start_rank(request["rank"], {**config, "env": {**base_env, **request["env"]}}, fds, sock, fork=fork)
         for fd in fds:
             os.close(fd)
-        ranks[pid] = request["rank"]
         _send(sock, {"t": "started", "rank": request["rank"], "pid": pid})
+        if pid:
+            ranks[pid] = request["rank"]
+        else:
+            _send(sock, {"t": "exit", "rank": request["rank"], "status": 126, "time": time.time()})
 
 
-def _exec_rank(request: dict[str, Any], fds: list[int]) -> None:
+def _start_rank(number: int, config: dict[str, Any], fds: list[int], sock: socket.socket, *, fork: bool) -> int:
+    """Fork a rank and return its pid; 0 when the host allows no more processes, which the rank's stderr then says."""
+    me = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.write(fds[1], f"muster: rank {number} cannot be started: {error.strerror} (ulimit -u)\n".encode())
+        return 0
+    if pid:
+        return pid
+    wakeup = signal.set_wakeup_fd(-1)
+    processes.die_with(me)
+    os.setsid()
+    for fd in (sock.detach(), wakeup):
+        os.close(fd)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
+    if fork:
+        rank.run_forked(config, fds)
+    _exec_rank(config, fds)
+
+
+def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
     """Replace this fork by a fresh interpreter that runs the rank."""
     stdout, stderr, report = fds
-    config = {**request, "report": report, "env": None}
-    code = processes.file_with(boot.payload(boot.own_parcel(), "rank", config))
+    order = {**config, "report": report, "env": None}
+    code = processes.file_with(boot.payload(boot.own_parcel(), "rank", order))
     try:
         os.set_inheritable(report, True)
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
-            os.dup2(fd, target)
+            os.dup2(fd, target)  # the originals close at exec
         processes.default_signals()
-        os.execve(sys.executable, [sys.executable, "-c", boot.COMMAND], request["env"])
+        os.execve(sys.executable, [sys.executable, "-c", boot.COMMAND], config["env"])
     except BaseException as error:
         os.write(2, f"muster: cannot start {sys.executable}: {error}\n".encode())
     finally:
@@ -142,27 +179,20 @@ def _ignore(number: int, frame: object) -> None:
 def _reap(sock: socket.socket, ranks: dict[int, int]) -> None:
     while True:
         try:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:
             return
         if pid in ranks:
-            _send(
-                sock,
-                {
-                    "t": "exit",
-                    "rank": ranks.pop(pid),
-                    "status": os.waitstatus_to_exitcode(status),
-                    "time": time.time(),
-                    "peak": usage.ru_maxrss,
-                },
-            )
+            code = os.waitstatus_to_exitcode(status)
+            _send(sock, {"t": "exit", "rank": ranks.pop(pid), "status": code, "time": time.time()})
 
 
 def _end_all() -> None:
     """Without an agent nobody watches the ranks: end all that descends from here, orphans included."""
-    while True:
+    give_up = time.monotonic() + _END_LIMIT  # a process in D state does not die
+    while time.monotonic() < give_up:
         below = processes.descendants(os.getpid())
         if not below:
             return

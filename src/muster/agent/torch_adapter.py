@@ -104,7 +104,9 @@ def set_threads(env: Mapping[str, str]) -> None:
     torch = sys.modules.get("torch")
     omp = _number(env.get("OMP_NUM_THREADS"))
     if torch is not None and omp:
-        torch.set_num_threads(omp)
+        import os
+
+        torch.set_num_threads(min(omp, len(os.sched_getaffinity(0))))  # torch itself goes no higher
     blas = _number(env.get("OPENBLAS_NUM_THREADS")) or omp
     if "numpy" in sys.modules and blas:
         _set_openblas_threads(blas)
@@ -120,9 +122,12 @@ def _set_openblas_threads(count: int) -> None:
     import ctypes
 
     with open("/proc/self/maps") as file:
-        libraries = {line.split()[-1] for line in file if "openblas" in line}
+        libraries = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if "openblas" in line}
     for path in libraries:
-        library = ctypes.CDLL(path)
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue  # the file was replaced since
         for prefix in ("", "scipy_"):
             for suffix in ("", "64_", "_64"):
                 function = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)

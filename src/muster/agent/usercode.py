@@ -25,38 +25,60 @@ def compare(cwd: str, script: str | None, digest: str | None) -> dict[str, Any]:
 
 
 class Unpacking:
-    """A tar archive that arrives in pieces and becomes a folder of the job."""
+    """A tar archive that arrives in pieces and becomes a folder of the job; a child unpacks it meanwhile."""
 
     def __init__(self, job: str) -> None:
+        # The rule of muster.job.state_folder, on this host.
         state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         self.folder = os.path.join(state, "muster", "jobs", job, "code")
-        self.data = bytearray()
+        # Hosts that share a home folder unpack at the same time: each into a folder of its own, and one becomes `code`.
+        self.mine = f"{self.folder}.{os.uname().nodename}.{os.getpid()}"
+        os.makedirs(self.mine, mode=0o700)
+        self.archive = open(self.mine + ".tar", "w+b")  # noqa: SIM115, closed by finish
+        self.child = 0
+        self.request = 0
 
     def add(self, piece: str) -> None:
         """Take one base64 piece."""
         from base64 import b64decode
 
-        self.data += b64decode(piece)
+        self.archive.write(b64decode(piece))
 
-    def finish(self) -> str:
-        """Write the files and return the folder."""
-        import io
+    def finish(self, request: int) -> None:
+        """Unpack in a child; `outcome` tells how it went when it has ended."""
+        self.request = request
+        self.archive.flush()
+        self.child = os.fork()
+        if self.child == 0:
+            code = 1
+            try:
+                self._extract()
+                code = 0
+            except BaseException as error:
+                os.write(2, f"muster: {type(error).__name__}: {error}\n".encode())
+            finally:
+                os._exit(code)
+        self.archive.close()
+
+    def _extract(self) -> None:
         import shutil
-        import socket
         import tarfile
 
-        # Hosts that share a home folder unpack at the same time: each into a folder of its own, and one becomes `code`.
-        mine = f"{self.folder}.{socket.gethostname()}.{os.getpid()}"
-        os.makedirs(mine, mode=0o700)
-        with tarfile.open(fileobj=io.BytesIO(bytes(self.data))) as archive:
-            if hasattr(tarfile, "data_filter"):
-                archive.extractall(mine, filter="data")
-            else:  # Python before 3.9.17: the archive comes from the user's own controller
-                archive.extractall(mine)
+        os.unlink(self.archive.name)
+        self.archive.seek(0)
+        with tarfile.open(fileobj=self.archive) as archive:
+            # The archive is the user's own: links that leave the folder, to data for example, stay what they are.
+            if hasattr(tarfile, "tar_filter"):
+                archive.extractall(self.mine, filter="fully_trusted")
+            else:  # before Python 3.9.17
+                archive.extractall(self.mine)
         try:
-            os.rename(mine, self.folder)
+            os.rename(self.mine, self.folder)
         except OSError:
             if not os.path.isdir(self.folder):
                 raise
-            shutil.rmtree(mine, ignore_errors=True)
-        return self.folder
+            shutil.rmtree(self.mine, ignore_errors=True)
+
+    def outcome(self, status: int) -> dict[str, Any]:
+        """The reply: the folder, or that it could not be written (the child has said why on stderr)."""
+        return {"folder": self.folder} if status == 0 else {"problem": "see the line above"}

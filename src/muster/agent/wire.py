@@ -63,6 +63,10 @@ class Writer:
         """How many bytes wait for the other side to read."""
         return len(self._buffer)
 
+    def drop(self) -> None:
+        """Forget what is unsent: nobody reads it any more."""
+        self._buffer.clear()
+
     def send(self, data: bytes) -> None:
         """Queue `data` and write what can be written now; raises BrokenPipeError when the reader has gone."""
         self._buffer += data

@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 
-from muster.errors import EXIT_USAGE, MusterError
+from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
@@ -42,6 +42,10 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except (FileNotFoundError, PermissionError) as error:
+        # What a user's files can do to us at any place: an unreadable script, a working directory that is gone.
+        print_error(MusterError(f"{error.filename or 'the working directory'}: {(error.strerror or '').lower()}"))
+        return EXIT_MUSTER
     except BrokenPipeError:
         # The reader of our output has gone (`muster recipes | head -1`); Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

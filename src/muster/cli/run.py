@@ -16,6 +16,8 @@ from muster.hosts import Host, parse_hosts, read_hostfile
 from muster.job import Job, make_job_folder, new_job_id
 from muster.transports import Command, is_this_machine, local_command, ssh_command
 
+_MOST_RANKS = 1_000_000
+
 EXAMPLES = f"""\
 examples:
   muster run train.py --lr 0.1                       every GPU of this machine
@@ -102,8 +104,7 @@ def parser() -> argparse.ArgumentParser:
     screen.add_argument(
         "--only-rank", metavar="RANKS", type=_ranks, help="show only these ranks (0 or 0,4-7); logs keep all"
     )
-    p.add_argument("script", nargs="?", help=argparse.SUPPRESS)
-    p.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return p
 
 
@@ -111,7 +112,8 @@ def main(argv: list[str]) -> int:
     """Run the job the command line describes and return its exit code."""
     begin = time.time()
     options = parser().parse_args(argv)
-    if options.script is None:
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
         raise UsageError(
             "no script to run",
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
@@ -125,7 +127,7 @@ def main(argv: list[str]) -> int:
             lab = stack.enter_context(Lab(options.lab, bind=(os.getcwd(),)))
             hosts = tuple(Host(name=name) for name in lab.names)
             ssh = tuple(lab.ssh_argv())
-        job = make_job(options, hosts)
+        job = make_job(options, command, hosts)
 
         def transport(host: Host) -> Command:
             if is_this_machine(host) and not options.lab:
@@ -152,20 +154,23 @@ def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
     return (Host(name=_own_name()),)
 
 
-def make_job(options: argparse.Namespace, hosts: tuple[Host, ...]) -> Job:
+def make_job(options: argparse.Namespace, command: list[str], hosts: tuple[Host, ...]) -> Job:
     """The job, with what to preload settled."""
-    from muster.run.usercode import find_script, uses_dynamo
+    from muster.run.usercode import find_script, is_below, uses_dynamo
 
+    target, *args = command
+    cwd = os.getcwd()
+    if options.sync and os.path.isabs(target) and is_below(target, cwd):
+        target = os.path.relpath(target, cwd)  # the copy is run, not the file it was made from
     job = Job(
-        id=new_job_id(options.script),
-        target=options.script,
+        id=new_job_id(target),
+        target=target,
         module=options.module,
-        args=tuple(options.args),
-        cwd=os.getcwd(),
+        args=tuple(args),
+        cwd=cwd,
         hosts=hosts,
         env=parse_env(options.env, os.environ),
         carried=carried(os.environ),
-        python=options.python,
         grace=options.grace,
         restarts=options.restarts,
         master_addr=options.master_addr,
@@ -182,16 +187,18 @@ def make_job(options: argparse.Namespace, hosts: tuple[Host, ...]) -> Job:
     word = uses_dynamo(script.text) if script is not None else ""
     if not word or "torch._dynamo" in preload:
         return job.with_preload(tuple(preload))
-    reason = f"torch._dynamo is imported beforehand, because {options.script} mentions {word}"
+    reason = f"torch._dynamo is imported beforehand, because {target} mentions {word}"
     return job.with_preload((*preload, "torch._dynamo"), reason)
 
 
 def run(job: Job, transport: Callable[[Host], Command], options: argparse.Namespace, begin: float) -> int:
     """Run the job with its screen."""
+    from muster.logs.files import LogFiles
     from muster.logs.screen import Screen
     from muster.run.controller import Controller, run_job
 
     screen = Screen(quiet=options.quiet)
+    logs = LogFiles(screen.tell)
     folder = make_job_folder(job.id)
     try:
         return run_job(
@@ -201,11 +208,13 @@ def run(job: Job, transport: Callable[[Host], Command], options: argparse.Namesp
                 nproc=options.nproc,
                 folder=folder,
                 screen=screen,
+                logs=logs,
                 only=options.only_rank,
                 begin=begin,
             )
         )
     finally:
+        logs.close()
         screen.close()
 
 
@@ -257,5 +266,7 @@ def _ranks(text: str) -> frozenset[int]:
         first, _, last = part.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
             raise argparse.ArgumentTypeError(f"`{part}` is not a rank or a range of ranks, such as 0,4-7")
+        if int(last or first) > _MOST_RANKS:
+            raise argparse.ArgumentTypeError(f"`{part}`: there are no ranks above {_MOST_RANKS}")
         ranks |= set(range(int(first), int(last or first) + 1))
     return frozenset(ranks)

@@ -6,12 +6,23 @@ import re
 from typing import NamedTuple
 
 
+def as_bytes(text: str) -> bytes:
+    """Text as the bytes it came from; a lone surrogate that never was a byte is written out in words."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace")
+
+
 class Line(NamedTuple):
     """A piece of output and how it ended: a newline, a carriage return (a progress bar), or not yet at all."""
 
     text: str
     end: str
 
+
+_LONGEST = 1 << 16
+"""Characters after which a line without an end is shown in pieces; the log file has it whole."""
 
 _ENDS = re.compile(r"\r\n|\n|\r")
 
@@ -37,6 +48,9 @@ class LineSplitter:
             if line.text or line.end == "\n":
                 lines.append(line)
         self._rest = text[start:]
+        if len(self._rest) > _LONGEST:
+            lines.append(Line(self._rest, ""))
+            self._rest = ""
         return lines
 
     def finish(self) -> list[Line]:

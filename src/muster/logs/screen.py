@@ -1,16 +1,13 @@
-"""The terminal and the log files, written by a thread of their own: a slow terminal never slows the job."""
+"""The terminal, written by a thread of its own: a slow one never slows the job."""
 
 from __future__ import annotations
 
 import os
 import queue
-import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
-from typing import BinaryIO
 
-from muster.logs.lines import Line
+from muster.logs.lines import Line, as_bytes
 
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 _MOST_QUEUED = 64 << 20
@@ -28,12 +25,11 @@ class Screen:
         """Set when nobody reads our stdout any more (`| head`)."""
         self._tty = {fd: os.isatty(fd) for fd in (1, 2)}
         self._colour = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
-        self._queue: queue.SimpleQueue[tuple[int | BinaryIO, bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._queued = 0
         self._left_out = 0
         self._lock = threading.Lock()
         self._unfinished = {1: False, 2: False}
-        self._files: dict[Path, BinaryIO] = {}
         self._thread = threading.Thread(target=self._work, name="muster-screen", daemon=True)
         self._thread.start()
 
@@ -74,14 +70,6 @@ class Screen:
         """A line the host itself wrote: ssh, a shell profile, an import."""
         self._show(2, f"[{host}] {text}", "\n")
 
-    def log(self, path: Path, text: str) -> None:
-        """Append to a log file exactly what a rank wrote."""
-        file = self._files.get(path)
-        if file is None:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = self._files[path] = path.open("ab")
-        self._queue.put((file, text.encode("utf-8", "surrogateescape")))
-
     def close(self, limit: float = 10.0) -> None:
         """Write out what is queued; a screen that is not read holds us no longer than `limit` seconds."""
         for fd in (1, 2):
@@ -100,7 +88,7 @@ class Screen:
             if self._unfinished[other] and self._tty[fd]:
                 clear, self._unfinished[other] = _CLEAR, False
         self._unfinished[fd] = end == "\r"
-        self._put(fd, (clear + text + ("" if end == "\r" else "\n")).encode("utf-8", "surrogateescape"))
+        self._put(fd, as_bytes(clear + text + ("" if end == "\r" else "\n")))
 
     def _put(self, fd: int, data: bytes) -> None:
         with self._lock:
@@ -112,13 +100,8 @@ class Screen:
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
-            where, data = item
-            if not isinstance(where, int):
-                where.write(data)
-                if self._queue.empty():
-                    where.flush()
-                continue
-            self._write(where, data)
+            fd, data = item
+            self._write(fd, data)
             with self._lock:
                 self._queued -= len(data)
                 left_out, self._left_out = (self._left_out, 0) if self._queued == 0 else (0, self._left_out)
@@ -127,8 +110,6 @@ class Screen:
                     2,
                     f"muster: {left_out} lines not shown, the screen was too slow; the logs have them\n".encode(),
                 )
-        for file in self._files.values():
-            file.close()
 
     def _write(self, fd: int, data: bytes) -> None:
         view = memoryview(data)
@@ -140,9 +121,3 @@ class Screen:
                 self.closed_by_reader.set()
         except OSError:
             pass  # the terminal is gone; the logs are kept all the same
-
-
-def flush_python_streams() -> None:
-    """Before descriptors 1 and 2 are written to directly, let out what Python still holds."""
-    sys.stdout.flush()
-    sys.stderr.flush()

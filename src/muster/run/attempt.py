@@ -7,10 +7,11 @@ import re
 import time
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from muster.logs.files import LogFiles
 from muster.logs.lines import LineSplitter
 from muster.logs.screen import Screen
 from muster.plan import Plan
@@ -39,16 +40,27 @@ class _RankState:
 class Attempt:
     """The ranks of one attempt, fed with events of their agents."""
 
-    def __init__(self, plan: Plan, number: int, folder: Path, screen: Screen, only: Collection[int] | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        number: int,
+        folder: Path,
+        screen: Screen,
+        logs: LogFiles,
+        only: Collection[int] | None,
+    ) -> None:
         self.plan = plan
         self.number = number
         self.folder = folder / f"attempt-{number}"
         self.screen = screen
+        self.logs = logs
         self.only = only
         self.start = time.time()
         self.over = asyncio.Event()
         """Set when all ranks have ended, or one failed, or a host is lost."""
         self.losses: list[HostLoss] = []
+        self.stuck = False
+        """Some process of it could not be ended, so nothing may be started on top of it."""
         self._width = len(str(plan.world_size - 1))
         self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
 
@@ -76,7 +88,7 @@ class Attempt:
 
     def _on_output(self, link: AgentLink, event: dict[str, Any]) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
-        self.screen.log(self.folder / f"rank-{rank}.log", text)
+        self.logs.write(self.folder / f"rank-{rank}.log", text)
         self._show(link.name, rank, stream, self._ranks[rank].splitters[stream].feed(text))
 
     def _show(self, host: str, rank: int, stream: int, lines: list[Any]) -> None:
@@ -104,6 +116,7 @@ class Attempt:
             summary=failure.get("summary", failure.get("text", "")),
             traceback=failure.get("traceback", ""),
             place=failure.get("place", ""),
+            done=state.done,
             last_words="\n".join(line for line in state.last_words if not _NOT_THE_USERS.search(line)),
         )
         if state.end.failed or not self.running:
@@ -129,5 +142,5 @@ class Attempt:
     def verdict(self) -> Verdict:
         """What to tell of this attempt."""
         ends = [state.end for state in self._ranks.values() if state.end is not None]
-        progress = {rank: state.done for rank, state in self._ranks.items()}
-        return judge(ends, self.losses, start=self.start, progress=progress)
+        verdict = judge(ends, self.losses, start=self.start)
+        return replace(verdict, can_restart=verdict.can_restart and not self.stuck)

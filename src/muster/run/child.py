@@ -84,6 +84,9 @@ class Child:
             self._loop.remove_reader(file.fileno())
         if kill and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(2)
+            try:
+                self._process.wait(1)
+            except subprocess.TimeoutExpired:
+                pass  # it is held by the kernel, and nothing of ours depends on it
         for file in self._files:
             file.close()

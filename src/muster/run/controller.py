@@ -16,11 +16,12 @@ from muster.agent.wire import HEARTBEAT, LAST_GRACE
 from muster.errors import HostError, MusterError
 from muster.hosts import Host
 from muster.job import Job
+from muster.logs.files import LogFiles
 from muster.logs.screen import Screen
 from muster.plan import Placement, Plan, labels, rank_environment
 from muster.run import ready
 from muster.run.attempt import Attempt
-from muster.run.link import AgentLink, all_or_errors
+from muster.run.link import AgentLink, LinkLost, all_or_errors
 from muster.run.meet import another_port, meet
 from muster.run.parcel import agent_payload
 from muster.run.verdict import Verdict, is_same_failure
@@ -70,6 +71,7 @@ class Controller:
         nproc: int | None,
         folder: Path,
         screen: Screen,
+        logs: LogFiles,
         only: Collection[int] | None,
         begin: float,
     ) -> None:
@@ -78,9 +80,12 @@ class Controller:
         self.nproc = nproc
         self.folder = folder
         self.screen = screen
+        self.logs = logs
         self.only = only
         self.timeline = Timeline(begin)
         self.links: list[AgentLink] = []
+        self.failed: set[str] = set()
+        """Hosts that could not be connected."""
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.grace
@@ -94,26 +99,27 @@ class Controller:
         """Run the job and return the exit code; whatever happens, no process of it is left."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self.on_signal, number)
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts ask us not to listen
+                loop.add_signal_handler(number, self.on_signal, number)
         # A stopped controller sends no heartbeat and so would lose its job.
         loop.add_signal_handler(signal.SIGTSTP, self.screen.tell, "Ctrl-Z does nothing here: Ctrl-C ends the job")
         loop.set_exception_handler(self.on_bug)
         self._body = asyncio.ensure_future(self.body())
         ticking = asyncio.ensure_future(self.tick())
+        verdict: Verdict | None = None
         try:
             verdict = await self._body
         except asyncio.CancelledError:
-            verdict = None
-            if self.signal is None:
-                raise MusterError("a bug of Muster ended the job; please report the lines above") from None
+            pass
         finally:
             self.waiting_for = None
             await self.end()
             ticking.cancel()
-        if verdict is None:
-            assert self.signal is not None
+        if self.signal is not None:
             self.screen.tell(f"stopped by {self.signal.name} after {self.timeline.now():.1f} s")
             return 128 + self.signal
+        if verdict is None:
+            raise MusterError("a bug of Muster ended the job; please report the lines above")
         self.tell_summary(verdict)
         return verdict.exit_code
 
@@ -178,7 +184,13 @@ class Controller:
 
         async def open_one(link: AgentLink) -> None:
             async with logins:
-                await link.open(payload, CONNECT_LIMIT)
+                try:
+                    await link.open(payload, CONNECT_LIMIT)
+                except HostError as error:
+                    self.failed.add(link.name)
+                    if len(self.links) > 1:  # the others may take their time; this one is known now
+                        self.screen.tell(error.message)
+                    raise
 
         await all_or_errors([open_one(link) for link in self.links])
         self.timeline.connected = self.timeline.now()
@@ -189,6 +201,8 @@ class Controller:
         self.waiting_for = lambda: f"importing {', '.join(job.preload) or 'nothing'} on {count(len(links), 'host')}"
         if job.preload_reason:
             screen.say(job.preload_reason)
+        if job.preload and not screen.is_live:
+            screen.say(self.waiting_for())
         plan = ready.plan_for(job, links, nproc=self.nproc, screen=screen)
         if job.preload:
             ready.check_torch(links)
@@ -200,31 +214,30 @@ class Controller:
             await importing
         finally:
             importing.cancel()
+            await asyncio.gather(importing, return_exceptions=True)
         self.timeline.imported = self.timeline.now()
         self.waiting_for = None
         return plan
 
     def hosts_missing(self) -> str:
         """Which hosts are up and which are not."""
-        missing = [link.name for link in self.links if not link.facts]
-        return f"{len(self.links) - len(missing)} of {len(self.links)} hosts up, waiting for {names(missing)}"
+        up = sum(bool(link.facts) for link in self.links)
+        missing = [link.name for link in self.links if not link.facts and link.name not in self.failed]
+        return f"{up} of {len(self.links)} hosts up, waiting for {names(missing)}"
 
     # --- the ranks ------------------------------------------------------------------------------------------
 
     async def try_once(self, plan: Plan, number: int) -> Verdict:
         """Start all ranks, wait until all have ended or one has failed, then end the rest."""
-        attempt = self.attempt = Attempt(plan, number, self.folder, self.screen, self.only)
+        attempt = self.attempt = Attempt(plan, number, self.folder, self.screen, self.logs, self.only)
         if number == 0:
             self.screen.say(
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
                 f"meeting at {plan.master_addr}:{plan.master_port}; logs in {_tilde(self.folder)}"
             )
-        try:
-            await all_or_errors(
-                [self.start(link, place, plan, number) for link, place in zip(self.links, plan.placements, strict=True)]
-            )
-        except HostError as error:
-            attempt.on_loss(error.host, error.message)
+        await asyncio.gather(
+            *(self.start(link, place, plan, number) for link, place in zip(self.links, plan.placements, strict=True))
+        )
         noticing = asyncio.ensure_future(self.notice_early_ends(attempt))
         try:
             await attempt.over.wait()
@@ -237,18 +250,15 @@ class Controller:
 
     async def start(self, link: AgentLink, placement: Placement, plan: Plan, attempt: int) -> None:
         """Start one host's ranks."""
-        job = self.job
-        requests = [
-            {
-                "rank": rank,
-                "env": rank_environment(plan, rank, attempt=attempt),
-                "target": job.target,
-                "module": job.module,
-                "args": job.args,
-            }
-            for rank in placement.ranks
-        ]
-        await link.request("start", limit=30, ranks=requests)
+        requests = [{"rank": rank, "env": rank_environment(plan, rank, attempt=attempt)} for rank in placement.ranks]
+        assert self.attempt is not None
+        try:
+            answer = await link.request("start", limit=30, ranks=requests)
+        except LinkLost as error:
+            self.attempt.on_loss(link.name, error.why)
+            return
+        if "problem" in answer:
+            self.attempt.on_loss(link.name, f"its ranks cannot be started: {answer['problem']}")
 
     async def notice_early_ends(self, attempt: Attempt) -> None:
         """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
@@ -268,11 +278,13 @@ class Controller:
         grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
         try:
             answer = await link.request("stop", limit=grace + 10, grace=grace)
-        except HostError as error:
+        except LinkLost as error:
             if self.attempt is not None:
-                self.attempt.on_loss(error.host, error.message)
+                self.attempt.on_loss(link.name, error.why)
             return
         if answer["left"]:
+            if self.attempt is not None:
+                self.attempt.stuck = True
             pids = ", ".join(map(str, answer["left"]))
             self.screen.tell(f"{link.name}: process {pids} does not die: the kernel holds it (disk or driver)")
 
@@ -315,17 +327,15 @@ class Controller:
             if self.attempt is not None:
                 self.attempt.on_loss(link.name, link.lost.why)
         elif self.attempt is None:
-            pass  # a host that is lost before there are ranks fails whatever waits for it
+            pass  # before there are ranks, a lost host or zygote fails what waits for it, or the start
         elif kind == "broken":
             self.attempt.on_loss(link.name, "its zygote was killed")
         else:
             self.attempt.on_event(link, event)
 
     def on_text(self, link: AgentLink, text: str) -> None:
-        """A host wrote on stderr outside any rank."""
-        for line in text.splitlines():
-            if line.strip():
-                self.screen.host_line(link.name, line)
+        """A host wrote a line on stderr outside any rank."""
+        self.screen.host_line(link.name, text)
 
     # --- the end of it --------------------------------------------------------------------------------------
 

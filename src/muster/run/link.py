@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from muster.agent.wire import GREETING, LEASE, LineReader, encode
 from muster.errors import HostError, MusterError
+from muster.logs.lines import LineSplitter
 from muster.run.child import Child
 from muster.transports import Command, explain_ssh_failure
 
@@ -49,6 +51,8 @@ class AgentLink:
         self._child: Child | None = None
         self._reader = LineReader(greeting=GREETING)
         self._stderr = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._splitter = LineSplitter()
         self._up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
         self._closing = False
@@ -74,14 +78,12 @@ class AgentLink:
                 hint="install the OpenSSH client" if self.command.over_ssh else "name a Python with `--python PATH`",
             ) from None
         self._child.send(payload)
-        try:
-            await asyncio.wait_for(self._up, limit)
-        except asyncio.TimeoutError:
-            raise HostError(
-                self.name,
-                f"no agent answered within {limit:.0f} s of logging in",
-                hint="is its home folder or its Python on a file system that hangs?",
-            ) from None
+        error = HostError(
+            self.name,
+            f"no agent answered within {limit:.0f} s of logging in",
+            hint="is its home folder or its Python on a file system that hangs?",
+        )
+        await within(limit, self._up, error)
 
     def _on_data(self, data: bytes) -> None:
         self._last_heard = time.monotonic()
@@ -112,10 +114,11 @@ class AgentLink:
             self._on_event(self, message)
 
     def _on_words(self, data: bytes) -> None:
-        text = data.decode(errors="replace")
+        text = self._decoder.decode(data)
         self._stderr = (self._stderr + text)[-16_000:]
-        if self.facts and not self._closing:
-            self._on_text(self, text)
+        for line in self._splitter.feed(text):
+            if self.facts and not self._closing and line.text.strip():
+                self._on_text(self, line.text)
 
     def _on_closed(self) -> None:
         self._explaining = asyncio.ensure_future(self._explain_end())
@@ -146,10 +149,7 @@ class AgentLink:
         self._next_id += 1
         reply = self._replies[self._next_id] = asyncio.get_running_loop().create_future()
         self._send({"do": do, "id": self._next_id, **fields})
-        try:
-            return await asyncio.wait_for(reply, limit)
-        except asyncio.TimeoutError:
-            raise HostError(self.name, f"no answer to `{do}` within {limit:.0f} s") from None
+        return await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
 
     def beat(self) -> None:
         """Send a ping, and notice how long nothing has been heard."""
@@ -209,16 +209,30 @@ class AgentLink:
         self._closing = True
         if self.facts and not self.lost:
             self._send({"do": "bye", "id": 0})
-            try:
-                await asyncio.wait_for(self._gone.wait(), limit)
-            except asyncio.TimeoutError:
-                pass
+            await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
         self._drop()
 
     def _drop(self) -> None:
         # A local agent is not killed: it sees its channel close and ends its ranks before it goes.
         if self._child is not None:
             self._child.close(kill=self.command.over_ssh)
+
+
+async def within(limit: float, future: asyncio.Future[Result], error: Exception) -> Result:
+    """Wait for a future, or raise `error` when the time is over.
+
+    Not asyncio.wait_for, which up to Python 3.11 swallows a cancel that comes together with the result.
+    """
+
+    def too_late() -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    timer = asyncio.get_running_loop().call_later(limit, too_late)
+    try:
+        return await future
+    finally:
+        timer.cancel()
 
 
 async def all_or_errors(what: Sequence[Awaitable[Result]]) -> list[Result]:

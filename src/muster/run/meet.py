@@ -30,7 +30,7 @@ async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen)
 async def another_port(job: Job, link: AgentLink, plan: Plan) -> Plan:
     """A new port for a restart: the old one may still be busy with the last attempt's connections."""
     port = job.master_port or 0
-    answer = await link.request("hold", limit=10, keep=False, fresh=True, fresh_port=port)
+    answer = await link.request("another_port", limit=10, port=port)
     if "problem" in answer:
         raise _port_taken(link.name, port, answer)
     return plan.at(plan.master_addr, answer["port"])

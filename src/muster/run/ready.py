@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,20 +38,15 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen:
         hosts.append(host)
         said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None
         threads.append(0 if said else default_threads(link.facts["cpus"], host.slots or 1))
-    return make_plan(job.id, hosts, threads=threads, restarts=job.restarts, user_env=user_env)
+    visible: list[str | None] = [job.env.get("CUDA_VISIBLE_DEVICES", link.facts["visible"]) for link in links]
+    return make_plan(job.id, hosts, threads=threads, restarts=job.restarts, user_env=user_env, visible=visible)
 
 
 def check_torch(links: Sequence[AgentLink]) -> None:
-    """Every host must have torch, and the same one."""
-    for link in links:
-        if link.facts["torch"] is None:
-            raise HostError(
-                link.name,
-                f"{link.facts['python']} has no torch",
-                hint="name the Python that has it: `--python PATH`",
-            )
-    if len({link.facts["torch"] for link in links}) > 1:
-        have = ", ".join(f"{link.name} has {link.facts['torch']}" for link in links)
+    """Hosts must have the same torch; one whose torch is not where files usually lie is left to the import."""
+    known = [link for link in links if link.facts["torch"] is not None]
+    if len({link.facts["torch"] for link in known}) > 1:
+        have = ", ".join(f"{link.name} has {link.facts['torch']}" for link in known)
         raise MusterError(
             f"the hosts have different versions of torch: {have}",
             hint="install the same version everywhere, or name the right Python with `--python PATH`",
@@ -80,16 +76,16 @@ async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str
         raise UsageError(
             f"--sync sends {job.cwd}, and {job.target} is not in it", hint="change to the folder of your project first"
         )
-    data = usercode.archive(job.cwd)
+    data = await asyncio.to_thread(usercode.archive, job.cwd)  # seconds for a large folder; heartbeats go on
     screen.say(f"sending {job.cwd} ({len(data) / 1e6:.1f} MB) to {names([link.name for link in links])}")
     pieces = [base64.b64encode(data[at : at + _PIECE]).decode() for at in range(0, len(data), _PIECE)]
 
     async def send(link: AgentLink) -> str:
         answer: dict[str, Any] = {}
         for number, piece in enumerate(pieces):
-            answer = await link.request("unpack", limit=60, piece=piece, last=number == len(pieces) - 1)
-        if "problem" in answer:
-            raise HostError(link.name, f"the code cannot be written there: {answer['problem']}")
+            answer = await link.request("unpack", limit=300, piece=piece, last=number == len(pieces) - 1)
+            if "problem" in answer:
+                raise HostError(link.name, f"the code cannot be written there: {answer['problem']}")
         return answer["folder"]
 
     return await all_or_errors([send(link) for link in links])
@@ -108,9 +104,16 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Seque
             preload=list(job.preload),
             module=job.module,
             target=job.target,
+            args=job.args,
             grace=job.grace,
         )
         if answer.get("t") == "broken":
+            if answer.get("missing") == "torch":
+                raise HostError(
+                    link.name,
+                    f"{link.facts['python']} has no torch",
+                    hint="name the Python that has it: `--python PATH`",
+                )
             screen.show_block(answer["traceback"])
             where = f"importing {answer['module']} failed: " if answer["module"] else ""
             raise HostError(

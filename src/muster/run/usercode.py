@@ -81,18 +81,10 @@ def archive(cwd: str) -> bytes:
 
 
 def _files(cwd: str) -> Iterator[str]:
-    listed = (
-        subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=cwd,
-            capture_output=True,
-            check=False,
-        )
-        if _has_git()
-        else None
-    )
-    if listed is not None and listed.returncode == 0:
-        yield from (name for name in os.fsdecode(listed.stdout).split("\0") if name)
+    tracked = _git_files(cwd, "--cached", "--recurse-submodules")
+    untracked = _git_files(cwd, "--others", "--exclude-standard")
+    if tracked is not None and untracked is not None:
+        yield from tracked | untracked
         return
     for folder, subfolders, names in os.walk(cwd):
         subfolders[:] = [
@@ -105,10 +97,15 @@ def _files(cwd: str) -> Iterator[str]:
         yield from (os.path.relpath(os.path.join(folder, name), cwd) for name in names if not name.startswith("."))
 
 
-def _has_git() -> bool:
-    from shutil import which
-
-    return which("git") is not None
+def _git_files(cwd: str, *options: str) -> set[str] | None:
+    """What `git ls-files` lists below a folder; None where there is no git or no checkout."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", *options], cwd=cwd, capture_output=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {name for name in os.fsdecode(listed.stdout).split("\0") if name} if listed.returncode == 0 else None
 
 
 def _read(name: str, path: Path) -> Script:

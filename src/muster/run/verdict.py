@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.errors import EXIT_MUSTER
+from muster.run.words import count
 
 # What survivors say when another rank has gone: symptoms, never the cause.
 _SYMPTOM = re.compile(
@@ -39,6 +40,8 @@ class RankEnd:
     place: str = ""
     last_words: str = ""
     """The end of what it wrote, for ranks that left no exception."""
+    done: int = 0
+    """How many collectives it had finished."""
 
     @property
     def failed(self) -> bool:
@@ -72,7 +75,7 @@ class Verdict:
     signature: str = ""
     """Where and how it failed: the same signature twice is the same failure."""
     progress: int = 0
-    """How many collectives had been done."""
+    """How many collectives the rank that failed had finished."""
     can_restart: bool = False
 
     @property
@@ -81,17 +84,16 @@ class Verdict:
         return self.exit_code == 0
 
 
-def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float, progress: Mapping[int, int]) -> Verdict:
+def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) -> Verdict:
     """Find the first failure over all hosts and say what happened."""
     failures = sorted((end for end in ends if end.failed), key=lambda end: end.time)
-    done = max(progress.values(), default=0)
     first = _first(failures)
     loss = min(losses, key=lambda lost: lost.time, default=None)
     # A lost host is noticed seconds after it was lost, so ranks elsewhere may have failed of it before.
     if loss is not None and (first is None or first.is_symptom or first.host == loss.host):
-        return _host_lost(loss, failures, done)
+        return _host_lost(loss, failures)
     if first is None:
-        return Verdict(exit_code=0, progress=done)
+        return Verdict(exit_code=0)
     left_early = _left_early(ends, first)
     sentence = f"rank {first.rank} on {first.host} failed first, {_after(first.time - start)}: {describe(first)}"
     notes: list[str] = []
@@ -103,18 +105,18 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float, 
     followers = [end for end in failures if end is not first]
     if followers:
         notes.append(
-            f"{_count(len(followers), 'rank')} failed after it: " + "; ".join(_short(end) for end in followers[:4])
+            f"{count(len(followers), 'rank')} failed after it: " + "; ".join(_short(end) for end in followers[:4])
         )
     stopped = sum(end.stopped for end in ends)
     if stopped:
-        notes.append(f"{_count(stopped, 'rank')} stopped by Muster because of it")
+        notes.append(f"{count(stopped, 'rank')} stopped by Muster because of it")
     return Verdict(
         exit_code=exit_code_of(first.status),
         sentence=sentence,
         detail=first.traceback or (first.last_words if first.last_words != first.summary else ""),
         notes=tuple(notes),
         signature=f"{first.place} {first.summary or first.status}",
-        progress=done,
+        progress=first.done,
         can_restart=True,
     )
 
@@ -146,8 +148,11 @@ def exit_code_of(status: int) -> int:
 
 
 def is_same_failure(previous: Verdict, now: Verdict) -> bool:
-    """Whether a restart met the same failure at the same place, and came no further than before."""
-    return previous.signature == now.signature and now.progress <= previous.progress
+    """Whether a restart met the same failure at the same place after exactly as much work as before.
+
+    A job that resumes from a checkpoint fails after another number of collectives, and deserves another try.
+    """
+    return previous.signature == now.signature and now.progress == previous.progress
 
 
 def _first(failures: Sequence[RankEnd]) -> RankEnd | None:
@@ -165,7 +170,7 @@ def _left_early(ends: Sequence[RankEnd], first: RankEnd) -> RankEnd | None:
     return min(early, key=lambda end: end.time, default=None)
 
 
-def _host_lost(loss: HostLoss, failures: Sequence[RankEnd], done: int) -> Verdict:
+def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     others = [end for end in failures if end.host != loss.host]
     notes = ["ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
     return Verdict(
@@ -173,7 +178,6 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd], done: int) -> Verdic
         sentence=f"host {loss.host} is lost: {loss.why}",
         notes=tuple(notes),
         signature=f"lost {loss.host}",
-        progress=done,
     )
 
 
@@ -184,10 +188,6 @@ def _short(end: RankEnd) -> str:
 
 def _after(seconds: float) -> str:
     return f"{max(0.0, seconds):.1f} s after the start"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _signal_name(number: int) -> str:

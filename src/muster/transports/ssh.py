@@ -20,6 +20,11 @@ _OPTIONS = (
     f"-oConnectTimeout={CONNECT_TIMEOUT}",
     "-oClearAllForwardings=yes",  # a LocalForward in the user's config would fail on the second host
     "-oEscapeChar=none",
+    # A connection of its own, which ends with this job: as the master of other sessions it would take them along.
+    # One that the user already has is still used.
+    "-oControlMaster=no",
+    "-oRemoteCommand=none",  # one in the user's config would make ssh refuse ours
+    "-oPermitLocalCommand=no",
 )
 
 # $0 is the code, the arguments are interpreters to try. Quoted once in single quotes, which every login shell

@@ -1,0 +1,210 @@
+"""All ranks of this host: starting them one after the other, passing on what they say, ending them together."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import time
+from collections import deque
+
+from . import machine
+from .ranks import Rank, Stopping, Stream
+from .spawning import Spawner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_DRAIN = 64
+"""Reads of 64 KB after a rank's end at most: something it left behind may write for ever."""
+
+
+class Crew:
+    """The ranks and the process that starts them."""
+
+    def __init__(self, selector: selectors.BaseSelector, send: Callable[[dict[str, Any]], None], nofile: int) -> None:
+        self.selector = selector
+        self.send = send
+        self.nofile = nofile
+        """The soft limit on descriptors that ranks get; the agent's own is higher."""
+        self.ranks: dict[int, Rank] = {}
+        self.spawner: Spawner | None = None
+        self.stopping: Stopping | None = None
+        self._to_start: deque[Rank] = deque()
+        self._paused = False
+        self._prepare_request: int | None = None
+        self._stop_requests: list[int] = []
+        self._oom_before = 0
+
+    # --- what the controller asks for -----------------------------------------------------------------------
+
+    def prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Start the process that will start the ranks; with a zygote the reply comes after its imports."""
+        env = {**os.environ, **message["env"], "PWD": message["cwd"]}
+        folder = os.path.dirname(sys.executable)
+        if folder not in env.get("PATH", "").split(os.pathsep):
+            # As in an activated environment: what the script starts (python, ninja) is this interpreter's.
+            env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
+        config = {name: message[name] for name in ("preload", "cwd", "module", "target", "args")}
+        config["nofile"] = self.nofile
+        self.spawner = Spawner()
+        if message["preload"]:
+            self._prepare_request = message["id"]
+            self.spawner.start_zygote(config, env)
+        else:
+            self.spawner.start_plain(config, env)
+        self.selector.register(self.spawner.socket, selectors.EVENT_READ, self._on_spawner)
+        return None if message["preload"] else {"seconds": 0.0, "unsafe": ""}
+
+    def start(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Start this host's ranks of a new attempt."""
+        if self.spawner is None:
+            return {"problem": "the process that starts ranks has died"}
+        for rank in self.ranks.values():
+            for stream in rank.streams:
+                self._forget(stream)
+        self.ranks = {}
+        self._oom_before = machine.oom_kills()
+        try:
+            for request in message["ranks"]:
+                self.ranks[request["rank"]] = Rank(request["rank"], request["env"])
+        except OSError as error:
+            for rank in self.ranks.values():
+                rank.close()
+            self.ranks = {}
+            return {"problem": f"{error.strerror} (ulimit -n)" if error.strerror else str(error)}
+        for rank in self.ranks.values():
+            for stream in rank.streams:
+                self._watch(stream)
+        self._to_start = deque(self.ranks.values())
+        self._start_next()
+        return {}
+
+    def stop(self, request: int | None, grace: float) -> None:
+        """End all ranks and what they started; every request is answered when they are gone."""
+        if request is not None:
+            self._stop_requests.append(request)
+        if self.stopping is not None:
+            self.stopping.hurry(grace)
+            return
+        for rank in self._to_start:
+            rank.exited = True  # it never began
+            rank.close()
+        self._to_start.clear()
+        self.stopping = Stopping(self.ranks.values(), self.spawner.pid if self.spawner else 0, grace)
+
+    def pause(self, paused: bool) -> None:
+        """Stop or go on reading what ranks write: the channel is behind, or has caught up."""
+        if paused == self._paused:
+            return
+        self._paused = paused
+        for rank in self.ranks.values():
+            for stream in rank.streams:
+                if paused:
+                    self._unwatch(stream)
+                else:
+                    self._watch(stream)
+
+    def step(self) -> None:
+        """Go on with ending the ranks, and answer when they are gone."""
+        if self.stopping is not None and self.stopping.step():
+            left = self.stopping.left()
+            self.stopping = None
+            for request in self._stop_requests:
+                self.send({"re": request, "left": left})
+            self._stop_requests = []
+
+    # --- what happens on this host --------------------------------------------------------------------------
+
+    def _start_next(self) -> None:
+        if self._to_start and self.spawner is not None:
+            self.spawner.start_rank(self._to_start.popleft())
+
+    def _on_spawner(self) -> None:
+        if self.spawner is None:
+            return
+        messages = self.spawner.receive()
+        if messages is None:
+            self._on_spawner_gone(self.spawner)
+            return
+        for message in messages:
+            if message["t"] == "started":
+                self.ranks[message["rank"]].pid = message["pid"]
+                self._start_next()
+            elif message["t"] == "exit":
+                self._on_exit(self.ranks[message["rank"]], message)
+            elif self._prepare_request is not None:  # ready or broken
+                self.send({"re": self._prepare_request, **message})
+                self._prepare_request = None
+
+    def _on_spawner_gone(self, spawner: Spawner) -> None:
+        """The spawner died: its ranks died with it, and whatever they started is ours now."""
+        self.selector.unregister(spawner.socket)
+        spawner.socket.close()
+        self.spawner = None
+        if self._prepare_request is not None:
+            self.send({"re": self._prepare_request, "t": "broken", "module": "", "error": "it died", "traceback": ""})
+            self._prepare_request = None
+        self._to_start.clear()
+        for rank in self.ranks.values():
+            if not rank.exited:
+                self._on_exit(rank, {"status": -signal.SIGKILL, "time": time.time()})
+        self.send({"t": "broken"})
+
+    def _on_exit(self, rank: Rank, message: dict[str, Any]) -> None:
+        """A rank has ended: send what it wrote last, then its end."""
+        rank.exited = True
+        for stream in rank.streams:
+            # Until the pipe is empty, not until it closes: a child the rank left behind may hold it open.
+            for _ in range(_DRAIN):
+                if not self._on_stream(stream):
+                    break
+        status = message["status"]
+        self.send(
+            {
+                "t": "exit",
+                "rank": rank.number,
+                "status": status,
+                "time": message["time"],
+                "stopped_at": rank.stopped_at,
+                "oom": status == -signal.SIGKILL and machine.oom_kills() > self._oom_before,
+            }
+        )
+
+    def _on_stream(self, stream: Stream) -> bool:
+        """Pass on what a rank wrote or reported; False when there is nothing more to read now."""
+        if stream.read < 0:
+            return False
+        try:
+            data = os.read(stream.read, 1 << 16)
+        except BlockingIOError:
+            return False
+        if stream.number == 3:
+            try:
+                reports = stream.reports.feed(data)
+            except ValueError:
+                reports = []  # a script that closes and reuses descriptors wrote into it
+            for report in reports:
+                self.send({**report, "rank": stream.rank})
+        else:
+            text = stream.decoder.decode(data, final=not data)
+            if text:
+                self.send({"t": "out", "rank": stream.rank, "stream": stream.number, "text": text})
+        if not data:
+            self._forget(stream)
+        return bool(data)
+
+    def _watch(self, stream: Stream) -> None:
+        if stream.read >= 0 and not self._paused and stream.read not in self.selector.get_map():
+            self.selector.register(stream.read, selectors.EVENT_READ, lambda: self._on_stream(stream))
+
+    def _unwatch(self, stream: Stream) -> None:
+        if stream.read >= 0 and stream.read in self.selector.get_map():
+            self.selector.unregister(stream.read)
+
+    def _forget(self, stream: Stream) -> None:
+        self._unwatch(stream)
+        stream.close_read()

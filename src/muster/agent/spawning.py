@@ -1,0 +1,91 @@
+"""The agent's handle on the process that starts its ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+
+from . import boot, processes, spawner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .ranks import Rank
+
+
+class Spawner:
+    """A zygote or a plain starter, with a socket to talk to it."""
+
+    def __init__(self) -> None:
+        self.socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.setblocking(False)
+        self.pid = 0
+
+    def start_zygote(self, config: dict[str, Any], env: dict[str, str]) -> None:
+        """Exec a fresh interpreter that imports what `config` names: all it reads at start comes from `env`."""
+        # One thread while importing: an OpenMP pool that is alive when ranks are forked hangs them.
+        while_importing = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        config = {
+            **config,
+            "socket": self._theirs.fileno(),
+            "agent": os.getpid(),
+            "restore": {name: env.get(name) for name in while_importing},
+        }
+        code = processes.file_with(boot.payload(boot.own_parcel(), "spawner", config))
+        self.pid = processes.start(
+            [sys.executable, "-c", boot.COMMAND, "muster zygote" + " " * 200],  # room for a rank's title
+            {**env, **while_importing},
+            cwd=config["cwd"],
+            stdin=code,
+            stderr=2,
+            keep=[self._theirs.fileno()],
+        )
+        os.close(code)
+        self._theirs.close()
+
+    def start_plain(self, config: dict[str, Any], env: dict[str, str]) -> None:
+        """Fork a starter that execs each rank as a fresh interpreter; of our descriptors it keeps only stderr."""
+        me = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                processes.die_with(me)
+                processes.outlive_parent()
+                os.setsid()
+                processes.default_signals()
+                signal.set_wakeup_fd(-1)
+                os.dup2(2, 1)
+                processes.close_all_but(self._theirs.fileno())
+                os.chdir(config["cwd"])
+                spawner.serve(self._theirs, config, env, fork=False)
+            finally:
+                os._exit(0)
+        self._theirs.close()
+
+    def start_rank(self, rank: Rank) -> None:
+        """Ask for one rank; the write ends of its pipes go along and are closed here.
+
+        The agent asks for the next one when this one has started, so a message always fits into the socket.
+        """
+        request = json.dumps({"rank": rank.number, "env": rank.env}).encode()
+        socket.send_fds(self.socket, [request], [stream.write for stream in rank.streams])
+        for stream in rank.streams:
+            stream.close_write()
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The messages that have come; None when the spawner is gone."""
+        messages: list[dict[str, Any]] = []
+        while True:
+            try:
+                data = self.socket.recv(1 << 17)
+            except BlockingIOError:
+                return messages
+            except OSError:
+                data = b""
+            if not data:
+                return messages or None
+            messages.append(json.loads(data))
