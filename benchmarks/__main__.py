@@ -12,10 +12,12 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.experiment import Experiment, Failed, Missing
+from benchmarks.figure import svg
 from benchmarks.rows import experiments
 from benchmarks.table import Result, Sample, markdown
 
 HERE = Path(__file__).parent
+BEGIN, END = "<!-- measured: make bench writes this -->", "<!-- end of measured -->"
 FEWEST_ROUNDS = 5
 """A median of fewer rounds is no result to keep."""
 
@@ -45,8 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(document)
     save_samples(about, results)
     if chosen == names and options.rounds >= FEWEST_ROUNDS:
-        (HERE / "RESULTS.md").write_text(document + "\n")
+        keep(document, about, results)
     return int(any(result.verdict.startswith("failed") for result in results))
+
+
+def keep(document: str, about: dict[str, str], results: Sequence[Result]) -> None:
+    """Write the results where people look for them: RESULTS.md, and table and figure of the README."""
+    root = HERE.parent
+    (HERE / "RESULTS.md").write_text(document + "\n")
+    (root / "docs" / "first-collective.svg").write_text(svg(results))
+    where = f"{about['CPU']}, {about['memory']}, torch {about['torch']}, {about['date']}"
+    block = f"{BEGIN}\n{markdown(results)}\n\nMedians on {where}; [RESULTS.md](benchmarks/RESULTS.md) says how."
+    before, _, rest = (root / "README.md").read_text().partition(BEGIN)
+    (root / "README.md").write_text(before + block + "\n" + END + rest.partition(END)[2])
 
 
 def parse(argv: Sequence[str] | None, names: Collection[str]) -> argparse.Namespace:

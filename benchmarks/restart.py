@@ -14,7 +14,7 @@ class Restart(Experiment):
     """From the moment one rank fails to the last rank's first all_reduce of the next attempt.
 
     With its defaults torchrun 2.13 gives the second attempt the store of the first, and gloo then fails on what that
-    left there (3 of 3 times at 8 ranks, placed statically or with --standalone). With --standalone and
+    left there (3 of 3 times at 8 ranks, placed statically). With --standalone and
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 each attempt has a store of its own, and the restart works: that is the peer.
     """
 

@@ -196,19 +196,19 @@ def test_likely_interfaces_are_tried_before_those_of_containers():
 
 def test_one_host_meets_on_loopback_whatever_its_name_stands_for():
     host = offer("h1", nic("eth0", "10.0.0.1"), own_name=["127.0.1.1"])
-    assert alone(host, master=None, interface=None) == Meeting(master_addr="127.0.0.1", interfaces={}, reasons={})
+    assert alone(host, interface=None) == Meeting(master_addr="127.0.0.1", interfaces={}, reasons={})
 
 
 def test_one_host_whose_name_stands_for_nothing_gets_loopback_set():
-    assert alone(offer("h1"), master=None, interface=None).interfaces == {"h1": "lo"}
+    assert alone(offer("h1"), interface=None).interfaces == {"h1": "lo"}
 
 
-def test_one_host_obeys_the_users_address_and_interface():
+def test_one_host_obeys_the_users_interface():
     host = offer("h1", nic("eth0", "10.0.0.1"), own_name=["10.0.0.1"])
-    meeting = alone(host, master="10.0.0.1", interface="eth0")
-    assert (meeting.master_addr, meeting.interfaces) == ("10.0.0.1", {"h1": "eth0"})
+    meeting = alone(host, interface="eth0")
+    assert (meeting.master_addr, meeting.interfaces) == ("127.0.0.1", {"h1": "eth0"})
     with pytest.raises(UsageError, match="no such interface"):
-        alone(host, master=None, interface="eth9")
+        alone(host, interface="eth9")
 
 
 @pytest.mark.parametrize("count", [2, 3, 16, 17, 64])

@@ -84,9 +84,7 @@ def test_tabs_windows_line_ends_and_a_byte_order_mark_do_not_matter(hostfile: Pa
         ("-oProxyCommand=x slots=4", 0, "ssh would read an option"),
     ],
 )
-def test_an_error_names_file_and_line_and_points_at_the_character(
-    hostfile: Path, line: str, char: int, sentence: str
-):
+def test_an_error_names_file_and_line_and_points_at_the_character(hostfile: Path, line: str, char: int, sentence: str):
     with pytest.raises(UsageError) as caught:
         read(hostfile, f"# first\ngood slots=1\n{line}\n")
     said, shown, caret = caught.value.message.split("\n")
@@ -98,9 +96,7 @@ def test_an_error_names_file_and_line_and_points_at_the_character(
 
 
 def test_a_conflict_between_lines_is_shown_at_the_later_line(hostfile: Path):
-    with pytest.raises(
-        UsageError, match=r"^hosts\.txt:2: gpu01 is named once with a count and once with a list"
-    ):
+    with pytest.raises(UsageError, match=r"^hosts\.txt:2: gpu01 is named once with a count and once with a list"):
         read(hostfile, "gpu01:8\ngpu01:0,1\n")
 
 
@@ -117,9 +113,7 @@ def test_a_missing_file_a_folder_and_a_binary_are_refused_in_one_sentence(hostfi
     with pytest.raises(UsageError, match=r"^/: the hostfile cannot be read: Is a directory$"):
         read_hostfile("/")
     # Root may read every file except one that the kernel itself refuses.
-    with pytest.raises(
-        UsageError, match=r"^/proc/self/mem: the hostfile cannot be read: Input/output error$"
-    ):
+    with pytest.raises(UsageError, match=r"^/proc/self/mem: the hostfile cannot be read: Input/output error$"):
         read_hostfile("/proc/self/mem")
     hostfile.write_bytes(b"\x7fELF\xff\xfe\x00")
     with pytest.raises(UsageError, match="not a text file"):

@@ -156,9 +156,7 @@ def test_another_user_or_port_makes_another_host():
         ("x[1-9999999999999999999]", 4, "too long", "gpu[01-04]"),
     ],
 )
-def test_an_error_points_at_the_bad_character_and_shows_the_right_form(
-    text: str, at: int, sentence: str, hint: str
-):
+def test_an_error_points_at_the_bad_character_and_shows_the_right_form(text: str, at: int, sentence: str, hint: str):
     said, hinted, place = refusal(text)
     assert said.startswith("-H: ")
     assert sentence in said
@@ -276,16 +274,14 @@ def test_the_largest_list_takes_about_a_second():
 
 BRACKETS = st.lists(
     st.integers(0, 120).flatmap(
-        lambda low: st.sampled_from(
-            [f"{low}", f"{low:03d}", f"{low:03d}-{low + 5:03d}", f"{low:03d}-{low + 9:03d}/3"]
-        )
+        lambda low: st.sampled_from([f"{low}", f"{low:03d}", f"{low:03d}-{low + 5:03d}", f"{low:03d}-{low + 9:03d}/3"])
     ),
     min_size=1,
     max_size=4,
 ).map(lambda items: f"[{','.join(items)}]")
-NODE = st.lists(
-    st.from_regex(r"[a-z][a-z0-9-]{0,3}[a-z]", fullmatch=True) | BRACKETS, min_size=1, max_size=4
-).map("".join)
+NODE = st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,3}[a-z]", fullmatch=True) | BRACKETS, min_size=1, max_size=4).map(
+    "".join
+)
 NODELISTS = st.lists(NODE, min_size=1, max_size=5).map(",".join)
 
 

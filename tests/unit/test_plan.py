@@ -125,7 +125,11 @@ def test_a_host_without_a_list_of_gpus_keeps_its_own_choice():
 
 
 def test_a_device_order_of_the_users_is_kept():
-    assert gpu_environment((1,), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert gpu_environment((1,), None, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_gpus_are_counted_among_those_a_scheduler_made_visible():
+    assert gpu_environment((0, 2), "4,5,GPU-8a", {}) == {"CUDA_VISIBLE_DEVICES": "4,GPU-8a"}
 
 
 def test_one_gpu_in_brackets_is_a_list_and_not_a_count():

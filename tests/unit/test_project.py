@@ -23,9 +23,7 @@ def anchors(document: Path) -> set[str]:
 
 
 def test_the_changelog_begins_with_the_version_of_the_package():
-    newest = re.search(
-        r"^## \[?(\d[^\]\s]*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    newest = re.search(r"^## \[?(\d[^\]\s]*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest.group(1) == __version__
 
@@ -54,7 +52,5 @@ def test_no_source_file_outgrows_its_reader():
 
 def test_make_alone_explains_every_target():
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    listing = subprocess.run(
-        ["make", "-C", ROOT], capture_output=True, text=True, check=True, timeout=20
-    ).stdout
+    listing = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True, timeout=20).stdout
     assert re.findall(r"^  make (\w+)  +\w", listing, re.MULTILINE) == targets

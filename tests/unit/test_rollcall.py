@@ -9,9 +9,7 @@ from muster.worker.rollcall import Facts, assign, call_roll, number_list
 
 
 def facts(host="a", gpus=(), backend=None, local=(None, None), machine="boot1"):
-    return Facts(
-        host=host, machine=machine, gpus=gpus, backend=backend, local_rank=local[0], local_size=local[1]
-    )
+    return Facts(host=host, machine=machine, gpus=gpus, backend=backend, local_rank=local[0], local_size=local[1])
 
 
 def test_local_ranks_are_counted_by_machine_when_the_launcher_does_not_tell():

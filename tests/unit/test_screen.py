@@ -134,23 +134,11 @@ def test_a_progress_bar_renews_itself_on_a_terminal(tmp_path: Path):
     assert on_terminal(body, tmp_path, NO_COLOR="1") == "[h1 0] 10%\r\x1b[K[h1 0] 20%\n"
 
 
-def test_a_log_file_holds_exactly_what_the_rank_wrote_and_is_private(tmp_path: Path):
-    body = r"""
-screen.log(folder / "a" / "rank-0.log", "x\r50%\rü")
-screen.log(folder / "a" / "rank-0.log", "\udcff\udcfe\n")
-"""
-    assert on_pipes(body, tmp_path).returncode == 0
-    path = tmp_path / "a" / "rank-0.log"
-    assert path.read_bytes() == b"x\r50%\r\xc3\xbc\xff\xfe\n"
-    assert path.parent.stat().st_mode & 0o077 == 0
-
-
 def test_a_screen_that_nobody_reads_does_not_stop_the_job(tmp_path: Path):
     # Nobody reads the pipe: 1 MB cannot be written, yet the program goes on and ends.
     source, sink = os.pipe()
     body = """
 for number in range(20000): screen.rank_line("h1", 0, 1, 1, Line("x" * 50, "\\n"))
-screen.log(folder / "log", "kept\\n")
 print("went on", file=sys.stderr, flush=True)
 screen.close(0.5)
 import os; os._exit(0)

@@ -18,15 +18,14 @@ def end(rank: int, status: int = 0, time: float = 10.0, host: str | None = None,
     return RankEnd(rank=rank, host=host or f"h{rank + 1}", status=status, time=time, **more)  # type: ignore[arg-type]
 
 
-def verdict(ends: Sequence[RankEnd], losses: Sequence[HostLoss] = (), **progress: int) -> Verdict:
-    return judge(ends, losses, start=0.0, progress={int(name[1:]): done for name, done in progress.items()})
+def verdict(ends: Sequence[RankEnd], losses: Sequence[HostLoss] = ()) -> Verdict:
+    return judge(ends, losses, start=0.0)
 
 
 def test_all_ranks_that_end_with_0_are_a_success():
-    result = verdict([end(0), end(1)], r0=5, r1=7)
+    result = verdict([end(0), end(1)])
     assert result.ok
     assert result.exit_code == 0
-    assert result.progress == 7
 
 
 def test_the_failure_that_came_first_is_told_whatever_the_order_of_the_news():
@@ -183,13 +182,16 @@ def test_a_host_lost_without_any_failed_rank_is_not_a_success():
 
 
 def fail_at(place: str, summary: str, done: int) -> Verdict:
-    return verdict([end(1, 1, summary=summary, place=place)], r0=done, r1=done)
+    return verdict([end(1, 1, summary=summary, place=place, done=done), end(0, -15, stopped=True, done=done + 1)])
 
 
-def test_the_same_failure_at_the_same_place_without_progress_is_recognised():
+def test_the_same_failure_at_the_same_place_after_as_much_work_is_recognised():
     first = fail_at("train.py:12", "ValueError: x", 3)
     assert is_same_failure(first, fail_at("train.py:12", "ValueError: x", 3))
-    assert is_same_failure(first, fail_at("train.py:12", "ValueError: x", 2))
+
+
+def test_a_job_that_resumed_and_failed_after_other_work_is_worth_another_try():
+    assert not is_same_failure(fail_at("train.py:12", "OSError: x", 900), fail_at("train.py:12", "OSError: x", 400))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ from muster.logs.lines import as_bytes
 _MOST_QUEUED = 256 << 20
 """Bytes that may wait for a disk that hangs; more is dropped, with a word."""
 
+_MOST_OPEN = 64
+"""Files held open at a time."""
+
 
 class LogFiles:
     """Appends exactly what ranks wrote to one file per rank."""
@@ -58,6 +61,8 @@ class LogFiles:
         try:
             file = self._files.get(path)
             if file is None:
+                if len(self._files) >= _MOST_OPEN:
+                    self._close_files()
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 file = self._files[path] = path.open("ab")
             file.write(data)

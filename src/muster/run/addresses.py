@@ -110,7 +110,7 @@ def choose(
             raise _unreachable(offer, tried)
     first = offers[0]
     if master is not None:
-        _check_users_master(first, master, tried)
+        check_users_master(first, master, tried)
         address = master
     else:
         preferred = first.gloo_address
@@ -129,7 +129,7 @@ def choose(
     return Meeting(master_addr=address, interfaces=interfaces, reasons=reasons)
 
 
-def alone(offer: Offer, *, master: str | None, interface: str | None) -> Meeting:
+def alone(offer: Offer, *, interface: str | None) -> Meeting:
     """One host only: loopback serves, whatever the hostname stands for."""
     interfaces: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -141,7 +141,7 @@ def alone(offer: Offer, *, master: str | None, interface: str | None) -> Meeting
         if loopback is not None:
             interfaces[offer.name] = loopback
             reasons[offer.name] = "its hostname stands for no address of its own"
-    return Meeting(master_addr=master or "127.0.0.1", interfaces=interfaces, reasons=reasons)
+    return Meeting(master_addr="127.0.0.1", interfaces=interfaces, reasons=reasons)
 
 
 def _reached_by_all(offer: Offer, tried: Mapping[str, Sequence[Mapping[str, Any]]], interface: str | None) -> list[str]:
@@ -185,7 +185,8 @@ def _unreachable(offer: Offer, tried: Mapping[str, Sequence[Mapping[str, Any]]])
     )
 
 
-def _check_users_master(first: Offer, master: str, tried: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def check_users_master(first: Offer, master: str, tried: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Refuse an address of the user's that does not lead to the first host from everywhere."""
     for dialler, results in tried.items():
         for result in results:
             if result["host"] == first.name and result["address"] == master and result["problem"]:

@@ -13,7 +13,7 @@ from traceback import format_exception
 from typing import Any
 
 from muster.agent.wire import HEARTBEAT, LAST_GRACE
-from muster.errors import HostError, MusterError
+from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
 from muster.job import Job
 from muster.logs.files import LogFiles
@@ -127,7 +127,7 @@ class Controller:
         """Connect, prepare, and attempt until there is nothing more to try."""
         await self.connect()
         plan = await self.prepare()
-        (self.folder / "plan.json").write_text(json.dumps(plan.as_data(), indent=1))
+        self.keep(plan)
         previous: Verdict | None = None
         for number in range(self.job.restarts + 1):
             if number:
@@ -142,6 +142,16 @@ class Controller:
             self.screen.tell(f"restart {number + 1} of {self.job.restarts}")
             previous = verdict
         raise AssertionError("the last attempt returns")
+
+    def keep(self, plan: Plan) -> None:
+        """Write the plan into the job's folder, and find out before the start if nothing can be written there."""
+        try:
+            (self.folder / "plan.json").write_text(json.dumps(plan.as_data(), indent=1))
+        except OSError as error:
+            raise MusterError(
+                f"{_tilde(self.folder)} cannot be written: {(error.strerror or str(error)).lower()}",
+                hint="free some space there, or set XDG_STATE_HOME to another folder",
+            ) from None
 
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error nobody caught: show it and end the job, for one that goes on half blind would hang."""
@@ -204,6 +214,10 @@ class Controller:
         if job.preload and not screen.is_live:
             screen.say(self.waiting_for())
         plan = ready.plan_for(job, links, nproc=self.nproc, screen=screen)
+        if self.only and not any(rank < plan.world_size for rank in self.only):
+            raise UsageError(
+                f"--only-rank: the job has ranks 0 to {plan.world_size - 1}, none of those named", hint="try `--only-rank 0`"
+            )
         if job.preload:
             ready.check_torch(links)
         folders = await ready.sync(job, links, screen) if job.sync else [job.cwd] * len(links)

@@ -65,8 +65,13 @@ async def _offers(job: Job, links: Sequence[AgentLink]) -> list[addresses.Offer]
 async def _try(job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.Offer]) -> addresses.Meeting:
     """Have the hosts dial each other and choose from what they found."""
     interface, master = job.interface, job.master_addr
+    if len(offers) == 1 and master is None:
+        return addresses.alone(offers[0], interface=interface)
     if len(offers) == 1:
-        return addresses.alone(offers[0], master=master, interface=interface)
+        target = {"host": offers[0].name, "address": master, "port": offers[0].port, "nonce": offers[0].nonce}
+        answer = await links[0].request("dial", limit=20, targets=[target])
+        addresses.check_users_master(offers[0], master or "", {links[0].name: answer["results"]})
+        return replace(addresses.alone(offers[0], interface=interface), master_addr=master or "")
     plans = [
         addresses.dial_targets(offers, peers, interface=interface, master=master)
         for peers in addresses.who_dials_whom(len(offers))

@@ -1,0 +1,51 @@
+"""The ranks' log files."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from muster.logs.files import LogFiles
+
+
+def write(texts: list[tuple[Path, str]]) -> list[str]:
+    said: list[str] = []
+    logs = LogFiles(said.append)
+    for path, text in texts:
+        logs.write(path, text)
+    logs.close()
+    return said
+
+
+def test_a_log_file_holds_exactly_what_the_rank_wrote_and_is_private(tmp_path: Path):
+    path = tmp_path / "a" / "rank-0.log"
+    assert write([(path, "x\r50%\rü"), (path, "\udcff\udcfe\n")]) == []
+    assert path.read_bytes() == b"x\r50%\r\xc3\xbc\xff\xfe\n"
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_disk_that_is_full_is_told_once_and_stops_nothing_else(tmp_path: Path):
+    full, good = Path("/dev/full"), tmp_path / "rank-1.log"
+    said = write([(full, "a" * 100_000), (good, "one\n"), (full, "b" * 100_000), (good, "two\n")])
+    assert said == ["/dev/full is not written any further: No space left on device"]
+    assert good.read_text() == "one\ntwo\n"
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    (word,) = write([(tmp_path / "file" / "rank-0.log", "x")])
+    assert "rank-0.log is not written any further" in word
+
+
+def test_hundreds_of_ranks_over_many_attempts_do_not_use_up_the_descriptors(tmp_path: Path):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    said: list[str] = []
+    logs = LogFiles(said.append)
+    for number in range(2000):
+        logs.write(tmp_path / f"rank-{number}.log", "x\n")
+        if number % 100 == 0:
+            threading.Event().wait(0.01)
+    logs.close()
+    assert said == []
+    assert len(list(tmp_path.iterdir())) == 2000
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
