@@ -216,7 +216,8 @@ class Controller:
         plan = ready.plan_for(job, links, nproc=self.nproc, screen=screen)
         if self.only and not any(rank < plan.world_size for rank in self.only):
             raise UsageError(
-                f"--only-rank: the job has ranks 0 to {plan.world_size - 1}, none of those named", hint="try `--only-rank 0`"
+                f"--only-rank: the job has ranks 0 to {plan.world_size - 1}, none of those named",
+                hint="try `--only-rank 0`",
             )
         if job.preload:
             ready.check_torch(links)

@@ -1,0 +1,71 @@
+"""Every private name of torch that Muster touches does what Muster thinks it does, in this version of torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+LOADED = """
+import os, torch, torch.distributed as dist
+from muster.agent import torch_adapter
+
+assert torch_adapter.is_safe_to_fork() == "", torch_adapter.is_safe_to_fork()
+assert torch_adapter.collectives_done() == {}
+
+calls = []
+torch_adapter.after_init_process_group(lambda: calls.append(dist.is_initialized()))
+from torch.distributed import init_process_group
+init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+assert calls == [True], calls
+assert dist.init_process_group.__name__ == "init_process_group"
+
+for number in (1, 2, 3):
+    dist.all_reduce(torch.ones(1))
+    assert torch_adapter.collectives_done() == {"0": number}, torch_adapter.collectives_done()
+dist.destroy_process_group()
+
+before = torch.initial_seed()
+torch_adapter.reseed()
+assert torch.initial_seed() != before
+
+torch_adapter.set_threads({"OMP_NUM_THREADS": "1"})
+assert torch.get_num_threads() == 1
+torch_adapter.set_threads({"OMP_NUM_THREADS": "nonsense"})
+assert torch.get_num_threads() == 1
+torch_adapter.set_threads({"OMP_NUM_THREADS": "100000"})
+assert torch.get_num_threads() == len(os.sched_getaffinity(0))
+
+import threading
+threading.Thread(target=threading.Event().wait, args=(5,), daemon=True).start()
+assert "threads" in torch_adapter.is_safe_to_fork()
+"""
+
+NOT_LOADED = """
+import sys
+from muster.agent import torch_adapter
+
+assert torch_adapter.collectives_done() == {}
+calls = []
+torch_adapter.after_init_process_group(lambda: calls.append(1))
+assert "torch" not in sys.modules
+finders = len(sys.meta_path)
+import torch.distributed as dist
+assert len(sys.meta_path) == finders - 1
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+assert calls == [1]
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("program", [LOADED, NOT_LOADED], ids=["torch imported before", "torch imported after"])
+def test_the_private_names_of_torch_are_as_muster_needs_them(program: str):
+    # As the zygote is started: no thread pool while torch is imported.
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
