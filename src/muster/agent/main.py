@@ -130,13 +130,7 @@ class Agent:
             os.read(fd, 4096)
         except BlockingIOError:
             pass
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in processes.reap():
             if self.unpacking is not None and pid == self.unpacking.child:
                 self.send({"re": self.unpacking.request, **self.unpacking.outcome(status)})
                 self.unpacking = None

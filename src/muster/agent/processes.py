@@ -67,6 +67,19 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def reap() -> list[tuple[int, int]]:
+    """The children that have ended since the last call, with the status each left."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
 def kill(pids: Iterable[int], number: int) -> None:
     """Send a signal to each process that is still there."""
     for pid in pids:

@@ -110,7 +110,7 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
             os.read(wake_read, 4096)
         except BlockingIOError:
             pass
-        _reap(sock, ranks)
+        _tell_ends(sock, ranks)
         if sock not in ready:
             continue
         try:
@@ -176,14 +176,8 @@ def _ignore(number: int, frame: object) -> None:
     """A handler that does nothing, so that the signal reaches the wake-up descriptor."""
 
 
-def _reap(sock: socket.socket, ranks: dict[int, int]) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
+def _tell_ends(sock: socket.socket, ranks: dict[int, int]) -> None:
+    for pid, status in processes.reap():
         if pid in ranks:
             code = os.waitstatus_to_exitcode(status)
             _send(sock, {"t": "exit", "rank": ranks.pop(pid), "status": code, "time": time.time()})
@@ -198,12 +192,7 @@ def _end_all() -> None:
             return
         processes.kill(below, signal.SIGKILL)
         time.sleep(0.01)
-        while True:
-            try:
-                if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                    break
-            except ChildProcessError:
-                break
+        processes.reap()
 
 
 def _send(sock: socket.socket, message: dict[str, Any]) -> None:
