@@ -59,7 +59,7 @@ class Done:
 
 def run_here(folder: Path, *argv: str, timeout: float = 60, state: Path | None = None, **env: str) -> Done:
     """`muster run` on this machine, in a folder, with a state folder of its own."""
-    state = state or folder / ".state"
+    state = state or folder / f".state-{time.monotonic_ns()}"
     done = subprocess.run(
         [MUSTER, "run", *argv],
         cwd=folder,

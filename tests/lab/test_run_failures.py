@@ -115,6 +115,18 @@ def test_the_place_of_a_failure_is_in_the_users_file(tmp_path: Path) -> None:
     assert re.search(r"failed first.*JSONDecodeError.*\(place\.py:3\)", done.err), done.said
 
 
+def test_an_exception_with_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
+    # As every error of CUDA and NCCL is.
+    write(
+        tmp_path,
+        "lines.py",
+        "raise RuntimeError('CUDA error: device-side assert triggered\\nCUDA kernel errors might be asynchronously "
+        "reported.\\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.')\n",
+    )
+    done = run_here(tmp_path, "--no-zygote", "--nproc", "1", "lines.py")
+    assert re.search(r"failed first, .*: RuntimeError: CUDA error: device-side assert triggered", done.err), done.said
+
+
 def test_a_failure_before_torch_is_imported_does_not_import_it(tmp_path: Path) -> None:
     write(
         tmp_path,
