@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
@@ -75,3 +76,13 @@ def test_nothing_but_line_ends_is_lost(text: str):
 @given(st.text(alphabet="ab\n", max_size=60))
 def test_without_carriage_returns_the_text_can_be_put_together_again(text: str):
     assert "".join(line.text + line.end for line in split(text)) == text
+
+
+def test_a_long_line_of_small_pieces_takes_no_long_time():
+    # A script that prints dots: twice as many must take twice as long, not four times.
+    splitter = LineSplitter()
+    begin = time.process_time()
+    for _ in range(100_000):
+        assert splitter.feed(".") == []
+    assert splitter.feed("\n") == [Line("." * 100_000, "\n")]
+    assert time.process_time() - begin < 4
