@@ -21,9 +21,10 @@ COMMAND = 'import sys;exec(open(0,"rb",0,closefd=False).readline())'
 
 # Read by COMMAND as one line, byte by byte, so it stays short. {fields} are filled in by `payload`.
 _FIRST_STAGE = """\
-import os,sys,zlib,marshal
-if sys.version_info<(3,9):sys.exit("muster: Python 3.9 or newer is needed, this one is %d.%d"%sys.version_info[:2])
+import sys
 if sys.path[:1]==[""]:del sys.path[0]
+import os,zlib,marshal
+if sys.version_info<(3,9):sys.exit("muster: Python 3.9 or newer is needed, this one is %d.%d"%sys.version_info[:2])
 def read(n):
  b=bytearray()
  while len(b)<n:

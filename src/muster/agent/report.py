@@ -40,13 +40,15 @@ class Reporter:
 
     def exception(self, error: BaseException, traceback: TracebackType | None) -> None:
         """Tell of an uncaught exception, where it was raised, and how many collectives were done by then."""
-        from traceback import format_exception, format_exception_only
+        from traceback import format_exception
 
         text = "".join(format_exception(type(error), error, traceback))
+        message = str(error)
         self.send(
             {
                 "t": "exception",
-                "summary": "".join(format_exception_only(type(error), error)).strip().splitlines()[-1][:500],
+                "summary": summary_of(error, message)[:500],
+                "message": message[:4000],
                 "traceback": text[-_LONGEST:],
                 "place": place_of(traceback),
                 "done": sum(torch_adapter.collectives_done().values()),
@@ -77,6 +79,16 @@ class Reporter:
             if done > last:
                 self.send({"t": "progress", "done": done, "first": last == 0})
                 last = done
+
+
+def summary_of(error: BaseException, message: str) -> str:
+    """Type and first line of an exception: errors of CUDA and NCCL go on with lines of general advice."""
+    kind = type(error)
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    first = message.strip().partition("\n")[0]
+    return f"{name}: {first}" if first else name
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

@@ -31,29 +31,39 @@ class LineSplitter:
     """Cuts a stream at newlines and carriage returns, however its pieces are cut."""
 
     def __init__(self) -> None:
-        self._rest = ""
+        self._unfinished: list[str] = []
+        self._length = 0
+        self._open_return = False
+        """A carriage return came last: it may be the first half of \\r\\n."""
 
     def feed(self, text: str) -> list[Line]:
-        """The lines that are complete with `text`."""
-        text = self._rest + text
+        """The lines that are complete with `text`; only the new text is searched."""
+        if self._open_return:
+            text, self._open_return = "\r" + text, False
+        if text.endswith("\r"):
+            text, self._open_return = text[:-1], True
         lines: list[Line] = []
         start = 0
         for match in _ENDS.finditer(text):
-            # A carriage return at the very end may be the first half of \r\n.
-            if match.group() == "\r" and match.end() == len(text):
-                break
-            line = Line(text[start : match.start()], "\r" if match.group() == "\r" else "\n")
+            line = Line(self._take(text[start : match.start()]), "\r" if match.group() == "\r" else "\n")
             start = match.end()
             # tqdm writes \r first and then the bar, which gives an empty piece before each bar.
             if line.text or line.end == "\n":
                 lines.append(line)
-        self._rest = text[start:]
-        if len(self._rest) > _LONGEST:
-            lines.append(Line(self._rest, ""))
-            self._rest = ""
+        self._unfinished.append(text[start:])
+        self._length += len(text) - start
+        if self._length > _LONGEST:
+            lines.append(Line(self._take(""), ""))
         return lines
 
     def finish(self) -> list[Line]:
         """What is left when the stream has ended."""
-        rest, self._rest = self._rest.rstrip("\r"), ""
+        self._open_return = False
+        rest = self._take("")
         return [Line(rest, "")] if rest else []
+
+    def _take(self, last: str) -> str:
+        whole = "".join([*self._unfinished, last])
+        self._unfinished.clear()
+        self._length = 0
+        return whole

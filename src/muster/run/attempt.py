@@ -114,6 +114,7 @@ class Attempt:
             stopped=event["stopped_at"] is not None and when >= event["stopped_at"],
             oom=event["oom"],
             summary=failure.get("summary", failure.get("text", "")),
+            message=failure.get("message", ""),
             traceback=failure.get("traceback", ""),
             place=failure.get("place", ""),
             done=state.done,

@@ -35,7 +35,9 @@ class RankEnd:
     """Ended by Muster, because of something else."""
     oom: bool = False
     summary: str = ""
-    """`ValueError: text` of an uncaught exception, or the text given to sys.exit."""
+    """Type and first line of an uncaught exception, or the text given to sys.exit."""
+    message: str = ""
+    """All that the exception says."""
     traceback: str = ""
     place: str = ""
     last_words: str = ""
@@ -51,7 +53,7 @@ class RankEnd:
     @property
     def is_symptom(self) -> bool:
         """Whether its exception only says that another rank has gone."""
-        return bool(self.summary and _SYMPTOM.search(self.summary))
+        return bool(_SYMPTOM.search(self.message or self.summary))
 
 
 @dataclass(frozen=True, kw_only=True)
