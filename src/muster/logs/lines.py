@@ -21,7 +21,7 @@ class Line(NamedTuple):
     end: str
 
 
-_LONGEST = 1 << 16
+_LONGEST = 1 << 20
 """Characters after which a line without an end is shown in pieces; the log file has it whole."""
 
 _ENDS = re.compile(r"\r\n|\n|\r")
