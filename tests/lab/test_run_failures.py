@@ -348,9 +348,10 @@ def test_a_failure_that_came_further_than_before_is_tried_again(tmp_path: Path) 
     write(
         tmp_path,
         "further.py",
-        "import os, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "import os, time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "steps = [3, 6, 6, 9][int(os.environ['TORCHELASTIC_RESTART_COUNT'])]\n"
         "for step in range(steps): dist.all_reduce(torch.ones(1))\n"
+        "time.sleep(0.3)  # torch counts a collective as done a moment after it returns\n"
         "raise RuntimeError('at the same place')\n",
     )
     done = run_here(tmp_path, "--nproc", "2", "--restarts", "9", "--grace", "1", "further.py")
