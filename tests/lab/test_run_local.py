@@ -454,6 +454,15 @@ def test_the_summary_tells_where_the_time_went(folder: Path) -> None:
     assert re.search(r"exit code 0", last), done.said
 
 
+@pytest.mark.torch
+def test_the_first_collective_of_a_short_script_is_told(folder: Path) -> None:
+    (folder / "short.py").write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1))\n"
+    )
+    last = run_here(folder, "--nproc", "2", "short.py").err.splitlines()[-1]
+    assert re.search(r"connected \d+\.\d s, imported \d+\.\d s, first collective \d+\.\d s", last), last
+
+
 def test_logs_and_plan_are_readable_by_the_user_alone(folder: Path) -> None:
     (folder / "who.py").write_text("print('x')")
     done = run_here(folder, "--nproc", "1", "--no-zygote", "who.py")

@@ -145,7 +145,6 @@ def test_ranks_meet_although_names_stand_for_loopback_docker0_is_everywhere_and_
     }
     assert "h2: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are eth0" in done.err
     assert "127.0.1.1" in done.err
-    assert re.search(r"connected .*imported .*first collective \d", done.err), done.said
 
 
 def test_a_firewall_between_the_hosts_is_found_before_anything_starts(cluster: Lab, shared: Path) -> None:
