@@ -51,7 +51,7 @@ class Reporter:
                 "message": message[:4000],
                 "traceback": text[-_LONGEST:],
                 "place": place_of(traceback),
-                "done": sum(torch_adapter.collectives_done().values()),
+                "done": torch_adapter.collectives_begun(),
             }
         )
 
@@ -75,7 +75,7 @@ class Reporter:
             time.sleep(0.02 if last == 0 else 1.0)
             if sys.is_finalizing():
                 return
-            done = sum(torch_adapter.collectives_done().values())
+            done = torch_adapter.collectives_done()
             if done > last:
                 self.send({"t": "progress", "done": done, "first": last == 0})
                 last = done

@@ -17,10 +17,20 @@ _RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """Flight recorders: gloo's (and, in time, every backend's), and NCCL's own."""
 
 
-def collectives_done() -> dict[str, int]:
-    """The number of the last finished collective per process group, from the flight recorders (8 microseconds each).
+def collectives_done() -> int:
+    """How many collectives have finished, over all process groups (8 microseconds)."""
+    return sum(_last_numbers("last_completed_collective").values())
 
-    Empty when no group has done any, or when this torch has no recorder.
+
+def collectives_begun() -> int:
+    """How many collectives have been called: exact, where the count of finished ones lags a moment behind."""
+    return sum(_last_numbers("last_enqueued_collective").values())
+
+
+def _last_numbers(key: str) -> dict[str, int]:
+    """The number of the last collective per process group, from the flight recorders.
+
+    Empty when no group has one, or when this torch has no recorder.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")  # a script that has not imported it has done none
     if c10d is None:
@@ -33,7 +43,7 @@ def collectives_done() -> dict[str, int]:
         try:
             status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status") or {}
             for group, state in status.items():
-                last = int(state.get("last_completed_collective", -1))
+                last = int(state.get(key, -1))
                 found[group] = max(found.get(group, 0), last)
         except Exception:
             continue  # a recorder that changed its form must not disturb the script

@@ -72,7 +72,7 @@ class Attempt:
         elif kind in ("exception", "sysexit"):
             state = self._ranks[event["rank"]]
             state.failure = event
-            state.done = max(state.done, event.get("done", 0))
+            state.done = event.get("done", state.done)
         elif kind == "progress":
             state = self._ranks[event["rank"]]
             state.done = event["done"]

@@ -43,7 +43,7 @@ class RankEnd:
     last_words: str = ""
     """The end of what it wrote, for ranks that left no exception."""
     done: int = 0
-    """How many collectives it had finished."""
+    """How many collectives it had come to."""
 
     @property
     def failed(self) -> bool:
@@ -77,7 +77,7 @@ class Verdict:
     signature: str = ""
     """Where and how it failed: the same signature twice is the same failure."""
     progress: int = 0
-    """How many collectives the rank that failed had finished."""
+    """How many collectives the rank that failed had come to."""
     can_restart: bool = False
 
     @property
