@@ -58,6 +58,8 @@ def _run(config: dict[str, Any], reporter: Reporter) -> int:
         if isinstance(error, KeyboardInterrupt):
             _die_by_sigint()
         return 1
+    finally:
+        reporter.last_look()
     return 0
 
 

@@ -26,6 +26,8 @@ class Reporter:
         self.fd = fd
         self.pid = os.getpid()
         self.pipe = _identity(fd)
+        self.told = 0
+        """The number of collectives last told."""
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message with the time of now; a lost agent is no reason to fail."""
@@ -69,16 +71,19 @@ class Reporter:
         Thread(target=self._sample, name="muster-progress", daemon=True).start()
 
     def _sample(self) -> None:
-        last = 0
-        while True:
+        while not sys.is_finalizing():
             # 20 ms until the first collective, whose time is shown to the user; then once a second.
-            time.sleep(0.02 if last == 0 else 1.0)
-            if sys.is_finalizing():
-                return
-            done = torch_adapter.collectives_done()
-            if done > last:
-                self.send({"t": "progress", "done": done, "first": last == 0})
-                last = done
+            time.sleep(0.02 if self.told == 0 else 1.0)
+            self._tell_progress(torch_adapter.collectives_done())
+
+    def last_look(self) -> None:
+        """Tell how far a script has come that may have ended between two samples."""
+        self._tell_progress(torch_adapter.collectives_begun())
+
+    def _tell_progress(self, done: int) -> None:
+        told, self.told = self.told, max(self.told, done)
+        if done > told:
+            self.send({"t": "progress", "done": done, "first": told == 0})
 
 
 def summary_of(error: BaseException, message: str) -> str:
