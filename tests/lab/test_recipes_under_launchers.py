@@ -47,9 +47,7 @@ if __name__ == "__main__":
 
 
 def run(*argv, timeout=90, **env) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(a) for a in argv], env={**ENV, **env}, capture_output=True, text=True, timeout=timeout
-    )
+    return subprocess.run([str(a) for a in argv], env={**ENV, **env}, capture_output=True, text=True, timeout=timeout)
 
 
 def script(folder: Path, text: str, name: str = "script.py") -> Path:
@@ -67,9 +65,7 @@ def check_output(out: str, world: int, launcher: str) -> None:
     """Look for what each of the three recipes promises, with as many ranks as there were."""
     host = socket.gethostname()
     lines = out.splitlines()
-    hellos = [
-        re.fullmatch(r"\[http://(\S+):(\d+)\] hello from \[(.*):gloo\] process (\d+)/(\d+)", x) for x in lines
-    ]
+    hellos = [re.fullmatch(r"\[http://(\S+):(\d+)\] hello from \[(.*):gloo\] process (\d+)/(\d+)", x) for x in lines]
     found = [match.groups() for match in hellos if match]
     assert [(h, int(r), int(w)) for _, _, h, r, w in found] == [(host, r, world) for r in range(world)]
     assert len({(addr, port) for addr, port, *_ in found}) == 1
@@ -81,9 +77,7 @@ def check_output(out: str, world: int, launcher: str) -> None:
     blocks = out[out.index("rank : 0 of") :].split("\n\n")
     assert len(blocks) == world
     for rank, block in enumerate(blocks):
-        assert block.startswith(
-            f"rank : {rank} of {world}, local rank {rank} of {world}\nlauncher : {launcher} ("
-        )
+        assert block.startswith(f"rank : {rank} of {world}, local rank {rank} of {world}\nlauncher : {launcher} (")
         assert f"host : {host}\ntorch version : " in block
         assert "torch git version : " in block
         assert "no cuda available" in block
@@ -103,24 +97,16 @@ def test_recipes_under_plain_python(tmp_path):
 
 
 def test_recipes_under_torchrun(tmp_path):
-    done = run(
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES)
-    )
+    done = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
     check_output(done.stdout, 2, "torchrun")
 
 
 def test_recipes_under_torch_distributed_launch(tmp_path):
-    done = run(
-        sys.executable, "-m", "torch.distributed.launch", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES)
-    )
+    done = run(sys.executable, "-m", "torch.distributed.launch", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
     assert done.returncode == 0
     # The launcher itself warns once that it is deprecated; the ranks must add nothing.
-    assert (
-        done.stderr.count("Warning")
-        == done.stderr.count("FutureWarning: The module torch.distributed.launch")
-        == 1
-    )
+    assert done.stderr.count("Warning") == done.stderr.count("FutureWarning: The module torch.distributed.launch") == 1
     assert not re.search(r"\[W|\[rank|muster", done.stderr)
     check_output(done.stdout, 2, "torch.distributed.launch")
 
@@ -230,9 +216,7 @@ def test_a_rank_that_raises_leaves_at_once_although_another_never_answers(tmp_pa
     env = {**ENV, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     other = subprocess.Popen([sys.executable, path, "1"], env=env)
     try:
-        failing = subprocess.run(
-            [sys.executable, path, "0"], env=env, capture_output=True, text=True, timeout=50
-        )
+        failing = subprocess.run([sys.executable, path, "0"], env=env, capture_output=True, text=True, timeout=50)
         left = time.time()
         assert other.poll() is None
     finally:
@@ -284,10 +268,7 @@ def test_a_taken_port_is_named(tmp_path):
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
-    assert (
-        done.stdout
-        == f"rank 0 cannot listen on port {port} of {socket.gethostname()}: Address already in use\n"
-    )
+    assert done.stdout == f"rank 0 cannot listen on port {port} of {socket.gethostname()}: Address already in use\n"
     assert done.stderr == ""
 
 
