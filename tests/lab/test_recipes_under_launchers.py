@@ -107,7 +107,7 @@ def test_recipes_under_torch_distributed_launch(tmp_path):
     assert done.returncode == 0
     # The launcher itself warns once that it is deprecated; the ranks must add nothing.
     assert done.stderr.count("Warning") == done.stderr.count("FutureWarning: The module torch.distributed.launch") == 1
-    assert not re.search(r"\[W|\[rank|muster", done.stderr)
+    assert not re.search(r"\[W|\[rank|error:", done.stderr)
     check_output(done.stdout, 2, "torch.distributed.launch")
 
 

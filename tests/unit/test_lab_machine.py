@@ -9,7 +9,7 @@ import pytest
 from muster.errors import LabError
 from muster.lab import Lab, programs
 from muster.lab.cgroups import Hierarchies, read_hierarchies
-from muster.lab.mounts import file_systems_of
+from muster.lab.mounts import file_systems_of, hidden_folders
 
 HYBRID = """\
 24 1 0:22 / /sys rw - sysfs sysfs rw
@@ -83,3 +83,8 @@ def test_wrong_sizes_and_folders_are_refused_before_anything_starts(tmp_path: Pa
 def test_a_lab_that_is_not_up_says_so() -> None:
     with pytest.raises(LabError, match="the lab is not up"):
         Lab(1, kind="loopback").ssh_argv()
+
+
+def test_work_below_tmp_is_shared_though_each_host_has_its_own_tmp() -> None:
+    paths = ["/tmp/me/project", "/tmp/me/project/.venv", "/usr", "/tmp", "/run/user/1000/env"]
+    assert hidden_folders(paths) == ("/run/user/1000/env", "/tmp/me/project")

@@ -17,7 +17,7 @@ from muster.lab import network
 from muster.lab.faults import Condition, Faults, check_rate
 from muster.lab.kinds import Kind, choose, describe
 from muster.lab.loopback import LoopbackSite
-from muster.lab.mounts import file_systems_of
+from muster.lab.mounts import file_systems_of, hidden_folders
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.network import Direction, Refusal
 from muster.lab.site import Site
@@ -68,7 +68,7 @@ class Lab:
         """How the hosts are made."""
         self.limits: tuple[str, ...] = choice.limits
         """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
-        shared = (*_needed_file_systems(), *(_shared_folder(path) for path in bind))
+        shared = (*_needed_folders(), *(_shared_folder(path) for path in bind))
         self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm))
         self._site: Site | None = None
         self._faults: Faults | None = None
@@ -303,10 +303,11 @@ def _cannot(fault: str) -> LabError:
     )
 
 
-def _needed_file_systems() -> tuple[str, ...]:
-    """File systems, say /home, that hold the user's work or Python; they are shared, as over NFS."""
-    folders = (os.path.expanduser("~"), os.getcwd(), sys.prefix, sys.base_prefix)
-    return file_systems_of(folders, Path("/proc/self/mountinfo").read_text())
+def _needed_folders() -> tuple[str, ...]:
+    """What holds the user's work, Python and Muster and would not be seen otherwise; shared, as over NFS."""
+    work = (os.getcwd(), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
+    file_systems = file_systems_of((os.path.expanduser("~"), *work), Path("/proc/self/mountinfo").read_text())
+    return (*file_systems, *hidden_folders(work))
 
 
 def _size(text: str) -> str:

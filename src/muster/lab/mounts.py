@@ -1,4 +1,4 @@
-"""Which file systems beside "/" the hosts must see."""
+"""Which folders the hosts must see beside what lies on "/" itself."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ def file_systems_of(paths: Iterable[str], mountinfo: str) -> tuple[str, ...]:
     points = {_unescape(line.split()[4]) for line in mountinfo.splitlines()}
     wanted = {_point_of(os.path.realpath(path), points) for path in paths}
     return tuple(sorted(point for point in wanted if point != "/" and not f"{point}/".startswith(OWN)))
+
+
+def hidden_folders(paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of these folders that a host's own /tmp or /run would hide; folders inside others are left out."""
+    hidden = sorted({real for path in paths if f"{(real := os.path.realpath(path))}/".startswith(OWN)})
+    outer = [path for path in hidden if f"{path}/" not in OWN]
+    return tuple(path for path in outer if not any(path.startswith(f"{other}/") for other in outer))
 
 
 def _point_of(path: str, points: set[str]) -> str:
