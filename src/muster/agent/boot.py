@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import marshal
 import sys
 import zlib
@@ -18,6 +17,9 @@ TRAVEL_NAME = "_muster_agent"
 
 COMMAND = 'import sys;exec(open(0,"rb",0,closefd=False).readline())'
 """The code given to `python -c`. No single quote, backslash or newline: it crosses sh, csh, zsh and fish unharmed."""
+
+_EVERY_PYTHON = 2
+"""The version of marshal's format that every Python 3 reads."""
 
 # Read by COMMAND as one line, byte by byte, so it stays short. {fields} are filled in by `payload`.
 _FIRST_STAGE = """\
@@ -45,8 +47,7 @@ space["enter"](parcel)
 
 def payload(package: tuple[bytes, bytes], entry: str, config: dict[str, Any]) -> bytes:
     """All that COMMAND reads from descriptor 0 to import the package and call `main(config)` of module `entry`."""
-    order = json.dumps({"entry": entry, "config": config}).encode()
-    parcel = [*package, order]
+    parcel = [*package, marshal.dumps((entry, config), _EVERY_PYTHON)]
     stage = _FIRST_STAGE.format(sizes=[len(part) for part in parcel], name=TRAVEL_NAME)
     return b"exec(" + ascii(stage).encode() + b")\n" + b"".join(parcel)
 
@@ -55,8 +56,7 @@ def pack(modules: dict[str, tuple[str, CodeType]]) -> tuple[bytes, bytes]:
     """Module sources, and byte code for interpreters of this very version, each module by itself: a rank needs few."""
     codes = {name: zlib.compress(marshal.dumps(code)) for name, (_, code) in modules.items()}
     sources = {name: source for name, (source, _) in modules.items()}
-    # Version 2 of marshal's format is read by every Python 3.
-    return marshal.dumps((MAGIC_NUMBER, codes), 2), zlib.compress(marshal.dumps(sources, 2))
+    return marshal.dumps((MAGIC_NUMBER, codes), _EVERY_PYTHON), zlib.compress(marshal.dumps(sources, _EVERY_PYTHON))
 
 
 def own_parcel() -> tuple[bytes, bytes]:
@@ -68,11 +68,11 @@ def enter(parcel: list[bytes]) -> NoReturn:
     """Install the importer for the package that arrived, and run the module it was sent for."""
     codes, sources, order = parcel
     sys.meta_path.insert(0, _Importer(codes, sources))
-    what = json.loads(order)
-    name = f"{TRAVEL_NAME}.{what['entry']}"
+    entry, config = marshal.loads(order)
+    name = f"{TRAVEL_NAME}.{entry}"
     __import__(name)
     sys.modules[TRAVEL_NAME].__dict__["parcel"] = (codes, sources)
-    sys.exit(sys.modules[name].main(what["config"]))
+    sys.exit(sys.modules[name].main(config))
 
 
 class _Importer:

@@ -11,7 +11,7 @@ import time
 
 from . import machine, processes, usercode
 from .crew import Crew
-from .network import Dialling, Listener, free_port, owner_of, resolve
+from .network import Dialling, Listener, free_port, own_addresses, owner_of
 from .wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encode
 
 TYPE_CHECKING = False
@@ -177,7 +177,7 @@ class Agent:
         except OSError as error:
             return {"problem": error.strerror or str(error), "owner": owner_of(message["port"])}
         self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
-        return {"port": self.listener.port, "own_name": resolve(os.uname().nodename)}
+        return {"port": self.listener.port, "own_name": own_addresses()}
 
     def do_dial(self, message: dict[str, Any]) -> None:
         """Try every address in the list at once; the reply comes when all have an outcome."""

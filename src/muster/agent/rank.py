@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 import os
-import signal
 import sys
 import types
+from _frozen_importlib_external import SourceFileLoader
 
-from . import processes, torch_adapter
+from . import torch_adapter
 from .report import Reporter, place_of
+
+# signal, ctypes and the like are imported where they are used: 10 ms that a fresh rank does not pay.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ def main(config: dict[str, Any]) -> int:
 
 def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     """Turn this fork of the zygote into a rank; `fds` are its stdout, stderr and report descriptors."""
+    import signal
+
+    from . import processes
+
     processes.default_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _take_stdio(fds[:2])
@@ -84,8 +90,6 @@ def _run_target(config: dict[str, Any]) -> None:
         run: Callable[..., Any] = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
         run(config["target"], alter_argv=True)
         return
-    from importlib.machinery import SourceFileLoader
-
     path = os.path.abspath(config["target"])
     main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __loader__=SourceFileLoader("__main__", path))
     with open(path, "rb") as file:
@@ -115,6 +119,8 @@ def _users_part(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _die_by_sigint() -> NoReturn:
+    import signal
+
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -126,6 +132,8 @@ def _quick_exit(code: int) -> NoReturn:
     """End as python does, but without tearing torch down, which costs 0.2 s of CPU per rank."""
     import atexit
     import threading
+
+    from . import processes
 
     try:
         vars(threading)["_shutdown"]()  # waits for the script's non-daemon threads

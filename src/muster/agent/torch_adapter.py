@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 TYPE_CHECKING = False
@@ -35,6 +34,8 @@ def _last_numbers(key: str) -> dict[str, int]:
     c10d = sys.modules.get("torch._C._distributed_c10d")  # a script that has not imported it has done none
     if c10d is None:
         return {}
+    import json
+
     found: dict[str, int] = {}
     for name in _RECORDERS:
         dump: Callable[..., str | bytes] | None = vars(c10d).get(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.agent.usercode import fingerprint
 from muster.errors import UsageError
 from muster.job import Job
 
@@ -30,7 +30,7 @@ class Script:
 
     path: str
     """Relative to the working directory where it lies below it."""
-    digest: str
+    digest: list[int]
     text: str
 
 
@@ -110,7 +110,7 @@ def _git_files(cwd: str, *options: str) -> set[str] | None:
 
 def _read(name: str, path: Path) -> Script:
     data = path.read_bytes()
-    return Script(path=name, digest=hashlib.sha256(data).hexdigest(), text=data.decode(errors="replace"))
+    return Script(path=name, digest=fingerprint(data), text=data.decode(errors="replace"))
 
 
 def _similar(path: Path) -> str:
