@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from textwrap import fill
 
 from muster.cli.arguments import Parser
 from muster.environment import CARRIED, carried, parse_env
@@ -30,7 +31,7 @@ examples:
 
 What follows the script belongs to the script.
 
-Carried to other hosts without being asked: {", ".join(CARRIED)}.
+{fill("Carried to other hosts without being asked: " + ", ".join(CARRIED) + ".", 105)}
 
 Exit code: that of the first rank that failed (128 + n if signal n ended it); 2 for a wrong command line;
 125 when Muster or a host failed, not the script.
