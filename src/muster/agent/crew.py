@@ -57,7 +57,7 @@ class Crew:
         else:
             self.spawner.start_plain(config, env)
         self.selector.register(self.spawner.socket, selectors.EVENT_READ, self._on_spawner)
-        return None if message["preload"] else {"seconds": 0.0, "unsafe": ""}
+        return None if message["preload"] else {"unsafe": ""}
 
     def start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""

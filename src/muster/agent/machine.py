@@ -23,7 +23,6 @@ _IFF_LOOPBACK = 8
 def facts() -> dict[str, Any]:
     """What the agent tells first: who this host is and what it has."""
     return {
-        "hostname": socket.gethostname(),
         "time": time.time(),
         "python": sys.executable,
         "torch": torch_version(sys.path),

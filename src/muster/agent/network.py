@@ -74,7 +74,6 @@ class Dial:
         self.connected = False
         self.problem: str | None = None
         """Empty: reached; None: not known yet."""
-        self.local_address = ""
         address = target["address"] if _is_literal(target["address"]) else next(iter(resolve(target["address"])), "")
         self.socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setblocking(False)
@@ -100,7 +99,7 @@ class Dial:
             self.problem = (error.strerror or str(error)).lower()
             return
         if answer.decode(errors="replace").strip() == self.target["nonce"]:
-            self.problem, self.local_address = "", self.socket.getsockname()[0]
+            self.problem = ""
         else:
             self.problem = "another machine or program answered"
 
@@ -148,7 +147,7 @@ class Dialling:
                 self.selector.unregister(dial.socket)
                 dial.give_up()
         if self._dials and all(dial.problem is not None for dial in self._dials):
-            results = [{**dial.target, "problem": dial.problem, "from": dial.local_address} for dial in self._dials]
+            results = [{**dial.target, "problem": dial.problem} for dial in self._dials]
             for dial in self._dials:
                 dial.socket.close()
             self._dials = []

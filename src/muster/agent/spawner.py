@@ -36,7 +36,6 @@ def main(config: dict[str, Any]) -> int:
     os.dup2(null, 0)  # descriptor 0 brought this code
     os.close(null)
     rank.set_first_path(config)
-    begin = time.monotonic()
     import gc
 
     gc.disable()  # hardly anything that imports make is garbage: looking for it costs 0.2 s of CPU for torch alone
@@ -50,7 +49,7 @@ def main(config: dict[str, Any]) -> int:
     gc.enable()
     _forget_finalizers()
     unsafe = torch_adapter.is_safe_to_fork()
-    _send(sock, {"t": "ready", "seconds": time.monotonic() - begin, "unsafe": unsafe})
+    _send(sock, {"t": "ready", "unsafe": unsafe})
     # From here on ranks may have children of their own: if the agent dies, this process must live to end them.
     processes.outlive_parent()
     if os.getppid() != config["agent"]:

@@ -28,12 +28,16 @@ def encode(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
+_MOST_NOISE = 4096
+
+
 class LineReader:
     """Turns bytes, as they come, into messages."""
 
     def __init__(self, *, greeting: bytes | None = None) -> None:
         self.greeting = greeting
         self.noise: bytes = b""
+        """What came before the greeting; where none comes, it may say why."""
         self._rest: bytes = b""
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
@@ -41,12 +45,11 @@ class LineReader:
         data = self._rest + data
         if self.greeting is not None:
             before, found, after = data.partition(self.greeting)
+            self.noise = before[-_MOST_NOISE:]
             if not found:
-                # The greeting itself may be cut in two: what could be its beginning stays.
-                keep = len(self.greeting) - 1
-                self.noise, self._rest = (self.noise + data[:-keep])[-4096:], data[-keep:]
+                self._rest = self.noise  # the beginning of a greeting that is cut in two is in it
                 return []
-            self.noise, self.greeting, data = self.noise + before, None, after
+            self.greeting, data = None, after
         import json
 
         *lines, self._rest = data.split(b"\n")

@@ -102,7 +102,7 @@ def choose(
 ) -> Meeting:
     """Pick the master's address and the interfaces from what every host found; pure.
 
-    `tried` maps the dialling host to its results: host, address, problem ("" when reached), from.
+    `tried` maps the dialling host to its results: host, address, problem ("" when reached).
     """
     good = {offer.name: _reached_by_all(offer, tried, interface) for offer in offers}
     for offer in offers:

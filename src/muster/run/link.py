@@ -127,15 +127,16 @@ class AgentLink:
         """The agent's side of the channel closed: find out why from how the transport ended."""
         assert self._child is not None
         code = await self._child.exit_code(2.0)
+        said = self._stderr.strip() or self._reader.noise.decode(errors="replace").strip()  # nologin speaks on stdout
         self._gone.set()
         if self._closing:
             return
         if self._up.done():
             self._lose("the connection to it broke" if self.command.over_ssh else "its agent died")
         elif self.command.over_ssh:
-            self._up.set_exception(explain_ssh_failure(self.command.host, code, self._stderr))
+            self._up.set_exception(explain_ssh_failure(self.command.host, code, said))
         else:
-            last = self._stderr.strip().splitlines()[-1:] or [f"it ended with code {code}"]
+            last = said.splitlines()[-1:] or [f"it ended with code {code}"]
             self._up.set_exception(
                 HostError(self.name, f"the agent did not start: {last[0]}", hint="name a Python with `--python PATH`")
             )
