@@ -78,7 +78,9 @@ def test_ctrl_c_ends_the_command_inside_and_is_its_exit_code(muster_lab: Termina
 import os, pty, sys
 pid, terminal = pty.fork()
 if pid == 0:
-    os.execv(sys.executable, [sys.executable, "-m", "muster", "lab", "exec", "h1", "sh", "-c", "echo ready; sleep 60"])
+    # Python, not sh: dash loses a Ctrl-C that comes while it starts its next command.
+    command = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+    os.execv(sys.executable, [sys.executable, "-m", "muster", "lab", "exec", "h1", *command])
 seen = b""
 while b"ready" not in seen:
     seen += os.read(terminal, 1000)
