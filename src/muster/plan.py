@@ -90,9 +90,9 @@ def labels(hosts: Sequence[Host]) -> list[str]:
 
 
 def fill_slots(host: Host, *, nproc: int | None, gpus: int) -> Host:
-    """Settle how many ranks a host takes: what was written, else --nproc, else its GPUs, else one."""
-    slots = host.slots if host.slots is not None else (nproc if nproc is not None else max(gpus, 1))
-    return replace(host, slots=slots)
+    """Settle how many ranks a host takes: what was written, else --nproc, its GPUs, the scheduler's tasks, or one."""
+    said = host.slots if host.slots is not None else nproc
+    return replace(host, slots=said if said is not None else gpus or host.tasks or 1)
 
 
 def check_gpus(host: Host, gpus: int) -> None:

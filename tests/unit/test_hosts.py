@@ -198,6 +198,11 @@ def test_slots_and_gpus_cannot_disagree():
         Host(name="box", slots=2, gpus=(0,))
 
 
+def test_the_tasks_of_a_scheduler_are_not_written_since_a_host_list_cannot_say_them():
+    assert str(Host(name="box", tasks=4)) == "box"
+    assert str(Host(name="box", slots=2, tasks=4)) == "box:2"
+
+
 NAMES = st.one_of(
     st.from_regex(r"[a-z_][a-z0-9._-]{0,9}", fullmatch=True),
     st.ip_addresses(v=4).map(str),

@@ -149,6 +149,15 @@ def test_slots_come_from_the_host_list_then_nproc_then_gpus_then_one(
     assert fill_slots(host, nproc=nproc, gpus=gpus).slots == slots
 
 
+@pytest.mark.parametrize(
+    ("slots", "nproc", "gpus", "ranks"), [(3, 5, 8, 3), (None, 5, 8, 5), (None, None, 8, 8), (None, None, 0, 4)]
+)
+def test_the_tasks_of_a_scheduler_count_only_where_nothing_else_says_how_many_ranks_there_are(
+    slots: int | None, nproc: int | None, gpus: int, ranks: int
+):
+    assert fill_slots(Host(name="a", slots=slots, tasks=4), nproc=nproc, gpus=gpus).slots == ranks
+
+
 def test_more_ranks_than_gpus_are_refused_with_the_number_that_fits():
     with pytest.raises(HostError) as caught:
         check_gpus(Host(name="box", slots=4), 2)

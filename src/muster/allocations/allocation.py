@@ -1,0 +1,28 @@
+"""What a scheduler has given to the job that Muster runs in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from muster.hosts import Host
+
+_CALLED = {"slurm": "Slurm allocation", "pbs": "PBS job"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """The hosts of one job of a scheduler; `str(allocation)` is how it is told on the screen."""
+
+    engine: Literal["slurm", "pbs"]
+    """The scheduler."""
+    id: str
+    """The job's name in the scheduler's own commands: `4711`, `12.server`."""
+    hosts: tuple[Host, ...]
+    """Each host once; the first is where rank 0 runs."""
+    notes: tuple[str, ...] = ()
+    """What was worked out from what, a short sentence each; printed at the start."""
+
+    def __str__(self) -> str:
+        many = "1 host" if len(self.hosts) == 1 else f"{len(self.hosts)} hosts"
+        return f"{_CALLED[self.engine]} {self.id}, {many}"
