@@ -20,7 +20,7 @@ class Host:
     gpus: tuple[int, ...] | None = None
     """Exactly these GPUs, in this order, one rank each; None means the first `slots` of them."""
     tasks: int | None = None
-    """How many ranks the scheduler counts on here if the host has no GPU; `-H` cannot say it, so `str` leaves it out."""
+    """How many ranks the scheduler counts on here where the host has no GPU; `-H` cannot say it, nor does `str`."""
 
     def __post_init__(self) -> None:
         if self.gpus is not None and self.slots != len(self.gpus):
