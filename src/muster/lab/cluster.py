@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -15,14 +15,19 @@ from typing import Any, Literal
 from muster.errors import LabError
 from muster.lab import network
 from muster.lab.faults import Condition, Faults, check_rate
+from muster.lab.gpus import gpus_of
 from muster.lab.kinds import Kind, choose, describe
 from muster.lab.loopback import LoopbackSite
 from muster.lab.mounts import file_systems_of, hidden_folders
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.network import Direction, Refusal
+from muster.lab.service import Service
 from muster.lab.site import Site
+from muster.lab.slurm import Slurm
 
 State = Literal["up", "off", "frozen"]
+
+BETTER_LAB = "run the lab as root, or where user namespaces are allowed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,10 @@ class Lab:
     outlives the owner: when this process ends, even by SIGKILL, the hosts and all in them are gone. (A child
     made by a bare fork() holds the owner's pipes too: then the lab lasts as long as that child.)
 
+    `gpus` pretends that each host has so many GPUs (a mapping: some hosts), as far as files in /dev can. `slurm`
+    makes the lab a Slurm cluster, with h1 as its controller and login node and every host as a node, all of
+    them ready for jobs when `start` returns.
+
     Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks.
     """
 
@@ -57,6 +66,8 @@ class Lab:
         bind: Sequence[str | Path] = (),
         disk: str = "256m",
         shm: str = "1g",
+        gpus: int | Mapping[str, int] | None = None,
+        slurm: bool = False,
         kind: Kind | None = None,
     ) -> None:
         if not 1 <= hosts <= network.MAX_HOSTS:
@@ -69,9 +80,23 @@ class Lab:
         self.limits: tuple[str, ...] = choice.limits
         """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
         shared = (*_needed_folders(), *(_shared_folder(path) for path in bind))
-        self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm))
+        devices = None if gpus is None else gpus_of(self.names, gpus)
+        self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm), gpus=devices)
+        self._services = self._chosen_services(slurm=slurm)
         self._site: Site | None = None
         self._faults: Faults | None = None
+
+    def _chosen_services(self, *, slurm: bool) -> tuple[Service, ...]:
+        if self._settings.gpus is not None and self.kind == "loopback":
+            raise LabError("the hosts cannot have GPUs: they are mere loopback addresses", hint=BETTER_LAB)
+        services: list[Service] = []
+        if slurm:
+            services.append(Slurm(self._settings.gpus or dict.fromkeys(self.names, 0)))
+        for service in services:
+            if self.kind != "root":
+                raise LabError(f"{service.title} needs a lab made by root", hint="start the lab as root, say with sudo")
+            service.check()
+        return tuple(services)
 
     def __enter__(self) -> Lab:
         self.start()
@@ -83,14 +108,18 @@ class Lab:
         self.stop()
 
     def start(self) -> None:
-        """Bring all hosts up; they answer ssh when this returns."""
+        """Bring all hosts up; they answer ssh, and what they were to have works, when this returns."""
         site = self._make_site()
         try:
             site.open()
             self._site = site
             if isinstance(site, NamespaceSite):
                 self._faults = Faults(site, self._settings.disk)
+            for service in self._services:
+                service.write(site.folder / "boot")
             site.start(self.names)
+            for service in self._services:
+                service.wait(self.names, self.run)
         except BaseException:
             self._site, self._faults = None, None
             site.close()
@@ -155,13 +184,14 @@ class Lab:
         return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
     def processes(self, host: str) -> list[tuple[int, str]]:
-        """What is alive in a host beside init and sshd: (pid as seen from this machine, command line)."""
+        """What is alive in a host beside init, sshd and idle services: (pid as this machine sees it, command line)."""
         self._known(host)
         site = self._up()
         if not site.running(host):
             return []
         init = site.init(host)
-        found = [(pid, _command_line(pid)) for pid in site.pids(host) if pid != init and not _is_sshd(pid)]
+        own = {name for service in self._services for name in service.daemons}
+        found = [(pid, _command_line(pid)) for pid in site.pids(host) if pid != init and not _is_daemon(pid, own)]
         return [(pid, command) for pid, command in found if command]
 
     def status(self) -> list[HostStatus]:
@@ -255,6 +285,10 @@ class Lab:
         self._known(host)
         self._kill(host, silently=True)
         self._up().start([host])
+        if all(status.state == "up" and not status.faults for status in self.status()):
+            # Where something else is broken, a service may have good reason not to come back.
+            for service in self._services:
+                service.wait([host], self.run)
 
     def _kill(self, host: str, *, silently: bool) -> None:
         if self._faults:
@@ -299,7 +333,7 @@ class Lab:
 def _cannot(fault: str) -> LabError:
     return LabError(
         f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses",
-        hint="run the lab as root, or where user namespaces are allowed",
+        hint=BETTER_LAB,
     )
 
 
@@ -330,9 +364,10 @@ def _command_line(pid: int) -> str:
         return ""
 
 
-def _is_sshd(pid: int) -> bool:
+def _is_daemon(pid: int, daemons: Set[str]) -> bool:
     try:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
         # OpenSSH 10 splits it into sshd, sshd-session and sshd-auth.
-        return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
+        return name.startswith("sshd") or name in daemons
     except OSError:
         return True

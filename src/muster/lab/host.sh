@@ -1,6 +1,6 @@
 # Init of one lab host: bash runs this as pid 1 of fresh net, uts, ipc, pid and mount namespaces.
-# From the owner: NAME ADDRESS DIR DISK SHM BIND (one path a line) HOME SSHD, and RUN_AS ("UID GID") where the
-# lab lives in a user namespace. Says `built PID`, waits for the cable, says `up`, then reads its pipe until the
+# From the owner: NAME ADDRESS DIR DISK SHM BIND (one path a line) HOME SSHD, GPUS (how many to pretend; empty: the
+# machine's own), and RUN_AS ("UID GID") where the lab lives in a user namespace. Says `built PID`, waits for the cable, says `up`, then reads its pipe until the
 # owner closes it: pid 1 ends, and the kernel kills whatever runs in the host and frees links and mounts.
 unset SCRIPT # this text
 set -e
@@ -44,13 +44,19 @@ mount -t tmpfs -o mode=755 muster-lab /dev
 mkdir /dev/pts /dev/shm
 cd /.machine/dev
 devices=(null zero full random urandom tty)
-for device in fuse kfd nvidia*; do [ ! -c "$device" ] || devices+=("$device"); done
+for device in fuse kfd nvidia*; do
+  [ ! -c "$device" ] || [[ -n $GPUS && $device == nvidia* ]] || devices+=("$device")
+done
 cp -dR fd stdin stdout stderr /dev/
 if [ -z "$RUN_AS" ]; then
   cp -dR --preserve=mode "${devices[@]}" /dev/
 else # no mknod in a user namespace
   for device in "${devices[@]}"; do : >"/dev/$device" && mount --bind "$device" "/dev/$device"; done
 fi
+# A null device looks like a GPU to whoever only lists devices, Slurm among them.
+for ((gpu = 0; gpu < GPUS; gpu++)); do
+  mknod -m 666 "/dev/nvidia$gpu" c 1 3 2>/dev/null || { : >"/dev/nvidia$gpu" && mount --bind null "/dev/nvidia$gpu"; }
+done
 cd /
 mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts /dev/pts
 ln -s pts/ptmx /dev/ptmx
@@ -62,7 +68,7 @@ mount -t tmpfs -o "mode=1777,size=$SHM" muster-lab /dev/shm
 mount -t tmpfs -o mode=755 muster-lab /run
 mount -t tmpfs -o "mode=1777,size=$DISK" muster-lab /tmp
 mkdir -p /run/sshd /run/lock /run/muster-lab/disk
-cp -r "/.machine$DIR/ssh/." /run/muster-lab/
+cp -r "/.machine$DIR/ssh/." "/.machine$DIR/boot" /run/muster-lab/
 mount --bind "/.machine$disk" /run/muster-lab/disk # the handle by which the disk can be filled
 
 # Before the binds: these are the host's copies. A slow .bashrc would cost that time at every ssh command.
@@ -106,5 +112,9 @@ if [ -n "$RUN_AS" ]; then
 fi
 "${start_sshd[@]}"
 until [ -s /run/muster-lab/sshd.pid ]; do sleep .01; done # written when it listens; the owner limits the wait
+for script in /run/muster-lab/boot/*.sh; do
+  # shellcheck source=/dev/null # they come with the services of the lab
+  [ ! -e "$script" ] || . "$script"
+done
 echo up
 read -r _ || true

@@ -7,7 +7,7 @@ import pwd
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class HostSettings:
     bind: tuple[str, ...] = ()
     disk: str = "256m"
     shm: str = "1g"
+    gpus: Mapping[str, int] | None = None
+    """How many GPUs each host pretends to have; None: it has this machine's."""
 
 
 def call(argv: Sequence[str], *, text: str = "", what: str) -> str:
@@ -141,6 +143,7 @@ class NamespaceSite:
             "DISK": self._settings.disk,
             "SHM": self._settings.shm,
             "BIND": "\n".join(self._settings.bind),
+            "GPUS": "" if self._settings.gpus is None else str(self._settings.gpus[name]),
             "SSHD": find("sshd"),
             "HOME": self._login.pw_dir,
             "RUN_AS": f"{self._login.pw_uid} {self._login.pw_gid}" if self.rootless else "",

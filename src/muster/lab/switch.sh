@@ -26,6 +26,6 @@ addr add $ADDRESS/24 dev br0
 link set br0 up
 END
 fi
-mkdir "$DIR/ssh"
+mkdir "$DIR/ssh" "$DIR/boot"
 echo "ready $DIR"
 read -r _ || true

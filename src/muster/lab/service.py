@@ -1,0 +1,41 @@
+"""What a lab can have on top of its hosts: Slurm, MPI, podman."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+BOOT_FILES = "/run/muster-lab/boot"
+"""Where a host finds what `Service.write` wrote; it runs the scripts (*.sh) there before it says that it is up."""
+
+
+class Run(Protocol):
+    """Runs a command inside a host, as `Lab.run` does."""
+
+    def __call__(self, host: str, argv: Sequence[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run it to its end, at most `timeout` seconds long."""
+        ...
+
+
+class Service(Protocol):
+    """Something that every host of a lab runs or can run."""
+
+    title: str
+    """How an error message calls it."""
+
+    daemons: frozenset[str]
+    """The names of the processes that belong to it in an idle host."""
+
+    def check(self) -> None:
+        """Raise a LabError if this machine lacks a program for it."""
+        ...
+
+    def write(self, folder: Path) -> None:
+        """Write scripts and files that each host copies and runs when it boots."""
+        ...
+
+    def wait(self, hosts: Sequence[str], run: Run) -> None:
+        """Return when it works in these hosts, which have just booted; raise a LabError when it does not come."""
+        ...

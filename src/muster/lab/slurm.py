@@ -1,0 +1,136 @@
+"""Slurm in a lab: munged and slurmd on every host, slurmctld on the first, which is also the login node.
+
+Every host counts as 8 cores and 4 GB, whatever this machine has, and is in the partition `main`. There is no
+accounting: `sacct` says so, and `scontrol show job` knows a job for five minutes after its end.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from muster.errors import LabError
+from muster.lab.programs import find
+from muster.lab.service import Run
+
+SCRIPT = Path(__file__).with_name("slurm.sh")
+
+# ReturnToService=2: a rebooted node comes back by itself. Without batch_sched_delay=0 a batch job starts some 3 s
+# late, and heterogeneous jobs wait for the next round of the backfill scheduler, hence the short bf_interval.
+# config_overrides lets a node have more cores than this machine.
+CONFIGURATION = """\
+ClusterName=lab
+SlurmctldHost={controller}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmctldTimeout=10
+SlurmdTimeout=10
+KillWait=2
+OverTimeLimit=0
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=/var/log/slurmctld.log
+SlurmdLogFile=/var/log/slurmd.log
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+GresTypes=gpu
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+NODE = "NodeName={name} CPUs=8 Sockets=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=4000{gres} State=UNKNOWN"
+
+START_LIMIT = 30.0
+"""Seconds in which the nodes must be there, and half a second more for each: 63 nodes took 6 s on two busy cores."""
+
+
+def slurm_conf(gpus: Mapping[str, int]) -> str:
+    """The configuration of a cluster of these hosts, the first of which is the controller."""
+    nodes = [NODE.format(name=name, gres=f" Gres=gpu:{count}" if count else "") for name, count in gpus.items()]
+    return CONFIGURATION.format(controller=next(iter(gpus)), nodes="\n".join(nodes))
+
+
+def gres_conf(gpus: Mapping[str, int]) -> str:
+    """Which devices are the GPUs of each host."""
+    lines = [
+        f"NodeName={name} Name=gpu File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else '0'}\n"
+        for name, count in gpus.items()
+        if count
+    ]
+    return "".join(lines)
+
+
+class Slurm:
+    """Slurm on all hosts of a lab; `gpus` says how many each has."""
+
+    title = "Slurm"
+    daemons = frozenset({"munged", "slurmctld", "slurmscriptd", "slurmd"})
+
+    def __init__(self, gpus: Mapping[str, int]) -> None:
+        self._gpus = dict(gpus)
+        self._controller = next(iter(gpus))
+
+    def check(self) -> None:
+        """Raise a LabError if a program is missing."""
+        for program in ("munged", "slurmctld", "slurmd", "srun"):
+            find(program)
+
+    def write(self, folder: Path) -> None:
+        """Write the configuration, the key with which the hosts trust each other, and the boot script."""
+        key = folder / "munge.key"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(128))
+        (folder / "slurm.conf").write_text(slurm_conf(self._gpus))
+        (folder / "gres.conf").write_text(gres_conf(self._gpus))
+        header = f"CONTROLLER={shlex.quote(self._controller)}\n"
+        (folder / "slurm.sh").write_text(header + SCRIPT.read_text())
+
+    def wait(self, hosts: Sequence[str], run: Run) -> None:
+        """Return when Slurm would give jobs to these hosts, and to all if the controller has booted."""
+        hosts = list(self._gpus) if self._controller in hosts else hosts
+        limit = START_LIMIT + len(hosts) / 2
+        deadline = time.monotonic() + limit
+        while True:
+            states = self._states(run, deadline)
+            missing = [host for host in hosts if not usable(states.get(host, "unknown"))]
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                raise self._absent(missing[0], states.get(missing[0], "unknown"), limit, run)
+            time.sleep(0.05)
+
+    def _states(self, run: Run, deadline: float) -> dict[str, str]:
+        """The state of each node as sinfo shows it; empty while the controller does not answer."""
+        limit = max(1.0, deadline - time.monotonic())
+        said = run(self._controller, ["timeout", f"{limit:.0f}", "sinfo", "-h", "-N", "-o", "%N %T"], timeout=limit + 5)
+        return dict(line.split(maxsplit=1) for line in said.stdout.splitlines())
+
+    def _absent(self, host: str, state: str, limit: float, run: Run) -> LabError:
+        daemon = "slurmd" if state != "unknown" or host != self._controller else "slurmctld"
+        log = f"/var/log/{daemon}.log"
+        last = run(host, ["tail", "-n", "1", log], timeout=10).stdout.strip() or "nothing"
+        return LabError(
+            f"{host} was not ready for Slurm after {limit:g} s: its node is {state}, and the last line of its {log} "
+            f"says: {last}"
+        )
+
+
+def usable(state: str) -> bool:
+    """Whether a node in this state, as sinfo's %T writes it, is there; `*` marks one that does not answer."""
+    return state in ("idle", "mixed", "allocated", "completing")

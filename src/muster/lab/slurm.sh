@@ -1,0 +1,12 @@
+# Starts Slurm in a lab host; sourced by its init. CONTROLLER is the host with slurmctld.
+# /etc/slurm is the host's own copy: whatever the machine is configured for must not be seen here.
+rm -rf /etc/slurm
+mkdir -p /etc/slurm /run/munge /var/spool/slurmd /var/spool/slurmctld
+chmod 755 /run/munge # munged insists
+cp /run/muster-lab/boot/{slurm,gres}.conf /etc/slurm/
+# Its files lie in a folder of root's: Debian's own belong to the user munge, which munged run by root refuses.
+munged --key-file=/run/muster-lab/boot/munge.key --seed-file=/run/munge/seed --log-file=/run/munge/munged.log \
+  --pid-file=/run/munge/munged.pid </dev/null >/dev/null
+if [ "$NAME" = "$CONTROLLER" ]; then slurmctld </dev/null >/dev/null; fi
+slurmd </dev/null >/dev/null
+until (exec 3<>/dev/tcp/127.0.0.1/6818) 2>/dev/null; do sleep .02; done # it listens; the owner limits the wait
