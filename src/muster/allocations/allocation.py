@@ -20,6 +20,8 @@ class Allocation:
     """The job's name in the scheduler's own commands: `4711`, `12.server`."""
     hosts: tuple[Host, ...]
     """Each host once; the first is where rank 0 runs."""
+    groups: tuple[int, ...] = ()
+    """The group of each host in a heterogeneous Slurm job (for `srun --het-group`); empty where there are none."""
     notes: tuple[str, ...] = ()
     """What was worked out from what, a short sentence each; printed at the start."""
 
