@@ -14,11 +14,13 @@ from typing import Any, Literal
 
 from muster.errors import LabError
 from muster.lab import network
+from muster.lab.containers import Podman
 from muster.lab.faults import Condition, Faults, check_rate
 from muster.lab.gpus import gpus_of
 from muster.lab.kinds import Kind, choose, describe
 from muster.lab.loopback import LoopbackSite
 from muster.lab.mounts import file_systems_of, hidden_folders
+from muster.lab.mpi import Mpi
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.network import Direction, Refusal
 from muster.lab.service import Service
@@ -54,7 +56,8 @@ class Lab:
 
     `gpus` pretends that each host has so many GPUs (a mapping: some hosts), as far as files in /dev can. `slurm`
     makes the lab a Slurm cluster, with h1 as its controller and login node and every host as a node, all of
-    them ready for jobs when `start` returns.
+    them ready for jobs when `start` returns. `mpi` makes sure that Open MPI and MPICH can start ranks from every
+    host on every other, and `podman` that containers run in the hosts, from `muster.lab.containers.IMAGE`.
 
     Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks.
     """
@@ -68,6 +71,8 @@ class Lab:
         shm: str = "1g",
         gpus: int | Mapping[str, int] | None = None,
         slurm: bool = False,
+        mpi: bool = False,
+        podman: bool = False,
         kind: Kind | None = None,
     ) -> None:
         if not 1 <= hosts <= network.MAX_HOSTS:
@@ -82,19 +87,24 @@ class Lab:
         shared = (*_needed_folders(), *(_shared_folder(path) for path in bind))
         devices = None if gpus is None else gpus_of(self.names, gpus)
         self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm), gpus=devices)
-        self._services = self._chosen_services(slurm=slurm)
+        self._services = self._chosen_services(slurm=slurm, mpi=mpi, podman=podman)
         self._site: Site | None = None
         self._faults: Faults | None = None
 
-    def _chosen_services(self, *, slurm: bool) -> tuple[Service, ...]:
+    def _chosen_services(self, *, slurm: bool, mpi: bool, podman: bool) -> tuple[Service, ...]:
         if self._settings.gpus is not None and self.kind == "loopback":
             raise LabError("the hosts cannot have GPUs: they are mere loopback addresses", hint=BETTER_LAB)
         services: list[Service] = []
         if slurm:
             services.append(Slurm(self._settings.gpus or dict.fromkeys(self.names, 0)))
+        if podman:
+            services.append(Podman())
+        if mpi:
+            services.append(Mpi())
         for service in services:
-            if self.kind != "root":
-                raise LabError(f"{service.title} needs a lab made by root", hint="start the lab as root, say with sudo")
+            if self.kind not in service.kinds:
+                best = "that lives in namespaces" if "userns" in service.kinds else "made by root"
+                raise LabError(f"{service.title} needs a lab {best}", hint="start the lab as root, say with sudo")
             service.check()
         return tuple(services)
 

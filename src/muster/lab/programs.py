@@ -9,11 +9,15 @@ from muster.errors import LabError
 
 PACKAGES = {
     "bash": "bash",
+    "crun": "crun",
     "ethtool": "ethtool",
     "ip": "iproute2",
+    "mpiexec.hydra": "mpich",
+    "mpirun.openmpi": "openmpi-bin",
     "munged": "munge",
     "nft": "nftables",
     "nsenter": "util-linux",
+    "podman": "podman",
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
     "srun": "slurm-client",

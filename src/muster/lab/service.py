@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from muster.lab.kinds import Kind
+
 BOOT_FILES = "/run/muster-lab/boot"
 """Where a host finds what `Service.write` wrote; it runs the scripts (*.sh) there before it says that it is up."""
 
@@ -24,6 +26,9 @@ class Service(Protocol):
 
     title: str
     """How an error message calls it."""
+
+    kinds: frozenset[Kind]
+    """The kinds of lab that can have it."""
 
     daemons: frozenset[str]
     """The names of the processes that belong to it in an idle host."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from muster.errors import LabError
+from muster.lab.kinds import Kind
 from muster.lab.programs import find
 from muster.lab.service import Run
 
@@ -80,6 +81,7 @@ class Slurm:
     """Slurm on all hosts of a lab; `gpus` says how many each has."""
 
     title = "Slurm"
+    kinds: frozenset[Kind] = frozenset({"root"})
     daemons = frozenset({"munged", "slurmctld", "slurmscriptd", "slurmd"})
 
     def __init__(self, gpus: Mapping[str, int]) -> None:

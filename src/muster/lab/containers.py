@@ -1,0 +1,83 @@
+"""podman in a lab: it runs in every host, and an image without a file system of its own is there.
+
+`localhost/muster-lab:latest` has empty folders, the symlinks /bin, /lib and so on, and nothing to run: with
+`-v /usr:/usr:ro` the programs of this machine run in it, with `volumes()` also this Python. It takes a fraction of a second to make and needs no network.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.errors import LabError
+from muster.lab.kinds import Kind
+from muster.lab.programs import find
+from muster.lab.service import Run
+
+SCRIPT = Path(__file__).with_name("podman.sh")
+
+IMAGE = "localhost/muster-lab:latest"
+
+FOLDERS = ("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var", "var/tmp")
+OPEN_TO_ALL = ("tmp", "var/tmp")
+FILES = {"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n"}
+
+
+def image() -> bytes:
+    """The file system of the image, as a tar archive."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in FOLDERS:
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name in OPEN_TO_ALL else 0o755
+            tar.addfile(folder)
+        for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
+            if os.path.isdir(f"/usr/{name}"):
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
+                tar.addfile(link)
+        for name, text in FILES.items():
+            file = tarfile.TarInfo(name)
+            file.size = len(text)
+            tar.addfile(file, io.BytesIO(text.encode()))
+        # Where the loader finds libraries outside its own folders, such as those below /usr/local.
+        if os.path.exists("/etc/ld.so.cache"):
+            tar.add("/etc/ld.so.cache", "etc/ld.so.cache")
+    return archive.getvalue()
+
+
+def volumes() -> list[str]:
+    """The options of `podman run` with which this Python, and what is installed in it, runs in the image."""
+    needed = {"/usr", sys.base_prefix, sys.prefix, str(Path(__file__).parents[2])}
+    outer = [path for path in sorted(needed) if not any(path.startswith(f"{other}/") for other in needed)]
+    return [f"--volume={path}:{path}:ro" for path in outer]
+
+
+class Podman:
+    """podman, and an image, in all hosts of a lab."""
+
+    title = "podman"
+    kinds: frozenset[Kind] = frozenset({"root"})
+    daemons: frozenset[str] = frozenset()
+
+    def check(self) -> None:
+        """Raise a LabError if a program is missing."""
+        for program in ("podman", "crun"):
+            find(program)
+
+    def write(self, folder: Path) -> None:
+        """Write the image and the boot script that imports it."""
+        (folder / "image.tar").write_bytes(image())
+        (folder / "podman.sh").write_text(f"IMAGE={IMAGE}\n" + SCRIPT.read_text())
+
+    def wait(self, hosts: Sequence[str], run: Run) -> None:
+        """Try one container; a machine that cannot run it here cannot in the other hosts either."""
+        argv = ["podman", "run", "--rm", "--network=host", *volumes(), IMAGE, "true"]
+        done = run(hosts[0], argv, timeout=60)
+        if done.returncode != 0:
+            said = done.stderr.strip() or f"exit code {done.returncode}"
+            raise LabError(f"podman runs no container in {hosts[0]}: {said}")
