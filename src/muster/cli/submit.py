@@ -1,0 +1,209 @@
+"""`muster submit`: write the batch script of a `muster run`, and put it into the queue of Slurm or PBS."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from muster.cli import run
+from muster.cli.arguments import Parser
+from muster.errors import UsageError
+from muster.hosts import Host
+from muster.submit.activation import named_activation, own_activation
+from muster.submit.pbs import Pbs
+from muster.submit.queue import submit
+from muster.submit.request import Request, check_extra, check_name, check_word, job_name
+from muster.submit.scheduler import Scheduler
+from muster.submit.script import write_script
+from muster.submit.slurm import Slurm
+from muster.submit.units import read_memory, read_time
+
+EXAMPLES = """\
+examples:
+  muster submit --slurm --nodes 4 --gpus-per-node 8 --time 2h train.py --lr 0.1
+  muster submit --slurm --nodes 2 --partition cpu --extra '--cpus-per-task=16' --nproc 8 train.py
+  muster submit --pbs --nodes 2 --gpus-per-node 4 --queue gpu --account ab12 --time 1:30:00 train.py
+  muster submit --pbs --queue gpuvolta --time 2h --extra '-P ab12' --extra '-l ncpus=96,ngpus=8' train.py
+  muster submit --slurm --module cuda/12.4 --dry-run train.py > train.sbatch
+
+Every option of `muster run` may be given as well, before the script, and goes into the job: --nproc, --env,
+--grace, --restarts and the rest. What follows the script belongs to the script.
+
+The job runs in this folder and in the Python environment that Muster runs in now. Its script stays here, and so
+does its output. On stdout you get the job's id alone: id=$(muster submit --slurm train.py)
+"""
+
+# The scheduler chooses the hosts; dest in the options of `muster run`: (its name, what to do instead).
+_NOT_IN_A_JOB = {
+    "hosts": ("-H", "--nodes says how many the job shall have"),
+    "hostfile": ("--hostfile", "--nodes says how many the job shall have"),
+    "lab": ("--lab", "`muster run --lab` runs it on virtual hosts, now and here"),
+    "slurm_args": ("--slurm-args", "options for Slurm go into the script with --extra"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `muster submit` itself."""
+    p = Parser(
+        prog="muster submit",
+        usage="muster submit --slurm|--pbs [options] [options of muster run] SCRIPT [its arguments]",
+        description="Write a batch script whose body is one `muster run`, and submit it.",
+        epilog=EXAMPLES,
+    )
+    to = p.add_argument_group("to").add_mutually_exclusive_group()
+    to.add_argument("--slurm", action="store_true", help="write #SBATCH directives, submit with sbatch")
+    to.add_argument("--pbs", action="store_true", help="write #PBS directives, submit with qsub")
+    what = p.add_argument_group("what the job asks for (what you leave out, the site decides)")
+    what.add_argument("--nodes", metavar="N", type=run._positive, help="how many nodes")
+    what.add_argument("--gpus-per-node", metavar="N", type=run._positive, help="GPUs on each")
+    what.add_argument("--mem", metavar="SIZE", help="memory on each: 200G")
+    what.add_argument("--time", metavar="TIME", help="2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes")
+    what.add_argument("--partition", "--queue", metavar="NAME", help="where to queue; both words mean the same")
+    what.add_argument("--account", metavar="NAME", help="who pays")
+    what.add_argument("--name", help="of the job and of its files (default: the script's)")
+    what.add_argument(
+        "--extra",
+        metavar="LINE",
+        action="append",
+        default=[],
+        help="any other directive, as you would write it: '--exclusive'; may be given again",
+    )
+    where = p.add_argument_group("the environment it runs in")
+    where.add_argument(
+        "--module", dest="modules", metavar="NAME", action="append", default=[], help="load it first: cuda/12.4"
+    )
+    where.add_argument("--venv", metavar="PATH", help="activate this one (default: the one Muster runs in)")
+    p.add_argument("--dry-run", action="store_true", help="print the script, submit nothing")
+    return p
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What was typed, in its three parts."""
+
+    own: list[str]
+    """Options of `muster submit`."""
+    run: list[str]
+    """Options of `muster run`."""
+    script: list[str]
+    """The script, or the module after `-m`, with its arguments."""
+
+
+def main(argv: list[str]) -> int:
+    """Print or submit the script the command line describes and return the exit code."""
+    line = split(argv)
+    options = parser().parse_args(line.own)
+    scheduler = choose(options)
+    request = make_request(options, line, scheduler)
+    scheduler.check(request)
+    text = write_script(request, scheduler)
+    if options.dry_run:
+        sys.stdout.buffer.write(os.fsencode(text))
+        return 0
+    submitted = submit(text, request, scheduler, os.environ)
+    sys.stderr.write(submitted.said)
+    steps = scheduler.next_steps(request, submitted.job)
+    width = max(len(step) for step, _ in steps)
+    said = [f"job {scheduler.number(submitted.job)} is in the queue; its script is {submitted.script.name}"]
+    said += [f"  {step:<{width}}  {purpose}" for step, purpose in steps]
+    sys.stderr.write("\n".join(said) + "\n")
+    print(submitted.job)
+    return 0
+
+
+def split(argv: Sequence[str]) -> CommandLine:
+    """Tell the parts apart: what follows the first word that is no option or its value belongs to the script.
+
+    A value that begins with a dash is tied to its option with `=`, as argparse wants it: `--extra '--exclusive'`.
+    """
+    line = CommandLine(own=[], run=[], script=[])
+    ours, theirs = _options(parser()), _options(run.parser())
+    words = iter(argv)
+    for word in words:
+        if word in ("-", "--") or not word.startswith("-"):
+            line.script[:] = [word, *words]
+            break
+        name, value = _parts(word, {**theirs, **ours})
+        if name not in ours and name not in theirs:
+            near = get_close_matches(name, [*ours, *theirs], n=1)
+            hint = f"did you mean `{near[0]}`?" if near else "`muster submit --help` and `muster run --help` list them"
+            raise UsageError(f"muster submit: there is no option {name}", hint=hint)
+        takes_value, part = (ours[name], line.own) if name in ours else (theirs[name], line.run)
+        if takes_value and value is None:
+            value = next(words, None)
+            if value is None:
+                raise UsageError(f"muster submit: {name} needs a value", hint="`muster submit --help` shows examples")
+        part += _tied(name, value)
+    return line
+
+
+def _options(parser: argparse.ArgumentParser) -> dict[str, bool]:
+    """Every option of a parser, and whether a value follows it."""
+    return {name: action.nargs != 0 for name, action in parser._option_string_actions.items()}
+
+
+def _parts(word: str, known: Mapping[str, bool]) -> tuple[str, str | None]:
+    """`--nodes=4` and `-Ha,b` with their value, `--nodes` without."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+        return name, value if equals else None
+    return (word[:2], word[2:]) if known.get(word[:2]) and len(word) > 2 else (word, None)
+
+
+def _tied(name: str, value: str | None) -> list[str]:
+    if value is None:
+        return [name]
+    return [f"{name}={value}"] if name.startswith("--") and value.startswith("-") else [name, value]
+
+
+def choose(options: argparse.Namespace) -> Scheduler:
+    """The scheduler the user named."""
+    if options.slurm or options.pbs:
+        return Slurm() if options.slurm else Pbs()
+    here = [flag for flag, program in (("--slurm", "sbatch"), ("--pbs", "qsub")) if shutil.which(program)]
+    hint = f"this machine has {'sbatch' if here == ['--slurm'] else 'qsub'}: add {here[0]}" if len(here) == 1 else None
+    raise UsageError("say --slurm or --pbs", hint=hint or "for example `muster submit --slurm --nodes 2 train.py`")
+
+
+def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Scheduler) -> Request:
+    """The request, with everything checked that can be known before the job runs."""
+    run_options = run.parser().parse_args([*line.run, *line.script])
+    for dest, (flag, instead) in _NOT_IN_A_JOB.items():
+        if getattr(run_options, dest, None):
+            raise UsageError(f"{flag} has no place in a submitted job: the scheduler chooses its hosts", hint=instead)
+    script = line.script[1:] if line.script[:1] == ["--"] else line.script
+    if not script:
+        raise UsageError("no script to run", hint="for example `muster submit --slurm --nodes 2 train.py --lr 0.1`")
+    # Finds a missing script or a bad option now, not after hours in the queue.
+    run.make_job(run_options, script, (Host(name="node"),))
+    return Request(
+        typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
+        run=(*line.run, *line.script),
+        name=check_name(options.name) if options.name is not None else job_name(script[0], module=run_options.module),
+        folder=_folder(),
+        activation=named_activation(options.venv, os.environ)
+        if options.venv is not None
+        else own_activation(sys.executable, sys.prefix, sys.base_prefix, os.environ),
+        nodes=options.nodes,
+        gpus_per_node=options.gpus_per_node,
+        memory=read_memory(options.mem) if options.mem is not None else None,
+        seconds=read_time(options.time) if options.time is not None else None,
+        queue=check_word("--partition", options.partition) if options.partition is not None else None,
+        account=check_word("--account", options.account) if options.account is not None else None,
+        modules=tuple(options.modules),
+        extra=tuple(check_extra(scheduler.mark, line) for line in options.extra),
+        nproc=run_options.nproc,
+        variables=tuple(name for name in run_options.env if "=" not in name),
+    )
+
+
+def _folder() -> str:
+    """This folder as the user's shell names it, where it does: a home behind a symbolic link stays one."""
+    named = os.environ.get("PWD", "")
+    same = os.path.isabs(named) and os.path.isdir(named) and os.path.samefile(named, ".")
+    return named if same else os.getcwd()

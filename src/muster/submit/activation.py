@@ -1,0 +1,74 @@
+"""Which Python a job shall run in: the one `muster submit` runs in, or the one the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from muster.errors import UsageError
+from muster.submit.request import Activation
+from muster.submit.script import join, quote
+
+
+def own_activation(executable: str, prefix: str, base_prefix: str, env: Mapping[str, str]) -> Activation:
+    """That of the interpreter with these `sys.executable`, `sys.prefix` and `sys.base_prefix`."""
+    found = None
+    if prefix != base_prefix:
+        found = _virtual(Path(prefix), "The virtual environment that `muster submit` ran in.")
+    if found is None and _is_conda(Path(prefix)):
+        found = _conda(Path(prefix), "The conda environment that `muster submit` ran in.", env)
+    if found is not None:
+        return found
+    return Activation(
+        comment="No virtual environment: this is the Python that `muster submit` ran in.",
+        muster=(executable, "-m", "muster"),
+    )
+
+
+def named_activation(path: str, env: Mapping[str, str]) -> Activation:
+    """That of `--venv PATH`; UsageError if there is none, or Muster is not installed in it."""
+    # A symbolic link in the path stays: homes are often reached by one, and its target may differ on the nodes.
+    folder = Path(path).expanduser().absolute()
+    if not folder.is_dir():
+        raise UsageError(f"--venv {path}: there is no such folder", hint="name the folder that holds bin/activate")
+    if not (folder / "bin" / "muster").exists():
+        pip = join((str(folder / "bin" / "pip"), "install", "torchmuster"))
+        hint = f"`{pip}` puts it there" if (folder / "bin" / "python").exists() else "name the folder that holds bin/"
+        raise UsageError(f"--venv {path}: Muster is not installed there", hint=hint)
+    comment = "The environment named with --venv."
+    found = _conda(folder, comment, env) if _is_conda(folder) else _virtual(folder, comment)
+    if found is None:
+        raise UsageError(
+            f"--venv {path}: there is no bin/activate, so it is not a virtual environment",
+            hint="name the folder that holds bin/activate, or a conda environment",
+        )
+    return found
+
+
+def _virtual(folder: Path, comment: str) -> Activation | None:
+    activate = folder / "bin" / "activate"
+    if not activate.is_file():
+        return None
+    return Activation(comment=comment, line=f"source {quote(str(activate))}", muster=_muster(folder))
+
+
+def _conda(folder: Path, comment: str, env: Mapping[str, str]) -> Activation:
+    """conda's own activation where conda is found; else its programs first, which is most of it."""
+    candidates = [folder, folder.parent.parent]
+    if env.get("CONDA_EXE"):
+        candidates.insert(0, Path(env["CONDA_EXE"]).parent.parent)
+    for root in candidates:
+        if (root / "bin" / "activate").is_file() and _is_conda(root):
+            line = f"source {quote(str(root / 'bin' / 'activate'))} {quote(str(folder))}"
+            return Activation(comment=comment, line=line, muster=_muster(folder))
+    line = f'export CONDA_PREFIX={quote(str(folder))} PATH={quote(str(folder / "bin"))}:"$PATH"'
+    return Activation(comment=comment, line=line, muster=_muster(folder))
+
+
+def _is_conda(folder: Path) -> bool:
+    return (folder / "conda-meta").is_dir()
+
+
+def _muster(folder: Path) -> tuple[str, ...]:
+    # Without the command (a checkout on PYTHONPATH) the module may still be found.
+    return ("muster",) if (folder / "bin" / "muster").exists() else ("python", "-m", "muster")

@@ -1,0 +1,70 @@
+"""Times and sizes of memory: read in one way, written in each scheduler's own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from muster.errors import UsageError
+
+_MINUTES = re.compile(r"()()([0-9]{1,7})")
+_CLOCK = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5]?[0-9]):([0-5]?[0-9])")
+_DAYS = re.compile(r"([0-9]{1,4})-([0-9]{1,5})(?::([0-5]?[0-9]))?")
+_WORDS = re.compile(r"(?=.)(?:([0-9]{1,4})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,9})s)?", re.IGNORECASE)
+_MEMORY = re.compile(r"([0-9]{1,9})([KMGT])(?:i?B)?", re.IGNORECASE)
+
+DAY = 24 * 3600
+
+
+def read_time(text: str) -> int:
+    """Seconds in `90` (minutes), `1:30:00`, `2h`, `1h30m`, `1-12` (days-hours) or `1-00:00:00`."""
+    for form in (_MINUTES, _CLOCK, _DAYS, _WORDS):
+        found = form.fullmatch(text.strip())
+        if found:
+            parts = (*found.groups(), None)[:4]
+            day, hour, minute, second = (int(part or 0) for part in parts)
+            break
+    else:
+        raise UsageError(f"--time {text}: this is not a time", hint=_time_hint(text))
+    seconds = day * DAY + hour * 3600 + minute * 60 + second
+    if seconds == 0:
+        raise UsageError(f"--time {text}: a job needs time to run", hint="for example --time 2:00:00, 90m or 2h")
+    return seconds
+
+
+def _time_hint(text: str) -> str:
+    if re.fullmatch(r"[0-9]+:[0-5][0-9]", text):
+        # To both schedulers 2:00 is two minutes. Whoever meant two hours would find out after hours in the queue.
+        return f"write {text}:00 for hours and minutes, or 0:{text} for minutes and seconds"
+    return "for example 2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes"
+
+
+def slurm_time(seconds: int) -> str:
+    """`02:00:00`, or `1-12:00:00` from a day on."""
+    days, rest = divmod(seconds, DAY)
+    return f"{days}-{_clock(rest)}" if days else _clock(rest)
+
+
+def pbs_time(seconds: int) -> str:
+    """`36:00:00`: PBS knows no days."""
+    return _clock(seconds)
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """An amount of memory of one node; the unit is K, M, G or T."""
+
+    amount: int
+    unit: str
+
+
+def read_memory(text: str) -> Memory:
+    """`200G`, `512000M`, `200GB`. A number alone would be megabytes for Slurm and bytes for PBS, so it is refused."""
+    found = _MEMORY.fullmatch(text.strip())
+    if not found or int(found[1]) == 0:
+        raise UsageError(f"--mem {text}: this is not an amount of memory", hint="say how much each node needs: 200G")
+    return Memory(amount=int(found[1]), unit=found[2].upper())
