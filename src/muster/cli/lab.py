@@ -93,6 +93,10 @@ def _up_options(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="a folder that all hosts share with this machine, as over NFS; may be given again",
     )
+    parser.add_argument("--gpus", type=int, metavar="N", help="let each host pretend to have N GPUs, as files in /dev")
+    parser.add_argument("--slurm", action="store_true", help="make it a Slurm cluster; h1 is also the login node")
+    parser.add_argument("--mpi", action="store_true", help="make sure that Open MPI and MPICH reach every host")
+    parser.add_argument("--podman", action="store_true", help="let the hosts run containers, from a tiny image")
 
 
 def _status_options(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +160,16 @@ def _up(options: argparse.Namespace) -> int:
     from muster.lab.client import start
 
     bind = [os.path.abspath(path) for path in options.bind]
-    lab = start(options.hosts, bind=bind, disk=options.disk, shm=options.shm)
+    lab = start(
+        options.hosts,
+        bind=bind,
+        disk=options.disk,
+        shm=options.shm,
+        gpus=options.gpus,
+        slurm=options.slurm,
+        mpi=options.mpi,
+        podman=options.podman,
+    )
     hosts: list[dict[str, Any]] = lab["hosts"]
     last = hosts[-1]["name"]
     if len(hosts) > 1:
@@ -165,14 +178,22 @@ def _up(options: argparse.Namespace) -> int:
         said = f"1 host is up: h1, {hosts[0]['address']}\n"
     if lab["limits"]:
         said += "\nwhat is missing in this lab:\n" + "".join(f"  - {limit}\n" for limit in lab["limits"])
-    tries = (
+    tries = [
         ("ssh h1", "a shell on h1"),
         (f"exec {last} hostname", f"a command on {last}"),
         (f"crash {last}", "one of many faults: `muster lab --help`"),
         ("status", "how the hosts are"),
         ("down", "when you are done"),
-    )
-    said += "\nnow try:\n" + "".join(f"  muster lab {line:<20} {text}\n" for line, text in tries)
+    ]
+    if options.podman:
+        tries.insert(2, ("ssh h1 podman images", "the image that the hosts have"))
+    if options.mpi:
+        root = " --allow-run-as-root" if os.getuid() == 0 else ""
+        tries.insert(2, (f"ssh h1 mpirun{root} -H h1,{last} hostname", "two processes, by MPI"))
+    if options.slurm:
+        tries.insert(2, (f"ssh h1 srun -N{len(hosts)} hostname", "a command on all of them, by Slurm"))
+    width = max(20, *(len(line) for line, _ in tries))
+    said += "\nnow try:\n" + "".join(f"  muster lab {line:<{width}} {text}\n" for line, text in tries)
     sys.stderr.write(said)
     return 0
 
@@ -243,7 +264,11 @@ def _fault(options: argparse.Namespace) -> int:
 COMMANDS: dict[str, tuple[str, list[str], Setup, Action]] = {
     "up": (
         "Start a lab that stays up in the background",
-        ["muster lab up 4", "muster lab up 8 --disk 1g --bind /data"],
+        [
+            "muster lab up 4",
+            "muster lab up 8 --disk 1g --bind /data",
+            "muster lab up 4 --slurm --mpi --podman --gpus 2",
+        ],
         _up_options,
         _up,
     ),

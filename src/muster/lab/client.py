@@ -8,17 +8,16 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from muster.errors import LabError
 from muster.lab.keeper import SOCKET, socket_address
 
-START_LIMIT = 60.0
-"""Seconds in which the keeper must have said whether the lab is up; one more for each host."""
+START_LIMIT = 150.0
+"""Seconds in which the keeper must have said whether the lab is up; two more for each host."""
 
-ANSWER_LIMIT = 90.0
+ANSWER_LIMIT = 150.0
 """Seconds in which a request must be answered: a reboot is the longest."""
 
 
@@ -31,10 +30,10 @@ def state_folder() -> Path:
     return folder
 
 
-def start(hosts: int, *, bind: Sequence[str], disk: str, shm: str) -> dict[str, Any]:
-    """Start a lab that stays up when this process ends; return its description."""
+def start(hosts: int, **options: Any) -> dict[str, Any]:
+    """Start a lab, with these options of `Lab`, that stays up when this process ends; return its description."""
     folder = state_folder()
-    settings = {"hosts": hosts, "bind": list(bind), "disk": disk, "shm": shm, "folder": str(folder)}
+    settings = {"hosts": hosts, "options": options, "folder": str(folder)}
     with (folder / "lab.log").open("ab") as log:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "muster.lab.keeper", json.dumps(settings)],
@@ -47,7 +46,7 @@ def start(hosts: int, *, bind: Sequence[str], disk: str, shm: str) -> dict[str, 
     assert keeper.stdout is not None
     try:
         with keeper.stdout as said:
-            limit = START_LIMIT + hosts
+            limit = START_LIMIT + 2 * hosts
             if not select.select([said], [], [], limit)[0]:
                 raise LabError(f"the lab was not up after {limit:g} s", hint="try fewer hosts")
             line = said.readline()

@@ -1,7 +1,8 @@
 """podman in a lab: it runs in every host, and an image without a file system of its own is there.
 
 `localhost/muster-lab:latest` has empty folders, the symlinks /bin, /lib and so on, and nothing to run: with
-`-v /usr:/usr:ro` the programs of this machine run in it, with `volumes()` also this Python. It takes a fraction of a second to make and needs no network.
+`-v /usr:/usr:ro` the programs of this machine run in it, with `volumes()` also this Python. It takes a fraction
+of a second to make and needs no network.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Podman:
     def wait(self, hosts: Sequence[str], run: Run) -> None:
         """Try one container; a machine that cannot run it here cannot in the other hosts either."""
         argv = ["podman", "run", "--rm", "--network=host", *volumes(), IMAGE, "true"]
-        done = run(hosts[0], argv, timeout=60)
+        done = run(hosts[0], argv, timeout=30)
         if done.returncode != 0:
             said = done.stderr.strip() or f"exit code {done.returncode}"
             raise LabError(f"podman runs no container in {hosts[0]}: {said}")

@@ -10,9 +10,11 @@ from muster.lab.kinds import Kind
 from muster.lab.programs import SYSTEM_PATH, find
 from muster.lab.service import Run
 
+SCRIPT = Path(__file__).with_name("mpi.sh")
+
 
 class Mpi:
-    """Both MPIs, tried out; the hosts need nothing beyond the ssh that they have."""
+    """Both MPIs, tried out; they use the ssh that the hosts have."""
 
     title = "MPI"
     kinds: frozenset[Kind] = frozenset({"root", "userns"})
@@ -24,8 +26,8 @@ class Mpi:
             find(program)
 
     def write(self, folder: Path) -> None:
-        """Write nothing."""
-        del folder
+        """Write the boot script."""
+        (folder / SCRIPT.name).write_text(SCRIPT.read_text())
 
     def wait(self, hosts: Sequence[str], run: Run) -> None:
         """Start two processes on each of the first two hosts, with either MPI."""
@@ -34,11 +36,11 @@ class Mpi:
         # A clean environment: under Slurm, say, mpirun would not use ssh.
         clean = ["env", "-i", f"PATH={SYSTEM_PATH}"]
         for argv in (
-            ["mpirun.openmpi", "--allow-run-as-root", "-H", slots, "hostname"],
+            ["mpirun", "--allow-run-as-root", "-H", slots, "hostname"],
             ["mpiexec.hydra", "-hosts", slots, "-n", str(2 * len(used)), "hostname"],
         ):
             # hydra waits for ever for a host that does not answer.
-            done = run(used[0], [*clean, "timeout", "30", *argv], timeout=40)
+            done = run(used[0], [*clean, "timeout", "20", *argv], timeout=30)
             if done.returncode != 0 or sorted(done.stdout.split()) != sorted([*used, *used]):
                 said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
                 raise LabError(f"{argv[0]} does not start processes on {slots} from {used[0]}: {said}")

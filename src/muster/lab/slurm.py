@@ -110,11 +110,11 @@ class Slurm:
         deadline = time.monotonic() + limit
         while True:
             states = self._states(run, deadline)
-            missing = [host for host in hosts if not usable(states.get(host, "unknown"))]
+            missing = [host for host in hosts if not usable(states.get(host))]
             if not missing:
                 return
             if time.monotonic() > deadline:
-                raise self._absent(missing[0], states.get(missing[0], "unknown"), limit, run)
+                raise self._absent(missing[0], states.get(missing[0]), limit, run)
             time.sleep(0.05)
 
     def _states(self, run: Run, deadline: float) -> dict[str, str]:
@@ -123,16 +123,15 @@ class Slurm:
         said = run(self._controller, ["timeout", f"{limit:.0f}", "sinfo", "-h", "-N", "-o", "%N %T"], timeout=limit + 5)
         return dict(line.split(maxsplit=1) for line in said.stdout.splitlines())
 
-    def _absent(self, host: str, state: str, limit: float, run: Run) -> LabError:
-        daemon = "slurmd" if state != "unknown" or host != self._controller else "slurmctld"
-        log = f"/var/log/{daemon}.log"
+    def _absent(self, host: str, state: str | None, limit: float, run: Run) -> LabError:
+        if state is None:
+            what, host, log = "slurmctld does not answer", self._controller, "/var/log/slurmctld.log"
+        else:
+            what, log = f"its node is {state}", "/var/log/slurmd.log"
         last = run(host, ["tail", "-n", "1", log], timeout=10).stdout.strip() or "nothing"
-        return LabError(
-            f"{host} was not ready for Slurm after {limit:g} s: its node is {state}, and the last line of its {log} "
-            f"says: {last}"
-        )
+        return LabError(f"{host} was not ready for Slurm after {limit:g} s: {what}, and {log} ends with: {last}")
 
 
-def usable(state: str) -> bool:
+def usable(state: str | None) -> bool:
     """Whether a node in this state, as sinfo's %T writes it, is there; `*` marks one that does not answer."""
     return state in ("idle", "mixed", "allocated", "completing")
