@@ -75,6 +75,10 @@ class Plan:
             ],
         }
 
+    def named(self, name: str) -> Placement:
+        """The part of the host with this label."""
+        return next(placement for placement in self.placements if placement.name == name)
+
     def placement_of(self, rank: int) -> Placement:
         """The host that runs a rank."""
         return next(placement for placement in self.placements if rank in placement.ranks)

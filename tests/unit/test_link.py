@@ -13,7 +13,8 @@ from muster.agent.wire import GREETING
 from muster.errors import HostError
 from muster.hosts import Host
 from muster.run.link import AgentLink
-from muster.transports import Command
+from muster.run.piped import PipeLine
+from muster.transports import Command, Seat
 
 # An agent's voice without an agent: says it is up, and answers pings with a clock that is {offset} s off.
 AGENT = """
@@ -46,9 +47,11 @@ def with_link(code: str, use: Callable[[AgentLink, list[dict[str, Any]]], Awaita
 
     async def main() -> None:
         command = Command(host=Host(name="far"), argv=(sys.executable, "-Sc", code), over_ssh=False)
-        link = AgentLink(command, lambda _, event: events.append(event), lambda _, text: None)
+        link = AgentLink(
+            Seat(host=command.host, name=command.host.name), lambda _, event: events.append(event), lambda _, text: None
+        )
         try:
-            await link.open(b"", 10)
+            await link.open(PipeLine(link, command), b"", 10)
             await use(link, events)
         finally:
             await link.close(5)
@@ -132,10 +135,10 @@ def test_a_program_that_is_no_agent_is_explained_by_its_last_words():
 def test_a_program_that_says_nothing_is_given_up_after_the_limit():
     async def main() -> None:
         command = Command(host=Host(name="far"), argv=("sleep", "60"), over_ssh=False)
-        link = AgentLink(command, lambda _, event: None, lambda _, text: None)
+        link = AgentLink(Seat(host=command.host, name=command.host.name), lambda _, event: None, lambda _, text: None)
         try:
             with pytest.raises(HostError, match="far: no agent answered within 0 s"):
-                await link.open(b"", 0.3)
+                await link.open(PipeLine(link, command), b"", 0.3)
         finally:
             await link.close(0.1)
 

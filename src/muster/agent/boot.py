@@ -10,6 +10,7 @@ from _frozen_importlib_external import MAGIC_NUMBER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ssl
     from types import CodeType, ModuleType
     from typing import Any, NoReturn
 
@@ -21,16 +22,18 @@ COMMAND = 'import sys;exec(open(0,"rb",0,closefd=False).readline())'
 _EVERY_PYTHON = 2
 """The version of marshal's format that every Python 3 reads."""
 
-# Read by COMMAND as one line, byte by byte, so it stays short. {fields} are filled in by `payload`.
+# Read by COMMAND as one line, byte by byte, so it stays short. {fields} are filled in by `payload`. `take` and
+# `channel` are there already where the agent dialled its controller (dial.py).
 _FIRST_STAGE = """\
 import sys
 if sys.path[:1]==[""]:del sys.path[0]
 import os,zlib,marshal
 if sys.version_info<(3,9):sys.exit("muster: Python 3.9 or newer is needed, this one is %d.%d"%sys.version_info[:2])
+if "take" not in globals():channel,take=None,lambda n:os.read(0,n)
 def read(n):
  b=bytearray()
  while len(b)<n:
-  c=os.read(0,n-len(b))
+  c=take(n-len(b))
   if not c:sys.exit("muster: the connection closed before the agent had arrived")
   b+=c
  return bytes(b)
@@ -41,7 +44,7 @@ if magic==x.MAGIC_NUMBER:code=marshal.loads(zlib.decompress(codes["boot"]))
 else:code=compile(marshal.loads(zlib.decompress(parcel[1]))["boot"],"<muster>/boot.py","exec")
 space=dict(__name__="{name}.boot")
 exec(code,space)
-space["enter"](parcel)
+space["enter"](parcel,channel)
 """
 
 
@@ -64,14 +67,22 @@ def own_parcel() -> tuple[bytes, bytes]:
     return sys.modules[TRAVEL_NAME].parcel
 
 
-def enter(parcel: list[bytes]) -> NoReturn:
-    """Install the importer for the package that arrived, and run the module it was sent for."""
+def own_channel() -> ssl.SSLSocket | None:
+    """The connection this interpreter dialled to get it; None where it came over descriptor 0."""
+    return sys.modules[TRAVEL_NAME].channel
+
+
+def enter(parcel: list[bytes], channel: ssl.SSLSocket | None) -> NoReturn:
+    """Install the importer for the package that arrived, and run the module it was sent for.
+
+    `channel` is the connection it came over, where that was not descriptor 0.
+    """
     codes, sources, order = parcel
     sys.meta_path.insert(0, _Importer(codes, sources))
     entry, config = marshal.loads(order)
     name = f"{TRAVEL_NAME}.{entry}"
     __import__(name)
-    sys.modules[TRAVEL_NAME].__dict__["parcel"] = (codes, sources)
+    sys.modules[TRAVEL_NAME].__dict__.update(parcel=(codes, sources), channel=channel)
     sys.exit(sys.modules[name].main(config))
 
 

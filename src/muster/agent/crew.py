@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 
-from . import machine
+from . import machine, processes
 from .ranks import Rank, Stopping, Stream
 from .spawning import Spawner
 
@@ -17,6 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+_PASS_ON_AFTER = 0.2
+"""Seconds to wait for the sign that a scheduler's signal has reached the ranks by itself."""
 
 _DRAIN = 64
 """Reads of 64 KB after a rank's end at most: something it left behind may write for ever."""
@@ -38,6 +41,10 @@ class Crew:
         self._prepare_request: int | None = None
         self._stop_requests: list[int] = []
         self._oom_before = 0
+        self._to_pass_on: dict[int, float] = {}
+        """Signals of a scheduler, and when each is sent on to the ranks."""
+        self._strays: dict[int, float] = {}
+        """When the spawner last got each of them."""
 
     # --- what the controller asks for -----------------------------------------------------------------------
 
@@ -96,6 +103,44 @@ class Crew:
         self._to_start.clear()
         self.stopping = Stopping(self.ranks.values(), self.spawner.pid if self.spawner else 0, grace)
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the ranks that run."""
+        processes.kill([rank.pid for rank in self._running()], number)
+
+    def pass_on(self, number: int) -> bool:
+        """A scheduler has signalled us: see that the ranks get it once; False when there are none.
+
+        Some signal every process of a job (Slurm with proctrack/linuxproc), some only those they started
+        (proctrack/cgroup): if the spawner gets it too, the ranks have got it.
+        """
+        if not self._running():
+            return False
+        self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
+        return True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is due within milliseconds."""
+        return self.stopping is not None or bool(self._to_pass_on)
+
+    def _running(self) -> list[Rank]:
+        return [rank for rank in self.ranks.values() if rank.pid and not rank.exited]
+
+    def _step_signals(self) -> None:
+        now = time.monotonic()
+        for number, due in list(self._to_pass_on.items()):
+            reached = now - self._strays.get(number, -_PASS_ON_AFTER * 5) < _PASS_ON_AFTER * 5
+            if now < due and not reached:
+                continue
+            del self._to_pass_on[number]
+            running = self._running()
+            if not reached:
+                self.signal(number)
+            if number == signal.SIGTERM:
+                for rank in running:
+                    rank.warned = True
+            self.send({"t": "signal", "number": number, "ranks": [rank.number for rank in running]})
+
     def pause(self, paused: bool) -> None:
         """Stop or go on reading what ranks write: the channel is behind, or has caught up."""
         if paused == self._paused:
@@ -109,7 +154,8 @@ class Crew:
                     self._watch(stream)
 
     def step(self) -> None:
-        """Go on with ending the ranks, and answer when they are gone."""
+        """Go on with passing signals on and with ending the ranks, and answer when they are gone."""
+        self._step_signals()
         if self.stopping is not None and self.stopping.step():
             left = self.stopping.left()
             self.stopping = None
@@ -136,6 +182,8 @@ class Crew:
                 self._start_next()
             elif message["t"] == "exit":
                 self._on_exit(self.ranks[message["rank"]], message)
+            elif message["t"] == "stray":
+                self._strays[message["number"]] = time.monotonic()
             elif self._prepare_request is not None:  # ready or broken
                 self.send({"re": self._prepare_request, **message})
                 self._prepare_request = None

@@ -9,7 +9,8 @@ import selectors
 import signal
 import time
 
-from . import machine, processes, usercode
+from . import boot, machine, processes, usercode
+from .channel import Pipes, Tls
 from .crew import Crew
 from .network import Dialling, Listener, free_port, own_addresses, owner_of
 from .wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encode
@@ -25,7 +26,8 @@ _ENOUGH = 1 << 20
 
 def main(config: dict[str, Any]) -> NoReturn:
     """Serve one controller until it says goodbye, goes silent, or the connection closes; leave no process behind."""
-    channel_in, channel_out = os.dup(0), os.dup(1)
+    dialled = boot.own_channel()
+    channel = Pipes() if dialled is None else Tls(dialled)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)  # a stray print must not reach the channel
@@ -33,18 +35,20 @@ def main(config: dict[str, Any]) -> NoReturn:
     processes.adopt_orphans()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # three pipes per rank
-    Agent(channel_in, channel_out, config["job"], soft).run()
+    Agent(channel, config, soft).run()
     os._exit(0)  # tearing the interpreter down costs 5 ms on every host, and nothing is left to flush
 
 
 class Agent:
     """All that one host does for one job."""
 
-    def __init__(self, channel_in: int, channel_out: int, job: str, nofile: int) -> None:
-        self.job = job
-        self.input = channel_in
+    def __init__(self, channel: Pipes | Tls, config: dict[str, Any], nofile: int) -> None:
+        self.job: str = config["job"]
+        self.scheduler: str = config["scheduler"]
+        """The batch system whose signals are for the ranks, or nothing."""
+        self.channel = channel
         self.reader = LineReader()
-        self.output = Writer(channel_out)
+        self.output = Writer(channel.output, channel.write)
         self.selector = selectors.DefaultSelector()
         self.crew = Crew(self.selector, self.send, nofile)
         self.dialling = Dialling(self.selector, self.send)
@@ -63,12 +67,14 @@ class Agent:
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: self.end())
+        signal.signal(signal.SIGHUP, lambda number, frame: self.end())
+        signal.signal(signal.SIGTERM, self.on_sigterm)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda number, frame: self.crew.pass_on(number))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self.selector.register(wake_read, selectors.EVENT_READ, lambda: self.on_wake(wake_read))
-        self.selector.register(self.input, selectors.EVENT_READ, self.on_input)
+        self.selector.register(self.channel.input, selectors.EVENT_READ, self.on_input)
         try:
             self.transmit(GREETING + encode({"t": "up", **machine.facts()}))
             while not self.ending:
@@ -81,19 +87,24 @@ class Agent:
 
     def turn(self) -> None:
         """Wait for something to happen, at most until the next timer, and handle it."""
-        busy = self.crew.stopping is not None or self.dialling.busy
+        busy = self.crew.is_busy or self.dialling.busy
         for key, _ in self.selector.select(0.02 if busy else 0.5):
             key.data()
         self.match_flow()
         self.crew.step()
         self.dialling.step()
-        if time.monotonic() - self.last_heard > LEASE and not select.select([self.input], [], [], 0)[0]:
+        if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if nothing waits to be read: after a freeze of this host the controller's words do.
             self.end()
 
     def end(self) -> None:
         """Leave the loop."""
         self.ending = True
+
+    def on_sigterm(self, number: int, frame: object) -> None:
+        """A scheduler's SIGTERM is a warning for the ranks, and SIGKILL follows when their time is over."""
+        if not (self.scheduler and self.crew.pass_on(number)):
+            self.end()
 
     def stop_everything(self) -> None:
         """The end of the agent: ranks get a short grace, then everything below is killed, the spawner last."""
@@ -137,9 +148,11 @@ class Agent:
 
     def on_input(self) -> None:
         """Read from the controller; its end of the channel closing is our end too."""
-        data = os.read(self.input, 1 << 16)
+        data = self.channel.read()
+        if data is None:
+            return
         if not data:
-            self.selector.unregister(self.input)
+            self.selector.unregister(self.channel.input)
             self.end()
             return
         self.last_heard = time.monotonic()
@@ -213,6 +226,11 @@ class Agent:
     def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""
         return self.crew.start(message)
+
+    def do_signal(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Give a signal to the ranks."""
+        self.crew.signal(message["number"])
+        return {}
 
     def do_stop(self, message: dict[str, Any]) -> None:
         """End all ranks and what they started."""

@@ -55,6 +55,8 @@ class Rank:
         self.pid = 0
         self.exited = False
         self.stopped_at: float | None = None
+        self.warned = False
+        """Whether a scheduler has sent it SIGTERM already."""
         self.streams: list[Stream] = []
         try:
             for kind in (1, 2, 3):
@@ -78,7 +80,7 @@ class Stopping:
         self.spare = spare
         """The spawner, which lives on for the next attempt."""
         self.kill_at = time.monotonic() + grace
-        self._warned: set[int] = set()
+        self._warned = {rank.pid for rank in ranks if rank.warned}
         now = time.time()
         for rank in ranks:
             if not rank.exited:

@@ -35,6 +35,7 @@ def main(config: dict[str, Any]) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # descriptor 0 brought this code
     os.close(null)
+    _survive_strays()
     rank.set_first_path(config)
     import gc
 
@@ -99,8 +100,7 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, _ignore)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the agent decides; a stray signal to a group must not end us first
+    _survive_strays()
     signal.set_wakeup_fd(wake_write)
     ranks: dict[int, int] = {}
     while True:
@@ -110,6 +110,8 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
         except BlockingIOError:
             pass
         _tell_ends(sock, ranks)
+        while _strays:  # then the ranks have got it too, and the agent need not pass it on
+            _send(sock, {"t": "stray", "number": _strays.pop(0)})
         if sock not in ready:
             continue
         try:
@@ -169,6 +171,18 @@ def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
         os.write(2, f"muster: cannot start {sys.executable}: {error}\n".encode())
     finally:
         os._exit(127)
+
+
+_strays: list[int] = []
+"""Signals that came to this process although they were not for it."""
+
+
+def _survive_strays() -> None:
+    """The agent decides: what a terminal or a scheduler sends to all processes of a job must not end us first."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, frame: _strays.append(number))
 
 
 def _ignore(number: int, frame: object) -> None:

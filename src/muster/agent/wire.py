@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 GREETING = b"\x1emuster-agent 1\x1e\n"
@@ -57,11 +56,12 @@ class LineReader:
 
 
 class Writer:
-    """A non-blocking descriptor with a buffer: nothing that is sent ever stops the loop."""
+    """A non-blocking `write` with a buffer: nothing that is sent ever stops the loop."""
 
-    def __init__(self, fd: int) -> None:
-        os.set_blocking(fd, False)
+    def __init__(self, fd: int, write: Callable[[bytes | bytearray], int]) -> None:
         self.fd = fd
+        """What to watch for writing while something is pending."""
+        self._write = write
         self._buffer = bytearray()
 
     @property
@@ -82,7 +82,7 @@ class Writer:
         """Write as much of the buffer as the descriptor takes."""
         while self._buffer:
             try:
-                written = os.write(self.fd, self._buffer[: 1 << 16])
+                written = self._write(self._buffer[: 1 << 16])
             except BlockingIOError:
                 return
             del self._buffer[:written]

@@ -6,16 +6,17 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from textwrap import fill
 
 from muster.cli.arguments import Parser
+from muster.engines import Choice, Means, Wish, build, choose, read_pbs_here
+from muster.engines.choice import NAMES
 from muster.environment import CARRIED, carried, parse_env
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts, read_hostfile
 from muster.job import Job, make_job_folder, new_job_id
-from muster.transports import Command, is_this_machine, local_command, ssh_command
+from muster.transports import Engine
 
 _MOST_RANKS = 1_000_000
 
@@ -26,6 +27,10 @@ examples:
   muster run -H gpu[01-04]:8,box:2 train.py          five machines over ssh, 34 ranks
   muster run -H big:0,2,5 train.py                   three GPUs of one machine
   muster run --hostfile hosts.txt -m mypkg.train     hosts from an MPI or DeepSpeed hostfile
+  muster run train.py                                inside a Slurm or PBS job: all its hosts
+  muster run --engine slurm --slurm-args "-N4 --gpus-per-node=2" train.py
+  muster run --engine mpi -H a:2,b:2 train.py        ranks started by mpirun, so that MPI works in them
+  muster run --image nvcr/pytorch -H a,b train.py    inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
   muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
 
@@ -60,6 +65,19 @@ def parser() -> argparse.ArgumentParser:
         "--python",
         metavar="PATH",
         help="the interpreter on the hosts (default: this one's path, else python3)",
+    )
+    engine = p.add_argument_group("engine (what places the processes)")
+    engine.add_argument(
+        "--engine",
+        metavar="NAME",
+        choices=NAMES,
+        default="auto",
+        help="local, ssh, slurm, pbs, mpi, or auto: the job we are in, else ssh (default)",
+    )
+    engine.add_argument(
+        "--slurm-args",
+        metavar="ARGS",
+        help='get a Slurm allocation with these options of salloc: "-N4 --gpus-per-node=2 -p gpu"',
     )
     what = p.add_argument_group("what")
     what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
@@ -119,6 +137,8 @@ def main(argv: list[str]) -> int:
             "no script to run",
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
         )
+    if options.slurm_args is not None:
+        return in_new_allocation(options, argv, command[0])
     with ExitStack() as stack:
         ssh: tuple[str, ...] = ("ssh",)
         hosts = choose_hosts(options)
@@ -128,20 +148,26 @@ def main(argv: list[str]) -> int:
             lab = stack.enter_context(Lab(options.lab, bind=(os.getcwd(),)))
             hosts = tuple(Host(name=name) for name in lab.names)
             ssh = tuple(lab.ssh_argv())
-        job = make_job(options, command, hosts)
-
-        def transport(host: Host) -> Command:
-            if is_this_machine(host) and not options.lab:
-                return local_command(host, python=options.python)
-            return ssh_command(host, python=options.python, ssh=ssh)
-
+        wish = Wish(engine=options.engine, hosts=hosts, nproc=options.nproc, virtual=bool(options.lab))
+        choice = choose(wish, os.environ, read_pbs=read_pbs_here)
+        job = make_job(options, command, choice.hosts)
+        engine = build(choice, Means(python=options.python, ssh=ssh, only_ssh=bool(options.lab)))
         if options.dry_run:
-            return dry_run(job, transport, options.nproc)
-        return run(job, transport, options, begin)
+            return dry_run(job, engine, options.nproc)
+        return run(job, engine, choice, options, begin)
 
 
-def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
-    """The hosts of -H, --hostfile or --lab; this machine when none is given."""
+def in_new_allocation(options: argparse.Namespace, argv: list[str], target: str) -> int:
+    """Become salloc, which runs this very command line inside the allocation it gets, and gives that back."""
+    from muster.engines.allocate import salloc
+
+    if options.engine not in ("auto", "slurm"):
+        raise UsageError(f"--slurm-args are for --engine slurm, not for {options.engine}", hint="leave one of them out")
+    return salloc(options.slurm_args, argv, target, dry_run=options.dry_run)
+
+
+def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
+    """The hosts of -H, --hostfile or --lab; None when none are given."""
     given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
     if len(given) > 1:
         flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
@@ -152,7 +178,7 @@ def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
         return read_hostfile(options.hostfile)
     if options.lab:
         return tuple(Host(name=f"h{number + 1}") for number in range(options.lab))
-    return (Host(name=_own_name()),)
+    return None
 
 
 def make_job(options: argparse.Namespace, command: list[str], hosts: tuple[Host, ...]) -> Job:
@@ -192,7 +218,7 @@ def make_job(options: argparse.Namespace, command: list[str], hosts: tuple[Host,
     return job.with_preload((*preload, "torch._dynamo"), reason)
 
 
-def run(job: Job, transport: Callable[[Host], Command], options: argparse.Namespace, begin: float) -> int:
+def run(job: Job, engine: Engine, choice: Choice, options: argparse.Namespace, begin: float) -> int:
     """Run the job with its screen."""
     from muster.logs.files import LogFiles
     from muster.logs.screen import Screen
@@ -201,11 +227,13 @@ def run(job: Job, transport: Callable[[Host], Command], options: argparse.Namesp
     screen = Screen(quiet=options.quiet)
     logs = LogFiles(screen.tell)
     folder = make_job_folder(job.id)
+    for sentence in choice.said:
+        screen.say(sentence)
     try:
         return run_job(
             lambda: Controller(
                 job,
-                transport=transport,
+                engine=engine,
                 nproc=options.nproc,
                 folder=folder,
                 screen=screen,
@@ -219,18 +247,12 @@ def run(job: Job, transport: Callable[[Host], Command], options: argparse.Namesp
         screen.close()
 
 
-def dry_run(job: Job, transport: Callable[[Host], Command], nproc: int | None) -> int:
+def dry_run(job: Job, engine: Engine, nproc: int | None) -> int:
     """Print what would be done."""
     from muster.run.dry import describe
 
-    sys.stdout.write(describe(job, [transport(host) for host in job.hosts], nproc=nproc))
+    sys.stdout.write(describe(job, engine, nproc=nproc))
     return 0
-
-
-def _own_name() -> str:
-    import socket
-
-    return socket.gethostname().partition(".")[0] or "localhost"
 
 
 def _positive(text: str) -> int:

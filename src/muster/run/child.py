@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from muster.agent.wire import Writer
 
@@ -21,6 +21,7 @@ class Child:
         on_data: Callable[[bytes], None],
         on_words: Callable[[bytes], None],
         on_closed: Callable[[], None],
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """Start it; raises OSError when the program is not there."""
         # A session of its own: Ctrl-C at the terminal is for the controller, which ends the agents in order.
@@ -29,6 +30,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=env,
             start_new_session=True,
             bufsize=0,
         )
@@ -38,7 +40,8 @@ class Child:
         assert stderr is not None
         self._files = (stdin, stdout, stderr)
         self._loop = asyncio.get_running_loop()
-        self._writer = Writer(stdin.fileno())
+        os.set_blocking(stdin.fileno(), False)
+        self._writer = Writer(stdin.fileno(), lambda data: os.write(stdin.fileno(), data))
         self._loop.add_reader(stdout.fileno(), self._read, stdout.fileno(), 1 << 18, on_data, on_closed)
         # A ControlMaster left behind by ssh keeps stderr open, so its closing means nothing.
         self._loop.add_reader(stderr.fileno(), self._read, stderr.fileno(), 1 << 16, on_words, lambda: None)
@@ -74,6 +77,12 @@ class Child:
         while self._process.poll() is None and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         return self._process.returncode
+
+    async def terminate(self, limit: float) -> None:
+        """Ask it to end, and wait for that at most `limit` seconds."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            await self.exit_code(limit)
 
     def close(self, *, kill: bool) -> None:
         """Close the pipes, and end the process if asked; one that is not killed sees its stdin close."""

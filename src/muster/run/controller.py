@@ -14,25 +14,23 @@ from typing import Any
 
 from muster.agent.wire import HEARTBEAT, LAST_GRACE
 from muster.errors import HostError, MusterError, UsageError
-from muster.hosts import Host
 from muster.job import Job
 from muster.logs.files import LogFiles
 from muster.logs.screen import Screen
-from muster.plan import Placement, Plan, labels, rank_environment
+from muster.plan import Plan, rank_environment
 from muster.run import ready
 from muster.run.attempt import Attempt
-from muster.run.link import AgentLink, LinkLost, all_or_errors
+from muster.run.dialled import DialledConnector
+from muster.run.link import AgentLink, LinkLost
 from muster.run.meet import another_port, meet
 from muster.run.parcel import agent_payload
+from muster.run.piped import PipedConnector
 from muster.run.verdict import Verdict, is_same_failure
 from muster.run.words import count, names, ranks
-from muster.transports import Command
+from muster.transports import Dialled, Engine, Piped, leaders
 
 CONNECT_LIMIT = 60.0
 """Seconds until an agent must have answered: ssh's own 10 s, and a slow home directory."""
-
-LOGINS_AT_ONCE = 32
-"""Logins under way at a time: each costs 0.1 s of CPU here, and jump hosts drop callers beyond a limit."""
 
 STILL_WAITING = 5.0
 """Seconds between two lines that say what is waited for, where no terminal can renew one."""
@@ -67,7 +65,7 @@ class Controller:
         self,
         job: Job,
         *,
-        transport: Callable[[Host], Command],
+        engine: Engine,
         nproc: int | None,
         folder: Path,
         screen: Screen,
@@ -76,7 +74,7 @@ class Controller:
         begin: float,
     ) -> None:
         self.job = job
-        self.transport = transport
+        self.engine = engine
         self.nproc = nproc
         self.folder = folder
         self.screen = screen
@@ -84,6 +82,11 @@ class Controller:
         self.only = only
         self.timeline = Timeline(begin)
         self.links: list[AgentLink] = []
+        self.leaders: list[AgentLink] = []
+        """The links that speak for their hosts: all of them, or under MPI the first of each host."""
+        self.connector: PipedConnector | DialledConnector = (
+            PipedConnector(engine) if isinstance(engine, Piped) else DialledConnector(engine, folder, self.on_text)
+        )
         self.failed: set[str] = set()
         """Hosts that could not be connected."""
         self.attempt: Attempt | None = None
@@ -92,6 +95,7 @@ class Controller:
         self.signal: signal.Signals | None = None
         self._body: asyncio.Task[Verdict] | None = None
         self._hurrying: list[asyncio.Future[None]] = []
+        self._passed_on: set[signal.Signals] = set()
 
     # --- the whole ------------------------------------------------------------------------------------------
 
@@ -101,6 +105,8 @@ class Controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts ask us not to listen
                 loop.add_signal_handler(number, self.on_signal, number)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, self.pass_on, number)
         # A stopped controller sends no heartbeat and so would lose its job.
         loop.add_signal_handler(signal.SIGTSTP, self.screen.tell, "Ctrl-Z does nothing here: Ctrl-C ends the job")
         loop.set_exception_handler(self.on_bug)
@@ -116,7 +122,9 @@ class Controller:
             await self.end()
             ticking.cancel()
         if self.signal is not None:
-            self.screen.tell(f"stopped by {self.signal.name} after {self.timeline.now():.1f} s")
+            reason = self.connector.why_ended()
+            because = f" ({reason})" if reason else ""
+            self.screen.tell(f"stopped by {self.signal.name} after {self.timeline.now():.1f} s{because}")
             return 128 + self.signal
         if verdict is None:
             raise MusterError("a bug of Muster ended the job; please report the lines above")
@@ -133,6 +141,9 @@ class Controller:
             if number:
                 plan = await another_port(self.job, self.links[0], plan)
             verdict = await self.try_once(plan, number)
+            reason = None if verdict.ok else await self.scheduler_reason()
+            if reason:
+                return verdict.because(reason)
             if verdict.ok or not verdict.can_restart or number == self.job.restarts:
                 return verdict
             if previous is not None and is_same_failure(previous, verdict):
@@ -176,38 +187,43 @@ class Controller:
                 if not link.lost:
                     self._hurrying.append(asyncio.ensure_future(self.stop_host(link)))
 
+    def pass_on(self, number: signal.Signals) -> None:
+        """Give a signal to all ranks: `kill -USR1`, or a scheduler that warns the batch script."""
+        self.screen.tell(f"{signal.Signals(number).name}: passed on to all ranks")
+        for link in self.links:
+            if self.attempt is not None and not link.lost:
+                self._hurrying.append(asyncio.ensure_future(self.signal_host(link, number)))
+
+    async def signal_host(self, link: AgentLink, number: int) -> None:
+        """Give a signal to the ranks of one host; one that is lost has none."""
+        try:
+            await link.request("signal", limit=5, number=number)
+        except LinkLost:
+            pass
+
     # --- before the ranks -----------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Start an agent on every host, side by side."""
-        hosts = self.job.hosts
-        self.links = [
-            AgentLink(self.transport(host), self.on_event, self.on_text, name=name)
-            for host, name in zip(hosts, labels(hosts), strict=True)
-        ]
-        payload = agent_payload(self.job.id)
-        logins = asyncio.Semaphore(LOGINS_AT_ONCE)
-        over_ssh = [link.name for link in self.links if link.command.over_ssh]
-        if over_ssh:
-            self.screen.say(f"connecting to {names(over_ssh)}")
+        """Start an agent for every seat, side by side."""
+        seats = self.engine.seats
+        self.links = [AgentLink(seat, self.on_event, self.on_text) for seat in seats]
+        self.leaders = [self.links[position] for position in leaders(seats)]
+        scheduler = self.engine.scheduler if isinstance(self.engine, Dialled) else ""
+        if self.connector.called:
+            self.screen.say(f"connecting to {names(self.connector.called)}")
         self.waiting_for = self.hosts_missing
 
-        async def open_one(link: AgentLink) -> None:
-            async with logins:
-                try:
-                    await link.open(payload, CONNECT_LIMIT)
-                except HostError as error:
-                    self.failed.add(link.name)
-                    if len(self.links) > 1:  # the others may take their time; this one is known now
-                        self.screen.tell(error.message)
-                    raise
+        def on_failure(error: HostError) -> None:
+            self.failed.add(error.host)
+            if len(self.links) > 1:  # the others may take their time; this one is known now
+                self.screen.tell(error.message)
 
-        await all_or_errors([open_one(link) for link in self.links])
+        await self.connector.connect(self.links, agent_payload(self.job.id, scheduler), CONNECT_LIMIT, on_failure)
         self.timeline.connected = self.timeline.now()
 
     async def prepare(self) -> Plan:
         """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
-        job, links, screen = self.job, self.links, self.screen
+        job, links, screen = self.job, self.leaders, self.screen
         self.waiting_for = lambda: f"importing {', '.join(job.preload) or 'nothing'} on {count(len(links), 'host')}"
         if job.preload_reason:
             screen.say(job.preload_reason)
@@ -223,7 +239,8 @@ class Controller:
             ready.check_torch(links)
         folders = await ready.sync(job, links, screen) if job.sync else [job.cwd] * len(links)
         await ready.check_code(job, links, folders)
-        importing = asyncio.ensure_future(ready.import_everywhere(job, links, folders, screen))
+        by_host = dict(zip((link.name for link in links), folders, strict=True))
+        importing = asyncio.ensure_future(ready.import_everywhere(job, self.links, by_host, screen))
         try:
             plan = await meet(job, links, plan, screen)
             await importing
@@ -236,9 +253,11 @@ class Controller:
 
     def hosts_missing(self) -> str:
         """Which hosts are up and which are not."""
-        up = sum(bool(link.facts) for link in self.links)
-        missing = [link.name for link in self.links if not link.facts and link.name not in self.failed]
-        return f"{up} of {len(self.links)} hosts up, waiting for {names(missing)}"
+        missing = list(dict.fromkeys(link.name for link in self.links if not link.facts))
+        up = len(self.leaders) - len(missing)
+        said = f" ({self.connector.last_words})" if self.connector.last_words else ""
+        waited_for = [name for name in missing if name not in self.failed]
+        return f"{up} of {len(self.leaders)} hosts up, waiting for {names(waited_for)}{said}"
 
     # --- the ranks ------------------------------------------------------------------------------------------
 
@@ -250,9 +269,7 @@ class Controller:
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
                 f"meeting at {plan.master_addr}:{plan.master_port}; logs in {_tilde(self.folder)}"
             )
-        await asyncio.gather(
-            *(self.start(link, place, plan, number) for link, place in zip(self.links, plan.placements, strict=True))
-        )
+        await asyncio.gather(*(self.start(link, plan, number) for link in self.links))
         noticing = asyncio.ensure_future(self.notice_early_ends(attempt))
         try:
             await attempt.over.wait()
@@ -263,9 +280,17 @@ class Controller:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
         return attempt.verdict()
 
-    async def start(self, link: AgentLink, placement: Placement, plan: Plan, attempt: int) -> None:
-        """Start one host's ranks."""
-        requests = [{"rank": rank, "env": rank_environment(plan, rank, attempt=attempt)} for rank in placement.ranks]
+    async def scheduler_reason(self) -> str | None:
+        """Why the scheduler ended the job, if it did: its words may come a moment after its signals."""
+        give_up = time.monotonic() + (1.0 if signal.SIGTERM in self._passed_on else 0.0)
+        while self.connector.why_ended() is None and time.monotonic() < give_up:
+            await asyncio.sleep(0.05)
+        return self.connector.why_ended()
+
+    async def start(self, link: AgentLink, plan: Plan, attempt: int) -> None:
+        """Start the ranks of one agent."""
+        ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
+        requests = [{"rank": rank, "env": self.rank_env(plan, rank, attempt)} for rank in ranks]
         assert self.attempt is not None
         try:
             answer = await link.request("start", limit=30, ranks=requests)
@@ -274,6 +299,11 @@ class Controller:
             return
         if "problem" in answer:
             self.attempt.on_loss(link.name, f"its ranks cannot be started: {answer['problem']}")
+
+    def rank_env(self, plan: Plan, rank: int, attempt: int) -> dict[str, str]:
+        """The plan's variables for a rank, and over them those of its engine."""
+        env = rank_environment(plan, rank, attempt=attempt)
+        return {**env, **self.engine.rank_env(plan, rank)} if isinstance(self.engine, Dialled) else env
 
     async def notice_early_ends(self, attempt: Attempt) -> None:
         """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
@@ -308,6 +338,7 @@ class Controller:
         if self.attempt is not None:
             await self.stop_ranks()
         await asyncio.gather(*(link.close(limit=LAST_GRACE + 8) for link in self.links))
+        await self.connector.close()
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -334,13 +365,18 @@ class Controller:
         """Something happened on a host."""
         kind = event["t"]
         if kind == "silent":
-            self.screen.tell(f"{link.name} has been silent for {link.silence:.1f} s")
+            if link in self.leaders:
+                self.screen.tell(f"{link.name} has been silent for {link.silence:.1f} s")
         elif kind == "heard":
-            self.screen.tell(f"{link.name} is back")
+            if link in self.leaders:
+                self.screen.tell(f"{link.name} is back")
         elif kind == "lost" and link.lost is not None:
-            self.screen.tell(f"lost {link.lost.message}")
+            if sum(other.lost is not None for other in self.links if other.name == link.name) == 1:
+                self.screen.tell(f"lost {link.lost.message}")
             if self.attempt is not None:
                 self.attempt.on_loss(link.name, link.lost.why)
+        elif kind == "signal":
+            self.on_scheduler_signal(link, signal.Signals(event["number"]))
         elif self.attempt is None:
             pass  # before there are ranks, a lost host or zygote fails what waits for it, or the start
         elif kind == "broken":
@@ -348,9 +384,16 @@ class Controller:
         else:
             self.attempt.on_event(link, event)
 
-    def on_text(self, link: AgentLink, text: str) -> None:
-        """A host wrote a line on stderr outside any rank."""
-        self.screen.host_line(link.name, text)
+    def on_scheduler_signal(self, link: AgentLink, number: signal.Signals) -> None:
+        """A host's ranks were signalled from outside, which all hosts tell within a moment."""
+        scheduler = self.engine.scheduler if isinstance(self.engine, Dialled) else ""
+        if number not in self._passed_on:
+            self._passed_on.add(number)
+            self.screen.tell(f"{number.name} from {scheduler or 'outside'} has reached the ranks on {link.name}")
+
+    def on_text(self, source: str, text: str) -> None:
+        """A host, or a program that starts agents, wrote a line on stderr outside any rank."""
+        self.screen.host_line(source, text)
 
     # --- the end of it --------------------------------------------------------------------------------------
 
@@ -364,6 +407,8 @@ class Controller:
     def tell_summary(self, verdict: Verdict) -> None:
         """The last line: how it went, and where the time went."""
         if verdict.ok:
+            if self.connector.why_ended():
+                self.screen.tell(f"{self.connector.why_ended()}; its ranks ended in good order")
             self.screen.say(f"done after {self.timeline.now():.1f} s ({self.timeline}), exit code 0")
             return
         self.tell_failure(verdict)

@@ -12,25 +12,22 @@ from muster.hosts import Host
 from muster.job import Job
 from muster.plan import FOUND_AT_START, Plan, fill_slots, make_plan, rank_environment
 from muster.run.words import count
-from muster.transports import Command
+from muster.transports import Engine, Seat, leaders
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
-def describe(job: Job, commands: Sequence[Command], *, nproc: int | None) -> str:
+def describe(job: Job, engine: Engine, *, nproc: int | None) -> str:
     """Rank, host, GPU and environment of every rank, and what is started for each host."""
-    plan = _plan(job, commands, nproc)
+    seats = [engine.seats[position] for position in leaders(engine.seats)]
+    plan = _plan(job, seats, nproc)
     # A host that is not asked is taken to have the GPUs its slots are for; this machine is known.
-    known_gpus = {command.host.name: command.over_ssh or gpu_count(os.environ) > 0 for command in commands}
+    known_gpus = {seat.name: not seat.here or gpu_count(os.environ) > 0 for seat in seats}
     lines = [f"job {plan.job_id}: {count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}", ""]
     lines.append(f"{'rank':>4}  {'host':<20}  {'local':>5}  GPU")
     for placement in plan.placements:
         for local, rank in enumerate(placement.ranks):
-            gpu = (
-                placement.host.gpus[local]
-                if placement.host.gpus
-                else (local if known_gpus[placement.host.name] else "-")
-            )
+            gpu = placement.host.gpus[local] if placement.host.gpus else (local if known_gpus[placement.name] else "-")
             lines.append(f"{rank:>4}  {placement.name:<20}  {local:>5}  {gpu}")
     lines += [
         "",
@@ -46,8 +43,9 @@ def describe(job: Job, commands: Sequence[Command], *, nproc: int | None) -> str
     lines += ["", f"in {job.cwd}: python {job.command}"]
     lines += [f"imported once on each host: {', '.join(job.preload)}" if job.preload else "no zygote"]
     lines += [job.preload_reason] if job.preload_reason else []
-    lines += ["", "started here, one for each host"]
-    lines += [f"  {command}" for command in commands]
+    one_each = len(engine.lines) == len(seats)
+    lines += ["", "started here, one for each host" if one_each else "started here, one for all hosts"]
+    lines += [f"  {line}" for line in engine.lines]
     return "\n".join(lines) + "\n"
 
 
@@ -56,16 +54,16 @@ def _hide(name: str, value: str) -> str:
     return "(set, not shown)" if _SECRET.search(name) else value
 
 
-def _plan(job: Job, commands: Sequence[Command], nproc: int | None) -> Plan:
+def _plan(job: Job, seats: Sequence[Seat], nproc: int | None) -> Plan:
     hosts: list[Host] = []
-    for command in commands:
-        host = command.host
-        if host.slots is None and nproc is None and command.over_ssh:
+    for seat in seats:
+        host = seat.host
+        if host.slots is None and nproc is None and not seat.here:
             raise UsageError(
                 f"{host.name}: how many GPUs it has is known only when it is asked, and a dry run asks nobody",
                 hint=f"write `{host.name}:8`, or `--nproc 8`",
             )
-        hosts.append(fill_slots(host, nproc=nproc, gpus=0 if command.over_ssh else gpu_count(os.environ)))
+        hosts.append(fill_slots(host, nproc=nproc, gpus=gpu_count(os.environ) if seat.here else 0))
     env = {**job.carried, **job.env}
     plan = make_plan(job.id, hosts, threads=[0] * len(hosts), restarts=job.restarts, user_env=env)
     return plan.at(job.master_addr or FOUND_AT_START, job.master_port or 0)

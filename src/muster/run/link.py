@@ -1,18 +1,15 @@
-"""One host's connection: the channel to its agent over a transport's process, and its heartbeat."""
+"""One agent's connection, whatever it runs over: requests and replies, events, and its heartbeat."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from muster.agent.wire import GREETING, LEASE, LineReader, encode
 from muster.errors import HostError, MusterError
-from muster.logs.lines import LineSplitter
-from muster.run.child import Child
-from muster.transports import Command, explain_ssh_failure
+from muster.transports import Seat
 
 SUSPECT_AFTER = 1.5
 """Seconds of silence after which the screen names the host; LEASE decides."""
@@ -28,34 +25,50 @@ class LinkLost(HostError):
         self.why = why
 
 
+class Line(Protocol):
+    """The connection below a link: a transport's pipes, or a socket the agent dialled."""
+
+    def send(self, data: bytes) -> None:
+        """Write, now or when the other side reads."""
+        ...
+
+    def close(self) -> None:
+        """Drop the connection."""
+        ...
+
+    async def explain(self, noise: str) -> HostError:
+        """Why no agent came, found out from how the transport ended; `noise` is what came instead."""
+        ...
+
+    @property
+    def why_lost(self) -> str:
+        """What it means that a connection which was up has closed."""
+        ...
+
+
 class AgentLink:
     """The controller's handle on one agent."""
 
     def __init__(
         self,
-        command: Command,
+        seat: Seat,
         on_event: Callable[[AgentLink, dict[str, Any]], None],
-        on_text: Callable[[AgentLink, str], None],
-        *,
-        name: str | None = None,
+        on_text: Callable[[str, str], None],
     ) -> None:
-        self.command = command
-        self.name = name or command.host.name
+        self.seat = seat
+        self.name = seat.name
         self.facts: dict[str, Any] = {}
         """What the agent said of its host; empty until it is up."""
         self.clock_offset = 0.0
         """This host's clock minus ours, in seconds; from the ping with the shortest way."""
         self.lost: LinkLost | None = None
+        self.closing = False
         self._on_event = on_event
-        self._on_text = on_text
-        self._child: Child | None = None
+        self.on_text = on_text
+        self._line: Line | None = None
         self._reader = LineReader(greeting=GREETING)
-        self._stderr = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._splitter = LineSplitter()
         self._up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
-        self._closing = False
         self._suspected = False
         self._last_heard = time.monotonic()
         self._round_trip = float("inf")
@@ -65,27 +78,39 @@ class AgentLink:
 
     # --- coming up ------------------------------------------------------------------------------------------
 
-    async def open(self, payload: bytes, limit: float) -> None:
-        """Start the transport, send the agent, and wait until it says what host it is on."""
-        try:
-            self._child = Child(
-                self.command.argv, on_data=self._on_data, on_words=self._on_words, on_closed=self._on_closed
-            )
-        except OSError as error:
-            raise HostError(
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is, or was, a connection below."""
+        return self._line is not None
+
+    async def open(self, line: Line, payload: bytes, limit: float) -> None:
+        """Take a connection that has just been made, send the agent, and wait until it says what host it is on."""
+        self.attach(line, payload)
+        await self.came_up(
+            limit,
+            HostError(
                 self.name,
-                f"`{self.command.argv[0]}` cannot be started ({error.strerror})",
-                hint="install the OpenSSH client" if self.command.over_ssh else "name a Python with `--python PATH`",
-            ) from None
-        self._child.send(payload)
-        error = HostError(
-            self.name,
-            f"no agent answered within {limit:.0f} s of logging in",
-            hint="is its home folder or its Python on a file system that hangs?",
+                f"no agent answered within {limit:.0f} s of logging in",
+                hint="is its home folder or its Python on a file system that hangs?",
+            ),
         )
+
+    def attach(self, line: Line, payload: bytes) -> None:
+        """Take a connection and send the agent over it."""
+        self._line = line
+        line.send(payload)
+
+    async def came_up(self, limit: float, error: MusterError) -> None:
+        """Wait until the agent has said what host it is on, or raise `error`."""
         await within(limit, self._up, error)
 
-    def _on_data(self, data: bytes) -> None:
+    def fail(self, error: MusterError) -> None:
+        """There will be no agent."""
+        if not self._up.done():
+            self._up.set_exception(error)
+
+    def on_data(self, data: bytes) -> None:
+        """Bytes came over the connection."""
         self._last_heard = time.monotonic()
         try:
             messages = self._reader.feed(data)
@@ -113,33 +138,21 @@ class AgentLink:
         else:
             self._on_event(self, message)
 
-    def _on_words(self, data: bytes) -> None:
-        text = self._decoder.decode(data)
-        self._stderr = (self._stderr + text)[-16_000:]
-        for line in self._splitter.feed(text):
-            if self.facts and not self._closing and line.text.strip():
-                self._on_text(self, line.text)
-
-    def _on_closed(self) -> None:
+    def on_closed(self) -> None:
+        """The agent's side of the connection closed."""
         self._explaining = asyncio.ensure_future(self._explain_end())
 
     async def _explain_end(self) -> None:
-        """The agent's side of the channel closed: find out why from how the transport ended."""
-        assert self._child is not None
-        code = await self._child.exit_code(2.0)
-        said = self._stderr.strip() or self._reader.noise.decode(errors="replace").strip()  # nologin speaks on stdout
+        assert self._line is not None
+        noise = self._reader.noise.decode(errors="replace").strip()
+        error = await self._line.explain(noise)
         self._gone.set()
-        if self._closing:
+        if self.closing:
             return
         if self._up.done():
-            self._lose("the connection to it broke" if self.command.over_ssh else "its agent died")
-        elif self.command.over_ssh:
-            self._up.set_exception(explain_ssh_failure(self.command.host, code, said))
+            self._lose(self._line.why_lost)
         else:
-            last = said.splitlines()[-1:] or [f"it ended with code {code}"]
-            self._up.set_exception(
-                HostError(self.name, f"the agent did not start: {last[0]}", hint="name a Python with `--python PATH`")
-            )
+            self._up.set_exception(error)
 
     # --- while it is up -------------------------------------------------------------------------------------
 
@@ -188,8 +201,8 @@ class AgentLink:
             self.clock_offset = message["time"] - (message["sent"] + now) / 2
 
     def _send(self, message: dict[str, Any]) -> None:
-        if self._child is not None:
-            self._child.send(encode(message))
+        if self._line is not None:
+            self._line.send(encode(message))
 
     def _lose(self, why: str) -> None:
         if self.lost:
@@ -201,22 +214,21 @@ class AgentLink:
         self._replies.clear()
         self._gone.set()
         self._on_event(self, {"t": "lost"})
-        self._drop()
+        self._close_line()
 
     # --- the end --------------------------------------------------------------------------------------------
 
     async def close(self, limit: float) -> None:
         """Say goodbye and wait until the agent has ended what is left; drop the transport if it takes too long."""
-        self._closing = True
+        self.closing = True
         if self.facts and not self.lost:
             self._send({"do": "bye", "id": 0})
             await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
-        self._drop()
+        self._close_line()
 
-    def _drop(self) -> None:
-        # A local agent is not killed: it sees its channel close and ends its ranks before it goes.
-        if self._child is not None:
-            self._child.close(kill=self.command.over_ssh)
+    def _close_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
 
 
 async def within(limit: float, future: asyncio.Future[Result], error: Exception) -> Result:

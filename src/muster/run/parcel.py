@@ -11,11 +11,11 @@ import muster.agent
 from muster.agent import boot
 
 
-def agent_payload(job_id: str) -> bytes:
-    """What is written to a new interpreter's stdin to make it the agent of a job."""
+def agent_payload(job_id: str, scheduler: str = "") -> bytes:
+    """What is sent to a new interpreter to make it the agent of a job; a `scheduler`'s signals it gives its ranks."""
     names = ["__init__", *(module.name for module in pkgutil.iter_modules(muster.agent.__path__))]
     modules = {name: _load(name) for name in names}
-    return boot.payload(boot.pack(modules), "main", {"job": job_id})
+    return boot.payload(boot.pack(modules), "main", {"job": job_id, "scheduler": scheduler})
 
 
 def _load(name: str) -> tuple[str, CodeType]:

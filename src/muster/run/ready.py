@@ -31,9 +31,11 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen:
     threads: list[int] = []
     for link in links:
         gpus = _visible(job.env, link.facts["gpus"])
-        host = fill_slots(link.command.host, nproc=nproc, gpus=gpus)
+        if link.seat.host.tasks and link.facts["visible"] is None:
+            gpus = 0  # a scheduler that counts tasks and shows no GPU has given none, whatever the host has
+        host = fill_slots(link.seat.host, nproc=nproc, gpus=gpus)
         check_gpus(host, gpus)
-        if link.command.host.slots is None and nproc is None and gpus == 0:
+        if link.seat.host.slots is None and nproc is None and gpus == 0:
             screen.say(f"{link.name} has no GPU: one rank there (`--nproc N` for more)")
         hosts.append(host)
         said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None
@@ -91,16 +93,16 @@ async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str
     return await all_or_errors([send(link) for link in links])
 
 
-async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Sequence[str], screen: Screen) -> None:
-    """Start every host's zygote and wait for its imports."""
+async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mapping[str, str], screen: Screen) -> None:
+    """Start every agent's zygote and wait for its imports; `folders` are the working directories by host."""
 
-    async def prepare(link: AgentLink, cwd: str) -> None:
+    async def prepare(link: AgentLink) -> None:
         answer = await link.request(
             "prepare",
             limit=IMPORT_LIMIT,
             # An agent on this machine has inherited the whole environment; others get the default set.
-            env={**(job.carried if link.command.over_ssh else {}), **job.env},
-            cwd=cwd,
+            env={**({} if link.seat.inherits else job.carried), **job.env},
+            cwd=folders[link.name],
             preload=list(job.preload),
             module=job.module,
             target=job.target,
@@ -122,7 +124,7 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Seque
         if answer["unsafe"]:
             screen.say(f"{link.name}: {answer['unsafe']}, so ranks start as fresh interpreters")
 
-    await all_or_errors([prepare(link, cwd) for link, cwd in zip(links, folders, strict=True)])
+    await all_or_errors([prepare(link) for link in links])
 
 
 def _visible(env: Mapping[str, str], gpus: int) -> int:

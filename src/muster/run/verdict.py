@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.errors import EXIT_MUSTER
 from muster.run.words import count
@@ -84,6 +84,12 @@ class Verdict:
     def ok(self) -> bool:
         """Whether every rank ended with code 0."""
         return self.exit_code == 0
+
+    def because(self, reason: str) -> Verdict:
+        """The same end once it is known who ended the job: a rank that died of its SIGTERM is no failure to explain."""
+        if self.exit_code == 128 + signal.SIGTERM:
+            return replace(self, sentence=reason, detail="", notes=(), can_restart=False)
+        return replace(self, notes=(*self.notes, reason), can_restart=False)
 
 
 def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) -> Verdict:

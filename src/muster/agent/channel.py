@@ -1,0 +1,61 @@
+"""The two kinds of connection an agent can have to its controller: pipes of a transport, or a socket it dialled."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+
+
+class Pipes:
+    """Descriptors 0 and 1, which a transport such as ssh connects with the controller."""
+
+    def __init__(self) -> None:
+        self.input, self.output = os.dup(0), os.dup(1)
+        os.set_blocking(self.output, False)
+
+    def read(self) -> bytes | None:
+        """What has come; empty when the other end has closed."""
+        return os.read(self.input, 1 << 16)
+
+    def write(self, data: bytes | bytearray) -> int:
+        """Write what fits now, or raise BlockingIOError."""
+        return os.write(self.output, data)
+
+
+class Tls:
+    """A connection the agent dialled."""
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        import ssl
+
+        self._not_yet = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+        self._connection = connection
+        connection.setblocking(False)
+        # Two descriptors of one socket, because each is watched for one thing.
+        self.input, self.output = connection.fileno(), os.dup(connection.fileno())
+
+    def read(self) -> bytes | None:
+        """What has come; None while it is not a whole record, empty when the other end has closed."""
+        data = bytearray()
+        try:
+            while True:
+                piece = self._connection.recv(1 << 16)
+                if not piece:
+                    return bytes(data)
+                data += piece
+                if not self._connection.pending():  # what is decrypted already would not wake a selector
+                    return bytes(data)
+        except self._not_yet:
+            return bytes(data) or None
+        except OSError:
+            return b""
+
+    def write(self, data: bytes | bytearray) -> int:
+        """Write what fits now, or raise BlockingIOError."""
+        try:
+            return self._connection.send(data)
+        except self._not_yet:
+            raise BlockingIOError from None

@@ -1,0 +1,91 @@
+"""The first code of an agent whose transport has no stdin: dial the controller, and take everything else from it.
+
+This file travels as text inside the order it is given, and runs as the main module of `python -c`, so it imports
+nothing of this package. Every way to fail has an exit code of its own, because PBS passes on nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+    from typing import Any, NoReturn
+
+COMMAND = (
+    "import json,os,sys;f=sys.argv[1:2];f==[]or os.access(f[0],4)or sys.exit(117);"
+    'order=json.loads(open(f[0]).read()if f else os.environ.pop("MUSTER_DIAL"));exec(order["code"])'
+)
+"""The code given to `python -c`: the order is in MUSTER_DIAL, or in the file named by the first argument."""
+
+NO_ORDER = 117
+"""The file with the order cannot be read on this host."""
+OLD_PYTHON = 118
+"""The interpreter is too old for the agent."""
+NO_WAY = 119
+"""The controller's port cannot be reached from this host."""
+
+_TRY = 3.0
+"""Seconds for one address: long enough for one lost SYN."""
+
+
+def dial(order: dict[str, Any]) -> ssl.SSLSocket:
+    """Reach the controller at one of its addresses; only the holder of the certificate in the order is believed."""
+    import ssl
+
+    context = ssl.create_default_context(cadata=order["certificate"])
+    give_up = time.monotonic() + order["limit"]
+    problems: dict[str, str] = {}
+    while True:
+        for address in order["addresses"]:
+            try:
+                plain = socket.create_connection((address, order["port"]), timeout=_TRY)
+                return context.wrap_socket(plain, server_hostname="muster")
+            except (OSError, ValueError) as error:
+                problems[address] = getattr(error, "strerror", None) or str(error)
+        if time.monotonic() > give_up:
+            tried = ", ".join("%s (%s)" % (address, why.lower()) for address, why in problems.items())
+            leave(NO_WAY, "%s cannot reach muster at port %d of %s" % (own_name(), order["port"], tried))
+        time.sleep(0.2)
+
+
+def leave(code: int, words: str) -> NoReturn:
+    """End with a sentence for whoever reads stderr, and a code for who cannot."""
+    sys.stderr.write("muster: %s\n" % words)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def own_name() -> str:
+    """This host's name, short."""
+    return socket.gethostname().partition(".")[0]
+
+
+def seat(order: dict[str, Any]) -> str:
+    """Which of the awaited agents this is: a word of the command line, or what the launcher's variables say."""
+    if len(sys.argv) > 2:
+        return sys.argv[2]
+    return next((os.environ[name] for name in order["seat_from"] if name in os.environ), own_name())
+
+
+def enter(order: dict[str, Any], space: dict[str, Any]) -> None:
+    """Say who we are, then run what the controller sends; it finds the connection as `channel`."""
+    if sys.version_info < (3, 9):
+        leave(OLD_PYTHON, "Python 3.9 or newer is needed, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
+    channel = dial(order)
+    channel.settimeout(order["limit"])
+    hello = {"token": order["token"], "seat": seat(order), "host": own_name()}
+    channel.sendall(json.dumps(hello).encode() + b"\n")
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = channel.recv(1)
+        if not byte:
+            leave(NO_WAY, "muster did not want an agent on %s as `%s`" % (own_name(), hello["seat"]))
+        line += byte
+    space.update(channel=channel, take=channel.recv)
+    exec(line, space)

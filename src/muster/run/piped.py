@@ -1,0 +1,115 @@
+"""Agents over pipes: one child process per host, whose stdin and stdout are the channel."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import Callable, Sequence
+
+from muster.errors import HostError
+from muster.logs.lines import LineSplitter
+from muster.run.child import Child
+from muster.run.link import AgentLink, all_or_errors
+from muster.transports import Command, Piped, explain_ssh_failure
+
+LOGINS_AT_ONCE = 32
+"""Logins under way at a time: each costs 0.1 s of CPU here, and jump hosts drop callers beyond a limit."""
+
+
+class Words:
+    """What a child writes on its stderr: the end of it kept, and every line handed on."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self.text = ""
+        self._on_line = on_line
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._splitter = LineSplitter()
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes as they come."""
+        text = self._decoder.decode(data)
+        self.text = (self.text + text)[-16_000:]
+        for line in self._splitter.feed(text):
+            if line.text.strip():
+                self._on_line(line.text)
+
+
+class PipeLine:
+    """A link's connection over the pipes of a child."""
+
+    def __init__(self, link: AgentLink, command: Command) -> None:
+        self.command = command
+        self._link = link
+        self._words = Words(self._on_line)
+        try:
+            self._child = Child(command.argv, on_data=link.on_data, on_words=self._words.feed, on_closed=link.on_closed)
+        except OSError as error:
+            raise HostError(
+                link.name,
+                f"`{command.argv[0]}` cannot be started ({error.strerror})",
+                hint="install the OpenSSH client" if command.over_ssh else "name a Python with `--python PATH`",
+            ) from None
+
+    def _on_line(self, line: str) -> None:
+        if self._link.facts and not self._link.closing:
+            self._link.on_text(self._link.name, line)
+
+    def send(self, data: bytes) -> None:
+        """Write, now or when the child reads."""
+        self._child.send(data)
+
+    def close(self) -> None:
+        """Close the pipes; a local agent is not killed: it sees that and ends its ranks before it goes."""
+        self._child.close(kill=self.command.over_ssh)
+
+    async def explain(self, noise: str) -> HostError:
+        """Why no agent came."""
+        code = await self._child.exit_code(2.0)
+        said = self._words.text.strip() or noise  # nologin speaks on stdout
+        if self.command.over_ssh:
+            return explain_ssh_failure(self.command.host, code, said)
+        last = said.splitlines()[-1:] or [f"it ended with code {code}"]
+        return HostError(
+            self._link.name, f"the agent did not start: {last[0]}", hint="name a Python with `--python PATH`"
+        )
+
+    @property
+    def why_lost(self) -> str:
+        """What it means that the pipes have closed."""
+        return "the connection to it broke" if self.command.over_ssh else "its agent died"
+
+
+class PipedConnector:
+    """Brings up the agents of local and ssh jobs."""
+
+    def __init__(self, engine: Piped) -> None:
+        self.engine = engine
+        over_ssh = [seat.name for seat, command in zip(engine.seats, engine.commands, strict=True) if command.over_ssh]
+        self.called = over_ssh
+        """The hosts a user may have to wait for."""
+        self.last_words = ""
+
+    async def connect(
+        self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
+    ) -> None:
+        """Start an agent on every host, side by side; all failures together are raised at the end."""
+        logins = asyncio.Semaphore(LOGINS_AT_ONCE)
+
+        async def open_one(link: AgentLink, command: Command) -> None:
+            async with logins:
+                try:
+                    await link.open(PipeLine(link, command), payload, limit)
+                except HostError as error:
+                    on_failure(error)
+                    raise
+
+        await all_or_errors(
+            [open_one(link, command) for link, command in zip(links, self.engine.commands, strict=True)]
+        )
+
+    async def close(self) -> None:
+        """Nothing is left once the links are closed."""
+
+    def why_ended(self) -> str | None:
+        """Nobody but the user ends these jobs."""
+        return None

@@ -1,0 +1,102 @@
+"""An engine as the controller sees it: who sits where, and what is started here to bring the agents up."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from muster.errors import MusterError
+from muster.hosts import Host
+from muster.plan import Plan
+from muster.transports.command import Command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """The place of one agent: a host, or under MPI one rank of it."""
+
+    host: Host
+    name: str
+    """What stands before each line of its ranks; no two hosts have the same."""
+    key: str = ""
+    """What an agent that dials says of itself, so that it is known whose place it takes."""
+    rank: int | None = None
+    """The one rank it serves; None for all of its host."""
+    inherits: bool = False
+    """Whether the agent has the environment of `muster run` already."""
+    here: bool = False
+    """Whether this is the machine `muster run` runs on, outside any container."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piped:
+    """One child process per host, whose stdin and stdout are the channel: local and ssh."""
+
+    name: str
+    seats: tuple[Seat, ...]
+    commands: tuple[Command, ...]
+    """In the order of the seats."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The command lines, for people."""
+        return [str(command) for command in self.commands]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summons:
+    """One process started here that brings up the agents of some seats, which then dial back."""
+
+    argv: tuple[str, ...]
+    seats: tuple[Seat, ...]
+
+    def __str__(self) -> str:
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialled:
+    """Agents that dial back, because what starts them gives them no stdin: slurm, pbs and mpi."""
+
+    name: str
+    summons: tuple[Summons, ...]
+    seat_from: tuple[str, ...]
+    """The variables, best first, in which an agent finds its seat's key."""
+    explain: Callable[[Summons, int | None, str], MusterError]
+    """What it means that a summons ended with this code and these words before its agents had come."""
+    why_ended: Callable[[str], str | None] = lambda line: None
+    """The reason why a scheduler ended the job, if this line of a summons tells one."""
+    scheduler: str = ""
+    """The batch system whose signals are for the ranks."""
+    rank_env: Callable[[Plan, int], Mapping[str, str]] = lambda plan, rank: {}
+    """Variables for a rank beside the plan's own: what it would find had the scheduler started it."""
+    unset: tuple[str, ...] = ()
+    """Variables of ours that would change what the summons does."""
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """All places, in the order of the hosts."""
+        return tuple(seat for summons in self.summons for seat in summons.seats)
+
+    @property
+    def lines(self) -> list[str]:
+        """The command lines, for people."""
+        return [str(summons) for summons in self.summons]
+
+
+Engine = Piped | Dialled
+
+ORDER_FILE = "{order}"
+"""Stands in a summons' command line for the file with the order, where the environment does not reach the agent."""
+
+
+def leaders(seats: Sequence[Seat]) -> list[int]:
+    """The first seat of each host, as positions: it speaks for the host where there are several."""
+    seen: set[str] = set()
+    found: list[int] = []
+    for position, seat in enumerate(seats):
+        if seat.name not in seen:
+            seen.add(seat.name)
+            found.append(position)
+    return found
