@@ -1,0 +1,57 @@
+"""qdel and qsig: end a job, or send it a signal; both reach the first host only."""
+
+from __future__ import annotations
+
+import getopt
+import signal
+import sys
+from pathlib import Path
+
+import records
+from wire import SITE, call
+
+FINISHED = 15139 % 256
+UNKNOWN = 15001 % 256
+BAD_STATE = 15018 % 256
+
+
+def main() -> int:
+    program = Path(sys.argv[1]).name
+    try:
+        options, ids = getopt.getopt(sys.argv[2:], "s:" if program == "qsig" else "")
+    except getopt.GetoptError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    number = signal_number(dict(options).get("-s", "SIGTERM"))
+    return max((one(program, text, number) for text in ids), default=2)
+
+
+def signal_number(name: str) -> int:
+    return int(name) if name.isdigit() else signal.Signals[f"SIG{name.removeprefix('SIG')}"].value
+
+
+def one(program: str, text: str, number: int) -> int:
+    record = records.named(text)
+    if record is None or (record["state"] == "F" and not SITE["history"]):
+        print(f"{program}: Unknown Job Id {text if '.' in text else f'{text}.' + SITE['server']}", file=sys.stderr)
+        return UNKNOWN
+    job = record["id"]
+    if record["state"] == "F":
+        print(f"{program}: Job has finished {job}", file=sys.stderr)
+        return FINISHED
+    if record["state"] in "QH":
+        if program == "qsig":
+            print(f"qsig: Request invalid for state of job {job}", file=sys.stderr)
+            return BAD_STATE
+        records.change(job, state="F", comment="Job deleted", delivered=True)
+        return 0
+    try:
+        request = {"do": "terminate"} if program == "qdel" else {"do": "signal_all", "number": number}
+        call(record["chunks"][0]["host"], job=job, **request)
+    except OSError:
+        print(f"{program}: Server could not connect to MOM {job}", file=sys.stderr)
+        return 15070 % 256
+    return 0
+
+
+sys.exit(main())
