@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="LINE",
         action="append",
         default=[],
-        help="any other directive, as you would write it: '--exclusive'; may be given again",
+        help="another directive, as you would write it: '--exclusive' (again for more)",
     )
     where = p.add_argument_group("the environment it runs in")
     where.add_argument(

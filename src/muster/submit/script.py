@@ -22,11 +22,10 @@ def write_script(request: Request, scheduler: Scheduler) -> str:
     are not written for those (conda#3200, conda#9966, anaconda-issues#8838), and within `||` bash leaves them alone.
     """
     paragraphs = [
-        # `module` is a function that login shells define. A shell other than bash does not hand it to the job.
         ["#!/bin/bash -l" if request.modules else "#!/bin/bash"]
         + [f"{scheduler.mark} {directive}" for directive in scheduler.directives(request)],
         [f"# Written by: {join(('muster', 'submit', *request.typed))}"],
-        [f"module load {quote(module)} || exit" for module in request.modules],
+        _modules(request.modules),
         [f"# {request.activation.comment}"] + ([f"{request.activation.line} || exit"] * bool(request.activation.line)),
         [f"cd {quote(request.folder)} || exit"],
         [
@@ -35,6 +34,12 @@ def write_script(request: Request, scheduler: Scheduler) -> str:
         ],
     ]
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
+
+
+def _modules(modules: Sequence[str]) -> list[str]:
+    """`module` is a shell function: a user's zsh or csh does not hand it to a job."""
+    loads = [f"module load {quote(module)} || exit" for module in modules]
+    return ["# The -l above makes this a login shell: those know `module`.", *loads] if loads else []
 
 
 def _body(muster: Sequence[str], arguments: Sequence[str]) -> str:
