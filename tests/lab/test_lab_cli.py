@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from muster.lab.programs import SYSTEM_PATH
 
 pytestmark = pytest.mark.lab
 
@@ -120,6 +123,28 @@ def test_every_fault_is_a_verb(muster_lab: Terminal) -> None:
     assert muster_lab("freeze", "h2").stderr == "h2 is frozen\n"
     assert muster_lab("thaw", "h2").stderr == "h2 is up\n"
     assert muster_lab("power-off", "h2").stderr == "h2 is off\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="Slurm and podman need a lab made by root")
+@pytest.mark.skipif(
+    None
+    in [
+        shutil.which(program, path=SYSTEM_PATH)
+        for program in ("slurmctld", "podman", "mpirun.openmpi", "mpiexec.hydra")
+    ],
+    reason="apt-get install slurmctld slurmd slurm-client munge podman crun openmpi-bin mpich",
+)
+def test_a_lab_with_everything_says_how_to_try_it_and_that_works(muster_lab: Terminal) -> None:
+    up = muster_lab("up", "2", "--slurm", "--mpi", "--podman", "--gpus", "2")
+    assert up.returncode == 0, up.stderr
+    tries = [line.split("  ")[1].split()[2:] for line in up.stderr.partition("now try:\n")[2].splitlines()]
+    outputs = {words[2]: muster_lab(*words).stdout for words in tries if len(words) > 2 and words[0] == "ssh"}
+    assert sorted(outputs["srun"].split()) == ["h1", "h2"]
+    assert sorted(outputs["mpirun"].split()) == ["h1", "h2"]
+    assert "localhost/muster-lab" in outputs["podman"]
+    assert muster_lab("exec", "h2", "sh", "-c", "ls /dev/nvidia*").stdout == "/dev/nvidia0\n/dev/nvidia1\n"
+    assert muster_lab("reboot", "h1").returncode == 0
+    assert sorted(muster_lab("ssh", "h2", "srun", "-N2", "hostname").stdout.split()) == ["h1", "h2"]
 
 
 def test_a_killed_keeper_leaves_no_lab(muster_lab: Terminal) -> None:

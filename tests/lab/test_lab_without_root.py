@@ -7,6 +7,7 @@ themselves run without root, that user is the one who runs them.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
 
 pytestmark = pytest.mark.lab
 
@@ -105,6 +107,31 @@ with Lab(2) as lab:
         "[] h2",
     ]
     assert said[4] in ("Connection timed out", "No route to host")
+
+
+@pytest.mark.skipif(
+    None in [shutil.which(program, path=SYSTEM_PATH) for program in ("mpirun.openmpi", "mpiexec.hydra")],
+    reason="apt-get install openmpi-bin mpich",
+)
+def test_hosts_in_a_user_namespace_have_mpi_and_gpus_but_no_slurm_or_podman(as_user: RunAsUser) -> None:
+    said = as_user(
+        COMMON
+        + """
+with Lab(2, mpi=True, gpus={"h2": 2}) as lab:
+    print(ssh(lab, "h2", "stat -c %F /dev/nvidia*").splitlines(), ssh(lab, "h1", "ls -d /dev/nvidia*")[:3])
+    print(sorted(ssh(lab, "h1", "mpirun -H h1,h2 hostname").split()))
+    lab.reboot("h2"); print(ssh(lab, "h2", "ls /dev/nvidia*").split())
+print(refused(lambda: Lab(2, slurm=True)))
+print(refused(lambda: Lab(2, podman=True)))
+"""
+    ).splitlines()
+    assert said == [
+        "['character special file', 'character special file'] ls:",
+        "['h1', 'h2']",
+        "['/dev/nvidia0', '/dev/nvidia1']",
+        "Slurm needs a lab made by root",
+        "podman needs a lab made by root",
+    ]
 
 
 def test_where_namespaces_are_forbidden_the_hosts_are_loopback_addresses(as_user: RunAsUser) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from muster.errors import LabError
 from muster.lab import keys, network
 from muster.lab.node import Node
+from muster.lab.pids import living_in
 from muster.lab.process import HostProcess
 from muster.lab.programs import SYSTEM_PATH, find
 from muster.lab.switch import script_argv, start_switch
@@ -231,30 +232,8 @@ class NamespaceSite:
         return [find("unshare"), "--user", *ids, "--"]
 
     def pids(self, name: str) -> list[int]:
-        """Every living process in a host, as numbered outside."""
-        namespace = self.hosts[name].pid_namespace
-        return [pid for pid in all_pids() if _pid_namespace(pid) == namespace and not is_zombie(pid)]
-
-
-def all_pids() -> list[int]:
-    """Every process that /proc shows."""
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-
-
-def _pid_namespace(pid: int) -> str | None:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:  # it has ended, or is not ours to look at
-        return None
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process is dead, gone or waits only for its parent to take note."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] in "ZX"
+        """Every living process in a host, in containers too, as numbered outside."""
+        return living_in(self.hosts[name].pid_namespace)
 
 
 def _deadline(hosts: int) -> float:

@@ -1,0 +1,51 @@
+"""Which processes live in a PID namespace, those of containers inside it included."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+NS_GET_PARENT = 0xB702
+"""The ioctl that opens the namespace around a namespace (linux/nsfs.h)."""
+
+
+def living_in(namespace: str) -> list[int]:
+    """Every living process in a PID namespace, given as /proc/PID/ns/pid tells it, or in one below it."""
+    belongs = {namespace: True}
+    found: list[int] = []
+    for pid in [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]:
+        try:
+            own = os.readlink(f"/proc/{pid}/ns/pid")
+            if own not in belongs:
+                belongs[own] = namespace in _outer_namespaces(pid)
+        except OSError:  # it has ended, or is not ours to look at
+            continue
+        if belongs[own] and not _is_zombie(pid):
+            found.append(pid)
+    return found
+
+
+def _outer_namespaces(pid: int) -> list[str]:
+    """The PID namespaces around that of a process, as far as we may see them."""
+    found: list[str] = []
+    handle = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
+    try:
+        while True:
+            outer = fcntl.ioctl(handle, NS_GET_PARENT)
+            os.close(handle)
+            handle = outer
+            found.append(os.readlink(f"/proc/self/fd/{handle}"))
+    except PermissionError:  # the next one is around our own
+        return found
+    finally:
+        os.close(handle)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process is dead, gone or waits only for its parent to take note."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
