@@ -192,7 +192,7 @@ def _up(options: argparse.Namespace) -> int:
         tries.insert(2, (f"ssh h1 mpirun{root} -H h1,{last} hostname", "two processes, by MPI"))
     if options.slurm:
         tries.insert(2, (f"ssh h1 srun -N{len(hosts)} hostname", "a command on all of them, by Slurm"))
-    width = max(20, *(len(line) for line, _ in tries))
+    width = max(20, *(len(line) + 1 for line, _ in tries))
     said += "\nnow try:\n" + "".join(f"  muster lab {line:<{width}} {text}\n" for line, text in tries)
     sys.stderr.write(said)
     return 0
