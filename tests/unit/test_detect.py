@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MusterError
 from muster.worker.detect import detect, from_arguments
-from muster.worker.master import DEFAULT_PORT, FIRST_JOB_PORT, JOB_PORTS, count_on_node, first_host, job_port
+from muster.worker.master import DEFAULT_PORT, FIRST_JOB_PORT, JOB_PORTS, Clue, Meeting, job_port, meet
 
 TORCHRUN = {
     "RANK": "3",
@@ -26,8 +27,16 @@ OPEN_MPI = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     "PMIX_NAMESPACE": "2080440321",
+    "OMPI_MCA_orte_hnp_uri": "2080440320.0;tcp://10.77.0.1,172.17.0.1:46773",
+    "OMPI_MCA_orte_node_regex": "login,gpu[2:3-4],gpu[3:101]-ib@0(4)",
 }
-HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+# Open MPI 5 says nothing about hosts.
+OPEN_MPI_5 = {
+    **{name: OPEN_MPI[name] for name in OPEN_MPI if name.startswith("OMPI_COMM")},
+    "PMIX_NAMESPACE": "prterun-login-48@1",
+}
+HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "PMI_FD": "5"}
+PALS = {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "2", "PALS_APID": "a-b-c"}
 STEP = {
     "SLURM_JOB_ID": "77",
     "SLURM_STEP_ID": "0",
@@ -49,6 +58,11 @@ ALLOCATION = {
 }
 PBS_SCRIPT = {"PBS_JOBID": "0.pbssrv", "PBS_NODENUM": "0", "PBS_TASKNUM": "1", "PBS_ENVIRONMENT": "PBS_BATCH"}
 PBS_TASK = {**PBS_SCRIPT, "PBS_NODENUM": "1", "PBS_TASKNUM": "20000003"}
+
+
+def meet_at(job_id, *hosts):
+    return meet(job_id, Clue(hosts=hosts, reason=""))
+
 
 CASES = {
     "muster run": ({**TORCHRUN, "MUSTER_JOB": "j1"}, [], ("muster run", 3, 4, 1, 2, "node1", 41465)),
@@ -77,33 +91,49 @@ CASES = {
     "mpirun on two hosts without an address": (
         OPEN_MPI,
         [],
-        ("mpirun (Open MPI)", 3, 4, 1, 2, None, job_port("2080440321")),
+        ("mpirun (Open MPI)", 3, 4, 1, 2, "10.77.0.1", None),
+    ),
+    "mpirun of Open MPI 5 without an address": (
+        OPEN_MPI_5,
+        [],
+        ("mpirun (Open MPI)", 3, 4, 1, 2, None, None),
     ),
     "mpirun on one host": (
         {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3"},
         [],
-        ("mpirun (Open MPI)", 3, 4, 3, 4, "127.0.0.1", job_port("2080440321")),
+        ("mpirun (Open MPI)", 3, 4, 3, 4, "127.0.0.1", None),
     ),
     "mpirun inside Slurm leaves its daemon's step variables in the ranks": (
         {**ALLOCATION, **STEP, **OPEN_MPI, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
         [],
-        ("mpirun (Open MPI)", 3, 4, 1, 2, "gpu03", job_port("2080440321")),
+        ("mpirun (Open MPI)", 3, 4, 1, 2, "gpu03", None),
     ),
     "mpiexec of MPICH": (
-        {**HYDRA, "MASTER_ADDR": "h1"},
+        HYDRA,
         [],
-        ("mpiexec (MPICH or Intel MPI)", 3, 4, 1, 2, "h1", 29500),
+        ("mpiexec (MPICH or Intel MPI)", 3, 4, 1, 2, None, None),
     ),
     "mpiexec of MPICH inside Slurm": (
         {**STEP, **HYDRA, "SLURM_PROCID": "0", "MASTER_ADDR": "h1"},
         [],
-        ("mpiexec (MPICH or Intel MPI)", 3, 4, 1, 2, "h1", job_port("77")),
+        ("mpiexec (MPICH or Intel MPI)", 3, 4, 1, 2, "h1", None),
     ),
-    "srun": (STEP, [], ("srun", 3, 4, 1, 2, "gpu03", job_port("77.0"))),
-    "srun --mpi=pmi2": (
-        {**STEP, "PMI_RANK": "3", "PMI_SIZE": "4"},
+    "Cray's PALS": (
+        {**PALS, "MASTER_ADDR": "h1"},
         [],
-        ("srun", 3, 4, 1, 2, "gpu03", job_port("77.0")),
+        ("mpiexec (MPICH or Intel MPI)", 3, 4, 1, 2, "h1", None),
+    ),
+    "Cray's PALS without an address": (PALS, [], ("mpiexec (MPICH or Intel MPI)", 3, 4, 1, 2, None, None)),
+    "srun": (STEP, [], ("srun", 3, 4, 1, 2, "gpu03", None)),
+    "srun --mpi=pmi2": (
+        {**STEP, "PMI_RANK": "3", "PMI_SIZE": "4", "PMI_FD": "11", "PMI_JOBID": "77.0"},
+        [],
+        ("srun", 3, 4, 1, 2, "gpu03", None),
+    ),
+    "the shell of salloc on a compute node": (
+        {**STEP, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"},
+        [],
+        ("python", 0, 1, 0, 1, "127.0.0.1", None),
     ),
     "srun with WORLD_SIZE exported by the job script": (
         {**STEP, "WORLD_SIZE": "4", "MASTER_ADDR": "gpu03", "MASTER_PORT": "29501"},
@@ -113,24 +143,24 @@ CASES = {
     "srun on one host": (
         {**STEP, "SLURM_NODEID": "0", "SLURM_LOCALID": "3", "SLURM_STEP_TASKS_PER_NODE": "4"},
         [],
-        ("srun", 3, 4, 3, 4, "127.0.0.1", job_port("77.0")),
+        ("srun", 3, 4, 3, 4, "127.0.0.1", None),
     ),
     "an sbatch script": (ALLOCATION, [], ("python", 0, 1, 0, 1, "127.0.0.1", None)),
     "a PBS script": (PBS_SCRIPT, [], ("python", 0, 1, 0, 1, "127.0.0.1", None)),
     "a task of OpenPBS on each host": (
         {**PBS_TASK, "WORLD_SIZE": "2", "MASTER_ADDR": "n1"},
         [],
-        ("PBS task", 1, 2, 0, 1, "n1", job_port("0.pbssrv")),
+        ("PBS task", 1, 2, 0, 1, "n1", None),
     ),
     "a task of OpenPBS on the first host": (
         {**PBS_SCRIPT, "PBS_TASKNUM": "00000004", "WORLD_SIZE": "2", "MASTER_ADDR": "n1"},
         [],
-        ("PBS task", 0, 2, 0, 1, "n1", job_port("0.pbssrv")),
+        ("PBS task", 0, 2, 0, 1, "n1", None),
     ),
     "a task of Torque": (
         {**PBS_TASK, "PBS_TASKNUM": "3", "PBS_VNODENUM": "3", "PBS_NP": "4", "MASTER_ADDR": "n1"},
         [],
-        ("PBS task", 3, 4, None, None, "n1", job_port("0.pbssrv")),
+        ("PBS task", 3, 4, None, None, "n1", None),
     ),
     "plain python": ({"PATH": "/bin"}, ["train.py"], ("python", 0, 1, 0, 1, "127.0.0.1", None)),
 }
@@ -162,6 +192,8 @@ BROKEN = {
     "MASTER_PORT is no port": ({**TORCHRUN, "MASTER_PORT": "65536"}, "MASTER_PORT=65536"),
     "Open MPI without a size": ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE"),
     "a broken step": ({**STEP, "SLURM_PROCID": "4"}, "SLURM_PROCID=4"),
+    "a broken node list": ({**STEP, "SLURM_STEP_NODELIST": "gpu[3"}, "SLURM_STEP_NODELIST: this bracket"),
+    "broken counts": ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "many"}, "SLURM_STEP_TASKS_PER_NODE=many"),
     "a PBS task that knows no size": (PBS_TASK, "PBS does not tell a task how many there are"),
     "a PBS task number that is none": ({**PBS_TASK, "PBS_TASKNUM": "?"}, "PBS_TASKNUM=?"),
 }
@@ -175,12 +207,48 @@ def test_a_broken_variable_is_named_with_its_value(env, words):
     assert caught.value.exit_code == 2
 
 
+MEETINGS = {
+    "srun looks on all hosts of the step": (STEP, meet_at("77 0", "gpu03", "gpu04")),
+    "mpirun of Open MPI 4 looks beside mpirun, then on all hosts": (
+        OPEN_MPI,
+        meet_at(
+            "2080440321 2080440320.0;tcp://10.77.0.1,172.17.0.1:46773",
+            *("10.77.0.1", "172.17.0.1", "login", "gpu03", "gpu04", "gpu101-ib"),
+        ),
+    ),
+    "mpirun of Open MPI 4 on its own host knows no others": (
+        {name: OPEN_MPI[name] for name in OPEN_MPI if name != "OMPI_MCA_orte_node_regex"},
+        meet_at("2080440321 2080440320.0;tcp://10.77.0.1,172.17.0.1:46773", "10.77.0.1", "172.17.0.1"),
+    ),
+    "mpirun of Open MPI 5 asks": (OPEN_MPI_5, replace(meet_at("prterun-login-48@1"), ask="PMIx")),
+    "mpirun in a Slurm job looks on all hosts of the job": (
+        {**ALLOCATION, **OPEN_MPI_5},
+        meet_at("prterun-login-48@1", "gpu03", "gpu04"),
+    ),
+    "mpiexec of MPICH asks": (HYDRA, Meeting(key="", port=0, ask="PMI")),
+    "mpiexec of MPICH asks for the port only": (
+        {**HYDRA, "MASTER_ADDR": "h1"},
+        Meeting(key="", port=0, hosts=("h1",), ask="PMI"),
+    ),
+    "an address without a port": ({**STEP, "MASTER_ADDR": "h7"}, meet_at("77 0", "h7")),
+    "a port without an address": ({**STEP, "MASTER_PORT": "29501"}, meet_at("77 0", "gpu03", "gpu04")),
+    "address and port need no meeting": ({**STEP, "MASTER_ADDR": "h7", "MASTER_PORT": "29501"}, None),
+    "no id and no address": ({"RANK": "0", "WORLD_SIZE": "2"}, None),
+}
+
+
+@pytest.mark.parametrize(("env", "meeting"), MEETINGS.values(), ids=MEETINGS.keys())
+def test_ranks_look_for_rank_0_where_it_may_be(env, meeting):
+    assert detect(env).meeting == meeting
+
+
 def test_the_reason_names_the_variables_that_decided():
-    reason = detect({**ALLOCATION, **OPEN_MPI}).reason
+    reason = detect({**ALLOCATION, **OPEN_MPI_5}).reason
     assert "OMPI_COMM_WORLD_RANK=3" in reason
-    assert "first host of SLURM_JOB_NODELIST" in reason
-    assert f"port {job_port('2080440321')} is made from the job's id (PMIX_NAMESPACE)" in reason
-    assert "MASTER_ADDR is not set" in detect(OPEN_MPI).reason
+    assert "from gpu03 on, the first host of SLURM_JOB_NODELIST" in reason
+    assert f"at port {job_port('prterun-login-48@1')}, which is made from the job's id (PMIX_NAMESPACE)" in reason
+    assert "where mpirun is (OMPI_MCA_orte_hnp_uri)" in detect(OPEN_MPI).reason
+    assert "MASTER_ADDR is not set" in detect({"RANK": "0", "WORLD_SIZE": "2"}).reason
 
 
 def test_a_spawned_worker_gives_its_own_rank():
@@ -199,37 +267,6 @@ def test_any_launcher_accepts_exactly_the_ranks_below_the_size(rank, size):
         else:
             with pytest.raises(MusterError):
                 detect(env)
-
-
-RISING = st.sets(st.integers(0, 90), min_size=1, max_size=4).map(sorted)
-
-
-@given(RISING, RISING, st.sampled_from(["", "-ib", ".site"]), st.sampled_from(["", ",zz", ",b[1-2]"]))
-def test_the_first_host_is_the_one_clustershell_finds(racks, nodes, suffix, rest):
-    def bracket(numbers):
-        return "[" + ",".join(f"{n:02d}-{n + 1:02d}" for n in numbers) + "]"
-
-    name = f"rack{bracket(racks)}-gpu{bracket(nodes)}{suffix}"
-    assert first_host(name + rest) == NodeSet(name)[0]  # rising numbers, because ClusterShell sorts
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "host"),
-    [
-        ("box", "box"),
-        ("a[1-2]b[3-4],c", "a1b3"),
-        ("a[1-2],b[3-4]-ib", "a1"),
-        ("gpu[03,07-09]-ib", "gpu03-ib"),
-        ("", ""),
-    ],
-)
-def test_the_first_host_of_a_nodelist(nodelist, host):
-    assert first_host(nodelist) == host
-
-
-def test_tasks_per_node_are_read_in_slurms_short_form():
-    assert [count_on_node("2(x2),1", node) for node in range(4)] == [2, 2, 1, None]
-    assert count_on_node("many", 0) is None
 
 
 @given(st.text(max_size=40))

@@ -31,6 +31,12 @@ def in_slurm_allocation(env: Mapping[str, str]) -> bool:
     return bool(env.get("SLURM_JOB_ID"))
 
 
+def in_step(env: Mapping[str, str]) -> bool:
+    """Whether this environment is that of a task of srun; the shell of salloc and the batch script are not."""
+    step = env.get("SLURM_STEP_ID", "")
+    return step.isascii() and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
+
+
 def read_slurm(env: Mapping[str, str]) -> Allocation:
     """The allocation of a job; a host has `tasks` only where the user asked Slurm for tasks, and never `slots`."""
     job = env.get("SLURM_JOB_ID")
@@ -39,14 +45,14 @@ def read_slurm(env: Mapping[str, str]) -> Allocation:
             "this is no Slurm allocation: SLURM_JOB_ID is not set",
             hint="run it in an sbatch script or a salloc shell, or name what you want: --slurm-args '-N2'",
         )
-    in_step = _in_step(env)
-    if in_step:
+    step = in_step(env)
+    if step:
         _refuse_many_tasks(env, job)
     groups = _group_count(env)
     if groups:
         return _heterogeneous(env, job, groups)
     names = _names(env, "SLURM_JOB_NODELIST")
-    if in_step and env.get("SLURM_STEP_NODELIST") != env["SLURM_JOB_NODELIST"]:
+    if step and env.get("SLURM_STEP_NODELIST") != env["SLURM_JOB_NODELIST"]:
         note = f"the tasks of step {job}.{env['SLURM_STEP_ID']} are not those of the allocation, and do not count"
         return Allocation(engine="slurm", id=job, hosts=tuple(Host(name=name) for name in names), notes=(note,))
     tasks = _tasks(env, names, "SLURM_JOB_NODELIST", "")
@@ -80,11 +86,6 @@ def _heterogeneous(env: Mapping[str, str], job: str, groups: int) -> Allocation:
         groups=tuple(group_of[host.name] for host in hosts),
         notes=tuple(notes),
     )
-
-
-def _in_step(env: Mapping[str, str]) -> bool:
-    step = env.get("SLURM_STEP_ID", "")
-    return step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
 
 
 def _refuse_many_tasks(env: Mapping[str, str], job: str) -> None:

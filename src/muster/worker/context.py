@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import socket
 import sys
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UsageError
 from muster.worker.detect import Detection, detect, from_arguments
-from muster.worker.master import LOOPBACK
+from muster.worker.master import LOOPBACK, Clue, meet
+from muster.worker.meeting import Answer, address_of_rank_0, find_rank_0
+from muster.worker.pbs import with_nodefile
 from muster.worker.rollcall import Facts, Place, call_roll
 from muster.worker.sockets import hang_up, leads_here, listen, open_sockets, reach
 from muster.worker.waiting import wait_for
@@ -88,12 +91,23 @@ def init(
     if rank is not None and world_size is not None:
         found = from_arguments(os.environ, rank, world_size, local_rank)
     elif rank is None and world_size is None and local_rank is None:
-        found = detect(os.environ, sys.argv)
+        found = detect(with_nodefile(os.environ), sys.argv)
     else:
         raise UsageError("rank and world_size go together", hint="muster.init(rank=0, world_size=2)")
+    found = _at_home(found)
     if backend == "mpi":
         return _mpi_world(dist, found, timeout)
     return _join(dist, found, backend, timeout)
+
+
+def _at_home(found: Detection) -> Detection:
+    """Let workers of mp.spawn meet on this host where nobody says another place: their parent is their job."""
+    spawner = multiprocessing.parent_process()
+    if spawner is None or found.master_addr or found.meeting:
+        return found
+    clue = Clue(hosts=(LOOPBACK,), reason=f"this process was spawned by process {spawner.pid} on this host")
+    meeting = meet(f"spawned by {spawner.pid} on {_machine()}", clue)
+    return replace(found, master_addr=LOOPBACK, meeting=meeting, reason=f"{found.reason}; {clue.reason}")
 
 
 def _torch_distributed() -> Any:
@@ -114,8 +128,8 @@ def _join(dist: Any, found: Detection, backend: str | None, timeout: float | Non
         lack = "sees no GPU" if not facts.gpus else "has a torch without nccl"
         raise UsageError(f"backend nccl needs a GPU, but rank {found.rank} on {facts.host} {lack}: use gloo")
     limit = ARRIVAL_LIMIT if timeout is None else timeout
-    store, address = _open_store(dist, found, limit)
-    place = _agree(store, found, facts, limit, address)
+    store, opened = _open_store(dist, found, limit)
+    place = _agree(store, found, facts, limit, opened)
     device = torch.device("cpu") if place.gpu is None else torch.device("cuda", place.gpu)
     if place.gpu is not None:
         torch.cuda.set_device(device)
@@ -138,16 +152,19 @@ def _join(dist: Any, found: Detection, backend: str | None, timeout: float | Non
         backend_reason=place.backend_reason,
         launcher=found.launcher,
         launcher_reason=found.reason,
-        address=address,
+        address=opened.address,
         _leave=_Exit(dist, found, store, open_sockets() - before),
     )
 
 
-def _agree(store: Any, found: Detection, facts: Facts, limit: float, address: str) -> Place:
+def _agree(store: Any, found: Detection, facts: Facts, limit: float, opened: _Open) -> Place:
     try:
-        return call_roll(store, found.rank, found.size, facts, limit=limit, where=address)
+        return call_roll(store, found.rank, found.size, facts, limit=limit, where=opened.address)
     except RuntimeError as error:  # torch.distributed.DistError: rank 0 and its store are gone
-        raise MusterError(f"rank {found.rank} on {facts.host} lost rank 0 at {address}: {error}") from None
+        raise MusterError(f"rank {found.rank} on {facts.host} lost rank 0 at {opened.address}: {error}") from None
+    finally:
+        if opened.answer:
+            opened.answer.close()
 
 
 def _facts(found: Detection, backend: str | None) -> Facts:
@@ -176,50 +193,75 @@ def _machine() -> tuple[str, str]:
     return socket.gethostname(), boot_id.read_text().strip() if boot_id.exists() else ""
 
 
-_stores: dict[tuple[str, int | None], Any] = {}
-_generations: dict[tuple[str, int | None], int] = {}
+@dataclass(frozen=True, kw_only=True)
+class _Open:
+    """The store of this job in this process."""
+
+    store: Any
+    address: str
+    answer: Answer | None
+    """Tells the other ranks where the store is, until they have come."""
 
 
-def _open_store(dist: Any, found: Detection, limit: float) -> tuple[Any, str]:
-    """Open the key-value store that rank 0 (or torchrun's agent) keeps, and return it with its address.
+_opened: dict[object, _Open] = {}
+_generations: dict[object, int] = {}
+
+
+def _open_store(dist: Any, found: Detection, limit: float) -> tuple[Any, _Open]:
+    """Open the key-value store that rank 0 (or torchrun's agent) keeps.
 
     A process keeps the store for a second `init()`: were rank 0 to close and reopen it, a quicker rank could
     still meet the old one.
     """
-    addr = LOOPBACK if found.size == 1 and found.master_addr is None else found.master_addr
-    if addr is None:
+    job = found.meeting or (found.master_addr, found.master_port)
+    if job not in _opened:
+        _opened[job] = _connect(dist, found, limit)
+    _generations[job] = _generations.get(job, 0) + 1
+    return dist.PrefixStore(f"muster/{_generations[job]}", _opened[job].store), _opened[job]
+
+
+def _connect(dist: Any, found: Detection, limit: float) -> _Open:
+    addr, port, meeting = found.master_addr, found.master_port, found.meeting
+    if addr is None and meeting is None:
         raise UsageError(
             f"rank {found.rank} of {found.size} does not know the host of rank 0: MASTER_ADDR is not set",
             hint="set MASTER_ADDR to the address of that host in all ranks (mpirun: -x MASTER_ADDR=host)",
         )
-    key = (addr, found.master_port)
-    if key not in _stores:
-        _stores[key] = _connect(dist, found, addr, limit)
-    _generations[key] = _generations.get(key, 0) + 1
-    store = _stores[key]
-    shown = f"[{addr}]" if ":" in addr else addr
-    return dist.PrefixStore(f"muster/{_generations[key]}", store), f"{shown}:{store.port}"
-
-
-def _connect(dist: Any, found: Detection, addr: str, limit: float) -> Any:
     wait = timedelta(seconds=limit)
     if found.rank == 0 and not _agent_keeps_store():
-        server = listen(found.master_port or 0)
-        port = server.getsockname()[1]
-        # The server is on every interface. If the address is not this host's own, or one that only others can
-        # reach, rank 0 still comes up, to say which ranks do not find it.
-        return dist.TCPStore(
-            addr if leads_here(addr, port) else LOOPBACK,
-            port,
-            found.size,
-            True,
-            timeout=wait,
-            wait_for_workers=False,
-            master_listen_fd=server.detach(),
-        )
-    assert found.master_port is not None
-    reach(addr, found.master_port, who=f"rank {found.rank} on {socket.gethostname()}", limit=limit)
-    return dist.TCPStore(addr, found.master_port, found.size, False, timeout=wait, wait_for_workers=False)
+        return _keep_store(dist, found, wait)
+    who = f"rank {found.rank} on {socket.gethostname()}"
+    if meeting:
+        addr, port = find_rank_0(meeting, who=who, limit=limit)
+    assert addr is not None
+    assert port is not None
+    reach(addr, port, who=who, limit=limit)
+    store = dist.TCPStore(addr, port, found.size, False, timeout=wait, wait_for_workers=False)
+    return _Open(store=store, address=_shown(addr, port), answer=None)
+
+
+def _keep_store(dist: Any, found: Detection, wait: timedelta) -> _Open:
+    server = listen(found.master_port or 0)
+    port = server.getsockname()[1]
+    meeting = found.meeting
+    addr = address_of_rank_0(meeting, port) if meeting else found.master_addr or LOOPBACK
+    # The server is on every interface. If the address is not this host's own, or one that only others can
+    # reach, rank 0 still comes up, to say which ranks do not find it.
+    store = dist.TCPStore(
+        addr if leads_here(addr, port) else LOOPBACK,
+        port,
+        found.size,
+        True,
+        timeout=wait,
+        wait_for_workers=False,
+        master_listen_fd=server.detach(),
+    )
+    answer = Answer(meeting, port) if meeting and found.size > 1 else None
+    return _Open(store=store, address=_shown(addr, port), answer=answer)
+
+
+def _shown(addr: str, port: int) -> str:
+    return f"[{addr}]:{port}" if ":" in addr else f"{addr}:{port}"
 
 
 def _agent_keeps_store() -> bool:

@@ -16,8 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from muster.allocations.slurm import in_step
 from muster.errors import UsageError
-from muster.worker.master import LOOPBACK, Master, count_on_node, find_master
+from muster.hosts.counts import expand_counts
+from muster.worker.master import (
+    LOOPBACK,
+    ONE_HOST,
+    Clue,
+    Master,
+    Meeting,
+    clue_from_nodelist,
+    clue_from_orte,
+    find_master,
+)
 
 MUSTER, TORCHRUN, LAUNCH, ENVIRONMENT = "muster run", "torchrun", "torch.distributed.launch", "environment"
 OPEN_MPI, MPICH, SRUN, PBS, PYTHON = (
@@ -40,7 +51,11 @@ class Detection:
     local_rank: int | None
     local_size: int | None
     master_addr: str | None
+    """Where rank 0 is, or most likely is."""
     master_port: int | None
+    """None for a free port, which rank 0 chooses."""
+    meeting: Meeting | None = None
+    """How the ranks find rank 0, where address and port are not both given."""
     reason: str
     """One sentence that names the variables behind the answer."""
 
@@ -88,14 +103,16 @@ def from_open_mpi(env: Mapping[str, str], argv: Sequence[str]) -> Detection | No
     rank, size = _rank_and_size(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     local_rank = _optional(env, "OMPI_COMM_WORLD_LOCAL_RANK")
     local_size = _optional(env, "OMPI_COMM_WORLD_LOCAL_SIZE")
-    master = find_master(
-        env,
-        job=_first(env, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
-        # Over several hosts Open MPI tells a rank about its daemons, never the host of rank 0 (seen in
-        # 4.1.4); inside a Slurm job mpirun fills the job's hosts in their order.
-        nodelist="SLURM_JOB_NODELIST",
-        one_host=local_size == size,
-    )
+    if local_size == size:
+        clue = ONE_HOST
+    else:
+        # Inside a Slurm job mpirun fills the job's hosts in their order.
+        clue = clue_from_nodelist(env, "SLURM_JOB_NODELIST") or clue_from_orte(env)
+        if clue is None and "PMIX_NAMESPACE" in env:
+            clue = Clue(ask="PMIx", reason="mpirun is asked for the host of rank 0 (PMIX_NAMESPACE)")
+    # Two mpiruns may hit on the same number, but they cannot listen at the same place.
+    job = _joined(env, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri")
+    master = find_master(env, job=job, clue=clue)
     why = [f"OMPI_COMM_WORLD_RANK={rank} and OMPI_COMM_WORLD_SIZE={size}"]
     return _detection(OPEN_MPI, rank, size, local_rank, local_size, master, why)
 
@@ -111,31 +128,25 @@ def from_pmi(env: Mapping[str, str], argv: Sequence[str]) -> Detection | None:
     local_rank = _optional(env, local_rank_name[0]) if local_rank_name else None
     local_size_name = _first(env, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
     local_size = _optional(env, local_size_name[0]) if local_size_name else None
-    master = find_master(
-        env,
-        job=_first(env, "PMI_JOBID", "PALS_APID", "SLURM_JOB_ID", "PBS_JOBID"),
-        nodelist="SLURM_JOB_NODELIST",
-        one_host=local_size == size,
-    )
+    if "PMI_FD" in env:
+        clue = Clue(ask="PMI", reason="rank 0 tells its place to mpiexec, and the others ask there (PMI_FD)")
+    else:
+        clue = ONE_HOST if local_size == size else clue_from_nodelist(env, "SLURM_JOB_NODELIST")
+    job = _first(env, "PMI_JOBID", "PALS_APID", "SLURM_JOB_ID", "PBS_JOBID")
+    master = find_master(env, job=job, clue=clue)
     return _detection(MPICH, rank, size, local_rank, local_size, master, [f"PMI_RANK={rank} and PMI_SIZE={size}"])
 
 
 def from_slurm_step(env: Mapping[str, str], argv: Sequence[str]) -> Detection | None:
     """SLURM_* of a step, set by srun; an sbatch script or a salloc shell is not taken for a step."""
     # Lightning took an allocation's SLURM_NTASKS for a step's (its #20776); SLURM_STEP_NUM_TASKS is a step's.
-    if not {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"} <= env.keys():
+    if not in_step(env) or not {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"} <= env.keys():
         return None
     rank, size = _rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     local_rank = _optional(env, "SLURM_LOCALID")
-    node, tasks = _optional(env, "SLURM_NODEID"), env.get("SLURM_STEP_TASKS_PER_NODE", "")
-    local_size = count_on_node(tasks, node) if node is not None else None
-    step = f"{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}"
-    master = find_master(
-        env,
-        job=("SLURM_JOB_ID and SLURM_STEP_ID", step),
-        nodelist="SLURM_STEP_NODELIST",
-        one_host=local_size == size,
-    )
+    local_size = _tasks_here(env)
+    clue = ONE_HOST if local_size == size else clue_from_nodelist(env, "SLURM_STEP_NODELIST")
+    master = find_master(env, job=_joined(env, "SLURM_JOB_ID", "SLURM_STEP_ID"), clue=clue)
     why = [f"SLURM_STEP_ID={env['SLURM_STEP_ID']}, SLURM_PROCID={rank} and SLURM_STEP_NUM_TASKS={size}"]
     return _detection(SRUN, rank, size, local_rank, local_size, master, why)
 
@@ -225,6 +236,7 @@ def _detection(
         local_size=local_size,
         master_addr=master.addr,
         master_port=master.port,
+        meeting=master.meeting,
         reason="; ".join([", ".join(why), *master.reasons]),
     )
 
@@ -253,6 +265,18 @@ def _number(env: Mapping[str, str], name: str) -> int:
 
 def _optional(env: Mapping[str, str], name: str) -> int | None:
     return _number(env, name) if name in env else None
+
+
+def _tasks_here(env: Mapping[str, str]) -> int | None:
+    name, node = "SLURM_STEP_TASKS_PER_NODE", _optional(env, "SLURM_NODEID")
+    counts = expand_counts(env[name], source=name) if env.get(name) else []
+    return counts[node] if node is not None and node < len(counts) else None
+
+
+def _joined(env: Mapping[str, str], *names: str) -> tuple[str, str] | None:
+    """Those of the variables that are there as one id, with the name for it."""
+    there = [name for name in names if env.get(name)]
+    return (" and ".join(there), " ".join(env[name] for name in there)) if there else None
 
 
 def _first(env: Mapping[str, str], *names: str) -> tuple[str, str] | None:

@@ -1,0 +1,168 @@
+"""Ranks that find each other over real sockets on this machine, without torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from muster.errors import MusterError
+from muster.worker import pmi
+from muster.worker.master import Clue, meet
+from muster.worker.meeting import PORTS, Answer, find_rank_0
+from muster.worker.pbs import with_nodefile
+
+pytestmark = pytest.mark.timeout(20)
+
+HERE = Clue(hosts=("127.0.0.1",), reason="")
+
+
+@pytest.fixture
+def job(request):
+    """A job id of this test and this process alone."""
+    return f"{request.node.name} {os.getpid()} {time.monotonic_ns()}"
+
+
+def test_a_rank_is_told_the_port_of_the_store(job):
+    answer = Answer(meet(job, HERE), 4711)
+    try:
+        assert find_rank_0(meet(job, HERE), who="rank 1", limit=5) == ("127.0.0.1", 4711)
+    finally:
+        answer.close()
+
+
+def test_rank_0_may_come_later_than_the_others(job):
+    answers = []
+    late = threading.Timer(0.4, lambda: answers.append(Answer(meet(job, HERE), 4711)))
+    late.start()
+    try:
+        assert find_rank_0(meet(job, HERE), who="rank 1", limit=10) == ("127.0.0.1", 4711)
+    finally:
+        late.join()
+        answers[0].close()
+
+
+def test_rank_0_is_found_on_the_last_of_many_hosts(job):
+    answer = Answer(meet(job, HERE), 4711)
+    strange = tuple(f"no-such-host-{i}.invalid" for i in range(6))
+    try:
+        found = find_rank_0(replace(meet(job, HERE), hosts=(*strange, "127.0.0.1")), who="rank 1", limit=10)
+        assert found == ("127.0.0.1", 4711)
+    finally:
+        answer.close()
+
+
+def test_two_jobs_whose_ids_give_the_same_port_do_not_mix(job):
+    first, second = (replace(meet(f"{job} {i}", HERE), port=meet(job, HERE).port) for i in (1, 2))
+    answers = [Answer(first, 1111), Answer(second, 2222)]
+    try:
+        assert find_rank_0(second, who="rank 1", limit=5) == ("127.0.0.1", 2222)
+        assert find_rank_0(first, who="rank 1", limit=5) == ("127.0.0.1", 1111)
+    finally:
+        for answer in answers:
+            answer.close()
+
+
+def test_a_program_that_holds_the_port_and_says_nothing_is_passed_over(job):
+    meeting = meet(job, HERE)
+    with socket.create_server(("", meeting.port)):
+        answer = Answer(meeting, 4711)
+        try:
+            assert find_rank_0(meeting, who="rank 1", limit=10) == ("127.0.0.1", 4711)
+        finally:
+            answer.close()
+
+
+def test_a_rank_0_that_never_comes_is_one_sentence_with_the_places_tried(job):
+    meeting = replace(meet(job, HERE), hosts=("127.0.0.1", "no-such-host.invalid"))
+    with pytest.raises(MusterError) as caught:
+        find_rank_0(meeting, who="rank 1 on box", limit=0.5)
+    assert caught.value.message.startswith(
+        "rank 1 on box found no rank 0 within 0 s: "
+        f"127.0.0.1, ports {meeting.port} to {meeting.port + PORTS - 1}: nobody listens; no-such-host.invalid, "
+    )
+    assert "MASTER_ADDR=host" in caught.value.hint
+
+
+def test_after_the_roll_call_nobody_answers(job):
+    meeting = meet(job, HERE)
+    Answer(meeting, 4711).close()
+    with pytest.raises(MusterError, match="nobody listens"):
+        find_rank_0(meeting, who="rank 1", limit=0.1)
+
+
+def serve_names(connection):
+    """What Hydra does with publish_name, lookup_name and unpublish_name, for one rank."""
+    names = {}
+    for line in connection.makefile():
+        words = dict(word.split("=", 1) for word in line.split())
+        if words["cmd"] == "publish_name":
+            names[words["service"]] = words["port"]
+            reply = "cmd=publish_result info=ok rc=0 msg=success"
+        elif words["cmd"] == "unpublish_name":
+            names.pop(words["service"], None)
+            reply = "cmd=unpublish_result info=ok rc=0 msg=success"
+        elif words["service"] in names:
+            reply = f"cmd=lookup_result port={names[words['service']]} info=ok rc=0 msg=success"
+        else:
+            reply = "cmd=lookup_result rc=1 msg=service_not_found"
+        connection.sendall(f"{reply}\n".encode())
+
+
+@pytest.fixture
+def mpiexec(monkeypatch):
+    """The other end of PMI_FD."""
+    ours, theirs = socket.socketpair()
+    monkeypatch.setenv("PMI_FD", str(ours.fileno()))
+    thread = threading.Thread(target=serve_names, args=(theirs,), daemon=True)
+    thread.start()
+    yield theirs
+    ours.close()
+    thread.join(5)
+    theirs.close()
+
+
+@pytest.mark.usefixtures("mpiexec")
+def test_under_mpiexec_rank_0_is_found_by_what_it_published():
+    asking = replace(meet("", HERE), key="", port=0, ask="PMI")
+    assert pmi.look_up() is None
+    answer = Answer(asking, 4711)
+    try:
+        assert find_rank_0(asking, who="rank 1", limit=5) == ("127.0.0.1", 4711)
+    finally:
+        answer.close()
+    assert pmi.look_up() is None
+
+
+def test_an_mpiexec_that_has_gone_is_named(mpiexec):
+    mpiexec.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(MusterError, match=r"mpiexec cannot be asked where rank 0 is \(PMI_FD="):
+        pmi.look_up()
+
+
+TASK = {"PBS_JOBID": "7.server", "PBS_NODENUM": "1", "PBS_TASKNUM": "20000003"}
+
+
+def test_a_pbs_task_learns_size_and_first_host_from_the_nodefile(tmp_path):
+    nodefile = tmp_path / "nodes"
+    nodefile.write_text("n3\nn1\n")
+    env = {**TASK, "PBS_NODEFILE": str(nodefile)}
+    assert with_nodefile(env) == {**env, "WORLD_SIZE": "2", "MASTER_ADDR": "n3"}
+    nodefile.write_text("n3\nn1\nn3\n")
+    assert with_nodefile(env) == {**env, "MASTER_ADDR": "n3"}
+    assert with_nodefile({**env, "RANK": "0"}) == {**env, "RANK": "0"}
+    assert with_nodefile({**env, "MASTER_ADDR": "x", "WORLD_SIZE": "9"})["MASTER_ADDR"] == "x"
+
+
+def test_on_the_first_host_of_a_pbs_job_the_nodefile_is_found_without_its_variable(tmp_path):
+    (tmp_path / "aux").mkdir()
+    (tmp_path / "aux" / "7.server").write_text("n3\nn1\n")
+    settings = tmp_path / "pbs.conf"
+    settings.write_text(f"PBS_SERVER=server\nPBS_HOME={tmp_path}\n")
+    env = {**TASK, "PBS_CONF_FILE": str(settings)}
+    assert with_nodefile(env)["WORLD_SIZE"] == "2"
+    assert with_nodefile({**env, "PBS_JOBID": "8.server"}) == {**env, "PBS_JOBID": "8.server"}
