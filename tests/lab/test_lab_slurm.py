@@ -142,7 +142,7 @@ def test_a_node_that_does_not_come_is_named_with_the_end_of_its_log(lab: Lab, mo
 
 def test_what_keeps_slurm_from_starting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "NODE", slurm.NODE.replace("CPUs=8", "CPUs=many"))
-    with pytest.raises(LabError, match="^h1 ended before the step `up`: slurmctld: error: CPUs value .many. is not"):
+    with pytest.raises(LabError, match=r"^h1 ended before the step `up`: slurmctld: error: CPUs value .many. is not"):
         Lab(1, slurm=True).start()
 
 

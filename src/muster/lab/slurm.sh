@@ -9,7 +9,7 @@ munged --key-file=/run/muster-lab/boot/munge.key --seed-file=/run/munge/seed --l
   --pid-file=/run/munge/munged.pid </dev/null >/dev/null
 start() { # the log goes with the host, so its end must be told
   "$1" </dev/null >/dev/null && return
-  tail -n 1 "/var/log/$1.log" 2>/dev/null >&2
+  tail -n 1 "/var/log/$1.log" >&2 2>/dev/null
   return 1
 }
 [ "$NAME" != "$CONTROLLER" ] || start slurmctld
