@@ -166,6 +166,18 @@ def test_a_step_that_fails_ends_the_job_before_muster_starts(
     assert "nope" in done.stderr or "module" in done.stderr
 
 
+def test_modules_are_found_where_only_login_shells_know_them(programs: Path, tmp_path: Path):
+    (tmp_path / ".bash_profile").write_text(f'PATH="{programs}:$PATH"; module() {{ echo "$@" >> ~/loaded; }}\n')
+    request = replace(SMALL, activation=Activation(comment="None."), folder=str(tmp_path), modules=("cuda/12", "a b"))
+    script = tmp_path / "job.sh"
+    script.write_text(write_script(request, Pbs()))
+    script.chmod(0o755)
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run([script], env=env, capture_output=True, text=True, timeout=10)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "loaded").read_text() == "load cuda/12\nload a b\n"
+
+
 def test_muster_takes_the_place_of_the_shell(tmp_path: Path):
     # Otherwise a signal for the batch script would end the shell, and Muster would hear nothing of it.
     muster = tmp_path / "muster"

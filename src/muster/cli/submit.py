@@ -174,7 +174,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     """The request, with everything checked that can be known before the job runs."""
     run_options = run.parser().parse_args([*line.run, *line.script])
     for dest, (flag, instead) in _NOT_IN_A_JOB.items():
-        if getattr(run_options, dest, None):
+        if getattr(run_options, dest) is not None:
             raise UsageError(f"{flag} has no place in a submitted job: the scheduler chooses its hosts", hint=instead)
     script = line.script[1:] if line.script[:1] == ["--"] else line.script
     if not script:
