@@ -77,8 +77,8 @@ def _write(text: str, request: Request, scheduler: Scheduler) -> Path:
             f"{request.folder}: the script cannot be written there ({error.strerror}), nor could the job's output",
             hint="submit from a folder of yours that the nodes see too",
         ) from None
-    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
+    with os.fdopen(handle, "wb") as file:
+        file.write(os.fsencode(text))  # what was typed, byte for byte
     return Path(path)
 
 
