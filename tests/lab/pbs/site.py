@@ -230,7 +230,8 @@ class Job:
     @property
     def hosts(self) -> list[str]:
         """Its hosts; the script runs on the first."""
-        return list(dict.fromkeys(chunk["host"] for chunk in self.record["chunks"]))
+        record = self.record
+        return [] if record["state"] in "QH" else list(dict.fromkeys(chunk["host"] for chunk in record["chunks"]))
 
     @property
     def path(self) -> Path:

@@ -203,6 +203,6 @@ class FirstHostJob(HostJob):
 
 def _tell_leave(sister: str, job: str) -> None:
     try:
-        call(sister, 3, do="leave", job=job)
+        call(sister, 1.5, do="leave", job=job)
     except OSError:
         pass  # a dead host has left anyway

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from records import Record
 from wire import HOME, SITE, call
 
-DELIVERED_LATER = 0.3
+DELIVERED_LATER = 0.2
 """Seconds after the job's end at which its output files appear; it may take real PBS one or two."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getopt
 import signal
 import sys
+import time
 from pathlib import Path
 
 import records
@@ -45,9 +46,12 @@ def one(program: str, text: str, number: int) -> int:
             return BAD_STATE
         records.change(job, state="F", comment="Job deleted", delivered=True)
         return 0
+    request = {"do": "terminate"} if program == "qdel" else {"do": "signal_all", "number": number}
+    deadline = time.monotonic() + 3
     try:
-        request = {"do": "terminate"} if program == "qdel" else {"do": "signal_all", "number": number}
-        call(record["chunks"][0]["host"], job=job, **request)
+        # The first host may not have heard yet of a job that is just being started: it answers with an error.
+        while call(record["chunks"][0]["host"], job=job, **request) and time.monotonic() < deadline:
+            time.sleep(0.1)
     except OSError:
         print(f"{program}: Server could not connect to MOM {job}", file=sys.stderr)
         return 15070 % 256

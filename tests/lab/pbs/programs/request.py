@@ -48,6 +48,11 @@ def read_request(options: list[str]) -> dict[str, Any]:
     }
 
 
+def nodefile_lines(chunks: list[Chunk]) -> list[Chunk]:
+    """The chunk behind each line of the nodefile: as many lines as it has mpiprocs, whatever its CPUs and GPUs."""
+    return [chunk for chunk in chunks for _ in range(chunk.get("mpiprocs", 1))]
+
+
 def place_chunks(chunks: list[Chunk], place: str, free: dict[str, dict[str, int]]) -> list[Chunk] | None:
     """The chunks with a `host` each, or None if they do not fit into what is free on each host."""
     free = {host: dict(rest) for host, rest in free.items()}

@@ -35,9 +35,7 @@ def _place() -> list[records.Record]:
             chunks = place_chunks(record["chunks"], record["place"], free)
             if chunks is None:
                 never = too_much(record["chunks"], CAPACITY)
-                record["comment"] = (
-                    f"Can Never Run: {never}" if never else "Not Running: No free nodes"
-                )
+                record["comment"] = f"Can Never Run: {never}" if never else "Not Running: No free nodes"
             else:
                 record |= {"chunks": chunks, "state": "R", "stime": time.time(), "comment": "Job run"}
                 _take(free, record)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from records import Record
+from request import nodefile_lines
 from wire import HOME, PORT, SITE, TORQUE
 
 MOM_PATH = "/bin:/usr/bin"
@@ -14,11 +15,8 @@ MOM_PATH = "/bin:/usr/bin"
 
 def lines(record: Record) -> list[tuple[str, int]]:
     """The nodefile: for each line the host and the threads a task there is told to use."""
-    return [
-        (chunk["host"], chunk.get("ompthreads", chunk["ncpus"]))
-        for chunk in record["chunks"]
-        for _ in range(chunk.get("mpiprocs", 1))
-    ]
+    chunks = nodefile_lines(record["chunks"])
+    return [(chunk["host"], chunk.get("ompthreads", chunk["ncpus"])) for chunk in chunks]
 
 
 def hosts(record: Record) -> list[str]:

@@ -1,0 +1,540 @@
+"""The stand-in PBS behaves as the real one was seen to: each oddity that Muster has to live with."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launching import wait_until
+from pbs import Job, PbsSite
+from pbs.programs.request import nodefile_lines, place_chunks, read_request
+
+from muster.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(60)]
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root")
+
+KILL_DELAY = 1.0
+
+# Writes each signal it gets into a file, and goes on until it is killed. A shell would wait for its child first.
+LISTENER = """
+import signal, sys, time
+def note(number, frame):
+    with open(sys.argv[1], "a") as file:
+        file.write(signal.Signals(number).name + "\\n")
+for name in ("SIGTERM", "SIGUSR1", "SIGHUP"):
+    signal.signal(getattr(signal, name), note)
+open(sys.argv[1], "a").write("ready\\n")
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Lab, shared: Path) -> Iterator[PbsSite]:
+    with PbsSite(cluster, shared, kill_delay=KILL_DELAY) as site:
+        yield site
+
+
+@pytest.fixture
+def listener(site: PbsSite) -> str:
+    """The start of a command that listens to signals; append a file name."""
+    program = site.folder / "listener.py"
+    program.write_text(LISTENER)
+    return f"{sys.executable} -S {program}"
+
+
+def ended(site: PbsSite, script: str, *options: str, select: str | None = None, **variables: str) -> Job:
+    """A job that has run to its end, spread over its hosts."""
+    place = "scatter" if select else None
+    job = site.qsub("h1", script, *options, select=select, place=place, walltime=60, env=variables)
+    job.wait(30)
+    return job
+
+
+def fields(job: Job) -> dict[str, str]:
+    """`name=value` lines of the output."""
+    return dict(line.split("=", 1) for line in job.output.splitlines() if "=" in line)
+
+
+def heard(folder: Path, name: str) -> list[str]:
+    return (folder / name).read_text().split()
+
+
+# --- the job script ---------------------------------------------------------------------------------
+
+
+def test_the_script_is_the_child_of_a_login_shell_in_the_home_folder_on_the_first_host(site: PbsSite):
+    script = "shopt -q login_shell; echo login=$?; ps -o comm= -p $PPID; hostname; pwd; umask; type -p pbsdsh; exit 5"
+    job = ended(site, f"#!/bin/bash\n{script}", select="2:ncpus=4")
+    assert job.output.splitlines() == ["login=1", "bash", "h1", str(site.home), "0077", str(site.bin / "pbsdsh")]
+    assert job.exit_status == 5
+
+
+def test_the_script_has_the_variables_of_a_batch_job_and_none_that_stock_pbs_does_not_set(site: PbsSite):
+    job = ended(site, "env; test -d $TMPDIR && echo scratch=yes", select="2:ncpus=4:ngpus=2")
+    env = fields(job)
+    expected = {
+        "PBS_JOBID": job.id,
+        "PBS_JOBNAME": "job",
+        "PBS_QUEUE": "workq",
+        "PBS_ENVIRONMENT": "PBS_BATCH",
+        "ENVIRONMENT": "BATCH",
+        "PBS_NODEFILE": f"/var/spool/pbs/aux/{job.id}",
+        "PBS_NODENUM": "0",
+        "PBS_TASKNUM": "1",
+        "PBS_MOMPORT": "15003",
+        "PBS_JOBDIR": str(site.home),
+        "PBS_O_WORKDIR": str(site.folder),
+        "PBS_O_HOST": "h1",
+        "TMPDIR": f"/var/tmp/pbs.{job.id}",
+        "NCPUS": "4",
+        "OMP_NUM_THREADS": "4",
+        "scratch": "yes",
+    }
+    assert {name: env.get(name) for name in expected} == expected
+    assert env["PBS_JOBCOOKIE"]
+    unknown = {"PBS_NODEID", "PBS_NCPUS", "PBS_NGPUS", "PBS_NUM_PPN", "PBS_GPUFILE", "CUDA_VISIBLE_DEVICES"}
+    assert not unknown & set(env)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["select=2:ncpus=1:mpiprocs=2", "place=scatter"], "n1 n1 n2 n2"),
+        (["select=2:ncpus=4"], "n1 n1"),
+        (["select=2:ncpus=8"], "n1 n2"),
+        (["select=2:ncpus=4:ngpus=4:mpiprocs=4", "place=scatter"], "n1 n1 n1 n1 n2 n2 n2 n2"),
+        (["select=1:ncpus=2:mpiprocs=1+2:ncpus=1:mpiprocs=2", "place=scatter"], "n1 n2 n2 n3 n3"),
+        (["select=1:host=n3+1:host=n1"], "n3 n1"),
+        (["select=1:host=n1+1:host=n2+1:host=n1:mpiprocs=2"], "n1 n2 n1 n1"),
+        (["nodes=2:ppn=4"], "n1 n1 n1 n1 n2 n2 n2 n2"),
+        (["ncpus=4"], "n1"),
+        (["ncpus=4", "ngpus=8,mem=10GB,walltime=10:00"], "n1"),
+        (["ncpus=16", "ngpus=8"], None),
+    ],
+)
+def test_the_nodefile_has_a_line_for_each_mpiproc_of_the_chunks_where_they_are_put(
+    options: list[str], names: str | None
+):
+    free = {host: {"ncpus": 8, "ngpus": 8} for host in ("n1", "n2", "n3")}
+    request = read_request(options)
+    chunks = place_chunks(request["chunks"], request["place"], free)
+    placed = None if chunks is None else " ".join(chunk["host"] for chunk in nodefile_lines(chunks))
+    assert placed == names
+
+
+# --- tasks ------------------------------------------------------------------------------------------
+
+
+def test_a_task_knows_nothing_of_the_script_and_on_the_first_host_not_even_the_nodefile(site: PbsSite):
+    task = "pbsdsh -n $line -- /bin/sh -c 'env > '$PWD/env.$line; cat $PWD/env.$line"
+    script = f"cd $PBS_O_WORKDIR; export MINE=1; for line in 0 1; do {task}; echo ---; done"
+    job = ended(site, script, select="2:ncpus=2", GIVEN="a,b")
+    first, second = (
+        dict(line.split("=", 1) for line in part.splitlines() if line) for part in job.output.split("---\n")[:2]
+    )
+    for env in (first, second):
+        assert {"MINE", "USER", "LOGNAME", "SHELL"}.isdisjoint(env)
+        assert (env["PATH"], env["GIVEN"], env["OMP_NUM_THREADS"]) == ("/bin:/usr/bin", "a,b", "2")
+        assert env["HOME"] == env["PWD"] == str(site.home)
+    assert "PBS_NODEFILE" not in first
+    assert second["PBS_NODEFILE"] == f"/var/spool/pbs/aux/{job.id}"
+    assert (first["PBS_NODENUM"], second["PBS_NODENUM"]) == ("0", "1")
+    assert (first["PBS_TASKNUM"], second["PBS_TASKNUM"]) == ("00000002", "20000001")
+
+
+def test_tasks_are_given_the_path_of_the_submit_shell_only_with_capital_v(site: PbsSite):
+    job = ended(site, "pbsdsh -- /usr/bin/env", "-V")
+    assert f"\nPATH={site.path}\n" in f"\n{job.output}"
+
+
+def test_a_task_has_no_shell_no_stdin_the_home_folder_and_a_private_umask(site: PbsSite):
+    job = ended(site, "echo in | pbsdsh -- cat; pbsdsh -- sh -c 'pwd; umask'; pbsdsh -- 'echo hi; hostname'")
+    assert job.output.splitlines() == [str(site.home), "0077", "pbsdsh: task 0x00000000 exit status 254"]
+
+
+def test_pbsdsh_returns_0_whatever_its_tasks_return_and_says_the_rest_on_stdout(site: PbsSite):
+    script = """
+X=$(pbsdsh -n 1 -- sh -c 'echo to the job; exit 3'); echo "rc=$? said=$X"
+X=$(pbsdsh -n 0 -- /no/such/program); echo "rc=$? said=$X"
+X=$(pbsdsh -n 0 -- sh -c 'kill -9 $$'); echo "rc=$? said=$X"
+X=$(pbsdsh -- true); echo "rc=$? said=$X"
+"""
+    lines = ended(site, script, select="2:ncpus=1").output.splitlines()
+    assert lines == [
+        "to the job",
+        "rc=0 said=pbsdsh: task 0x00000000 exit status 3",
+        "rc=0 said=pbsdsh: task 0x00000000 exit status 254",
+        "rc=0 said=pbsdsh: task 0x00000000 exit status 265",
+        "rc=0 said=",
+    ]
+
+
+def test_pbsdsh_runs_once_for_each_line_and_indices_wrap_around(site: PbsSite):
+    script = """
+for options in "" "-n 2" "-n 4" "-c 1" "-c 5"; do echo $(wc -l < $O) "[$options]"; pbsdsh -s $options -- $PROG; done
+"""
+    program = site.folder / "say.sh"
+    program.write_text(f"#!/bin/sh\nhostname >> {site.folder}/said\n")
+    program.chmod(0o755)
+    (site.folder / "said").write_text("")
+    ended(site, script, select="2:ncpus=1:mpiprocs=2", PROG=str(program), O=str(site.folder / "said"))
+    told = (site.folder / "said").read_text().split()
+    assert told == ["h1", "h1", "h2", "h2", "h2", "h1", "h1", "h1", "h1", "h2", "h2", "h1"]
+
+
+def test_pbsdsh_with_o_does_not_wait_and_with_v_says_what_it_does(site: PbsSite):
+    script = "pbsdsh -o -- sleep 50; echo rc=$?; pbsdsh -v -- true"
+    job = ended(site, script)
+    assert job.output.splitlines() == [
+        "rc=0",
+        "pbsdsh: spawned task 0x00000000 on logical node 0 event 1",
+        "pbsdsh: task 0x00000000 exit status 0",
+    ]
+
+
+def test_pbsdsh_takes_options_of_the_program_for_its_own_unless_told_where_they_begin(site: PbsSite):
+    job = ended(site, "pbsdsh ls -d /; echo rc=$?; pbsdsh -h h1 true; echo rc=$?; pbsdsh -- ls -d /")
+    assert [line for line in job.output.splitlines() if line.startswith(("rc", "/"))] == ["rc=1", "rc=1", "/"]
+
+
+def test_outside_a_job_there_is_no_task_manager(site: PbsSite):
+    assert site.run("h1", ["pbsdsh", "true"]).returncode == 1
+    done = site.run("h1", ["pbsdsh", "true"], PBS_ENVIRONMENT="PBS_BATCH", PBS_JOBID="9.pbssrv", PBS_JOBCOOKIE="x")
+    assert (done.returncode, "tm_init failed" in done.stderr) == (1, True)
+    assert site.run("h1", ["pbs_tmrsh", "h1", "true"]).returncode == 255
+
+
+def test_a_term_to_pbsdsh_is_passed_on_to_its_tasks_and_ends_it_at_once(site: PbsSite, listener: str):
+    file = site.folder / "passed-on"
+    script = f"""
+pbsdsh -n 1 -- {listener} {file} & until test -s {file}; do sleep 0.05; done
+kill -TERM $!; wait $!; echo rc=$?; sleep 0.3
+"""
+    job = ended(site, script, select="2:ncpus=1")
+    assert heard(site.folder, "passed-on") == ["ready", "SIGTERM"]
+    assert job.output.splitlines() == ["pbsdsh: killing task 0x20000001 signal 15", "rc=1"]
+
+
+def test_a_killed_pbsdsh_leaves_its_tasks_running_until_the_job_ends(site: PbsSite, listener: str):
+    file = site.folder / "left"
+    script = f"""
+pbsdsh -n 1 -- {listener} {file} & until test -s {file}; do sleep 0.05; done
+kill -KILL $!; wait $!; sleep 0.3; pbsdsh -n 1 -- sh -c 'pgrep -fc "[l]eft"'
+"""
+    job = ended(site, script, select="2:ncpus=1")
+    assert job.output.splitlines()[-1] == "1"
+    assert site.alive("h2") == []
+
+
+def test_pbs_tmrsh_returns_the_status_of_its_task_and_writes_to_the_job(site: PbsSite):
+    script = """
+address=$(getent ahostsv4 h2 | head -1 | cut -d' ' -f1)
+X=$(pbs_tmrsh h2 sh -c 'hostname; exit 7'); echo "rc=$? said=$X"
+pbs_tmrsh $address true; echo rc=$?
+pbs_tmrsh h2 sh -c 'kill -9 $$'; echo rc=$?
+pbs_tmrsh h2 'echo hi; hostname'; echo rc=$?
+pbs_tmrsh h3 true; echo rc=$?
+"""
+    lines = ended(site, script, select="2:ncpus=1").output.splitlines()
+    unknown = f'pbs_tmrsh: host "h3" is not a node in job <{lines[-2].partition("<")[2]}'
+    assert lines == ["h2", "rc=7 said=", "rc=0", "rc=9", "rc=254", unknown, "rc=255"]
+
+
+def test_pbs_tmrsh_passes_no_signal_on(site: PbsSite, listener: str):
+    file = site.folder / "not-passed-on"
+    script = f"""
+pbs_tmrsh h2 {listener} {file} & until test -s {file}; do sleep 0.05; done
+kill -TERM $!; wait $!; echo rc=$?; sleep 0.3; pbsdsh -n 1 -- pgrep -fc 'listener.[p]y.*not-passed'
+"""
+    job = ended(site, script, select="2:ncpus=1")
+    assert job.output.splitlines() == ["rc=143", "1"]
+    assert heard(site.folder, "not-passed-on") == ["ready"]
+
+
+def test_tasks_can_start_tasks_but_pbs_tmrsh_only_where_there_is_a_nodefile(site: PbsSite):
+    script = f"""
+pbsdsh -n 1 -- {site.bin}/pbsdsh -n 0 -- hostname
+pbsdsh -n 0 -- {site.bin}/pbs_tmrsh h2 hostname
+pbsdsh -n 1 -- {site.bin}/pbs_tmrsh h1 hostname
+"""
+    assert ended(site, script, select="2:ncpus=1").output.splitlines() == [
+        "h1",
+        "pbs_tmrsh: cannot find PBS_NODEFILE",
+        "pbsdsh: task 0x00000000 exit status 255",
+        "h1",
+    ]
+
+
+def test_what_a_task_leaves_in_its_session_is_killed_when_its_first_process_ends(site: PbsSite):
+    leave = "sleep 47 & setsid sh -c 'touch left-it; exec sleep 48' & until test -e left-it; do sleep 0.05; done"
+    script = f'pbsdsh -- sh -c "{leave}"; sleep 0.3; pgrep -ax sleep'
+    job = ended(site, script)
+    survivors = [line.split(" ", 1)[1] for line in job.output.splitlines()]
+    assert survivors == ["sleep 48"]
+    assert site.alive("h1") == ["sleep 48"]
+    end(site, "h1")
+
+
+# --- the end of a job -------------------------------------------------------------------------------
+
+
+def end(site: PbsSite, *hosts: str) -> None:
+    """End what a test left on purpose."""
+    for host in hosts:
+        for pid, command in site.lab.processes(host):
+            if "mom.py" not in command:
+                os.kill(pid, 9)
+        wait_until(f"an empty {host}", lambda host=host: site.alive(host) == [], 5)
+
+
+def test_qdel_reaches_each_process_as_it_does_in_real_pbs(site: PbsSite, listener: str):
+    folder = site.folder / "qdel"
+    folder.mkdir()
+    hear = f"{listener} {folder}"
+    script = f"""#!/bin/bash
+nohup {hear}/child &
+setsid {hear}/setsid &
+pbsdsh -n 0 -- {hear}/task-here &
+pbsdsh -n 1 -- {hear}/task-there &
+pbsdsh -n 1 -- sh -c '/usr/bin/setsid {hear}/task-setsid & sleep 60' &
+pbs_tmrsh h2 {hear}/tmrsh &
+ssh h2 'nohup {hear}/ssh > /dev/null 2>&1 &'
+ssh h2 {site.bin}/pbs_attach -j $PBS_JOBID -s {hear}/attached > /dev/null 2>&1 &
+wait
+"""
+    job = site.qsub("h1", script, select="2:ncpus=2", place="scatter", walltime=60)
+    names = ["attached", "child", "setsid", "ssh", "task-here", "task-setsid", "task-there", "tmrsh"]
+    wait_until("all listeners", lambda: sorted(path.name for path in folder.iterdir() if path.read_text()) == names, 20)
+    job.qdel()
+    assert job.wait(20) == 256 + 15
+    signals = {name: heard(folder, name)[1:] for name in names}
+    assert set(signals.pop("task-here")) == {"SIGTERM"}  # once from mom and once from pbsdsh
+    assert signals == {
+        "child": ["SIGTERM"],
+        "task-there": ["SIGTERM"],  # from pbsdsh only
+        "tmrsh": [],
+        "attached": [],
+        "setsid": [],
+        "task-setsid": [],
+        "ssh": [],
+    }
+    left = {host: sorted(command.rpartition("/")[2] for command in site.alive(host)) for host in ("h1", "h2")}
+    assert left == {"h1": ["setsid"], "h2": ["ssh", "task-setsid"]}
+    end(site, "h1", "h2")
+
+
+def test_a_script_that_ignores_term_is_killed_after_the_kill_delay(site: PbsSite):
+    job = site.qsub("h1", "trap '' TERM; echo ready; while :; do sleep 1; done", walltime=60)
+    job.wait_for_output("ready")
+    begin = time.monotonic()
+    job.qdel()
+    # The login shell above the script dies of the TERM at once; it is the status of this one that counts.
+    assert job.wait(20) == 256 + 15
+    assert time.monotonic() - begin > 1.5 * KILL_DELAY
+    assert site.alive("h1") == []
+
+
+def test_at_the_walltime_the_job_gets_term_then_kill_and_a_line_in_its_output(site: PbsSite, listener: str):
+    file = site.folder / "walltime"
+    job = site.qsub("h1", f"{listener} {file}", walltime=1)
+    assert job.wait(20) == -29
+    assert job.output.splitlines()[-1] == "=>> PBS: job killed: walltime 2 exceeded limit 1"
+    assert heard(site.folder, "walltime") == ["ready", "SIGTERM"]
+    assert site.alive("h1") == []
+
+
+def test_when_the_script_ends_its_tasks_are_killed_at_once_without_a_term(site: PbsSite, listener: str):
+    here, there, child = (site.folder / f"end-{name}" for name in ("here", "there", "child"))
+    script = f"""
+pbsdsh -o -n 0 -- {listener} {here}; pbsdsh -o -n 1 -- {listener} {there}; {listener} {child} &
+until test -s {here} -a -s {there} -a -s {child}; do sleep 0.05; done; exit 4
+"""
+    job = ended(site, script, select="2:ncpus=1")
+    assert job.exit_status == 4
+    assert [heard(site.folder, path.name) for path in (here, there, child)] == [["ready"]] * 3
+    assert site.alive("h1") == site.alive("h2") == []
+
+
+def test_qsig_reaches_the_first_host_only_and_kills_a_script_that_does_not_expect_it(site: PbsSite, listener: str):
+    here, there = site.folder / "sig-here", site.folder / "sig-there"
+    script = f"pbsdsh -n 0 -- {listener} {here} & pbsdsh -n 1 -- {listener} {there} & wait"
+    job = site.qsub("h1", script, select="2:ncpus=1", place="scatter", walltime=60)
+    wait_until("both tasks", lambda: here.exists() and there.exists() and here.read_text() and there.read_text(), 10)
+    assert site.run("h1", ["qsig", "-s", "SIGUSR1", job.id]).returncode == 0
+    assert job.wait(20) == 256 + 10
+    assert heard(site.folder, "sig-here") == ["ready", "SIGUSR1"]
+    assert heard(site.folder, "sig-there") == ["ready"]
+
+
+@pytest.mark.parametrize("fault", ["crash", "power_off"])
+def test_a_dead_host_changes_nothing_for_the_job(site: PbsSite, fault: str):
+    script = "pbsdsh -n 1 -- sh -c 'echo ready; sleep 60'"
+    job = site.qsub("h1", script, select="1:host=h1+1:host=h3", walltime=60)
+    job.wait_for_output("ready")
+    getattr(site.lab, fault)("h3")
+    try:
+        time.sleep(1)
+        assert job.state == "R"
+        assert any("pbsdsh" in command for command in site.alive("h1"))
+        job.qdel()
+        assert job.wait(20) == 256 + 15
+        assert site.alive("h1") == []
+    finally:
+        site.lab.reboot("h3")
+        site.boot("h3")
+
+
+# --- what users type --------------------------------------------------------------------------------
+
+
+def test_the_output_file_appears_after_the_job_and_only_its_owner_may_read_it(site: PbsSite):
+    job = site.qsub("h2", "echo ready; until test -e $PBS_O_WORKDIR/go; do sleep 0.05; done", walltime=60)
+    job.wait_for_output("ready")
+    assert not job.path.exists()
+    (site.folder / "go").touch()
+    assert job.wait(10) == 0
+    assert stat.S_IMODE(job.path.stat().st_mode) == 0o600
+    assert job.path.name == f"job.o{job.id.partition('.')[0]}"
+    assert job.output == "ready\n"
+
+
+def test_streams_are_joined_kept_and_put_where_the_options_say(site: PbsSite):
+    folder = site.folder / "logs"
+    folder.mkdir()
+    job = ended(site, "echo out; echo err >&2", "-j", "n", "-o", str(folder / "a.log"))
+    assert ((folder / "a.log").read_text(), job.errors) == ("out\n", "err\n")
+    job = ended(site, "echo out", "-o", str(folder))
+    assert (folder / f"{job.id}.OU").read_text() == "out\n"
+    live = site.qsub("h1", "echo out; sleep 60", "-k", "oed", "-o", str(folder / "live.log"), walltime=60)
+    wait_until("live output", lambda: (folder / "live.log").exists() and (folder / "live.log").read_text(), 10)
+    live.qdel()
+    live.wait(10)
+
+
+def test_directives_are_read_up_to_the_first_command_and_the_command_line_goes_before_them(site: PbsSite):
+    script = "#!/bin/sh\n#PBS -N from_script -q express\n\n# words\n#PBS -l walltime=00:01:00\ntrue\n#PBS -A late\n"
+    (site.folder / "train.sh").write_text(script)
+    job = site.job(site.run("h1", ["qsub", "-q", "fast", "train.sh"]).stdout.strip())
+    record = job.record
+    assert [record[name] for name in ("name", "queue", "walltime", "account")] == ["from_script", "fast", 60, None]
+    job.wait(10)
+    (site.folder / "plain.sh").write_text("true\n")
+    job = site.job(site.run("h1", ["qsub", "plain.sh"]).stdout.strip())
+    assert (job.record["name"], job.wait(10)) == ("plain.sh", 0)
+    job = site.job(site.run("h1", ["sh", "-c", "echo true | qsub"]).stdout.strip())
+    assert (job.record["name"], job.wait(10)) == ("STDIN", 0)
+
+
+def test_requests_that_pbs_does_not_know_or_cannot_combine_are_refused(site: PbsSite):
+    script = site.folder / "plain.sh"
+    script.write_text("true\n")
+    done = site.run("h1", ["qsub", "-l", "select=1:ncpus=1", "-l", "ncpus=4", str(script)])
+    assert (done.returncode, '"-lresource=" cannot be used with "select"' in done.stderr) == (170, True)
+    done = site.run("h1", ["qsub", "-l", "jobfs=10gb", str(script)])
+    assert (done.returncode, "Unknown resource" in done.stderr) == (187, True)
+
+
+def test_a_job_that_is_too_large_for_a_host_waits_for_ever_and_says_why(site: PbsSite):
+    job = site.qsub("h1", "true", "-l", "ncpus=16", "-l", "ngpus=8")
+    why = "Can Never Run: Insufficient amount of resource: ncpus (R: 16 A: 8 T: 24)"
+    wait_until("a reason", lambda: job.record["comment"] == why, 5)
+    job.qdel()
+    assert (job.state, job.exit_status) == ("F", None)
+
+
+def test_a_job_waits_until_those_before_it_make_room(site: PbsSite):
+    first = site.qsub("h1", "sleep 1; date +%s.%N", select="3:ncpus=8", walltime=60)
+    second = site.qsub("h1", "date +%s.%N", select="1:ncpus=8", walltime=60)
+    assert (first.wait(20), second.wait(20)) == (0, 0)
+    assert float(second.output) > float(first.output)
+
+
+def test_qstat_and_qdel_tell_finished_jobs_from_unknown_ones_by_their_exit_codes(site: PbsSite):
+    job = ended(site, "exit 3")
+    for argv, code, words in (
+        (["qstat", job.id], 35, "Job has finished, use -x"),
+        (["qstat", "-f", job.id], 35, "Job has finished, use -x"),
+        (["qdel", job.id], 35, "Job has finished"),
+        (["qstat", "9999"], 153, "Unknown Job Id 9999.pbssrv"),
+        (["qdel", "9999.pbssrv"], 153, "Unknown Job Id 9999.pbssrv"),
+    ):
+        done = site.run("h2", argv)
+        assert (done.returncode, words in done.stderr) == (code, True), argv
+    assert " F workq" in site.run("h1", ["qstat", "-x", job.id]).stdout
+    told = json.loads(site.run("h1", ["qstat", "-xf", "-F", "json", job.id]).stdout)["Jobs"][job.id]
+    assert (told["Exit_status"], told["job_state"], told["Resource_List"]["ncpus"]) == (3, "F", 1)
+
+
+def test_jobs_of_an_array_have_brackets_in_their_ids_and_nodefiles(site: PbsSite):
+    site.run("h1", ["sh", "-c", "echo 'cat \"$PBS_NODEFILE\"; echo $PBS_ARRAY_INDEX $PBS_ARRAY_ID' > array.sh"])
+    array = site.run("h1", ["qsub", "-J", "1-2", "-j", "oe", "array.sh"]).stdout.strip()
+    number = array.removesuffix("[].pbssrv")
+    for index in (1, 2):
+        job = site.job(f"{number}[{index}].pbssrv")
+        assert job.wait(10) == 0
+        assert job.output.splitlines() == ["h1", f"{index} {array}"]
+
+
+def test_muster_reads_the_allocation_of_such_a_job(site: PbsSite):
+    program = """
+import os, subprocess
+from muster.allocations.pbs import in_pbs_job, nodefile_lines, nodefile_text, read_pbs
+text = nodefile_text(os.environ)
+qstat = subprocess.run(["qstat", "-f", os.environ["PBS_JOBID"]], capture_output=True, text=True).stdout
+found = read_pbs(os.environ, text, qstat)
+hosts = [(host.name, host.slots, host.tasks) for host in found.hosts]
+print(in_pbs_job(os.environ), found, hosts, nodefile_lines(text))
+"""
+    (site.folder / "read.py").write_text(program)
+    select = "1:ncpus=4:ngpus=2:mpiprocs=2+1:ncpus=4:ngpus=1:mpiprocs=1+1:ncpus=1"
+    job = ended(site, f"{sys.executable} $PBS_O_WORKDIR/read.py", select=select, LONG="x" * 200)
+    told = "[('h1', 2, 2), ('h2', 1, 1), ('h3', None, 1)] {'h1': 0, 'h2': 2, 'h3': 3}"
+    assert job.output == f"True PBS job {job.id}, 3 hosts {told}\n"
+
+
+# --- other sites ------------------------------------------------------------------------------------
+
+
+@needs_root
+def test_without_history_qstat_x_complains_and_still_exits_0(tmp_path: Path):
+    with Lab(1, bind=(tmp_path,)) as lab, PbsSite(lab, tmp_path, history=False) as site:
+        job = ended(site, "true")
+        done = site.run("h1", ["qstat", "-x", job.id])
+        assert (done.returncode, done.stderr) == (0, "qstat: PBS is not configured to maintain job history\n")
+        assert site.run("h1", ["qstat", job.id]).returncode == 153
+
+
+@needs_root
+def test_torque_has_its_own_variables_and_options_and_no_pbs_tmrsh(tmp_path: Path):
+    script = """
+env; echo ---; cat $PBS_GPUFILE; echo ---; type pbs_tmrsh || echo none
+X=$(pbsdsh -o -u -- hostname); echo $X; pbsdsh -h h2 -- hostname; qstat -f $PBS_JOBID
+"""
+    with Lab(2, bind=(tmp_path,)) as lab, PbsSite(lab, tmp_path, flavour="torque") as site:
+        job = site.qsub("h1", script, "-l", "nodes=2:ppn=2:gpus=1", walltime=60)
+        assert job.wait(20) == 0
+        env, gpus, rest = job.output.split("---\n")
+    found = dict(line.split("=", 1) for line in env.splitlines())
+    expected = {
+        "PBS_NUM_NODES": "2",
+        "PBS_NUM_PPN": "2",
+        "PBS_NP": "4",
+        "PBS_WALLTIME": "60",
+        "PBS_VNODENUM": "0",
+        "PBS_GPUFILE": f"/var/spool/torque/aux/{job.id}gpu",
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert gpus.split() == ["h1-gpu0", "h2-gpu0"]
+    assert "none" in rest
+    assert sorted(rest.splitlines()[2].split()) == ["h1", "h2"]
+    assert "\nh2\n" in rest
+    assert "exec_host = h1/0+h1/1+h2/0+h2/1" in rest
+    assert "exec_vnode" not in rest
