@@ -9,40 +9,29 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from bare import ALL_RECIPES, ENV, RECIPES, check_recipes, script
 
+from muster.cli.recipes import find_recipes
 from muster.lab import Lab
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
-# A plain shell, without what a launcher around the tests may have left. No GPU, so that all machines agree.
-ENV = {
-    **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-    "OMP_NUM_THREADS": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-}
-
-# All recipes one after the other in each rank: one import of torch instead of three.
-ALL_RECIPES = """
-import runpy
-for name in ("hello", "message_passing", "check_config"):
-    runpy.run_module(f"muster.recipes.{name}", run_name="__main__", alter_sys=True)
-"""
-
 SPAWN = """
 import os, runpy, sys
 import torch.multiprocessing as mp
+import muster
 
-def work(rank):
-    os.environ["RANK"] = str(rank)
-    path, sys.argv[1:] = sys.argv[1], []
+def work(rank, size, path):
+    with muster.init(rank=rank, world_size=size) as world:
+        print(f"worker {world.rank} of {world.size}, local {world.local_rank} of {world.local_size}", flush=True)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+    sys.argv[1:] = []
     runpy.run_path(path, run_name="__main__")
 
 if __name__ == "__main__":
-    os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
-    mp.spawn(work, nprocs=2)
+    mp.spawn(work, args=(2, sys.argv[1]), nprocs=2)
 """
 
 
@@ -50,37 +39,18 @@ def run(*argv, timeout=90, **env) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(a) for a in argv], env={**ENV, **env}, capture_output=True, text=True, timeout=timeout)
 
 
-def script(folder: Path, text: str, name: str = "script.py") -> Path:
-    path = folder / name
-    path.write_text(text)
-    return path
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
-def check_output(out: str, world: int, launcher: str) -> None:
-    """Look for what each of the three recipes promises, with as many ranks as there were."""
-    host = socket.gethostname()
-    lines = out.splitlines()
-    hellos = [re.fullmatch(r"\[http://(\S+):(\d+)\] hello from \[(.*):gloo\] process (\d+)/(\d+)", x) for x in lines]
-    found = [match.groups() for match in hellos if match]
-    assert [(h, int(r), int(w)) for _, _, h, r, w in found] == [(host, r, world) for r in range(world)]
-    assert len({(addr, port) for addr, port, *_ in found}) == 1
-    messages = sorted(line for line in lines if line.startswith("Rank "))
-    assert messages == sorted(
-        [f"Rank 0 sent data to Rank {r}" for r in range(1, world)]
-        + [f"Rank {r} has received data from rank 0" for r in range(1, world)]
-    )
-    blocks = out[out.index("rank : 0 of") :].split("\n\n")
-    assert len(blocks) == world
-    for rank, block in enumerate(blocks):
-        assert block.startswith(f"rank : {rank} of {world}, local rank {rank} of {world}\nlauncher : {launcher} (")
-        assert f"host : {host}\ntorch version : " in block
-        assert "torch git version : " in block
-        assert "no cuda available" in block
+def check_here(out: str, world: int, launcher: str) -> None:
+    """Look for what each recipe promises, with all ranks on this machine."""
+    check_recipes(out, [socket.gethostname()] * world, launcher)
+
+
+def test_every_recipe_is_among_those_that_are_tried():
+    assert set(RECIPES) == set(find_recipes())
 
 
 def test_a_copied_recipe_runs_under_plain_python(tmp_path):
@@ -93,13 +63,13 @@ def test_a_copied_recipe_runs_under_plain_python(tmp_path):
 def test_recipes_under_plain_python(tmp_path):
     done = run(sys.executable, script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
-    check_output(done.stdout, 1, "python")
+    check_here(done.stdout, 1, "python")
 
 
 def test_recipes_under_torchrun(tmp_path):
     done = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
-    check_output(done.stdout, 2, "torchrun")
+    check_here(done.stdout, 2, "torchrun")
 
 
 def test_recipes_under_torch_distributed_launch(tmp_path):
@@ -108,7 +78,7 @@ def test_recipes_under_torch_distributed_launch(tmp_path):
     # The launcher itself warns once that it is deprecated; the ranks must add nothing.
     assert done.stderr.count("Warning") == done.stderr.count("FutureWarning: The module torch.distributed.launch") == 1
     assert not re.search(r"\[W|\[rank|error:", done.stderr)
-    check_output(done.stdout, 2, "torch.distributed.launch")
+    check_here(done.stdout, 2, "torch.distributed.launch")
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="mpirun is not installed (apt install openmpi-bin)")
@@ -116,16 +86,17 @@ def test_recipes_under_mpirun(tmp_path):
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     done = run("mpirun", *root, "--oversubscribe", "-np", 3, sys.executable, script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
-    check_output(done.stdout, 3, "mpirun (Open MPI)")
+    check_here(done.stdout, 3, "mpirun (Open MPI)")
     assert "OMPI_COMM_WORLD_SIZE : 3" in done.stdout
     assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.stdout
 
 
-def test_recipes_under_mp_spawn(tmp_path):
+def test_recipes_under_mp_spawn_meet_without_being_told_where(tmp_path):
     work = script(tmp_path, ALL_RECIPES, "work.py")
-    done = run(sys.executable, script(tmp_path, SPAWN), work, free_port())
+    done = run(sys.executable, script(tmp_path, SPAWN), work)
     assert (done.returncode, done.stderr) == (0, "")
-    check_output(done.stdout, 2, "environment")
+    assert {"worker 0 of 2, local 0 of 2", "worker 1 of 2, local 1 of 2"} <= set(done.stdout.splitlines())
+    check_here(done.stdout, 2, "environment")
 
 
 REFUSED = """

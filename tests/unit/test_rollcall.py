@@ -8,8 +8,16 @@ from muster.errors import MusterError
 from muster.worker.rollcall import Facts, assign, call_roll, number_list
 
 
-def facts(host="a", gpus=(), backend=None, local=(None, None), machine="boot1"):
-    return Facts(host=host, machine=machine, gpus=gpus, backend=backend, local_rank=local[0], local_size=local[1])
+def facts(host="a", gpus=(), backend=None, local=(None, None), machine="boot1", address=""):
+    return Facts(
+        host=host,
+        machine=machine,
+        gpus=gpus,
+        backend=backend,
+        local_rank=local[0],
+        local_size=local[1],
+        address=address,
+    )
 
 
 def test_local_ranks_are_counted_by_machine_when_the_launcher_does_not_tell():
@@ -52,6 +60,23 @@ def test_nccl_on_a_shared_gpu_is_refused_with_gloo_named():
 def test_ranks_that_ask_for_different_backends_are_told():
     with pytest.raises(MusterError, match="rank 0 asks for backend gloo and rank 1 for nccl"):
         assign([facts(backend="gloo"), facts(backend="nccl")])
+
+
+def test_each_rank_hears_of_an_address_on_another_machine():
+    places = assign(
+        [
+            facts("a", address="127.0.1.1"),
+            facts("a", address="127.0.1.1"),
+            facts("b", address="10.0.0.2"),
+            facts("c", address="10.0.0.3"),
+        ]
+    )
+    assert [place.neighbour for place in places] == ["10.0.0.2", "10.0.0.2", "10.0.0.3", "10.0.0.2"]
+
+
+def test_ranks_of_one_machine_have_no_neighbour():
+    assert [place.neighbour for place in assign([facts(address="10.0.0.2"), facts(address="10.0.0.2")])] == ["", ""]
+    assert [place.neighbour for place in assign([facts(), facts("b")])] == ["", ""]
 
 
 class Shelf:

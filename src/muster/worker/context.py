@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UsageError
 from muster.worker.detect import Detection, detect, from_arguments
+from muster.worker.interface import address_toward, point_gloo_at
 from muster.worker.master import LOOPBACK, Clue, meet
 from muster.worker.meeting import Answer, address_of_rank_0, find_rank_0
 from muster.worker.pbs import with_nodefile
@@ -129,7 +130,10 @@ def _join(dist: Any, found: Detection, backend: str | None, timeout: float | Non
         raise UsageError(f"backend nccl needs a GPU, but rank {found.rank} on {facts.host} {lack}: use gloo")
     limit = ARRIVAL_LIMIT if timeout is None else timeout
     store, opened = _open_store(dist, found, limit)
+    facts = replace(facts, address=address_toward(opened.host))
     place = _agree(store, found, facts, limit, opened)
+    if place.backend == "gloo" and place.neighbour:
+        point_gloo_at((facts.address, address_toward(place.neighbour)))
     device = torch.device("cpu") if place.gpu is None else torch.device("cuda", place.gpu)
     if place.gpu is not None:
         torch.cuda.set_device(device)
@@ -198,9 +202,15 @@ class _Open:
     """The store of this job in this process."""
 
     store: Any
-    address: str
+    host: str
+    port: int
     answer: Answer | None
     """Tells the other ranks where the store is, until they have come."""
+
+    @property
+    def address(self) -> str:
+        """Host and port as people write them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 _opened: dict[object, _Open] = {}
@@ -237,7 +247,7 @@ def _connect(dist: Any, found: Detection, limit: float) -> _Open:
     assert port is not None
     reach(addr, port, who=who, limit=limit)
     store = dist.TCPStore(addr, port, found.size, False, timeout=wait, wait_for_workers=False)
-    return _Open(store=store, address=_shown(addr, port), answer=None)
+    return _Open(store=store, host=addr, port=port, answer=None)
 
 
 def _keep_store(dist: Any, found: Detection, wait: timedelta) -> _Open:
@@ -257,11 +267,7 @@ def _keep_store(dist: Any, found: Detection, wait: timedelta) -> _Open:
         master_listen_fd=server.detach(),
     )
     answer = Answer(meeting, port) if meeting and found.size > 1 else None
-    return _Open(store=store, address=_shown(addr, port), answer=answer)
-
-
-def _shown(addr: str, port: int) -> str:
-    return f"[{addr}]:{port}" if ":" in addr else f"{addr}:{port}"
+    return _Open(store=store, host=addr, port=port, answer=answer)
 
 
 def _agent_keeps_store() -> bool:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from muster.errors import MusterError, UsageError
+from muster.worker.interface import is_outward
 from muster.worker.waiting import wait_for
 
 
@@ -28,6 +29,8 @@ class Facts:
     """The backend that was asked for; None to leave the choice to the roll call."""
     local_rank: int | None
     local_size: int | None
+    address: str = ""
+    """The address of its host on the way to rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class Place:
     gpu: int | None
     backend: str
     backend_reason: str
+    neighbour: str
+    """An address of another machine of the job; empty when there is none, or none is known."""
 
 
 class Store(Protocol):
@@ -119,9 +124,30 @@ def assign(ranks: Sequence[Facts]) -> list[Place]:
     ]
     backend, reason = _choose_backend(ranks, gpus)
     return [
-        Place(local_rank=local_rank, local_size=local_size, gpu=gpu, backend=backend, backend_reason=reason)
-        for (local_rank, local_size), gpu in zip(locals_, gpus, strict=True)
+        Place(
+            local_rank=local_rank,
+            local_size=local_size,
+            gpu=gpu,
+            backend=backend,
+            backend_reason=reason,
+            neighbour=neighbour,
+        )
+        for (local_rank, local_size), gpu, neighbour in zip(locals_, gpus, _neighbours(ranks), strict=True)
     ]
+
+
+def _neighbours(ranks: Sequence[Facts]) -> list[str]:
+    """For each rank the first address, other than a loopback one, that was told on another machine."""
+    known: dict[tuple[str, str], str] = {}
+    for facts in ranks:
+        if is_outward(facts.address):
+            known.setdefault(_machine(facts), facts.address)
+    two = list(known.items())[:2]  # one of two machines is another one for everybody
+    return [next((address for machine, address in two if machine != _machine(facts)), "") for facts in ranks]
+
+
+def _machine(facts: Facts) -> tuple[str, str]:
+    return facts.host, facts.machine
 
 
 def _local_ranks(ranks: Sequence[Facts]) -> list[tuple[int, int]]:
@@ -129,7 +155,7 @@ def _local_ranks(ranks: Sequence[Facts]) -> list[tuple[int, int]]:
     known = [(rank, size) for rank, size in told if rank is not None and size is not None]
     if len(known) == len(ranks):
         return known
-    machines = [(facts.host, facts.machine) for facts in ranks]
+    machines = [_machine(facts) for facts in ranks]
     return [(machines[:i].count(machine), machines.count(machine)) for i, machine in enumerate(machines)]
 
 
@@ -160,7 +186,7 @@ def _nccl_obstacle(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> str | 
     owners: dict[tuple[str, str, str], int] = {}
     for rank, (facts, gpu) in enumerate(zip(ranks, gpus, strict=True)):
         assert gpu is not None
-        owner = owners.setdefault((facts.host, facts.machine, facts.gpus[gpu]), rank)
+        owner = owners.setdefault((*_machine(facts), facts.gpus[gpu]), rank)
         if owner != rank:
             return f"ranks {owner} and {rank} share a GPU of {facts.host}"
     return None

@@ -1,0 +1,127 @@
+"""Recipes under launchers that are not Muster: the scripts, the ways to start them, and what they must print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.lab import Lab
+
+RECIPES: dict[str, list[str]] = {"hello": [], "message_passing": [], "check_config": []}
+"""Every recipe, with the arguments that make it short."""
+
+BIN = str(Path(sys.executable).parent)
+
+# A plain shell, without what a launcher around the tests may have left. No GPU, so that all machines agree. `python3`
+# is the interpreter of the tests, as in an activated virtual environment.
+ENV = {
+    "PATH": f"{BIN}:{os.environ['PATH']}",
+    "HOME": os.path.expanduser("~"),
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
+
+# All recipes one after the other in each rank: one import of torch instead of one for each.
+ALL_RECIPES = f"""
+import runpy, sys
+given = sys.argv[1:]                                     # --local-rank, from torch.distributed.launch
+for name, arguments in {RECIPES!r}.items():
+    sys.argv[1:] = given + arguments
+    runpy.run_module(f"muster.recipes.{{name}}", run_name="__main__", alter_sys=True)
+"""
+
+PLACE = """
+import muster, torch, torch.distributed as dist
+with muster.init(timeout=60) as world:
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    place = f"local {world.local_rank} of {world.local_size}"
+    print(f"rank {world.rank} of {world.size}, {place}, sum {int(ones)}, {world.launcher}", flush=True)
+"""
+
+# Those who come wait for each other before the clock starts: a busy machine may import torch slowly.
+ABSENT = """
+import os, pathlib, sys, time
+folder, variable, size, absent = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+rank = os.environ[variable]
+if rank == absent:
+    sys.exit()
+import muster, torch.distributed
+(folder / f"here-{rank}").touch()
+while len(list(folder.glob("here-*"))) < size - 1:
+    time.sleep(0.01)
+try:
+    muster.init(timeout=2)
+except muster.MusterError as error:
+    print(f"{rank} says: {error}", flush=True)
+"""
+
+
+def script(folder: Path, text: str, name: str = "script.py") -> str:
+    """Write a script and return its path."""
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+class Started:
+    """A command inside a lab host."""
+
+    def __init__(self, lab: Lab, host: str, argv: Sequence[object], **env: str) -> None:
+        self._argv = [str(word) for word in argv]
+        pipe = subprocess.PIPE
+        self._process = lab.popen(
+            host, self._argv, cwd="/", env={**ENV, **env}, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
+
+    def end(self, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Wait for its end."""
+        try:
+            out, err = self._process.communicate(timeout=timeout)
+        except BaseException:
+            self._process.kill()
+            raise
+        return subprocess.CompletedProcess(self._argv, self._process.returncode, out, err)
+
+
+def run_on(lab: Lab, host: str, *argv: object, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command inside a lab host to its end."""
+    return Started(lab, host, argv, **env).end(timeout)
+
+
+def check_recipes(out: str, hosts: Sequence[str], launcher: str) -> None:
+    """Look for what each recipe promises, with one rank on each of `hosts` (several, if a host is named again)."""
+    world = len(hosts)
+    lines = out.splitlines()
+    hellos = [re.fullmatch(r"\[http://(\S+):(\d+)\] hello from \[(.*):gloo\] process (\d+)/(\d+)", x) for x in lines]
+    found = [match.groups() for match in hellos if match]
+    assert [(h, int(r), int(w)) for _, _, h, r, w in found] == [(h, r, world) for r, h in enumerate(hosts)], out
+    assert len({(addr, port) for addr, port, *_ in found}) == 1, out
+    messages = sorted(line for line in lines if line.startswith("Rank "))
+    assert messages == sorted(
+        [f"Rank 0 sent data to Rank {r}" for r in range(1, world)]
+        + [f"Rank {r} has received data from rank 0" for r in range(1, world)]
+    ), out
+    blocks = out[out.index("rank : 0 of") :].split("\n\n")
+    assert len(blocks) == world
+    for rank, (host, block) in enumerate(zip(hosts, blocks, strict=True)):
+        local = f"local rank {hosts[:rank].count(host)} of {hosts.count(host)}"
+        assert block.startswith(f"rank : {rank} of {world}, {local}\nlauncher : {launcher} (")
+        assert f"host : {host}\ntorch version : " in block
+        assert "torch git version : " in block
+        assert "no cuda available" in block
+
+
+def places(launcher: str, hosts: Sequence[str]) -> list[str]:
+    """What PLACE prints, sorted, with one rank on each of `hosts`."""
+    return sorted(
+        f"rank {rank} of {len(hosts)}, local {hosts[:rank].count(host)} of {hosts.count(host)}, "
+        f"sum {len(hosts)}, {launcher}"
+        for rank, host in enumerate(hosts)
+    )

@@ -1,0 +1,62 @@
+"""Recipes under torchrun and torch.distributed.launch on two lab hosts, and under launchers of the past."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+from bare import ALL_RECIPES, ENV, Started, check_recipes, script
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
+
+LAUNCHERS = {
+    "torchrun": ["torchrun"],
+    "torch.distributed.launch": ["python3", "-m", "torch.distributed.launch"],
+}
+
+
+@pytest.mark.lab
+@needs_root
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_recipes_on_two_hosts(cluster, shared, launcher):
+    port = 29521 + list(LAUNCHERS).index(launcher)
+    where = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=h1", f"--master-port={port}"]
+    path = script(shared, ALL_RECIPES)
+    agents = [
+        Started(cluster, host, [*LAUNCHERS[launcher], *where, f"--node-rank={i}", path])
+        for i, host in enumerate(("h1", "h2"))
+    ]
+    first, second = (agent.end() for agent in agents)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    # torch.distributed.launch itself warns that it is deprecated; the ranks must add nothing.
+    assert not re.search(r"\[W|\[rank|error:", first.stderr + second.stderr)
+    check_recipes(second.stdout + first.stdout, ["h1", "h1", "h2", "h2"], launcher)
+
+
+def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_path):
+    # torch.distributed.launch before torch 1.9: no LOCAL_RANK, and `--local_rank` with an underscore.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    path = script(tmp_path, ALL_RECIPES)
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    pipe = subprocess.PIPE
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, path, f"--local_rank={rank}"],
+            env={**ENV, **world, "RANK": str(rank)},
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    (zero, zero_err), (one, one_err) = (rank.communicate(timeout=60) for rank in ranks)
+    assert (zero_err, one_err) == ("", "")
+    here = socket.gethostname()
+    check_recipes(one + zero, [here, here], "torch.distributed.launch")
