@@ -64,9 +64,14 @@ def state_folder() -> Path:
     return Path(base) / "muster"
 
 
+def job_folder(job_id: str) -> Path:
+    """Where a job's plan and logs are kept."""
+    return state_folder() / "jobs" / job_id
+
+
 def make_job_folder(job_id: str) -> Path:
     """Create the job's folder, readable by the user alone."""
-    folder = state_folder() / "jobs" / job_id
+    folder = job_folder(job_id)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state_folder().chmod(0o700)

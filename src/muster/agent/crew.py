@@ -134,11 +134,13 @@ class Crew:
                 continue
             del self._to_pass_on[number]
             running = self._running()
-            if not reached:
-                self.signal(number)
             if number == signal.SIGTERM:
-                for rank in running:
+                unwarned = [rank for rank in running if rank.stopped_at is None]
+                for rank in unwarned:
                     rank.warned = True
+                processes.kill([] if reached else [rank.pid for rank in unwarned], number)
+            elif not reached:
+                self.signal(number)
             self.send({"t": "signal", "number": number, "ranks": [rank.number for rank in running]})
 
     def pause(self, paused: bool) -> None:

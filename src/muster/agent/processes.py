@@ -132,10 +132,10 @@ def file_with(data: bytes) -> int:
     return fd
 
 
-def close_all_but(fd: int) -> None:
-    """Close every descriptor above stderr except one, and give descriptor 0 nothing to read."""
+def close_all_but(*kept: int) -> None:
+    """Close every descriptor above stderr except these, and give descriptor 0 nothing to read."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != fd:
+        if int(name) > 2 and int(name) not in kept:
             try:
                 os.close(int(name))
             except OSError:

@@ -59,7 +59,8 @@ class Spawner:
                 processes.default_signals()
                 signal.set_wakeup_fd(-1)
                 os.dup2(2, 1)
-                processes.close_all_but(self._theirs.fileno())
+                # MPICH's mpiexec talks to its ranks over a descriptor they inherit.
+                processes.close_all_but(self._theirs.fileno(), int(env.get("PMI_FD", 0)))
                 os.chdir(config["cwd"])
                 spawner.serve(self._theirs, config, env, fork=False)
             finally:

@@ -15,6 +15,13 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **settings)
+        self.taking_options: set[str] = set()
+        """Options whose value may itself begin with a dash: `--mpi-args -v`."""
+        self._before = ""
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        before, self._before = self._before, arg_string
+        return None if before in self.taking_options else super()._parse_optional(arg_string)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print with its usage."""

@@ -12,11 +12,12 @@ from textwrap import fill
 from muster.cli.arguments import Parser
 from muster.engines import Choice, Means, Wish, build, choose, read_pbs_here
 from muster.engines.choice import NAMES
-from muster.environment import CARRIED, carried, parse_env
+from muster.environment import CARRIED, carried, of_whole_job, parse_env
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts, read_hostfile
-from muster.job import Job, make_job_folder, new_job_id
+from muster.job import Job, job_folder, make_job_folder, new_job_id
 from muster.transports import Engine
+from muster.transports.container import PROGRAMS, Container
 
 _MOST_RANKS = 1_000_000
 
@@ -51,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
         description="Run a PyTorch script, unmodified, on this machine or on many hosts.",
         epilog=EXAMPLES,
     )
+    p.taking_options = {"--slurm-args", "--mpi-args", "--container-args"}
     where = p.add_argument_group("where")
     where.add_argument("-H", "--hosts", metavar="HOSTS", help="name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
     where.add_argument("--hostfile", metavar="FILE", help="read hosts from a file, one per line (`host slots=8`)")
@@ -78,6 +80,26 @@ def parser() -> argparse.ArgumentParser:
         "--slurm-args",
         metavar="ARGS",
         help='get a Slurm allocation with these options of salloc: "-N4 --gpus-per-node=2 -p gpu"',
+    )
+    engine.add_argument(
+        "--pbs-start",
+        metavar="HOW",
+        choices=("tm", "ssh"),
+        default="tm",
+        help="inside a PBS job: agents as tasks of PBS (tm, the default), or by ssh and pbs_attach",
+    )
+    engine.add_argument(
+        "--mpi-args", metavar="ARGS", type=_words, default=(), help='more options for mpirun: "--mca btl ^openib"'
+    )
+    engine.add_argument("--image", metavar="IMAGE", help="run inside this container image on every host")
+    engine.add_argument(
+        "--container",
+        metavar="PROGRAM",
+        choices=PROGRAMS,
+        help="podman, docker or apptainer (default: what a host has)",
+    )
+    engine.add_argument(
+        "--container-args", metavar="ARGS", type=_words, default=(), help='more options for it: "-v /data:/data"'
     )
     what = p.add_argument_group("what")
     what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
@@ -150,8 +172,8 @@ def main(argv: list[str]) -> int:
             ssh = tuple(lab.ssh_argv())
         wish = Wish(engine=options.engine, hosts=hosts, nproc=options.nproc, virtual=bool(options.lab))
         choice = choose(wish, os.environ, read_pbs=read_pbs_here)
-        job = make_job(options, command, choice.hosts)
-        engine = build(choice, Means(python=options.python, ssh=ssh, only_ssh=bool(options.lab)))
+        job = make_job(options, command, choice)
+        engine = build(choice, make_means(options, job, choice, ssh))
         if options.dry_run:
             return dry_run(job, engine, options.nproc)
         return run(job, engine, choice, options, begin)
@@ -181,7 +203,32 @@ def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
     return None
 
 
-def make_job(options: argparse.Namespace, command: list[str], hosts: tuple[Host, ...]) -> Job:
+def make_means(options: argparse.Namespace, job: Job, choice: Choice, ssh: tuple[str, ...]) -> Means:
+    """How the agents are started."""
+    box = None
+    if options.image is not None:
+        box = Container(
+            image=options.image,
+            program=options.container or "",
+            args=options.container_args,
+            cwd="" if job.sync else job.cwd,
+            files=(str(job_folder(job.id)),) if choice.engine == "pbs" else (),
+        )
+    elif options.container or options.container_args:
+        flag = "--container" if options.container else "--container-args"
+        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
+    return Means(
+        python=options.python,
+        box=box,
+        ssh=ssh,
+        only_ssh=bool(options.lab),
+        nproc=options.nproc,
+        pbs_start=options.pbs_start,
+        mpi_args=options.mpi_args,
+    )
+
+
+def make_job(options: argparse.Namespace, command: list[str], choice: Choice) -> Job:
     """The job, with what to preload settled."""
     from muster.run.usercode import find_script, is_below, uses_dynamo
 
@@ -195,9 +242,10 @@ def make_job(options: argparse.Namespace, command: list[str], hosts: tuple[Host,
         module=options.module,
         args=tuple(args),
         cwd=cwd,
-        hosts=hosts,
+        hosts=choice.hosts,
         env=parse_env(options.env, os.environ),
-        carried=carried(os.environ),
+        # The hosts of a PBS job are set up alike, and its script's exports are meant for all; not so in a container.
+        carried=of_whole_job(os.environ) if choice.engine == "pbs" and not options.image else carried(os.environ),
         grace=options.grace,
         restarts=options.restarts,
         master_addr=options.master_addr,
@@ -210,12 +258,23 @@ def make_job(options: argparse.Namespace, command: list[str], hosts: tuple[Host,
         if options.preload:
             raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
         return job.with_preload(())
+    if choice.engine == "mpi":
+        return mpi_job(job, options)
     preload = ["torch", "torch.distributed", *options.preload]
     word = uses_dynamo(script.text) if script is not None else ""
     if not word or "torch._dynamo" in preload:
         return job.with_preload(tuple(preload))
     reason = f"torch._dynamo is imported beforehand, because {target} mentions {word}"
     return job.with_preload((*preload, "torch._dynamo"), reason)
+
+
+def mpi_job(job: Job, options: argparse.Namespace) -> Job:
+    """mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again."""
+    if options.preload:
+        raise UsageError("--preload is for the zygote, which mpirun's ranks do not have", hint="leave it out")
+    if job.restarts:
+        raise UsageError("--restarts: the ranks of an mpirun cannot be started again", hint="leave it out")
+    return job.with_preload(())
 
 
 def run(job: Job, engine: Engine, choice: Choice, options: argparse.Namespace, begin: float) -> int:
@@ -253,6 +312,15 @@ def dry_run(job: Job, engine: Engine, nproc: int | None) -> int:
 
     sys.stdout.write(describe(job, engine, nproc=nproc))
     return 0
+
+
+def _words(text: str) -> tuple[str, ...]:
+    import shlex
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"`{text}`: {str(error).lower()}") from None
 
 
 def _positive(text: str) -> int:

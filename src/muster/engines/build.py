@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from muster.allocations import nodefile_lines, nodefile_text
 from muster.engines.choice import Choice
-from muster.errors import UsageError
+from muster.engines.mpi import find_mpi, networks_to, with_slots
+from muster.engines.pbs import pbs_program
+from muster.errors import MusterError
 from muster.hosts import Host
 from muster.plan import labels
-from muster.transports import Command, Engine, Piped, Seat, is_this_machine, local_command, ssh_command
+from muster.transports import Command, Dialled, Engine, Piped, Seat, is_this_machine, local_command, ssh_command
 from muster.transports.container import Container
+from muster.transports.mpi import mpi_engine
+from muster.transports.pbs import attached, pbs_engine
 from muster.transports.slurm import slurm_engine
 
 
@@ -25,33 +33,78 @@ class Means:
     """The ssh program with options that come before all others: --lab has its own."""
     only_ssh: bool = False
     """Log in even to a host that has this machine's name."""
+    nproc: int | None = None
+    pbs_start: Literal["tm", "ssh"] = "tm"
+    mpi_args: tuple[str, ...] = ()
 
 
 def build(choice: Choice, means: Means) -> Engine:
     """The engine for these hosts."""
-    if choice.engine in ("local", "ssh"):
-        return _piped(choice, means)
+    if choice.engine == "mpi":
+        return _mpi(choice, means)
     if choice.engine == "slurm" and choice.allocation is not None:
-        seats = _seats(choice.hosts, inherits=means.box is None, key=lambda host: host.name)
+        _need("srun", "slurm")
+        seats = _seats(choice.hosts, inherits=means.box is None)
         return slurm_engine(choice.allocation, seats, python=means.python, box=means.box)
-    raise UsageError(f"--engine {choice.engine} is not built yet")
+    if choice.engine == "pbs" and choice.allocation is not None and means.pbs_start == "tm":
+        return _pbs(choice, means)
+    return _piped(choice, means)
+
+
+def _mpi(choice: Choice, means: Means) -> Dialled:
+    exported = [name for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ and means.box is None]
+    return mpi_engine(
+        find_mpi(),
+        with_slots(choice.hosts, means.nproc),
+        python=means.python,
+        args=means.mpi_args,
+        exported=exported,
+        networks=networks_to(choice.hosts),
+        box=means.box,
+    )
+
+
+def _pbs(choice: Choice, means: Means) -> Dialled:
+    pbsdsh = pbs_program("pbsdsh", os.environ)
+    if shutil.which(pbsdsh) is None:
+        raise MusterError("--engine pbs: there is no pbsdsh on this host", hint="`--pbs-start ssh` does without it")
+    return pbs_engine(
+        _seats(choice.hosts, inherits=False),
+        nodefile_lines(nodefile_text(os.environ)),
+        pbsdsh=pbsdsh,
+        python=means.python,
+        library_path=os.environ.get("LD_LIBRARY_PATH"),
+        box=means.box,
+    )
+
+
+def _need(program: str, engine: str) -> None:
+    if shutil.which(program) is None:
+        raise MusterError(
+            f"--engine {engine}: there is no `{program}` on this machine",
+            hint="load the module that has it; `--engine ssh -H host1,host2` does without it",
+        )
 
 
 def _piped(choice: Choice, means: Means) -> Piped:
     seats: list[Seat] = []
     commands: list[Command] = []
+    under = ""
+    if choice.engine == "pbs" and choice.allocation is not None:
+        under = attached(choice.allocation.id, pbs_program("pbs_attach", os.environ))
     for host, name in zip(choice.hosts, labels(choice.hosts), strict=True):
         here = is_this_machine(host) and not means.only_ssh
-        seats.append(Seat(host=host, name=name, inherits=here and means.box is None, here=here and means.box is None))
+        bare = here and means.box is None
+        seats.append(Seat(host=host, name=name, inherits=bare, here=bare))
         if here:
-            commands.append(local_command(host, python=means.python))
+            commands.append(local_command(host, python=means.python, box=means.box))
         else:
-            commands.append(ssh_command(host, python=means.python, ssh=means.ssh))
+            commands.append(ssh_command(host, python=means.python, ssh=means.ssh, under=under, box=means.box))
     return Piped(name=choice.engine, seats=tuple(seats), commands=tuple(commands))
 
 
-def _seats(hosts: Sequence[Host], *, inherits: bool, key: Callable[[Host], str]) -> list[Seat]:
+def _seats(hosts: Sequence[Host], *, inherits: bool) -> list[Seat]:
+    names = labels(hosts)
     return [
-        Seat(host=host, name=name, key=key(host), inherits=inherits)
-        for host, name in zip(hosts, labels(hosts), strict=True)
+        Seat(host=host, name=name, key=host.name, inherits=inherits) for host, name in zip(hosts, names, strict=True)
     ]

@@ -21,6 +21,9 @@ from muster.run.verdict import HostLoss, RankEnd, Verdict, judge
 _LAST_LINES = 30
 """Lines of a rank's stderr kept for the verdict on a rank that leaves no exception."""
 
+_DYING_LIMIT = 3.0
+"""Seconds from a rank's uncaught exception to its end: atexit handlers, threads, destructors."""
+
 # Frames below the user's script in the stack that faulthandler prints at a crash.
 _NOT_THE_USERS = re.compile(r'File "(<muster>|<string>|.*[/\\]muster[/\\]agent[/\\])|^Extension modules: ')
 
@@ -73,6 +76,8 @@ class Attempt:
             state = self._ranks[event["rank"]]
             state.failure = event
             state.done = event.get("done", state.done)
+            if kind == "exception":
+                asyncio.get_running_loop().call_later(_DYING_LIMIT, self._if_still_dying, state)
         elif kind == "progress":
             state = self._ranks[event["rank"]]
             state.done = event["done"]
@@ -80,6 +85,11 @@ class Attempt:
                 state.first_collective = link.our_time(event["time"])
         elif kind == "exit":
             self._on_exit(link, event)
+
+    def _if_still_dying(self, state: _RankState) -> None:
+        """A rank that failed may wait for the others in its last moments, as MPI_Finalize does: then they wait too."""
+        if state.end is None:
+            self.over.set()
 
     def on_loss(self, host: str, why: str) -> None:
         """A host is gone, and its ranks with it."""
@@ -105,11 +115,14 @@ class Attempt:
             self._show(link.name, rank, stream, splitter.finish())
         failure = state.failure
         # An exception is older than the exit it leads to: its own time tells better who was first.
-        when = failure["time"] if failure.get("t") == "exception" else event["time"]
+        raised = failure.get("t") == "exception"
+        when = failure["time"] if raised else event["time"]
+        # One that we had to end although its exception had come would have ended with 1.
+        status = 1 if raised and event["stopped_at"] is not None and event["status"] < 0 else event["status"]
         state.end = RankEnd(
             rank=rank,
             host=link.name,
-            status=event["status"],
+            status=status,
             time=link.our_time(when),
             stopped=event["stopped_at"] is not None and when >= event["stopped_at"],
             oom=event["oom"],

@@ -122,7 +122,7 @@ class Controller:
             await self.end()
             ticking.cancel()
         if self.signal is not None:
-            reason = self.connector.why_ended()
+            reason = self.connector.why_ended() or self.engine.usual_reason(self.signal)
             because = f" ({reason})" if reason else ""
             self.screen.tell(f"stopped by {self.signal.name} after {self.timeline.now():.1f} s{because}")
             return 128 + self.signal

@@ -28,8 +28,11 @@ _HELLO_LIMIT = 10.0
 
 _LONGEST_HELLO = 4096
 
-_END_LIMIT = 2.0
+_END_LIMIT = 1.0
 """Seconds for a summons to end by itself once its agents have gone."""
+
+_TERM_LIMIT = 5.0
+"""Seconds for it to end when told to: mpirun takes its daemons down first, which would outlive its SIGKILL."""
 
 
 class DialledLine(asyncio.Protocol):
@@ -66,6 +69,10 @@ class DialledLine(asyncio.Protocol):
         if self._too_late is not None:
             self._too_late.cancel()
         self._link.attach(self, self._connector.payload)
+
+    def eof_received(self) -> None:
+        """The agent's end has closed; asyncio would wait 30 s for the goodbye of TLS, which a killed one never says."""
+        self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The caller has gone."""
@@ -123,7 +130,7 @@ class Caller:
     async def end(self) -> None:
         """Wait a moment for it to end by itself, as it does once its agents have gone, then end it."""
         if await self._child.exit_code(_END_LIMIT) is None:
-            await self._child.terminate(_END_LIMIT)
+            await self._child.terminate(_TERM_LIMIT)
         self._child.close(kill=True)
 
 

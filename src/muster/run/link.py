@@ -167,7 +167,7 @@ class AgentLink:
 
     def beat(self) -> None:
         """Send a ping, and notice how long nothing has been heard."""
-        if self.lost or not self.facts:
+        if self.lost or self.closing or not self.facts:
             return
         self._send({"do": "ping", "id": 0, "sent": time.time()})
         silence = self.silence

@@ -11,9 +11,14 @@ from muster.logs.lines import LineSplitter
 from muster.run.child import Child
 from muster.run.link import AgentLink, all_or_errors
 from muster.transports import Command, Piped, explain_ssh_failure
+from muster.transports.container import explain_container_failure
 
 LOGINS_AT_ONCE = 32
 """Logins under way at a time: each costs 0.1 s of CPU here, and jump hosts drop callers beyond a limit."""
+
+
+_SSH_ITSELF = 255
+"""The exit code of ssh when the failure is its own, not that of what it started."""
 
 
 class Words:
@@ -66,6 +71,8 @@ class PipeLine:
         """Why no agent came."""
         code = await self._child.exit_code(2.0)
         said = self._words.text.strip() or noise  # nologin speaks on stdout
+        if self.command.box is not None and not (self.command.over_ssh and code == _SSH_ITSELF):
+            return explain_container_failure(self._link.name, self.command.box, code, said)
         if self.command.over_ssh:
             return explain_ssh_failure(self.command.host, code, said)
         last = said.splitlines()[-1:] or [f"it ended with code {code}"]

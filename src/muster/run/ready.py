@@ -35,7 +35,7 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen:
             gpus = 0  # a scheduler that counts tasks and shows no GPU has given none, whatever the host has
         host = fill_slots(link.seat.host, nproc=nproc, gpus=gpus)
         check_gpus(host, gpus)
-        if link.seat.host.slots is None and nproc is None and gpus == 0:
+        if link.seat.host.slots is None and link.seat.host.tasks is None and nproc is None and gpus == 0:
             screen.say(f"{link.name} has no GPU: one rank there (`--nproc N` for more)")
         hosts.append(host)
         said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None

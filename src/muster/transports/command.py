@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from muster.hosts import Host
+from muster.transports.container import Container
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,8 @@ class Command:
     host: Host
     argv: tuple[str, ...]
     over_ssh: bool
+    box: Container | None = None
+    """The container the agent runs in."""
 
     def __str__(self) -> str:
         return shlex.join(self.argv)

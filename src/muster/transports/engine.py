@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from muster.errors import MusterError
 from muster.hosts import Host
 from muster.plan import Plan
 from muster.transports.command import Command
+from muster.transports.container import Container, container_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,10 @@ class Piped:
         """The command lines, for people."""
         return [str(command) for command in self.commands]
 
+    def usual_reason(self, number: int) -> str | None:
+        """What a signal to `muster run` mostly means here: somebody sent it."""
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Summons:
@@ -74,6 +80,12 @@ class Dialled:
     unset: tuple[str, ...] = ()
     """Variables of ours that would change what the summons does."""
 
+    def usual_reason(self, number: int) -> str | None:
+        """What a signal to `muster run` mostly means inside a job of this scheduler."""
+        if self.scheduler != "PBS" or number != signal.SIGTERM:
+            return None
+        return "in a PBS job that is qdel, or the end of its walltime"
+
     @property
     def seats(self) -> tuple[Seat, ...]:
         """All places, in the order of the hosts."""
@@ -86,6 +98,19 @@ class Dialled:
 
 
 Engine = Piped | Dialled
+
+Explain = Callable[[Summons, int | None, str], MusterError]
+
+
+def or_container(box: Container | None, otherwise: Explain) -> Explain:
+    """Explain a failure by the container where it is one, else as the engine does."""
+
+    def explain(summons: Summons, code: int | None, text: str) -> MusterError:
+        reason = container_reason(box, text) if box is not None else None
+        return MusterError(reason[0], hint=reason[1]) if reason else otherwise(summons, code, text)
+
+    return explain
+
 
 ORDER_FILE = "{order}"
 """Stands in a summons' command line for the file with the order, where the environment does not reach the agent."""

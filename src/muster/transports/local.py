@@ -9,15 +9,18 @@ from muster.agent import boot
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.transports.command import Command
+from muster.transports.container import Container
 
 
-def local_command(host: Host, *, python: str | None = None) -> Command:
-    """Start the agent with the interpreter Muster runs under, or the one named by --python."""
+def local_command(host: Host, *, python: str | None = None, box: Container | None = None) -> Command:
+    """Start the agent with the interpreter Muster runs under, or the one named by --python, or the image's."""
     if sys.platform != "linux":
         raise UsageError(
             f"ranks run on Linux, and this machine is {sys.platform}",
             hint="name Linux hosts: `muster run -H box train.py`",
         )
+    if box is not None:
+        return Command(host=host, argv=box.run((python or "python3", "-c", boot.COMMAND)), over_ssh=False, box=box)
     return Command(host=host, argv=(python or sys.executable, "-c", boot.COMMAND), over_ssh=False)
 
 

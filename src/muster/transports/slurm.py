@@ -11,7 +11,7 @@ from muster.allocations import Allocation
 from muster.errors import MusterError, UsageError
 from muster.plan import Plan
 from muster.transports.container import Container
-from muster.transports.engine import Dialled, Seat, Summons
+from muster.transports.engine import Dialled, Seat, Summons, or_container
 
 SCHEDULER = "Slurm"
 
@@ -45,7 +45,7 @@ def slurm_engine(
         name="slurm",
         summons=(Summons(argv=argv, seats=tuple(seats)),),
         seat_from=("SLURMD_NODENAME",),
-        explain=explain_srun,
+        explain=or_container(box, explain_srun),
         why_ended=why_ended,
         scheduler=SCHEDULER,
         rank_env=task_variables,

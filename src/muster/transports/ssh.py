@@ -10,6 +10,7 @@ from muster.agent import boot
 from muster.errors import HostError
 from muster.hosts import Host
 from muster.transports.command import Command
+from muster.transports.container import Container
 
 CONNECT_TIMEOUT = 10
 """Seconds ssh tries to connect to a host."""
@@ -35,15 +36,28 @@ _FIRST_PYTHON = (
 )
 
 
-def ssh_command(host: Host, *, python: str | None = None, ssh: Sequence[str] = ("ssh",)) -> Command:
-    """Log in and start the agent; nothing but the interpreter's name is on the command line."""
+def ssh_command(
+    host: Host,
+    *,
+    python: str | None = None,
+    ssh: Sequence[str] = ("ssh",),
+    under: str = "",
+    box: Container | None = None,
+) -> Command:
+    """Log in and start the agent; nothing but the interpreter's name is on the command line.
+
+    `under` is a program of the host, quoted for its shell, that runs the command which follows it.
+    """
     port = () if host.port is None else ("-p", str(host.port))
-    if python is not None:
-        remote = f"exec {_quote_path(python)} -c '{boot.COMMAND}'"
+    if box is not None:
+        start = shlex.join(box.run((python or "python3", "-c", boot.COMMAND)))
+    elif python is not None:
+        start = f"{_quote_path(python)} -c '{boot.COMMAND}'"
     else:
         # The same path first: on a shared file system it is the user's environment. python3 otherwise.
-        remote = f"exec sh -c '{_FIRST_PYTHON}' '{boot.COMMAND}' {shlex.quote(sys.executable)} python3 python"
-    return Command(host=host, argv=(*ssh, *_OPTIONS, *port, host.destination, remote), over_ssh=True)
+        start = f"sh -c '{_FIRST_PYTHON}' '{boot.COMMAND}' {shlex.quote(sys.executable)} python3 python"
+    remote = f"exec {under} {start}" if under else f"exec {start}"
+    return Command(host=host, argv=(*ssh, *_OPTIONS, *port, host.destination, remote), over_ssh=True, box=box)
 
 
 def _quote_path(path: str) -> str:
