@@ -203,7 +203,8 @@ class DialledConnector:
                 task.cancel()
 
     def _nobody_came(self, link: AgentLink, limit: float) -> HostError:
-        program = os.path.basename(self.engine.summons[0].argv[0])
+        summons = next(summons for summons in self.engine.summons if link.seat in summons.seats)
+        program = os.path.basename(summons.argv[0])
         return HostError(
             link.name,
             f"no agent has come from there within {limit:.0f} s of `{program}`",
