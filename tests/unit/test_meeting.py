@@ -48,7 +48,7 @@ def test_rank_0_may_come_later_than_the_others(job):
 
 def test_rank_0_is_found_on_the_last_of_many_hosts(job):
     answer = Answer(meet(job, HERE), 4711)
-    strange = tuple(f"no-such-host-{i}.invalid" for i in range(6))
+    strange = ("a..b", *(f"no-such-host-{i}.invalid" for i in range(5)))
     try:
         found = find_rank_0(replace(meet(job, HERE), hosts=(*strange, "127.0.0.1")), who="rank 1", limit=10)
         assert found == ("127.0.0.1", 4711)
