@@ -26,10 +26,10 @@ def facts() -> dict[str, Any]:
         "time": time.time(),
         "python": sys.executable,
         "torch": torch_version(sys.path),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": cpu_count(os.environ),
         "gpus": gpu_count(os.environ),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "omp": os.environ.get("OMP_NUM_THREADS"),
+        "omp": users_threads(os.environ),
         "interfaces": interfaces(),
     }
 
@@ -45,6 +45,19 @@ def torch_version(path: list[str]) -> str | None:
         except OSError:
             continue
     return None
+
+
+def cpu_count(env: Mapping[str, str]) -> int:
+    """How many CPUs this job has here; a scheduler that does not bind processes still says how many it gave."""
+    given = env.get("SLURM_CPUS_ON_NODE" if "SLURM_JOB_ID" in env else "NCPUS" if "PBS_JOBID" in env else "", "")
+    bound = len(os.sched_getaffinity(0))
+    return min(bound, int(given)) if given.isdigit() and int(given) > 0 else bound
+
+
+def users_threads(env: Mapping[str, str]) -> str | None:
+    """OMP_NUM_THREADS as the user set it; PBS sets it too, to all CPUs of a chunk, which several ranks share."""
+    by_pbs = "PBS_JOBID" in env and env.get("OMP_NUM_THREADS") == env.get("NCPUS")
+    return None if by_pbs else env.get("OMP_NUM_THREADS")
 
 
 def gpu_count(env: Mapping[str, str]) -> int:
