@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,17 @@ def test_a_program_that_holds_the_port_and_says_nothing_is_passed_over(job):
             assert find_rank_0(meeting, who="rank 1", limit=10) == ("127.0.0.1", 4711)
         finally:
             answer.close()
+
+
+def test_a_rank_0_that_finds_all_its_ports_taken_says_so(job):
+    meeting = meet(job, HERE)
+    with ExitStack() as taken:
+        for port in range(meeting.port, meeting.port + PORTS):
+            taken.enter_context(socket.create_server(("", port)))
+        with pytest.raises(
+            MusterError, match=rf"ports {meeting.port} to {meeting.port + PORTS - 1} of \S+ are all taken"
+        ):
+            Answer(meeting, 4711)
 
 
 def test_a_rank_0_that_never_comes_is_one_sentence_with_the_places_tried(job):
