@@ -102,7 +102,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
             env={},
             cwd=str(tmp_path),
             preload=[],
-            module=False,
+            kind="script",
             target="t.py",
             args=(),
             grace=1,

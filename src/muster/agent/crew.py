@@ -55,7 +55,7 @@ class Crew:
         if folder not in env.get("PATH", "").split(os.pathsep):
             # As in an activated environment: what the script starts (python, ninja) is this interpreter's.
             env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
-        config = {name: message[name] for name in ("preload", "cwd", "module", "target", "args")}
+        config = {name: message[name] for name in ("preload", "cwd", "kind", "target", "args")}
         config["nofile"] = self.nofile
         self.spawner = Spawner()
         if message["preload"]:

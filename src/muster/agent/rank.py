@@ -74,7 +74,7 @@ def set_first_path(config: dict[str, Any]) -> None:
     if getattr(sys.flags, "safe_path", False):
         return
     # Nothing stood there before: what brought this code takes the empty entry of `python -c` out first.
-    sys.path.insert(0, os.getcwd() if config["module"] else os.path.dirname(os.path.realpath(config["target"])))
+    sys.path.insert(0, os.getcwd() if config["kind"] == "module" else os.path.dirname(os.path.realpath(config["target"])))
 
 
 def _run_target(config: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def _run_target(config: dict[str, Any]) -> None:
     sys.modules["__main__"] = main
     if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, taken when the zygote imported it
         sys.modules["__mp_main__"] = main
-    if config["module"]:
+    if config["kind"] == "module":
         import runpy
 
         run: Callable[..., Any] = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
@@ -174,7 +174,7 @@ def _take_stdio(fds: list[int]) -> None:
 
 
 def _command(config: dict[str, Any]) -> list[str]:
-    return [*(["-m"] if config["module"] else []), config["target"], *config["args"]]
+    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *config["args"]]
 
 
 def _set_title(argv: list[str]) -> None:

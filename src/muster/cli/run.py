@@ -239,7 +239,7 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice) ->
     job = Job(
         id=new_job_id(target),
         target=target,
-        module=options.module,
+        kind="module" if options.module else "script",
         args=tuple(args),
         cwd=cwd,
         hosts=choice.hosts,

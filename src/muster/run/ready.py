@@ -104,7 +104,7 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
             env={**({} if link.seat.inherits else job.carried), **job.env},
             cwd=folders[link.name],
             preload=list(job.preload),
-            module=job.module,
+            kind=job.kind,
             target=job.target,
             args=job.args,
             grace=job.grace,
