@@ -74,7 +74,8 @@ def set_first_path(config: dict[str, Any]) -> None:
     if getattr(sys.flags, "safe_path", False):
         return
     # Nothing stood there before: what brought this code takes the empty entry of `python -c` out first.
-    sys.path.insert(0, os.getcwd() if config["kind"] == "module" else os.path.dirname(os.path.realpath(config["target"])))
+    is_script = config["kind"] == "script"
+    sys.path.insert(0, os.path.dirname(os.path.realpath(config["target"])) if is_script else os.getcwd())
 
 
 def _run_target(config: dict[str, Any]) -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from contextlib import ExitStack
 from textwrap import fill
 
 from muster.cli.arguments import Parser
-from muster.engines import Choice, Means, Wish, build, choose, read_pbs_here
+from muster.cli.assembly import Assembly, assembled, staged
 from muster.engines.choice import NAMES
-from muster.environment import CARRIED, carried, of_whole_job, parse_env
+from muster.environment import CARRIED
 from muster.errors import UsageError
-from muster.hosts import Host, parse_hosts, read_hostfile
-from muster.job import Job, job_folder, make_job_folder, new_job_id
-from muster.transports import Engine
-from muster.transports.container import PROGRAMS, Container
+from muster.transports.container import PROGRAMS
 
 _MOST_RANKS = 1_000_000
 
@@ -161,22 +156,10 @@ def main(argv: list[str]) -> int:
         )
     if options.slurm_args is not None:
         return in_new_allocation(options, argv, command[0])
-    with ExitStack() as stack:
-        ssh: tuple[str, ...] = ("ssh",)
-        hosts = choose_hosts(options)
-        if options.lab and not options.dry_run:
-            from muster.lab import Lab
-
-            lab = stack.enter_context(Lab(options.lab, bind=(os.getcwd(),)))
-            hosts = tuple(Host(name=name) for name in lab.names)
-            ssh = tuple(lab.ssh_argv())
-        wish = Wish(engine=options.engine, hosts=hosts, nproc=options.nproc, virtual=bool(options.lab))
-        choice = choose(wish, os.environ, read_pbs=read_pbs_here)
-        job = make_job(options, command, choice)
-        engine = build(choice, make_means(options, job, choice, ssh))
+    with assembled(options, command) as assembly:
         if options.dry_run:
-            return dry_run(job, engine, options.nproc)
-        return run(job, engine, choice, options, begin)
+            return dry_run(assembly, options.nproc)
+        return run(assembly, options, begin)
 
 
 def in_new_allocation(options: argparse.Namespace, argv: list[str], target: str) -> int:
@@ -188,129 +171,19 @@ def in_new_allocation(options: argparse.Namespace, argv: list[str], target: str)
     return salloc(options.slurm_args, argv, target, dry_run=options.dry_run)
 
 
-def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
-    """The hosts of -H, --hostfile or --lab; None when none are given."""
-    given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
-    if len(given) > 1:
-        flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
-        raise UsageError(f"{flags} both say where to run", hint="give one of them")
-    if options.hosts is not None:
-        return parse_hosts(options.hosts)
-    if options.hostfile is not None:
-        return read_hostfile(options.hostfile)
-    if options.lab:
-        return tuple(Host(name=f"h{number + 1}") for number in range(options.lab))
-    return None
-
-
-def make_means(options: argparse.Namespace, job: Job, choice: Choice, ssh: tuple[str, ...]) -> Means:
-    """How the agents are started."""
-    box = None
-    if options.image is not None:
-        box = Container(
-            image=options.image,
-            program=options.container or "",
-            args=options.container_args,
-            cwd="" if job.sync else job.cwd,
-            files=(str(job_folder(job.id)),) if choice.engine == "pbs" else (),
-        )
-    elif options.container or options.container_args:
-        flag = "--container" if options.container else "--container-args"
-        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
-    return Means(
-        python=options.python,
-        box=box,
-        ssh=ssh,
-        only_ssh=bool(options.lab),
-        nproc=options.nproc,
-        pbs_start=options.pbs_start,
-        mpi_args=options.mpi_args,
-    )
-
-
-def make_job(options: argparse.Namespace, command: list[str], choice: Choice) -> Job:
-    """The job, with what to preload settled."""
-    from muster.run.usercode import find_script, is_below, uses_dynamo
-
-    target, *args = command
-    cwd = os.getcwd()
-    if options.sync and os.path.isabs(target) and is_below(target, cwd):
-        target = os.path.relpath(target, cwd)  # the copy is run, not the file it was made from
-    job = Job(
-        id=new_job_id(target),
-        target=target,
-        kind="module" if options.module else "script",
-        args=tuple(args),
-        cwd=cwd,
-        hosts=choice.hosts,
-        env=parse_env(options.env, os.environ),
-        # The hosts of a PBS job are set up alike, and its script's exports are meant for all; not so in a container.
-        carried=of_whole_job(os.environ) if choice.engine == "pbs" and not options.image else carried(os.environ),
-        grace=options.grace,
-        restarts=options.restarts,
-        master_addr=options.master_addr,
-        master_port=options.master_port,
-        interface=options.interface,
-        sync=options.sync,
-    )
-    script = find_script(job)
-    if options.no_zygote:
-        if options.preload:
-            raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
-        return job.with_preload(())
-    if choice.engine == "mpi":
-        return mpi_job(job, options)
-    preload = ["torch", "torch.distributed", *options.preload]
-    word = uses_dynamo(script.text) if script is not None else ""
-    if not word or "torch._dynamo" in preload:
-        return job.with_preload(tuple(preload))
-    reason = f"torch._dynamo is imported beforehand, because {target} mentions {word}"
-    return job.with_preload((*preload, "torch._dynamo"), reason)
-
-
-def mpi_job(job: Job, options: argparse.Namespace) -> Job:
-    """mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again."""
-    if options.preload:
-        raise UsageError("--preload is for the zygote, which mpirun's ranks do not have", hint="leave it out")
-    if job.restarts:
-        raise UsageError("--restarts: the ranks of an mpirun cannot be started again", hint="leave it out")
-    return job.with_preload(())
-
-
-def run(job: Job, engine: Engine, choice: Choice, options: argparse.Namespace, begin: float) -> int:
+def run(assembly: Assembly, options: argparse.Namespace, begin: float) -> int:
     """Run the job with its screen."""
-    from muster.logs.files import LogFiles
-    from muster.logs.screen import Screen
-    from muster.run.controller import Controller, run_job
+    from muster.run.controller import run_job
 
-    screen = Screen(quiet=options.quiet)
-    logs = LogFiles(screen.tell)
-    folder = make_job_folder(job.id)
-    for sentence in choice.said:
-        screen.say(sentence)
-    try:
-        return run_job(
-            lambda: Controller(
-                job,
-                engine=engine,
-                nproc=options.nproc,
-                folder=folder,
-                screen=screen,
-                logs=logs,
-                only=options.only_rank,
-                begin=begin,
-            )
-        )
-    finally:
-        logs.close()
-        screen.close()
+    with staged(assembly, options, begin) as make_controller:
+        return run_job(make_controller)
 
 
-def dry_run(job: Job, engine: Engine, nproc: int | None) -> int:
+def dry_run(assembly: Assembly, nproc: int | None) -> int:
     """Print what would be done."""
     from muster.run.dry import describe
 
-    sys.stdout.write(describe(job, engine, nproc=nproc))
+    sys.stdout.write(describe(assembly.job, assembly.engine, nproc=nproc))
     return 0
 
 

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 
 from muster.cli import run
 from muster.cli.arguments import Parser
+from muster.cli.assembly import make_job
 from muster.engines import Choice
 from muster.errors import UsageError
 from muster.hosts import Host
@@ -181,7 +182,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     if not script:
         raise UsageError("no script to run", hint="for example `muster submit --slurm --nodes 2 train.py --lr 0.1`")
     # Finds a missing script or a bad option now, not after hours in the queue.
-    run.make_job(run_options, script, Choice(engine="local", hosts=(Host(name="node"),)))
+    make_job(run_options, script, Choice(engine="local", hosts=(Host(name="node"),)))
     return Request(
         typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
         run=(*line.run, *line.script),
