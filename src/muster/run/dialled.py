@@ -34,6 +34,9 @@ _END_LIMIT = 1.0
 _TERM_LIMIT = 5.0
 """Seconds for it to end when told to: mpirun takes its daemons down first, which would outlive its SIGKILL."""
 
+_TERM_LIMIT_AFTER_LOSS = 1.0
+"""The same where a host is lost: srun and mpirun would wait for a word from it, for minutes."""
+
 
 class DialledLine(asyncio.Protocol):
     """One caller: first unknown, then the connection of the link whose seat it takes."""
@@ -120,18 +123,32 @@ class Caller:
         self._ending = asyncio.ensure_future(self._explain_end())
 
     async def _explain_end(self) -> None:
-        code = await self._child.exit_code(_END_LIMIT)
-        missing = [link for link in self._connector.links if link.seat in self.summons.seats and not link.is_attached]
+        self.give_up(await self._child.exit_code(_END_LIMIT))
+
+    def give_up(self, code: int | None = None) -> None:
+        """No more agents will come: say why, with the words there are."""
+        missing = [link for link in self._links if not link.is_attached]
         if missing and not missing[0].closing:
             error = self._connector.engine.explain(self.summons, code, self._words.text.strip())
             for link in missing:
                 link.fail(error)
 
+    @property
+    def _links(self) -> list[AgentLink]:
+        return [link for link in self._connector.links if link.seat in self.summons.seats]
+
+    def note_helpers(self) -> None:
+        """Note what it has started here: the ssh clients of mpirun outlive it when their host is dead."""
+        self._child.note_descendants()
+
     async def end(self) -> None:
         """Wait a moment for it to end by itself, as it does once its agents have gone, then end it."""
-        if await self._child.exit_code(_END_LIMIT) is None:
-            await self._child.terminate(_TERM_LIMIT)
+        self.note_helpers()
+        lost = any(link.lost for link in self._links)
+        if lost or await self._child.exit_code(_END_LIMIT) is None:
+            await self._child.terminate(_TERM_LIMIT_AFTER_LOSS if lost else _TERM_LIMIT)
         self._child.close(kill=True)
+        self._child.kill_descendants()
 
 
 class DialledConnector:
@@ -166,6 +183,8 @@ class DialledConnector:
         for summons in self.engine.summons:
             self._callers.append(self._summon(summons, order, env))
         await self._all_up(limit)
+        for caller in self._callers:
+            caller.note_helpers()
 
     def _order(self, port: int, certificate: str, limit: float) -> str:
         """All that an agent needs to dial us, with the code that does it."""
@@ -236,6 +255,8 @@ class DialledConnector:
                 self._on_text(os.path.basename(caller.summons.argv[0]), line)
         else:
             self.last_words = line
+            if self.engine.is_final(line):
+                caller.give_up()
 
     def why_ended(self) -> str | None:
         """What the scheduler said about ending the job, if it has."""

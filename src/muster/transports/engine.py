@@ -71,6 +71,8 @@ class Dialled:
     """The variables, best first, in which an agent finds its seat's key."""
     explain: Callable[[Summons, int | None, str], MusterError]
     """What it means that a summons ended with this code and these words before its agents had come."""
+    is_final: Callable[[str], bool] = lambda line: line.startswith("muster: ")
+    """Whether this line of a summons says that an agent will not come, although the summons itself may wait on."""
     why_ended: Callable[[str], str | None] = lambda line: None
     """The reason why a scheduler ended the job, if this line of a summons tells one."""
     scheduler: str = ""

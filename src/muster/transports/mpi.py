@@ -68,6 +68,7 @@ def mpi_engine(
         summons=(Summons(argv=argv, seats=tuple(seats)),),
         seat_from=("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"),
         explain=or_container(box, explain_mpirun),
+        is_final=lambda line: bool(_FINAL.search(line)),
         rank_env=network_variables,
         scheduler="mpirun",
     )
@@ -140,11 +141,14 @@ def explain_mpirun(summons: Summons, code: int | None, text: str) -> MusterError
     for sign, message, hint in _FAILURES:
         found = sign.search(text)
         if found:
-            return MusterError(message.format(*found.groups()), hint=hint)
+            return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
     words = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
     said = words[0] if words else f"it ended with code {code}"
     return MusterError(f"{summons.argv[0]} did not start the ranks: {said}", hint=f"try `{summons.argv[0]} -np 1 true`")
 
+
+# hydra goes on waiting for a host after ssh has given it up.
+_FINAL = re.compile(r"^muster: |^ssh: |: Permission denied \(|Host key verification failed")
 
 _FAILURES = (
     (
@@ -153,7 +157,7 @@ _FAILURES = (
         "be another user, or write `--mpi-args=--allow-run-as-root` if you mean it",
     ),
     (
-        re.compile(r"Permission denied|Host key verification failed"),
+        re.compile(r": Permission denied \(|Host key verification failed"),
         "mpirun cannot log in to a host by ssh without a question",
         "does `ssh HOST true` work from here for each of them?",
     ),
@@ -163,18 +167,23 @@ _FAILURES = (
         "check the spelling, or add a `Host` entry to ~/.ssh/config",
     ),
     (
+        re.compile(r"ssh: connect to host (\S+) port \d+: ([^\r\n]+)"),
+        "{0}: ssh does not get there ({1})",
+        "is it up? does `ssh {0} true` work from here?",
+    ),
+    (
         re.compile(r"not enough slots available"),
         "mpirun has not enough slots for the ranks",
         "write how many each host takes: `-H a:2,b:2`",
     ),
     (
-        re.compile(r"unable to (?:find|launch|access) (?:the )?(?:specified )?(?:application|executable)[^\n]*"),
-        "mpirun does not find the Python on a host",
-        "name one with `--python PATH`",
+        re.compile(r"unable to launch the specified application.*?Executable: (\S+)\s+Node: (\S+)", re.DOTALL),
+        "{1}: mpirun cannot start {0} there",
+        "name another Python with `--python PATH`",
     ),
     (
-        re.compile(r"execvp error on file (\S+) \(No such file"),
-        "mpirun does not find {0} on a host",
+        re.compile(r"@([^\]\s]+)\] HYDU_create_process \S+ execvp error on file (\S+) \(([^)]+)\)"),
+        "{0}: mpirun cannot start {1} there ({2})",
         "name another Python with `--python PATH`",
     ),
     (

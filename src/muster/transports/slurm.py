@@ -131,7 +131,7 @@ def _bare(line: str) -> str:
 def _unreachable(words: str) -> str:
     if "cannot reach" not in words:
         return "name another Python with `--python PATH`"
-    return "run it inside the allocation, where the hosts reach each other: `salloc … muster run …` or `muster submit`"
+    return "is there a firewall between? `muster submit --slurm` runs it on one of the hosts, which the others reach"
 
 
 _SRUN_FAILURES = (
