@@ -105,6 +105,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
             kind="script",
             target="t.py",
             args=(),
+            path=(),
             grace=1,
         )
         out: list[str] = []

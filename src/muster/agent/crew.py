@@ -43,6 +43,8 @@ class Crew:
         self._oom_before = 0
         self._to_pass_on: dict[int, float] = {}
         """Signals of a scheduler, and when each is sent on to the ranks."""
+        self._call: list[int] = []
+        """The descriptor of the function the ranks run, if they run one."""
         self._strays: dict[int, float] = {}
         """When the spawner last got each of them."""
 
@@ -50,12 +52,13 @@ class Crew:
 
     def prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Start the process that will start the ranks; with a zygote the reply comes after its imports."""
+        message["cwd"] = os.path.expanduser(message["cwd"])
         env = {**os.environ, **message["env"], "PWD": message["cwd"]}
         folder = os.path.dirname(sys.executable)
         if folder not in env.get("PATH", "").split(os.pathsep):
             # As in an activated environment: what the script starts (python, ninja) is this interpreter's.
             env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
-        config = {name: message[name] for name in ("preload", "cwd", "kind", "target", "args")}
+        config = {name: message[name] for name in ("preload", "cwd", "kind", "target", "args", "path")}
         config["nofile"] = self.nofile
         self.spawner = Spawner()
         if message["preload"]:
@@ -65,6 +68,19 @@ class Crew:
             self.spawner.start_plain(config, env)
         self.selector.register(self.spawner.socket, selectors.EVENT_READ, self._on_spawner)
         return None if message["preload"] else {"unsafe": ""}
+
+    def take_call(self, piece: str) -> dict[str, Any]:
+        """Take a base64 piece of the function that the ranks will run; it is kept in memory, once for all of them."""
+        from base64 import b64decode
+
+        self._call = self._call or [os.memfd_create("muster call")]
+        view = memoryview(b64decode(piece))
+        try:
+            while view:
+                view = view[os.write(self._call[0], view) :]
+        except OSError as error:
+            return {"problem": error.strerror or str(error)}
+        return {}
 
     def start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""
@@ -169,7 +185,7 @@ class Crew:
 
     def _start_next(self) -> None:
         if self._to_start and self.spawner is not None:
-            self.spawner.start_rank(self._to_start.popleft())
+            self.spawner.start_rank(self._to_start.popleft(), self._call)
 
     def _on_spawner(self) -> None:
         if self.spawner is None:

@@ -25,6 +25,7 @@ def facts() -> dict[str, Any]:
     return {
         "time": time.time(),
         "python": sys.executable,
+        "version": sys.version_info[:2],
         "torch": torch_version(sys.path),
         "cpus": cpu_count(os.environ),
         "gpus": gpu_count(os.environ),

@@ -223,6 +223,10 @@ class Agent:
         self.grace = message["grace"]
         return self.crew.prepare(message)
 
+    def do_call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take a piece of the function that the ranks will run."""
+        return self.crew.take_call(message["piece"])
+
     def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""
         return self.crew.start(message)

@@ -158,11 +158,12 @@ def _start_rank(number: int, config: dict[str, Any], fds: list[int], sock: socke
 
 def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
     """Replace this fork by a fresh interpreter that runs the rank."""
-    stdout, stderr, report = fds
-    order = {**config, "report": report, "env": None}
+    stdout, stderr, report, *call = fds
+    order = {**config, "report": report, "call": call, "env": None}
     code = processes.file_with(boot.payload(boot.own_parcel(), "rank", order))
     try:
-        os.set_inheritable(report, True)
+        for fd in (report, *call):
+            os.set_inheritable(fd, True)
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)  # the originals close at exec
         processes.default_signals()

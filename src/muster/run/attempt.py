@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import time
 from collections import deque
@@ -38,6 +39,10 @@ class _RankState:
     done: int = 0
     first_collective: float | None = None
     end: RankEnd | None = None
+    pieces: list[bytes] = field(default_factory=list[bytes])
+    """What has come of a pickle that is not whole yet."""
+    returned: bytes | None = None
+    raised: bytes | None = None
 
 
 class Attempt:
@@ -83,8 +88,23 @@ class Attempt:
             state.done = event["done"]
             if event["first"]:
                 state.first_collective = link.our_time(event["time"])
+        elif kind in ("piece", "returned", "raised"):
+            self._on_pickle(event)
         elif kind == "exit":
             self._on_exit(link, event)
+
+    def _on_pickle(self, event: dict[str, Any]) -> None:
+        """Part of what a function returned or raised; it stays a pickle here."""
+        state = self._ranks[event["rank"]]
+        if event["t"] == "piece":
+            state.pieces.append(base64.b64decode(event["piece"]))
+            return
+        whole = b"".join(state.pieces)
+        state.pieces.clear()
+        if event["t"] == "returned":
+            state.returned = whole
+        else:
+            state.raised = whole
 
     def _if_still_dying(self, state: _RankState) -> None:
         """A rank that failed may wait for the others in its last moments, as MPI_Finalize does: then they wait too."""
@@ -145,6 +165,19 @@ class Attempt:
     def ended_well(self) -> list[int]:
         """The ranks that have ended with code 0."""
         return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
+
+    @property
+    def returned(self) -> dict[int, bytes]:
+        """What the function returned, pickled, by rank."""
+        return {rank: state.returned for rank, state in self._ranks.items() if state.returned is not None}
+
+    def raised(self, rank: int) -> bytes | None:
+        """The exception of a rank, pickled, where that was possible."""
+        return self._ranks[rank].raised
+
+    def hint(self, rank: int) -> str | None:
+        """What the user may do about the failure of a rank, where it is not its function's."""
+        return self._ranks[rank].failure.get("hint")
 
     @property
     def first_collective(self) -> float | None:

@@ -79,6 +79,8 @@ class Verdict:
     progress: int = 0
     """How many collectives the rank that failed had come to."""
     can_restart: bool = False
+    first: RankEnd | None = None
+    """The rank that failed first, if it was a rank."""
 
     @property
     def ok(self) -> bool:
@@ -126,6 +128,7 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
         signature=f"{first.place} {first.summary or first.status}",
         progress=first.done,
         can_restart=True,
+        first=first,
     )
 
 
