@@ -193,13 +193,13 @@ def test_a_program_that_is_no_mpi_is_not_taken_for_one():
 
 def mpi(flavour: str, version: int = 0, **settings: object) -> Dialled:
     launcher = Mpi(program="mpirun", flavour=flavour, version=version)  # type: ignore[arg-type]
-    return mpi_engine(launcher, parse_hosts("a:2,bob@b:1"), python="/p", **settings)  # type: ignore[arg-type]
+    return mpi_engine(launcher, parse_hosts("a:2,b:1"), python="/p", **settings)  # type: ignore[arg-type]
 
 
 def test_open_mpi_gets_the_hosts_with_their_slots_and_the_options_training_needs():
     argv = one(mpi("openmpi", 4, exported=["PATH"], networks=["10.0.0.0/24"], args=["--verbose"]))
     assert argv == [
-        *("mpirun", "-np", "3", "-H", "a:2,bob@b:1", "--bind-to", "none", "--map-by", "slot"),
+        *("mpirun", "-np", "3", "-H", "a:2,b:1", "--bind-to", "none", "--map-by", "slot"),
         *("--mca", "oob_tcp_if_include", "10.0.0.0/24", "-x", "MUSTER_DIAL", "-x", "PATH", "--verbose"),
         *("/p", "-c", dial.COMMAND),
     ]
@@ -211,11 +211,11 @@ def test_open_mpi_5_has_another_name_for_the_network_of_its_daemons():
 
 
 def test_mpich_and_intel_mpi_get_unequal_hosts_in_their_own_way():
-    assert one(mpi("mpich"))[1:5] == ["-np", "3", "-hosts", "a:2,bob@b:1"]
+    assert one(mpi("mpich"))[1:5] == ["-np", "3", "-hosts", "a:2,b:1"]
     argv = one(mpi("intel"))
     assert argv[1:3] == ["-genvlist", "MUSTER_DIAL"]
     block = ["/p", "-c", dial.COMMAND]
-    assert argv[3:] == ["-host", "a", "-n", "2", *block, ":", "-host", "bob@b", "-n", "1", *block]
+    assert argv[3:] == ["-host", "a", "-n", "2", *block, ":", "-host", "b", "-n", "1", *block]
 
 
 def test_every_rank_has_an_agent_and_the_first_of_a_host_speaks_for_it():
@@ -228,6 +228,12 @@ def test_mpirun_must_know_how_many_ranks_a_host_takes():
     with pytest.raises(UsageError, match="how many ranks") as caught:
         mpi_engine(OPENMPI, parse_hosts("a"), python=None)
     assert "-H a:8" in (caught.value.hint or "")
+
+
+def test_a_user_or_a_port_that_mpirun_cannot_be_told_is_refused():
+    for written in ("bob@b:1", "ssh://b:2222:1"):
+        with pytest.raises(UsageError, match="user or a port"):
+            mpi_engine(OPENMPI, parse_hosts(written), python=None)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import time
 from textwrap import fill
 
 from muster.cli.arguments import Parser
-from muster.cli.assembly import Assembly, assembled, staged
-from muster.engines.choice import NAMES
+from muster.cli.assembly import Assembly, assembled, make_job, staged
+from muster.engines import Choice
+from muster.engines.choice import NAMES, this_host
 from muster.environment import CARRIED
 from muster.errors import UsageError
 from muster.transports.container import PROGRAMS
@@ -26,7 +27,7 @@ examples:
   muster run train.py                                inside a Slurm or PBS job: all its hosts
   muster run --engine slurm --slurm-args "-N4 --gpus-per-node=2" train.py
   muster run --engine mpi -H a:2,b:2 train.py        ranks started by mpirun, so that MPI works in them
-  muster run --image nvcr/pytorch -H a,b train.py    inside a container on each host
+  muster run --image pytorch/pytorch -H a,b train.py inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
   muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
 
@@ -155,20 +156,22 @@ def main(argv: list[str]) -> int:
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
         )
     if options.slurm_args is not None:
-        return in_new_allocation(options, argv, command[0])
+        return in_new_allocation(options, argv, command)
     with assembled(options, command) as assembly:
         if options.dry_run:
             return dry_run(assembly, options.nproc)
         return run(assembly, options, begin)
 
 
-def in_new_allocation(options: argparse.Namespace, argv: list[str], target: str) -> int:
+def in_new_allocation(options: argparse.Namespace, argv: list[str], command: list[str]) -> int:
     """Become salloc, which runs this very command line inside the allocation it gets, and gives that back."""
     from muster.engines.allocate import salloc
 
     if options.engine not in ("auto", "slurm"):
         raise UsageError(f"--slurm-args are for --engine slurm, not for {options.engine}", hint="leave one of them out")
-    return salloc(options.slurm_args, argv, target, dry_run=options.dry_run)
+    # Finds a missing script or a bad option now, not after hours in the queue.
+    make_job(options, command, Choice(engine="slurm", hosts=(this_host(),)))
+    return salloc(options.slurm_args, argv, command[0], dry_run=options.dry_run)
 
 
 def run(assembly: Assembly, options: argparse.Namespace, begin: float) -> int:

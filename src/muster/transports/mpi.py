@@ -82,6 +82,11 @@ def _seats(hosts: Sequence[Host]) -> list[Seat]:
                 f"{host.name}: mpirun must know how many ranks run there before it is asked",
                 hint=f"write `-H {host.name}:8`, or `--nproc 8`",
             )
+        if host.user or host.port:
+            raise UsageError(
+                f"{host.name}: mpirun logs in by itself, and cannot be told a user or a port",
+                hint="put them into ~/.ssh/config, where its ssh finds them",
+            )
         for _ in range(host.slots):
             seats.append(Seat(host=host, name=name, key=str(len(seats)), rank=len(seats)))
     return seats
@@ -90,7 +95,7 @@ def _seats(hosts: Sequence[Host]) -> list[Seat]:
 def _openmpi(
     mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
 ) -> list[str]:
-    where = ",".join(f"{host.destination}:{host.slots}" for host in hosts)
+    where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     argv = ["-np", str(_total(hosts)), "-H", where, "--bind-to", "none", "--map-by", "slot"]
     if networks:
         # Version 5 has its daemons from PRRTE, where the setting has another name.
@@ -104,7 +109,7 @@ def _openmpi(
 def _mpich(
     mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
 ) -> list[str]:
-    where = ",".join(f"{host.destination}:{host.slots}" for host in hosts)
+    where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     return ["-np", str(_total(hosts)), "-hosts", where, *rest]  # it exports the whole environment by itself
 
 
@@ -114,7 +119,7 @@ def _intel(
     # Its -hosts knows no unequal hosts; one block for each host does. -genvlist keeps values off the command line.
     argv = ["-genvlist", ",".join(("MUSTER_DIAL", *exported))]
     for number, host in enumerate(hosts):
-        argv += [*([":"] if number else []), "-host", host.destination, "-n", str(host.slots), *rest]
+        argv += [*([":"] if number else []), "-host", host.name, "-n", str(host.slots), *rest]
     return argv
 
 
