@@ -1,26 +1,30 @@
 """Muster runs an unmodified PyTorch script on every GPU you have.
 
 In a script, `import muster` is optional; it gives `with muster.init() as world:` under every launcher.
+`muster.launch(function, hosts="a:8,b:8")` runs a Python function on every rank, from a script or a notebook.
 """
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
 
-__all__ = ["Detection", "MusterError", "World", "__version__", "detect", "init"]
+__all__ = ["Detection", "LaunchError", "MusterError", "World", "__version__", "detect", "init", "launch"]
 
 TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
 if TYPE_CHECKING:
-    from muster.errors import MusterError
+    from muster.errors import LaunchError, MusterError
+    from muster.function.launch import launch
     from muster.worker.context import World, init
     from muster.worker.detect import Detection, detect
 
 _HOMES = {
     "Detection": "muster.worker.detect",
+    "LaunchError": "muster.errors",
     "MusterError": "muster.errors",
     "World": "muster.worker.context",
     "detect": "muster.worker.detect",
     "init": "muster.worker.context",
+    "launch": "muster.function.launch",
 }
 
 

@@ -10,6 +10,8 @@ import sys
 from _frozen_importlib import ModuleSpec
 from base64 import b64encode
 
+from .report import type_name
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -46,7 +48,7 @@ def run(fd: int, reporter: Reporter) -> int:
         _send(reporter, "returned", _pickled(result))
     except Problem as problem:
         reporter.problem(problem.sentence, problem.hint)
-        sys.stderr.write(f"muster: {problem.sentence}\n")
+        sys.stderr.write(f"{problem.sentence}\n")
         return 1
     return 0
 
@@ -83,12 +85,11 @@ _MODULE_HINT = (
 
 def _pickled(result: Any) -> bytes:
     try:
-        return _dumps(result)
+        return dumps(result)
     except Exception as error:
-        kind = f"{type(result).__module__}.{type(result).__qualname__}".replace("builtins.", "")
         why = str(error).partition("\n")[0]
         raise Problem(
-            f"its result, a {kind}, cannot be pickled: {why}", "return plain values, arrays or tensors"
+            f"its result ({type_name(result)}) cannot be pickled: {why}", "return plain values, arrays or tensors"
         ) from None
 
 
@@ -97,20 +98,21 @@ def send_exception(error: BaseException, reporter: Reporter) -> None:
     if not isinstance(error, Exception):
         return  # KeyboardInterrupt and the like are about this process
     try:
-        data = _dumps(error)
+        data = dumps(error)
         pickle.loads(data)  # one whose __init__ takes something else than its `args` fails only here
     except Exception:
         try:
             args = error.args if _travels(error.args) else (str(error),)
             state = {name: value for name, value in vars(error).items() if _travels(value)}
-            data = _dumps((type(error), args, state))
+            data = dumps((type(error), args, state))
         except Exception:
             return  # the report has all that can be told of it
     if len(data) <= _LARGEST_EXCEPTION:
         _send(reporter, "raised", data)
 
 
-def _dumps(value: Any) -> bytes:
+def dumps(value: Any) -> bytes:
+    """Pickle a value, with the code of what is in no module."""
     import cloudpickle
 
     return vars(cloudpickle)["dumps"](value)
@@ -118,7 +120,7 @@ def _dumps(value: Any) -> bytes:
 
 def _travels(value: Any) -> bool:
     try:
-        pickle.loads(_dumps(value))
+        pickle.loads(dumps(value))
     except Exception:
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _PASS_ON_AFTER = 0.2
 """Seconds to wait for the sign that a scheduler's signal has reached the ranks by itself."""
 
+_PIECE = b'{"t":"piece","piece":"'
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+
 _DRAIN = 64
 """Reads of 64 KB after a rank's end at most: something it left behind may write for ever."""
 
@@ -28,9 +32,16 @@ _DRAIN = 64
 class Crew:
     """The ranks and the process that starts them."""
 
-    def __init__(self, selector: selectors.BaseSelector, send: Callable[[dict[str, Any]], None], nofile: int) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        send: Callable[[dict[str, Any]], None],
+        transmit: Callable[[bytes], None],
+        nofile: int,
+    ) -> None:
         self.selector = selector
         self.send = send
+        self.transmit = transmit
         self.nofile = nofile
         """The soft limit on descriptors that ranks get; the agent's own is higher."""
         self.ranks: dict[int, Rank] = {}
@@ -249,12 +260,8 @@ class Crew:
         except BlockingIOError:
             return False
         if stream.number == 3:
-            try:
-                reports = stream.reports.feed(data)
-            except ValueError:
-                reports = []  # a script that closes and reuses descriptors wrote into it
-            for report in reports:
-                self.send({**report, "rank": stream.rank})
+            for line in stream.reports.lines(data):
+                self._pass_report(stream.rank, line)
         else:
             text = stream.decoder.decode(data, final=not data)
             if text:
@@ -262,6 +269,17 @@ class Crew:
         if not data:
             self._forget(stream)
         return bool(data)
+
+    def _pass_report(self, rank: int, line: bytes) -> None:
+        """Pass a report on with the number of its rank; a result of hundreds of megabytes is not taken apart for it."""
+        before, _, after = line.partition(_PIECE)
+        if not before and not after.partition(b'"')[0].translate(None, _BASE64):
+            self.transmit(line[:-1] + b',"rank":%d}\n' % rank)
+            return
+        try:
+            self.send({**json.loads(line), "rank": rank})
+        except (ValueError, TypeError):
+            pass  # a script that closes and reuses descriptors wrote into it
 
     def _watch(self, stream: Stream) -> None:
         if stream.read >= 0 and not self._paused and stream.read not in self.selector.get_map():

@@ -50,7 +50,7 @@ class Agent:
         self.reader = LineReader()
         self.output = Writer(channel.output, channel.write)
         self.selector = selectors.DefaultSelector()
-        self.crew = Crew(self.selector, self.send, nofile)
+        self.crew = Crew(self.selector, self.send, self.transmit, nofile)
         self.dialling = Dialling(self.selector, self.send)
         self.ending = False
         self.last_heard = time.monotonic()

@@ -97,12 +97,17 @@ class Reporter:
 
 def summary_of(error: BaseException, message: str) -> str:
     """Type and first line of an exception: errors of CUDA and NCCL go on with lines of general advice."""
-    kind = type(error)
-    name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    name = type_name(error)
     first = message.strip().partition("\n")[0]
     return f"{name}: {first}" if first else name
+
+
+def type_name(value: object) -> str:
+    """The type of something, as an uncaught exception shows it."""
+    kind = type(value)
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

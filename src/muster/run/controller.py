@@ -406,16 +406,16 @@ class Controller:
 
     def tell_summary(self, verdict: Verdict) -> None:
         """The last line: how it went, and where the time went."""
+        code = f", exit code {verdict.exit_code}" if self.job.call is None else ""
         if verdict.ok:
             if self.connector.why_ended():
                 self.screen.tell(f"{self.connector.why_ended()}; its ranks ended in good order")
-            self.screen.say(f"done after {self.timeline.now():.1f} s ({self.timeline}), exit code 0")
+            self.screen.say(f"done after {self.timeline.now():.1f} s ({self.timeline}){code}")
             return
-        if self.job.kind != "function":  # that one's failure is told by the exception it becomes
+        if self.job.call is None:  # a function's failure is told by the exception it becomes
             self.tell_failure(verdict)
         self.screen.tell(
-            f"failed after {self.timeline.now():.1f} s ({self.timeline}), exit code {verdict.exit_code}; "
-            f"logs in {_tilde(self.folder)}"
+            f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {_tilde(self.folder)}"
         )
 
 
