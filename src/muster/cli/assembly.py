@@ -77,7 +77,6 @@ def make_means(options: argparse.Namespace, job: Job, choice: Choice, ssh: tuple
             args=options.container_args,
             cwd="" if job.sync else job.cwd,
             folder=str(job_folder(job.id)),
-            job=job.id if job.sync else "",
         )
     elif options.container or options.container_args:
         flag = "--container" if options.container else "--container-args"

@@ -31,7 +31,7 @@ _SETTLING = (
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """An image and how it is run: by a process of the host, as the user it has there, with the agent as process 1.
+    """An image and how it is run: as the user of the host, with the agent as process 1.
 
     When the agent ends, the kernel ends all other processes of the container, and the program removes it.
     """
@@ -44,9 +44,7 @@ class Container:
     cwd: str = ""
     """Mounted at the same place inside and made the working directory; empty where the code is sent instead."""
     folder: str = ""
-    """The job's folder on this machine, mounted for reading on the hosts that share it."""
-    job: str = ""
-    """The job's id where the code is sent: its folder on each host is made there and mounted."""
+    """The job's folder on this machine; its name is the job's. Mounted for reading on the hosts that share it."""
     shares_processes: bool = False
     """Whether it sees the host's processes and /tmp: the containers of MPI's ranks on one host must see each other."""
 
@@ -75,7 +73,7 @@ class Container:
         """The command line, for a host, that runs `agent` inside the image."""
         share = "share" if self.shares_processes else ""
         settled = " ".join(what for what, sign in _SETTLING if any(sign.match(word) for word in self.args))
-        told = (self.program, self.image, self.cwd, self.folder, self.job, share, settled)
+        told = (self.program, self.image, self.cwd, self.folder, share, settled)
         return ("/bin/sh", "-c", script(), "muster", *told, *self.args, self.image, *agent)
 
 

@@ -1,10 +1,10 @@
 # Runs on a host, because only there it is known which container program and which devices there are.
-# Arguments: the seven that `Container.run` gives, then the user's options, the image and the agent's command; each
+# Arguments: the six that `Container.run` gives, then the user's options, the image and the agent's command; each
 # `set --` puts something before those.
 # It travels as one line (`script` in container.py), because csh takes no newline in quotes: hence the semicolons. csh
 # and fish also want no single quote, no ! before a word, and no two backslashes in it.
-program=$1 image=$2 cwd=$3 folder=$4 job=$5 share=$6 settled=$7; shift 7;
-host=$(uname -n); host=${host%%.*};
+program=$1 image=$2 cwd=$3 folder=$4 share=$5 settled=$6; shift 6;
+host=$(uname -n); host=${host%%.*}; job=${folder##*/};
 fail() { printf "muster: %s: %s\n" "$host" "$2" >&2; exit "$1"; };
 
 # A task of PBS begins with an empty environment, and podman finds its helpers by PATH.
@@ -25,13 +25,12 @@ kind=$program;
 # The options of --mount are one line of CSV.
 field() { case $1 in *[,\"]*) printf "\"%s\"" "$(printf %s "$1" | sed "s/\"/\"\"/g")";; *) printf %s "$1";; esac; };
 mount() { printf "type=bind,%s,%s%s" "$(field "src=$1")" "$(field "dst=$1")" "$2"; };
+mine=;
 if [ "$cwd" ]; then
   cd "$cwd" 2>/dev/null || fail 122 "there is no folder $cwd";
   set -- --mount "$(mount "$cwd")" "$@";
-fi;
-# Where the code is sent instead, a job is named: its folder takes the code, and keeps what the ranks write.
-mine=;
-if [ "$job" ]; then
+else
+  # The code is sent, into a folder of the job on this host, which keeps what the ranks write.
   state=${XDG_STATE_HOME:-$HOME/.local/state};
   mine=$state/muster/jobs/$job;
   (umask 077; mkdir -p "$mine") || fail 122 "the folder $mine cannot be made";
@@ -115,4 +114,11 @@ case $settled in *network*) ;; *) set -- --network host "$@";; esac;
 # The host's name, and its /dev/shm, which is large enough for data loaders.
 set -- --uts host --ipc host --security-opt label=disable "$@";
 # A log would be a second copy of all that the agent sends, and the entrypoint of many an image is no wrapper.
-exec "$program" run --rm --interactive --log-driver none --entrypoint "" --user "$user" "$@";
+exec 3<&0;
+"$program" run --rm --interactive --name "muster-$job-$$" --log-driver none --entrypoint "" --user "$user" "$@" <&3 3<&- & run=$! ;
+exec 0</dev/null 3<&-;
+# `run` makes the container, then starts it. Ended between the two by a scheduler it leaves one that waits for ever.
+for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $run 2>/dev/null" "$signal"; done;
+while wait "$run"; code=$?; kill -0 "$run" 2>/dev/null; do :; done;
+[ "$code" = 0 ] || "$program" rm --force "muster-$job-$$" >/dev/null 2>&1;
+exit "$code";
