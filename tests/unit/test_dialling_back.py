@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import socket
 import ssl
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -247,3 +249,18 @@ def test_an_agent_does_not_talk_to_another_program_that_has_the_port():
         server.close()
         _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == dial.NO_WAY
+
+
+def test_an_agent_whose_controller_has_ended_meanwhile_does_not_wait_for_it():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    order: dict[str, Any] = {
+        "code": inspect.getsource(dial) + "\nenter(order, globals())\n",
+        "addresses": ["127.0.0.1"],
+        "port": port,
+        "certificate": make_server_context()[1],
+        "limit": 60.0,
+    }
+    done = subprocess.run(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, capture_output=True, text=True, timeout=20)
+    assert done.returncode == dial.NO_WAY
+    assert "127.0.0.1 (connection refused)" in done.stderr

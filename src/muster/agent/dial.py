@@ -6,6 +6,7 @@ nothing of this package. Every way to fail has an exit code of its own, because 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -33,13 +34,17 @@ NO_WAY = 119
 _TRY = 3.0
 """Seconds for one address: long enough for one lost SYN."""
 
+_REFUSED = 3.0
+"""Seconds of refusals by every address: who called us listened before that, and so has ended."""
+
 
 def dial(order: dict[str, Any]) -> ssl.SSLSocket:
     """Reach the controller at one of its addresses; only the holder of the certificate in the order is believed."""
     import ssl
 
     context = ssl.create_default_context(cadata=order["certificate"])
-    give_up = time.monotonic() + order["limit"]
+    begin = time.monotonic()
+    give_up, not_refused = begin + order["limit"], begin
     problems: dict[str, str] = {}
     while True:
         for address in order["addresses"]:
@@ -48,7 +53,9 @@ def dial(order: dict[str, Any]) -> ssl.SSLSocket:
                 return context.wrap_socket(plain, server_hostname="muster")
             except (OSError, ValueError) as error:
                 problems[address] = getattr(error, "strerror", None) or str(error)
-        if time.monotonic() > give_up:
+                if getattr(error, "errno", None) not in (errno.ECONNREFUSED, errno.ENETUNREACH):
+                    not_refused = time.monotonic()
+        if time.monotonic() > min(give_up, not_refused + _REFUSED):
             tried = ", ".join("%s (%s)" % (address, why.lower()) for address, why in problems.items())
             leave(NO_WAY, "%s cannot reach muster at port %d of %s" % (own_name(), order["port"], tried))
         time.sleep(0.2)
