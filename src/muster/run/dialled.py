@@ -21,6 +21,7 @@ from muster.run.child import Child
 from muster.run.link import AgentLink, all_or_errors
 from muster.run.piped import Words
 from muster.transports import Dialled, Summons
+from muster.transports.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.transports.engine import ORDER_FILE
 
 _HELLO_LIMIT = 10.0
@@ -132,6 +133,13 @@ class Caller:
             error = self._connector.engine.explain(self.summons, code, self._words.text.strip())
             for link in missing:
                 link.fail(error)
+
+    def allow_pull(self, line: str) -> None:
+        """Wait longer for all its agents if a host says that it pulls an image: they come together or not at all."""
+        pull = pull_in(line)
+        if pull is not None:
+            for link in self._links:
+                link.allow(PULL_LIMIT, too_slow_pull(*pull))
 
     @property
     def _links(self) -> list[AgentLink]:
@@ -255,6 +263,7 @@ class DialledConnector:
                 self._on_text(os.path.basename(caller.summons.argv[0]), line)
         else:
             self.last_words = line
+            caller.allow_pull(line)
             if self.engine.is_final(line):
                 caller.give_up()
 

@@ -84,9 +84,17 @@ def script() -> str:
     return " ".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
-def announces_pull(line: str) -> bool:
-    """Whether this line of a host says that it pulls an image, for which it needs its time."""
-    return re.fullmatch(r"\S+ pulls \S+", line) is not None
+def pull_in(line: str) -> tuple[str, str] | None:
+    """The host and the image, if this line says that an image is pulled, which takes its time."""
+    found = re.fullmatch(r"(\S+) pulls (\S+)", line.strip())
+    return (found[1], found[2]) if found else None
+
+
+def too_slow_pull(host: str, image: str) -> HostError:
+    """What is said when an image has not come within PULL_LIMIT."""
+    return HostError(
+        host, f"no agent has come within {PULL_LIMIT / 60:.0f} minutes of pulling {image}", hint="pull it beforehand"
+    )
 
 
 def container_reason(box: Container, text: str) -> tuple[str, str] | None:
