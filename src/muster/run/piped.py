@@ -42,7 +42,9 @@ class Words:
 class PipeLine:
     """A link's connection over the pipes of a child."""
 
-    def __init__(self, link: AgentLink, command: Command, on_early_words: Callable[[str], None]) -> None:
+    def __init__(
+        self, link: AgentLink, command: Command, on_early_words: Callable[[str], None] = lambda words: None
+    ) -> None:
         self.command = command
         self._link = link
         self._on_early_words = on_early_words
