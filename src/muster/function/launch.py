@@ -63,12 +63,10 @@ def launch(
     KeyboardInterrupt is raised when everything has ended.
     """
     begin = time.time()
-    _refuse_while_imported_by_a_rank()
-    if timeout is not None and not timeout > 0:
-        raise UsageError(
-            f"timeout={timeout}: this is not a number of seconds above 0", hint="leave it out for no limit"
-        )
     try:
+        _refuse_while_imported_by_a_rank()
+        if timeout is not None and not timeout > 0:
+            raise UsageError(f"timeout={timeout} is no number of seconds above 0", hint="leave it out for no limit")
         call = carry(fn, args, kwargs or {}, cwd=os.getcwd())
         given = {"--hosts": hosts if hosts is None or isinstance(hosts, str) else ",".join(hosts)}
         given |= {"--nproc": nproc, "--engine": engine, "--image": image}
