@@ -148,7 +148,6 @@ def test_a_python_of_a_module_finds_its_libraries_in_the_empty_environment_of_a_
         (dial.NO_ORDER, "job's folder"),
         (dial.OLD_PYTHON, "older than Python 3.9"),
         (dial.NO_WAY, "cannot reach"),
-        (125, "container"),
         (1, "code 1"),
     ],
 )

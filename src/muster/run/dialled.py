@@ -190,7 +190,9 @@ class DialledConnector:
         env = {name: value for name, value in os.environ.items() if name not in self.engine.unset}
         for summons in self.engine.summons:
             self._callers.append(self._summon(summons, order, env))
-        await self._all_up(limit)
+        if self.engine.pull_limit:
+            self.last_words = "a host without the image pulls it first"
+        await self._all_up(max(limit, self.engine.pull_limit))
         for caller in self._callers:
             caller.note_helpers()
 

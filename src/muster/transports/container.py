@@ -101,8 +101,8 @@ def container_reason(box: Container, text: str) -> tuple[str, str] | None:
     """What went wrong with the container, and what to do, if these words of its program or of ours say so."""
     # What the program says last before we say that it could not: the cause is at its end.
     said = [line for line in text.splitlines() if line.strip() and not _OWN.search(line)]
-    pulled = _CANNOT_PULL.search(text)
-    program = box.program or (pulled[1] if pulled else "the container program")
+    failed = _PROGRAM_FAILED.search(text)
+    program = failed[1] if failed else box.program or "the container program"
     for sign, message, hint in _FAILURES:
         found = sign.search(text)
         if found:
@@ -137,7 +137,7 @@ def explain_container_failure(host: str, box: Container, code: int | None, text:
 
 
 _OWN = re.compile(r"muster: (\S+): .+")
-_CANNOT_PULL = re.compile(r"muster: \S+: (\S+) cannot pull ")
+_PROGRAM_FAILED = re.compile(r"muster: \S+: (\S+) (?:cannot pull|ended with code) ")
 
 _OTHER_PROGRAM = "install it there, or name another: `--container {}`".format("|".join(PROGRAMS))
 _OTHER_PYTHON = "name the interpreter inside the image with `--python PATH`"
@@ -188,7 +188,11 @@ _FAILURES = (
         "there is no image {image}, and the registry does not let you have one of this name",
         "check the name; log in there first if it is not for everyone: `{program} login`",
     ),
-    (_CANNOT_PULL, "there is no image {image}, and {program} cannot pull it: {last}", _PULL),
+    (
+        re.compile(r"muster: \S+: \S+ cannot pull "),
+        "there is no image {image}, and {program} cannot pull it: {last}",
+        _PULL,
+    ),
     (
         re.compile(r"could not open image", re.IGNORECASE),
         "apptainer does not find the image {image}",
@@ -208,6 +212,11 @@ _FAILURES = (
         re.compile(r"muster: Python (?P<what>3.9 or newer is needed.*)"),
         "Python {what}, in {image}",
         _OTHER_PYTHON,
+    ),
+    (
+        _PROGRAM_FAILED,
+        "{program} did not start {image}: {last}",
+        "try it by hand there: `{program} run --rm {image} true`",
     ),
 )
 

@@ -121,4 +121,6 @@ exec 0</dev/null 3<&-;
 for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $run 2>/dev/null" "$signal"; done;
 while wait "$run"; code=$?; kill -0 "$run" 2>/dev/null; do :; done;
 [ "$code" = 0 ] || "$program" rm --force "muster-$job-$$" >/dev/null 2>&1;
+# Its own failures; the agent has no such codes.
+case $code in 125|126|127) fail "$code" "$program ended with code $code";; esac;
 exit "$code";
