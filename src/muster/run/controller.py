@@ -219,7 +219,7 @@ class Controller:
     async def prepare(self) -> Plan:
         """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
         job, links, screen = self.job, self.leaders, self.screen
-        self.waiting_for = lambda: f"importing {', '.join(job.preload) or 'nothing'} on {count(len(links), 'host')}"
+        self.waiting_for = lambda: ready.what_is_done(job, len(links))
         if job.preload_reason:
             screen.say(job.preload_reason)
         if job.preload and not screen.is_live:
