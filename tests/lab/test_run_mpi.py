@@ -11,14 +11,17 @@ from muster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 
+
 @pytest.fixture(scope="module")
 def hosts(shared: Path) -> Iterator[Lab]:
     with Lab(3, mpi=True, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab:
         yield lab
 
+
 @pytest.fixture(scope="module", params=["openmpi", "hydra"])
 def engine(hosts: Lab, shared: Path, request) -> MpiEngine:
     return MpiEngine(hosts, shared, request.param)
+
 
 class TestEveryEngine(Promises):
     pass

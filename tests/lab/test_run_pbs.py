@@ -12,10 +12,12 @@ from muster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 
+
 @pytest.fixture(scope="module")
 def engine(shared: Path) -> Iterator[PbsEngine]:
     with Lab(3, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab, PbsSite(lab, shared) as site:
         yield PbsEngine(lab, shared, site)
+
 
 class TestEveryEngine(Promises):
     pass

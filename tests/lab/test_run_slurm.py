@@ -1,20 +1,496 @@
+"""`muster run` in a real Slurm: in allocations of salloc and sbatch, in one of its own, and what Slurm does to it."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import SlurmEngine
-from engine_promises import Promises, nothing_left, scripts  # noqa: F401
+from engine_jobs import EngineJob, SlurmEngine
+from engine_promises import (
+    ONE_EACH,
+    Promises,
+    check_refusal,
+    environments,
+    gone,
+    nothing_left,  # noqa: F401
+    scripts,  # noqa: F401
+    start_stubborn,
+)
+from launching import MUSTER, PLAIN, Done, HostJob, run_in, wait_until
 
 from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.getuid() != 0, reason="Slurm needs a lab made by root"),
+    pytest.mark.skipif(
+        shutil.which("slurmctld", path=SYSTEM_PATH) is None,
+        reason="apt-get install slurmctld slurmd slurm-client munge",
+    ),
+]
+
+# Says which signals it gets, and ends in good order on SIGTERM.
+LISTENER = """
+import os, signal, sys, time
+def note(number, frame):
+    print("heard", signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM: sys.exit(0)
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, note)
+print("up", flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+"""
+
+# Takes its time to end, since the warning and the end may come together, in any order.
+WARNED = """
+import signal, sys, time
+def end(number, frame):
+    time.sleep(0.5)
+    sys.exit(1)
+signal.signal(signal.SIGUSR1, lambda number, frame: print("warned", flush=True))
+signal.signal(signal.SIGTERM, end)
+print("up", flush=True)
+time.sleep(1000)
+"""
+
 
 @pytest.fixture(scope="module")
 def engine(shared: Path) -> Iterator[SlurmEngine]:
+    (shared / "listener.py").write_text(LISTENER)
     with Lab(3, slurm=True, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab:
         yield SlurmEngine(lab, shared)
 
+
+@pytest.fixture(scope="module", autouse=True)
+def over_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlurmEngine, EngineJob]]:
+    """A job that reaches its time limit while other tests run: Slurm looks at the limits every 30 s only."""
+    folder = tmp_path_factory.mktemp("limit")
+    (folder / "warned.py").write_text(WARNED)
+    with Lab(2, slurm=True, bind=(folder,)) as lab:
+        engine = SlurmEngine(lab, folder)
+        job = engine.batch({"h1": 1, "h2": 1}, "--no-zygote", "warned.py", request=("--time=1", "--signal=USR1@60"))
+        job.wait_for("up", 2)
+        engine.shell(f"scontrol update JobId={job.id} EndTime=now+2")
+        yield engine, job
+
+
 class TestEveryEngine(Promises):
-    pass
+    """What holds on every engine."""
+
+
+def slurm_ids(env: dict[str, str]) -> list[str]:
+    names = ("PROCID", "LOCALID", "NODEID", "NTASKS", "NPROCS", "STEP_NUM_TASKS", "TASKS_PER_NODE")
+    return [env[f"SLURM_{name}"] for name in names]
+
+
+# --- what Slurm gives -----------------------------------------------------------------------------------------
+
+
+def test_a_rank_finds_the_variables_of_a_task_of_srun(engine: SlurmEngine) -> None:
+    envs = environments(engine.run({"h1": 2, "h2": 1}, "--no-zygote", "who.py"))
+    assert [slurm_ids(env) for env in envs] == [
+        ["0", "0", "0", "3", "3", "3", "2,1"],
+        ["1", "1", "0", "3", "3", "3", "2,1"],
+        ["2", "0", "1", "3", "3", "3", "2,1"],
+    ]
+    assert {env["SLURM_JOB_ID"] for env in envs} == {engine.shell("scontrol show job -o | tail -1").split()[0][6:]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "argv", "gpus"),
+    [
+        ("-N1 -w h1 --gpus-per-node=2", "", {"h1": ["0,1", "0,1"]}),
+        ("-N2 -w h1,h2 --gpus-per-node=1", "", {"h1": ["0"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus=3", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus=3", "-H h1:[1],h2", {"h1": ["1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus=3", "-H h1:1", {"h1": ["0,1"]}),
+        ("-N2 -w h1,h2 --gpus=3 -n4", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus-per-task=1 -n3", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+        ("-N1 -w h1 --gpus=2", "", {"h1": ["0,1", "0,1"]}),
+        ("-N2 -w h1,h2 --gres=gpu:1", "", {"h1": ["0"], "h2": ["0"]}),
+        ("-N3 -n3", "", {"h1": [None], "h2": [None], "h3": [None]}),
+    ],
+    ids=[
+        "all",
+        "one each",
+        "unequal",
+        "chosen",
+        "one rank",
+        "more tasks than GPUs",
+        "by task",
+        "one host",
+        "gres",
+        "none asked for",
+    ],
+)
+def test_the_gpus_that_slurm_gives_are_the_ranks(
+    engine: SlurmEngine, request_: str, argv: str, gpus: dict[str, list[str | None]]
+) -> None:
+    done = engine.run({}, "--no-zygote", *argv.split(), "who.py", request=request_.split(), CUDA_VISIBLE_DEVICES=None)
+    found: dict[str, list[str | None]] = {}
+    for env in environments(done):
+        found.setdefault(env["host"], []).append(env.get("CUDA_VISIBLE_DEVICES"))
+    assert found == gpus, done.said
+
+
+def test_a_gpu_that_another_job_has_is_not_ours(engine: SlurmEngine, shared: Path) -> None:
+    other = engine.start({}, "--no-zygote", "patient.py", "gpu.flag", request=["-wh1", "--gpus-per-node=1"])
+    other.wait_for("up")
+    done = engine.run(
+        *({}, "--no-zygote", "-H", "h1:[0]", "who.py"),
+        request=["-wh1", "--gpus-per-node=1"],
+        CUDA_VISIBLE_DEVICES=None,
+    )
+    assert [env["CUDA_VISIBLE_DEVICES"] for env in environments(done)] == ["1"], "the first of ours is the second there"
+    (shared / "gpu.flag").touch()
+    assert other.wait().code == 0
+
+
+def test_some_hosts_of_the_allocation_can_be_chosen(engine: SlurmEngine) -> None:
+    envs = environments(engine.run(ONE_EACH, "--no-zygote", "-H", "h3:2,h2", "who.py"))
+    assert [(env["host"], env["SLURM_NODEID"]) for env in envs] == [("h3", "0"), ("h3", "0"), ("h2", "1")]
+
+
+def test_a_heterogeneous_job_is_one_job(engine: SlurmEngine) -> None:
+    request = ["-N1", "-wh1", "--gpus-per-node=2", ":", "-N2", "-n3", "-wh2,h3"]
+    done = engine.run({}, "--no-zygote", "who.py", request=request, CUDA_VISIBLE_DEVICES=None)
+    envs = environments(done)
+    assert [env["host"] for env in envs] == ["h1", "h1", "h2", "h2", "h3"], done.said
+    assert [env["SLURM_PROCID"] for env in envs] == ["0", "1", "2", "3", "4"]
+    assert [env.get("CUDA_VISIBLE_DEVICES") for env in envs] == ["0,1", "0,1", None, None, None]
+
+
+def test_a_batch_job_ends_with_the_code_of_its_script(engine: SlurmEngine) -> None:
+    job = engine.batch(ONE_EACH, "--no-zygote", "--grace", "0", "fail.py", "exit3")
+    done = job.wait()
+    assert done.code == 3, done.said
+    assert f"detected: Slurm allocation {job.id}, 3 hosts" in done.err
+    wait_until("the end of the job", lambda: engine.state(job.id) == "FAILED 3:0", 10, lambda: engine.state(job.id))
+
+
+def test_several_runs_in_one_allocation_at_once_and_one_after_the_other(engine: SlurmEngine, shared: Path) -> None:
+    line = f"{MUSTER} run --quiet --no-zygote --nproc 1 who.py"
+    (shared / "twice.sh").write_text(f"cd {shared}; {line} > a & {line} > b & wait; {line} > c\n")
+    engine.shell(f"salloc --quiet -N2 env XDG_STATE_HOME={shared}/twice CUDA_VISIBLE_DEVICES= sh {shared}/twice.sh")
+    assert [len((shared / name).read_text().splitlines()) for name in "abc"] == [2, 2, 2]
+
+
+# --- being ended by Slurm -------------------------------------------------------------------------------------
+
+
+def test_scancel_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "never")
+    job.wait_for("up", 3)
+    engine.shell(f"scancel {job.id}")
+    done = job.wait(10)
+    assert done.code == 143, done.said
+    assert f"\nmuster: Slurm ended job {job.id}: it was cancelled (scancel)\n" in done.err, done.said
+    assert "failed first" not in done.err, done.said
+    gone(engine, 3)
+
+
+def test_scancel_of_ranks_that_ignore_it_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None:
+    job = start_stubborn(engine, "--grace", "60")
+    engine.shell(f"scancel {job.id}")
+    gone(engine)
+    done = job.wait(5)
+    assert done.code in (125, 137), done.said
+    last = done.err.splitlines()[-4:]
+    assert f"muster: Slurm ended job {job.id}: it was cancelled (scancel)" in last, done.said
+    assert "which neither Muster nor" not in done.err, done.said
+
+
+def test_scancel_of_a_batch_job_is_told_as_that_although_its_shell_dies_first(
+    engine: SlurmEngine, shared: Path
+) -> None:
+    script = f"#!/bin/bash\ncd {shared}\n{MUSTER} run --no-zygote listener.py never\n"
+    (shared / "plain.sh").write_text(script)
+    options = f"-N2 -n2 --export=ALL,CUDA_VISIBLE_DEVICES=,XDG_STATE_HOME={shared}/plain -o {shared}/plain.log"
+    number = engine.shell(f"sbatch --parsable {options} {shared}/plain.sh").strip()
+    log = shared / "plain.log"
+    wait_until("the ranks", lambda: log.exists() and log.read_text().count("up\n") == 2, 20)
+    engine.shell(f"scancel {number}")
+    gone(engine)
+    assert log.read_text().count("heard SIGTERM") == 2, log.read_text()
+    assert re.search(rf"stopped by SIGTERM after .* \(Slurm ended job {number}: it was cancelled", log.read_text()), (
+        log.read_text()
+    )
+
+
+@pytest.mark.parametrize("how", ["", "--batch", "--full"], ids=["steps", "batch script", "both"])
+def test_a_signal_by_scancel_reaches_each_rank_once(engine: SlurmEngine, shared: Path, how: str) -> None:
+    flag = f"heard{how}.flag"
+    job = engine.batch(ONE_EACH, "--no-zygote", "listener.py", flag, bare=True)
+    job.wait_for("up", 3)
+    engine.shell(f"scancel {how} --signal=USR1 {job.id}")
+    job.wait_for("heard SIGUSR1", 3)
+    time.sleep(0.5)  # for a second one, which must not come
+    (shared / flag).touch()
+    wait_until("its end", lambda: engine.state(job.id) == "COMPLETED 0:0", 20, lambda: job.said)
+    assert job.out.count("heard SIGUSR1") == 3, job.said
+    assert re.search("SIGUSR1 from Slurm has reached the ranks on h|SIGUSR1: passed on to all ranks", job.err), job.said
+
+
+def test_a_kill_with_usr1_of_muster_reaches_each_rank_once(engine: SlurmEngine, shared: Path) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "listener.py", "killed.flag")
+    job.wait_for("up", 3)
+    job.signal(signal.SIGUSR1)
+    job.wait_for("heard SIGUSR1", 3)
+    (shared / "killed.flag").touch()
+    done = job.wait()
+    assert (done.code, done.out.count("heard SIGUSR1")) == (0, 3), done.said
+
+
+def test_ranks_that_end_in_good_order_when_slurm_ends_the_job_are_told_as_that(engine: SlurmEngine) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "listener.py", "never")
+    job.wait_for("up", 3)
+    engine.shell(f"scancel {job.id}")
+    done = job.wait(10)
+    assert done.code == 0, done.said
+    assert done.out.count("heard SIGTERM") == 3, done.said
+    assert f"Slurm ended job {job.id}: it was cancelled (scancel); its ranks ended in good order" in done.err
+
+
+# --- an allocation of one's own -------------------------------------------------------------------------------
+
+OWN = ("--engine", "slurm", "--slurm-args", "-N2 -n2 --quiet", "--no-zygote", "--grace", "1")
+
+
+def test_an_allocation_of_ones_own_is_taken_and_given_back(engine: SlurmEngine) -> None:
+    done = run_in(engine.lab, "h1", engine.folder, *OWN, "who.py")
+    assert [env["host"] for env in environments(done)] == ["h1", "h2"]
+    gone(engine, 3)
+
+
+def test_the_code_of_a_failure_comes_through_the_allocation_of_ones_own(engine: SlurmEngine) -> None:
+    own = ("--engine=slurm", "--slurm-args=-N3 -n3 --quiet", "--no-zygote", "--grace=0")
+    done = run_in(engine.lab, "h1", engine.folder, *own, "fail.py", "exit3")
+    assert done.code == 3, done.said
+    assert "rank 2 on h3 failed first" in done.err
+    gone(engine, 3)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
+)
+def test_an_allocation_of_ones_own_is_given_back_however_its_user_leaves(
+    engine: SlurmEngine, number: signal.Signals, code: int
+) -> None:
+    job = HostJob(engine.lab, "h1", engine.folder, *OWN, "stubborn.py")
+    wait_until("the ranks", lambda: job.out.count("up\n") == 2, 20, lambda: job.out + job.err)
+    job.process.send_signal(number)
+    gone(engine)
+    done = job.wait(5)
+    assert done.code == code, done.said
+    if number != signal.SIGKILL:
+        assert f"stopped by {number.name} after" in done.err, done.said
+
+
+@pytest.fixture
+def full(engine: SlurmEngine) -> Iterator[None]:
+    """Every host is taken by somebody else."""
+    number = engine.shell("sbatch --parsable -N3 --exclusive -o /dev/null --wrap 'sleep 1000'").strip()
+    wait_until("the other job", lambda: engine.state(number).startswith("RUNNING"), 10)
+    yield
+    engine.shell(f"scancel {number}")
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
+)
+def test_a_wait_in_the_queue_ends_when_its_user_leaves(engine: SlurmEngine, number: signal.Signals, code: int) -> None:
+    job = HostJob(engine.lab, "h1", engine.folder, *OWN, "train.py")
+    wait_until("the queue", lambda: any("PENDING" in line for line in engine.jobs()), 10, lambda: job.err)
+    job.process.send_signal(number)
+    wait_until("an empty queue", lambda: len(engine.jobs()) == 1, 5, lambda: str(engine.jobs()))
+    done = job.wait(5)
+    assert done.code == code, done.said
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_ctrl_c_at_a_terminal_ends_the_ranks_in_order_and_gives_the_allocation_back(
+    engine: SlurmEngine, shared: Path
+) -> None:
+    command = f"{MUSTER} run {' '.join(OWN[:2])} --slurm-args '-N2 -n2' --no-zygote listener.py never; echo code $?"
+    screen = shared / "screen"
+    with screen.open("wb") as out:
+        terminal = engine.lab.popen(
+            "h1",
+            ["script", "-qec", f"cd {shared}; {command}", "/dev/null"],
+            env={**PLAIN, "XDG_STATE_HOME": str(shared / "terminal"), "SHELL": "/bin/bash"},
+            stdin=subprocess.PIPE,
+            stdout=out,
+        )
+    assert terminal.stdin is not None
+    try:
+        wait_until("the ranks", lambda: screen.read_text().count("up\n") == 2, 20, screen.read_text)
+        terminal.stdin.write(b"\x03")
+        terminal.stdin.flush()
+        terminal.wait(10)
+    finally:
+        terminal.stdin.close()
+        terminal.kill()
+    said = screen.read_text()
+    assert said.count("heard SIGTERM") == 2, said
+    assert "SIGINT: stopping all ranks" in said
+    assert "again: killing" not in said
+    assert said.rstrip().endswith("code 130")
+    gone(engine, 3)
+
+
+# --- what cannot work -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_login(engine: SlurmEngine) -> Callable[..., Done]:
+    """`muster run` on h1, outside any allocation."""
+
+    def run(*argv: str, **env: str) -> Done:
+        return run_in(engine.lab, "h1", engine.folder, *argv, **env)
+
+    return run
+
+
+def bare_path(shared: Path) -> str:
+    """A PATH without Slurm."""
+    folder = shared / "no-slurm"
+    folder.mkdir(exist_ok=True)
+    for program in ("sh", "env"):
+        if not (folder / program).exists():
+            (folder / program).symlink_to(f"/bin/{program}")
+    return str(folder)
+
+
+def test_outside_an_allocation(on_login: Callable[..., Done]) -> None:
+    done = on_login("--engine", "slurm", "train.py")
+    check_refusal(done, 2, r"not inside a Slurm allocation \(SLURM_JOB_ID is not set\)", "--slurm-args")
+
+
+def test_a_machine_without_salloc(on_login: Callable[..., Done], shared: Path) -> None:
+    done = on_login("--engine", "slurm", "--slurm-args", "-N2", "train.py", PATH=bare_path(shared))
+    check_refusal(done, 125, "there is no `salloc` on this machine", "login node")
+
+
+def test_an_allocation_without_srun(engine: SlurmEngine, shared: Path) -> None:
+    done = engine.run({"h1": 1}, "--no-zygote", "train.py", PATH=bare_path(shared))
+    check_refusal(done, 125, "there is no `srun` on this machine", "module")
+
+
+@pytest.mark.parametrize("args", ["--partition=nowhere", "--no-such-option", "-N2 -w h1,h99", "-N1 --gpus=9"])
+def test_a_request_that_slurm_refuses(on_login: Callable[..., Done], args: str) -> None:
+    done = on_login("--engine", "slurm", "--slurm-args", args, "train.py")
+    assert done.code != 0, done.said
+    assert done.err.startswith("salloc: "), done.said
+    assert done.out == ""
+    assert "Traceback" not in done.err
+
+
+def test_slurm_args_with_open_quotes(on_login: Callable[..., Done]) -> None:
+    check_refusal(on_login("--slurm-args", '-N2 --comment="x', "train.py"), 2, "--slurm-args .* no closing", "quotes")
+
+
+def test_slurm_args_for_another_engine(on_login: Callable[..., Done]) -> None:
+    check_refusal(on_login("--engine", "mpi", "--slurm-args", "-N2", "train.py"), 2, "not for mpi", "leave one")
+
+
+def test_slurm_args_inside_an_allocation(engine: SlurmEngine) -> None:
+    done = engine.run({"h1": 1}, "--slurm-args", "-N2", "train.py")
+    check_refusal(done, 2, r"this is one already \(\d+\)", "leave them out")
+
+
+def test_a_script_that_is_not_there_is_told_before_the_queue(on_login: Callable[..., Done]) -> None:
+    done = on_login("--engine", "slurm", "--slurm-args", "-N2", "trian.py")
+    check_refusal(done, 2, r"trian\.py: there is no such script", r"train\.py")
+    assert "salloc" not in done.err
+
+
+def test_a_host_that_is_not_in_the_allocation(engine: SlurmEngine) -> None:
+    done = engine.run({"h1": 1, "h2": 1}, "--engine", "slurm", "-H", "h2,h3", "train.py")
+    check_refusal(done, 125, r"^h3: it is not in Slurm allocation \d+, 2 hosts \(h1, h2\)", "leave -H out")
+
+
+def test_other_hosts_than_the_allocations_are_reached_by_ssh_and_this_is_told(engine: SlurmEngine) -> None:
+    done = engine.run({"h1": 1}, "--no-zygote", "-H", "h3:1", "who.py")
+    assert [env["host"] for env in environments(done)] == ["h3"]
+    assert re.search(r"detected: Slurm allocation \d+, 1 host; -H names other hosts, so ssh is used", done.err)
+
+
+def test_a_part_of_a_heterogeneous_job(engine: SlurmEngine) -> None:
+    done = engine.run({}, "-H", "h2", "train.py", request=["-N1", "-wh1", ":", "-N1", "-wh2"])
+    check_refusal(done, 2, "-H names 1 of the 2 hosts of a heterogeneous job", "leave -H out")
+
+
+def test_more_ranks_than_slurm_gave_gpus(engine: SlurmEngine) -> None:
+    request = ["-N1", "-wh1", "--gpus-per-node=1"]
+    done = engine.run({}, "--no-zygote", "--nproc", "2", "train.py", request=request, CUDA_VISIBLE_DEVICES=None)
+    check_refusal(done, 125, "^h1: 2 ranks need 2 GPUs, but it has 1", "h1:1")
+
+
+def test_muster_under_srun_with_several_tasks(engine: SlurmEngine, shared: Path) -> None:
+    command = f"cd {shared}; XDG_STATE_HOME={shared}/srun srun -N2 -n2 {MUSTER} run train.py 2>&1"
+    done = engine.lab.run("h1", ["env", "-i", f"PATH={PLAIN['PATH']}", "sh", "-c", command], timeout=30)
+    assert done.returncode == 2
+    assert done.stdout.count("error: this is one of the 2 tasks of step") == 2, done.stdout
+    assert done.stdout.count("hint: start `muster run` once, without srun in front") == 2, done.stdout
+    assert "it ran" not in done.stdout
+
+
+def test_muster_under_srun_with_one_task_runs_the_job(engine: SlurmEngine, shared: Path) -> None:
+    command = f"salloc --quiet -N2 -w h2,h3 srun -N1 -n1 --overlap {MUSTER} run --no-zygote train.py"
+    done = engine.shell(f"cd {shared}; export XDG_STATE_HOME={shared}/srun CUDA_VISIBLE_DEVICES=; {command}")
+    assert sorted(done.splitlines()) == ["[h2 0] it ran", "[h3 1] it ran"]
+
+
+@pytest.mark.parametrize(
+    ("env", "error"),
+    [
+        ({"SLURM_JOB_NODELIST": None}, "SLURM_JOB_ID=.* is set but SLURM_JOB_NODELIST is not"),
+        ({"SLURM_JOB_NODELIST": "h[1-"}, "SLURM_JOB_NODELIST"),
+        ({"SLURM_TASKS_PER_NODE": "many"}, "SLURM_TASKS_PER_NODE"),
+        ({"SLURM_TASKS_PER_NODE": "1(x9)"}, "SLURM_TASKS_PER_NODE=1.x9. counts the tasks of 9 hosts"),
+        ({"SLURM_HET_SIZE": "two"}, "SLURM_HET_SIZE=two"),
+    ],
+    ids=["no hosts", "broken hosts", "broken tasks", "tasks of others", "broken groups"],
+)
+def test_variables_that_make_no_sense(engine: SlurmEngine, env: dict[str, str | None], error: str) -> None:
+    done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "train.py", **env)
+    assert done.code == 2, done.said
+    assert re.search(f"^error: .*{error}", done.err, re.MULTILINE), done.said
+    assert "hint: " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_allocation_that_is_over(engine: SlurmEngine) -> None:
+    env = {"SLURM_JOB_ID": "4711", "SLURM_JOBID": "4711"}
+    done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "train.py", **env)
+    check_refusal(done, 125, "[Ii]nvalid job id", "get a new one")
+
+
+# --- the time limit (last: it needs its time) -----------------------------------------------------------------
+
+
+def test_the_time_limit_is_told_as_that_and_the_warning_reaches_the_ranks(
+    over_time: tuple[SlurmEngine, EngineJob],
+) -> None:
+    engine, job = over_time
+    done = job.wait(45)
+    assert done.out.count("warned") == 2, done.said
+    assert re.search(rf"Slurm ended job {job.id}: its time limit is reached", done.err), done.said
+    assert done.code == 143, done.said
+    gone(engine)
+    assert engine.state(job.id).startswith("TIMEOUT")
