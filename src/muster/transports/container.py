@@ -204,7 +204,9 @@ _FAILURES = (
         _PULL,
     ),
     (
-        re.compile(r"executable file \S+ not found|\bexec\b.* no such file or directory|python\S* not found", re.I),
+        re.compile(
+            r"executable file (?:\S+ )?not found|\bexec\b.* no such file or directory|python\S* not found", re.I
+        ),
         "there is no such Python in {image}",
         _OTHER_PYTHON,
     ),

@@ -1,0 +1,578 @@
+"""Containers: the command line of each program, made by the real script in several shells, and what failures mean."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.errors import HostError, UsageError
+from muster.transports.container import (
+    PROGRAMS,
+    Container,
+    code_reason,
+    container_reason,
+    explain_container_failure,
+    host_in,
+    pull_in,
+    script,
+)
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(sys.platform != "linux", reason="containers run on Linux hosts"),
+]
+
+IMAGE = "docker.io/pytorch/pytorch:2.13"
+AGENT = ("python3", "-c", 'import sys;exec(open(0,"rb",0,closefd=False).readline())')
+
+# Says how it was called, and with which environment; variables tell how it behaves.
+PROGRAM = """#!/bin/sh
+{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n\\0"; } >>"$CALLS"
+case "$1 $2" in
+--version*) echo "${FAKE_VERSION:-${0##*/} version 4.3.1}" ;;
+info*) echo "${FAKE_SECURITY:-[name=seccomp,profile=default]}" ;;
+"image inspect") exit "${FAKE_MISSING:-0}" ;;
+pull*)
+    echo "Copying blob 1"
+    [ "$FAKE_SECONDS" ] && exec sleep "$FAKE_SECONDS"
+    printf "%s" "$FAKE_PULL_SAYS" >&2
+    exit "${FAKE_PULL_CODE:-0}" ;;
+run*|exec*)
+    env -0 >"$CALLS.env"
+    cat
+    printf "%s" "$FAKE_SAYS" >&2
+    exit "${FAKE_CODE:-0}" ;;
+esac
+"""
+
+TOOLS = ("awk", "cat", "cut", "env", "getent", "grep", "id", "mkdir", "printenv", "sed", "sh", "sleep", "uname")
+
+
+def installed(*shells: tuple[str, ...]) -> list[Any]:
+    """Those of this machine; sh is mostly another name of one of the others."""
+    paths = {shell: os.path.realpath(str(shutil.which(shell[0]))) for shell in shells if shutil.which(shell[0])}
+    return [
+        pytest.param(shell, id=" ".join(shell))
+        for number, (shell, path) in enumerate(paths.items())
+        if path not in list(paths.values())[:number]
+    ]
+
+
+INSTALLED = installed(("dash",), ("bash", "--posix"), ("busybox", "sh"), ("sh",))
+LOGIN = installed(("bash",), ("dash",), ("zsh",), ("tcsh",), ("csh",), ("fish",), ("sh",))
+
+
+class Host:
+    """A machine with some container programs, and no other."""
+
+    def __init__(self, folder: Path, *programs: str) -> None:
+        self.bin = folder / "bin"
+        self.calls = folder / "calls"
+        self.cwd = folder / "work"
+        self.home = folder / "home"
+        for made in (self.bin, self.cwd, self.home):
+            made.mkdir()
+        for tool in TOOLS:
+            self.bin.joinpath(tool).symlink_to(str(shutil.which(tool)))
+        for program in programs:
+            path = self.bin / program
+            path.write_text(PROGRAM)
+            path.chmod(0o755)
+
+    def env(self, **more: str) -> dict[str, str]:
+        """The environment of a process on this machine."""
+        return {"PATH": str(self.bin), "HOME": str(self.home), "CALLS": str(self.calls), **more}
+
+    def run(
+        self, box: Container, shell: Sequence[str] = ("sh",), stdin: str = "", **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the script as a transport does."""
+        return subprocess.run(
+            command(shell, box), input=stdin, env=self.env(**env), capture_output=True, text=True, timeout=20
+        )
+
+    def called(self) -> list[list[str]]:
+        """How the programs were called."""
+        text = self.calls.read_text() if self.calls.exists() else ""
+        return [call.split("\0")[:-1] for call in text.split("\n\0")[:-1]]
+
+    def argv(self) -> list[str]:
+        """What the program was last told to run."""
+        return self.called()[-1][1:]
+
+    def inside(self) -> dict[str, str]:
+        """The environment it had."""
+        return dict(line.split("=", 1) for line in Path(f"{self.calls}.env").read_text().split("\0")[:-1])
+
+
+def command(shell: Sequence[str], box: Container) -> list[str]:
+    """The command line of a transport, for this shell."""
+    argv = box.run(AGENT)
+    assert argv[:2] == ("/bin/sh", "-c")
+    return [str(shutil.which(shell[0])), *shell[1:], *argv[1:]]
+
+
+def box(cwd: str | Path = "", **fields: Any) -> Container:
+    return Container(image=IMAGE, cwd=str(cwd), folder="/nowhere/jobs/job-1", **fields)
+
+
+def started(host: Host, box: Container, shell: Sequence[str] = ("sh",), **env: str) -> list[tuple[str, str]]:
+    """Run the script, which must end well, and tell the options of the command line it made."""
+    done = host.run(box, shell, **env)
+    assert done.returncode == 0, done.stderr
+    return options(host.argv())
+
+
+def options(argv: Sequence[str]) -> list[tuple[str, str]]:
+    """The options of a command line with their values, up to the image."""
+    words = list(argv[1 : argv.index(IMAGE)])
+    alone = {"--rm", "--interactive", "--cleanenv", "--nv"}
+    found: list[tuple[str, str]] = []
+    while words:
+        option = words.pop(0)
+        takes = option not in alone and "=" not in option and not (option == "--pid" and argv[0] == "exec")
+        found.append((option, words.pop(0) if takes else ""))
+    return found
+
+
+# --- the command lines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+@pytest.mark.parametrize("program", ["podman", "docker"])
+def test_podman_and_docker_give_the_agent_what_the_host_has(tmp_path: Path, program: str, shell: tuple[str, ...]):
+    host = Host(tmp_path, program)
+    done = host.run(box(host.cwd), shell, stdin="the agent\n")
+    given = options(host.argv())
+    for option in [
+        ("--rm", ""),
+        ("--interactive", ""),
+        ("--network", "host"),
+        ("--uts", "host"),
+        ("--ipc", "host"),
+        ("--log-driver", "none"),
+        ("--entrypoint", ""),
+        ("--mount", f"type=bind,src={host.cwd},dst={host.cwd}"),
+        ("--workdir", str(host.cwd)),
+    ]:
+        assert option in given
+    assert dict(given)["--name"].startswith("muster-job-1-")
+    assert tuple(host.argv()[-len(AGENT) - 1 :]) == (IMAGE, *AGENT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the agent\n", "")
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_apptainer_takes_no_variable_of_the_host_but_those_it_is_given(tmp_path: Path, shell: tuple[str, ...]):
+    host = Host(tmp_path, "apptainer")
+    ours = {"SLURM_JOB_ID": "47", "PMI_RANK": "1", "MUSTER_DIAL": '{"a": "b,c"}', "OMPI_X": "two\nlines"}
+    done = host.run(box(host.cwd), shell, stdin="the agent\n", PYTHONPATH="/leak", **ours)
+    assert host.argv() == [
+        *("exec", "--cleanenv", "--pid", "--pwd", str(host.cwd)),
+        *("--mount", f"type=bind,src={host.cwd},dst={host.cwd}", IMAGE, *AGENT),
+    ]
+    inside = {name[13:]: value for name, value in host.inside().items() if name.startswith("APPTAINERENV_")}
+    assert inside == {**ours, "PYTHONNOUSERSITE": "1"}
+    assert (done.returncode, done.stdout) == (0, "the agent\n")
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_only_variables_of_schedulers_and_launchers_come_along(tmp_path: Path, shell: tuple[str, ...]):
+    host = Host(tmp_path, "podman")
+    ours = {
+        "MUSTER_DIAL": "{}",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "OMP_NUM_THREADS": "4",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_PROCID": "1",
+        "PBS_JOBID": "2",
+        "OMPI_COMM_WORLD_RANK": "3",
+        "PMIX_RANK": "4",
+        "PMI_RANK": "5",
+        "SLURM_LINES": "one\nPBS_FAKE=two",
+    }
+    others = {"LD_LIBRARY_PATH": "/leak", "PYTHONPATH": "/leak", "MY_SLURM_X": "1", "WORDS": "a\nPMI_X=*"}
+    given = started(host, box(host.cwd), shell, **ours, **others)
+    assert {value for option, value in given if option == "--env"} == set(ours)
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_any_folder_name_can_be_mounted(tmp_path: Path, shell: tuple[str, ...]):
+    host = Host(tmp_path, "podman")
+    for name in ("a b", "a:b", "back\\slash \\n", "it's $HOME `x`", "-v"):
+        folder = host.cwd / name
+        folder.mkdir()
+        assert ("--mount", f"type=bind,src={folder},dst={folder}") in started(host, box(folder), shell)
+    odd = host.cwd / 'a,"b"'
+    odd.mkdir()
+    quoted = str(odd).replace('"', '""')
+    assert ("--mount", f'type=bind,"src={quoted}","dst={quoted}"') in started(host, box(odd), shell)
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_where_the_code_is_sent_the_jobs_folder_on_the_host_takes_it(tmp_path: Path, shell: tuple[str, ...]):
+    host = Host(tmp_path, "podman")
+    for env, state in [({}, host.home / ".local/state"), ({"XDG_STATE_HOME": f"{tmp_path}/s t"}, tmp_path / "s t")]:
+        given = started(host, box(), shell, **env)
+        folder = state / "muster/jobs/job-1"
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert ("--mount", f"type=bind,src={folder},dst={folder}") in given
+        assert ("--env", f"XDG_STATE_HOME={state}") in given
+        assert "--workdir" not in dict(given)
+
+
+def test_the_home_of_a_user_without_one_in_the_environment_is_found(tmp_path: Path):
+    host = Host(tmp_path, "podman")
+    started(host, box(host.cwd), HOME="")
+    assert host.inside()["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+
+
+def test_a_job_folder_that_the_host_shares_is_mounted_for_reading(tmp_path: Path):
+    host = Host(tmp_path, "podman")
+    folder = host.home / ".local/state/muster/jobs/job-1"
+    folder.mkdir(parents=True)
+    mount = f"type=bind,src={folder},dst={folder}"
+    shared = Container(image=IMAGE, cwd=str(host.cwd), folder=str(folder))
+    assert ("--mount", f"{mount},ro") in started(host, shared)
+    written = started(host, Container(image=IMAGE, folder=str(folder)))
+    assert [value for option, value in written if option == "--mount"] == [mount], "once, where the code goes there"
+
+
+def test_ranks_of_mpi_on_one_host_see_each_other_from_container_to_container(tmp_path: Path):
+    host = Host(tmp_path, "podman")
+    given = started(host, box(host.cwd, shares_processes=True), TMPDIR=str(host.home))
+    assert ("--pid", "host") in given
+    assert ("--cap-add", "SYS_PTRACE") in given
+    assert ("--mount", f"type=bind,src={host.home},dst={host.home}") in given
+    assert ("--env", "TMPDIR") in given
+
+
+def test_the_users_own_options_come_last_and_ours_do_not_contradict_them(tmp_path: Path):
+    host = Host(tmp_path, "podman", "docker")
+    args = ("--ipc", "private", "--user", "app", "--entrypoint", "/init", "--network", "none")
+    for program in ("podman", "docker"):
+        given = started(host, box(host.cwd, args=args, program=program))
+        assert [value for option, value in given if option == "--network"] == ["none"], "two are an error for both"
+        assert given[-4:-1] == [("--ipc", "private"), ("--user", "app"), ("--entrypoint", "/init")]
+
+
+def test_what_ranks_write_belongs_to_the_user_with_every_program(tmp_path: Path):
+    host = Host(tmp_path, "docker", "podman")
+    (host.bin / "id").unlink()
+    (host.bin / "id").write_text(
+        "#!/bin/sh\ncase $1 in -un) echo ann ;; -G) echo 1000 27 ;; -u) echo 1000 ;; -g) echo 100 ;; esac\n"
+    )
+    (host.bin / "id").chmod(0o755)
+    docker = started(host, box(host.cwd, program="docker"))
+    assert ("--user", "1000:100") in docker, "its daemon is root"
+    assert [value for option, value in docker if option == "--group-add"] == ["27", "1000"]
+    assert {("--env", "HOME=/tmp"), ("--env", "USER=ann")} < set(docker), "a user the image does not know"
+    # Where the program is not root either, root inside is the user outside.
+    rootless = started(host, box(host.cwd, program="docker"), FAKE_SECURITY="[name=seccomp name=rootless]")
+    podman = started(host, box(host.cwd, program="podman"))
+    assert ("--user", "0:0") in rootless
+    assert ("--user", "0:0") in podman
+    assert ("--annotation", "run.oci.keep_original_groups=1") in podman
+
+
+def test_what_is_called_docker_and_is_podman_is_used_as_podman(tmp_path: Path):
+    host = Host(tmp_path, "docker")
+    started(host, box(host.cwd, program="docker"), FAKE_VERSION="podman version 4.3.1")
+    assert "info" not in [call[1] for call in host.called()]
+    assert host.called()[-1][:2] == ["docker", "run"]
+
+
+# --- which program --------------------------------------------------------------------------------------------
+
+
+def test_the_first_program_a_host_has_is_used(tmp_path: Path):
+    for number in range(len(PROGRAMS)):
+        (tmp_path / str(number)).mkdir()
+        host = Host(tmp_path / str(number), *PROGRAMS[number:])
+        started(host, box(host.cwd))
+        assert host.called()[-1][0] == PROGRAMS[number]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_a_program_that_is_named_is_used_or_refused_by_its_name(tmp_path: Path, program: str, shell: tuple[str, ...]):
+    host = Host(tmp_path, *(other for other in PROGRAMS if other != program))
+    done = host.run(box(host.cwd, program=program), shell)
+    assert host.called() == [], "no other takes its place"
+    error = explain_container_failure("h2", box(program=program), done.returncode, done.stderr)
+    assert error.message == f"h2: {program} is not on this host"
+    assert "--container" in str(error.hint)
+
+
+def test_a_host_without_any_program_is_told_so(tmp_path: Path):
+    done = Host(tmp_path).run(box(tmp_path))
+    error = explain_container_failure("h2", box(), done.returncode, done.stderr)
+    assert error.message == "h2: there is no podman, docker or apptainer on this host"
+
+
+# --- pulling --------------------------------------------------------------------------------------------------
+
+MISSING = {"FAKE_MISSING": "1"}
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+@pytest.mark.parametrize("program", ["podman", "docker"])
+def test_an_image_that_is_not_there_is_pulled_first_and_that_is_said(
+    tmp_path: Path, program: str, shell: tuple[str, ...]
+):
+    host = Host(tmp_path, program)
+    done = host.run(box(host.cwd), shell, stdin="the agent\n", **MISSING)
+    assert (done.returncode, done.stdout) == (0, "the agent\n")
+    assert [program, "pull", IMAGE] in host.called()
+    first, second = done.stderr.splitlines()
+    assert pull_in(first) == (os.uname().nodename.partition(".")[0], IMAGE)
+    assert second == "Copying blob 1"
+
+
+def test_an_image_that_is_there_is_not_pulled(tmp_path: Path):
+    host = Host(tmp_path, "podman")
+    started(host, box(host.cwd))
+    assert [call[1] for call in host.called()] == ["image", "run"]
+
+
+def test_whether_to_pull_is_left_to_who_speaks_of_it(tmp_path: Path):
+    host = Host(tmp_path, "podman")
+    started(host, box(host.cwd, args=("--pull=never",)), **MISSING)
+    assert [call[1] for call in host.called()] == ["run"]
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_a_pull_that_fails_ends_it_with_the_programs_reason(tmp_path: Path, shell: tuple[str, ...]):
+    host = Host(tmp_path, "podman")
+    says = "Error: dial tcp: no such host"
+    done = host.run(box(host.cwd), shell, FAKE_PULL_SAYS=f"{says}\n", FAKE_PULL_CODE="125", **MISSING)
+    assert done.stdout == ""
+    assert [call[1] for call in host.called()] == ["image", "pull"]
+    error = explain_container_failure("h2", box(), done.returncode, done.stderr)
+    assert error.message == f"h2: there is no image {IMAGE}, and podman cannot pull it: {says}"
+    reason = code_reason(box(), done.returncode)
+    assert reason is not None
+    assert reason[0] == f"there is no image {IMAGE}, and it cannot be pulled"
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_a_pull_ends_when_who_wanted_it_has_gone(tmp_path: Path, shell: tuple[str, ...]):
+    host = Host(tmp_path, "podman")
+    # Like sshd: it starts the script, and dies without a word to it.
+    sshd = ["sh", "-c", f"{shlex.join(command(shell, box(host.cwd)))} & read -r line"]
+    parent = subprocess.Popen(sshd, env=host.env(FAKE_SECONDS="50", **MISSING), stdin=subprocess.PIPE)
+    wait_for_call(host, "pull")
+    parent.kill()
+    parent.communicate()
+    give_up = time.monotonic() + 10
+    while alive := [pid for pid in Path("/proc").glob("[0-9]*") if str(host.calls).encode() in environ(pid)]:
+        assert time.monotonic() < give_up, alive
+        time.sleep(0.05)
+    assert "run" not in [call[1] for call in host.called()]
+
+
+def wait_for_call(host: Host, word: str) -> None:
+    give_up = time.monotonic() + 10
+    while word not in [call[1] for call in host.called()]:
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def environ(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_one_rank_of_each_host_pulls_for_all_of_them(tmp_path: Path):
+    host = Host(tmp_path, "podman")
+    shared = box(host.cwd, shares_processes=True)
+    second = subprocess.Popen(
+        command(("sh",), shared), env=host.env(OMPI_COMM_WORLD_LOCAL_RANK="1", **MISSING), stdin=subprocess.DEVNULL
+    )
+    time.sleep(1.3)
+    assert {call[1] for call in host.called()} == {"image"}, "it waits until another has the image"
+    second.kill()
+    second.wait(5)
+    host.run(shared, MPI_LOCALRANKID="0", **MISSING)
+    assert ["podman", "pull", IMAGE] in host.called()
+
+
+# --- the end --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+@pytest.mark.parametrize("code", [0, 7, 119, 137])
+def test_the_exit_code_is_that_of_the_agent(tmp_path: Path, code: int, shell: tuple[str, ...]):
+    host = Host(tmp_path, "podman")
+    done = host.run(box(host.cwd), shell, FAKE_CODE=str(code))
+    assert done.returncode == code
+    assert done.stderr == ""
+    assert (host.called()[-1][1] == "rm") == (code != 0), "what may be left of a container is removed"
+
+
+@pytest.mark.parametrize("code", [125, 126, 127])
+def test_a_container_that_does_not_start_is_told_with_its_host(tmp_path: Path, code: int):
+    host = Host(tmp_path, "podman")
+    done = host.run(box(host.cwd), FAKE_CODE=str(code), FAKE_SAYS="Error: something new\n")
+    assert done.returncode == code
+    assert host_in(done.stderr) == os.uname().nodename.partition(".")[0]
+    assert container_reason(box(), done.stderr) == (
+        f"podman did not start {IMAGE}: Error: something new",
+        f"try it by hand there: `podman run --rm {IMAGE} true`",
+    )
+    assert code_reason(box(), code)
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_a_container_is_removed_when_a_scheduler_ends_its_program(tmp_path: Path, shell: tuple[str, ...]):
+    host = Host(tmp_path, "podman")
+    task = subprocess.Popen(
+        command(shell, box(host.cwd)), env=host.env(), stdin=subprocess.PIPE, start_new_session=True
+    )
+    wait_for_call(host, "run")
+    os.killpg(task.pid, signal.SIGTERM)
+    assert task.wait(10) == 128 + signal.SIGTERM
+    task.communicate()
+    run, rm = host.called()[-2:]
+    assert rm == ["podman", "rm", "--force", run[run.index("--name") + 1]]
+
+
+# --- what cannot be -------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_the_host_does_not_have_is_named(tmp_path: Path):
+    host = Host(tmp_path, "podman")
+    done = host.run(box("/no/such folder"))
+    assert host.called() == []
+    error = explain_container_failure("h2", box(), done.returncode, done.stderr)
+    assert error.message == "h2: the working directory /no/such folder is not there, so it cannot be mounted"
+    assert error.hint == "`--sync` sends this folder to every host before the start"
+
+
+@pytest.mark.parametrize("image", ["", "-it", "--rm"])
+def test_what_cannot_be_an_image_is_refused(image: str):
+    with pytest.raises(UsageError, match="is not the name of an image"):
+        Container(image=image)
+
+
+@pytest.mark.parametrize("word", ["-t", "-it", "-ti", "-d", "-dit", "--tty", "--detach", "--detach=true"])
+def test_options_that_take_the_channel_away_are_refused(word: str):
+    with pytest.raises(UsageError, match="could not be spoken to"):
+        Container(image=IMAGE, args=("--rm", word))
+
+
+def test_options_that_only_look_alike_are_not():
+    Container(image=IMAGE, args=("-i", "--detach-keys=x", "--tty=false", "--device", "/dev/x", "-vdit:/x"))
+
+
+def test_a_word_that_would_be_taken_for_the_image_is_refused():
+    with pytest.raises(UsageError, match="`/data:/data` is not an option"):
+        Container(image=IMAGE, args=("/data:/data",))
+
+
+@pytest.mark.parametrize("folder", ["/", "/usr", "/etc", "/var"])
+def test_a_folder_every_image_has_cannot_be_the_working_directory(folder: str):
+    with pytest.raises(UsageError, match="would hide that of the image"):
+        Container(image=IMAGE, cwd=folder)
+
+
+# Words of podman 4.3.1 and docker 20.10.24, as seen, and of apptainer 1.3, as documented.
+FAILURES = [
+    ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "the Docker daemon does not run"),
+    (
+        "Got permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: "
+        'Get "http://%2Fvar%2Frun%2Fdocker.sock/info": dial unix /var/run/docker.sock: connect: permission denied',
+        "docker does not let you in",
+    ),
+    (
+        "docker: Error response from daemon: could not select device driver "
+        '"" with capabilities: [[gpu]].\nmuster: h2: docker ended with code 125',
+        "docker cannot give GPUs",
+    ),
+    (
+        'Error: short-name "pytorch" did not resolve to an alias and no unqualified-search registries are defined in '
+        '"/etc/containers/registries.conf"\nmuster: h2: podman cannot pull pytorch',
+        "does not know which registry has it",
+    ),
+    (
+        "Error response from daemon: pull access denied for nosuch, repository does not exist or may require "
+        "'docker login': denied: requested access to the resource is denied\nmuster: h2: docker cannot pull nosuch",
+        "the registry does not let you",
+    ),
+    ("Error: localhost/nosuch: image not known\nmuster: h2: podman ended with code 125", "there is no image"),
+    ("FATAL:   could not open image /w/x.sif: no such file or directory", "apptainer does not find the image"),
+    (
+        "Error: crun: executable file `python3` not found in $PATH: No such file or directory: OCI runtime attempted "
+        "to invoke a command that was not found\nmuster: h2: podman ended with code 127",
+        "there is no such Python in",
+    ),
+    (
+        "docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create "
+        'failed: unable to start container process: exec: "python3": executable file not found in $PATH: unknown.',
+        "there is no such Python in",
+    ),
+    (
+        'FATAL:   "python3": executable file not found in $PATH',
+        "there is no such Python in",
+    ),
+    ("muster: Python 3.9 or newer is needed, this one is 3.6", "Python 3.9 or newer is needed, this one is 3.6, in"),
+    ("muster: h2: the folder /home/a/.local/state/muster/jobs/x cannot be made", "cannot be made"),
+]
+
+
+@pytest.mark.parametrize(("words", "meaning"), FAILURES)
+def test_the_words_of_a_program_are_explained_with_what_to_do(words: str, meaning: str):
+    error = explain_container_failure("h2", box(), 125, f"WARN[0000] something else\n{words}\n")
+    assert isinstance(error, HostError)
+    assert error.message.startswith("h2: ")
+    assert meaning in error.message
+    assert error.hint
+    assert "{" not in error.message + error.hint
+
+
+def test_words_nobody_knows_are_shown_as_they_are():
+    error = explain_container_failure("h2", box(), 1, "a\nsomething new")
+    assert error.message == f"h2: no agent came up in {IMAGE}: something new"
+
+
+def test_ordinary_words_announce_no_pull():
+    assert pull_in("h2 pulls docker.io/x:1\n") == ("h2", "docker.io/x:1")
+    assert pull_in("Trying to pull docker.io/x:1...") is None
+    assert pull_in("Copying blob sha256:1") is None
+
+
+# --- on the way there -----------------------------------------------------------------------------------------
+
+
+def test_the_script_crosses_every_login_shell():
+    text = script()
+    assert "\n" not in text, "csh takes no newline in quotes"
+    assert "'" not in text
+    assert "\\\\" not in text, "fish reads two backslashes as one"
+    assert all(after in " =" for after in (text[at + 1] for at, char in enumerate(text) if char == "!")), (
+        "csh's history"
+    )
+
+
+@pytest.mark.parametrize("login", LOGIN)
+def test_a_login_shell_gives_the_host_what_was_meant(tmp_path: Path, login: tuple[str]):
+    host = Host(tmp_path, "podman")
+    folder = host.cwd / 'it\'s a "folder"'
+    folder.mkdir()
+    line = f"exec {shlex.join(box(folder, args=('-v', '/a b:/c')).run(AGENT))}"
+    shell = str(shutil.which(login[0]))
+    done = subprocess.run([shell, "-c", line], env=host.env(), input="", capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    assert tuple(host.argv()[-len(AGENT) - 3 :]) == ("-v", "/a b:/c", IMAGE, *AGENT)
