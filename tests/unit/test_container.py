@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from muster.errors import HostError, UsageError
+from muster.hosts import parse_hosts
 from muster.transports.container import (
     PROGRAMS,
     Container,
@@ -27,6 +28,7 @@ from muster.transports.container import (
     pull_in,
     script,
 )
+from muster.transports.mpi import Mpi, mpi_engine
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -576,3 +578,12 @@ def test_a_login_shell_gives_the_host_what_was_meant(tmp_path: Path, login: tupl
     done = subprocess.run([shell, "-c", line], env=host.env(), input="", capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
     assert tuple(host.argv()[-len(AGENT) - 3 :]) == ("-v", "/a b:/c", IMAGE, *AGENT)
+
+
+def test_ranks_of_mpich_talk_to_it_over_a_port_because_no_descriptor_gets_into_a_container():
+    mpich = Mpi(program="mpirun", flavour="mpich", version=0)
+    hosts = parse_hosts("a:2,b:1")
+    engine = mpi_engine(mpich, hosts, python=None, box=box("/work"))
+    assert engine.summons[0].argv[:7] == ("mpirun", "-np", "3", "-hosts", "a:2,b:1", "-pmi-port", "/bin/sh")
+    assert "PMI_ID" in engine.seat_from, "there is no PMI_RANK then"
+    assert "-pmi-port" not in mpi_engine(mpich, hosts, python=None).summons[0].argv
