@@ -1,4 +1,4 @@
-"""An allocation of one's own, from a login node: salloc gets it, and runs `muster run` inside it."""
+"""An allocation of one's own, from a login node: salloc gets it, and runs the same command inside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.transports.slurm import salloc_argv
 
 
 def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool) -> int:
-    """Have salloc get the allocation and run `muster run` in it; it is given back however either of them ends."""
+    """Have salloc get the allocation and run `muster ARGV` in it; it is given back however either of them ends."""
     if in_slurm_allocation(os.environ):
         raise UsageError(
             f"--slurm-args ask for an allocation, and this is one already ({os.environ['SLURM_JOB_ID']})",
@@ -27,7 +27,7 @@ def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool) 
         wanted = shlex.split(slurm_args)
     except ValueError as error:
         raise UsageError(f"--slurm-args {slurm_args!r}: {str(error).lower()}", hint="check the quotes") from None
-    inside = [sys.executable, "-m", "muster", "run", *_without(argv, "--slurm-args")]
+    inside = [sys.executable, "-m", "muster", *_without(argv, "--slurm-args")]
     command = salloc_argv(wanted, os.path.basename(target), inside)
     if dry_run:
         print(shlex.join(command))
