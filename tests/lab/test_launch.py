@@ -86,6 +86,7 @@ def steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]
                 self.code = code
         def rank(): return int(os.environ["RANK"])
         def boom(): raise Boom(7, "bang")
+        def code(): return lambda: 1
     """
     (folder / "project").mkdir()
     (folder / "project" / "steps.py").write_text(textwrap.dedent(source))
@@ -310,6 +311,8 @@ def test_another_python_on_a_host_is_told_before_the_start(folder: Path, steps: 
     with pytest.raises(muster.MusterError, match=r"its Python is 3\.9, and the code of lambda can be sent only to"):
         launch(lambda: 1, nproc=1, options=pretends)
     assert launch(steps.rank, nproc=1, options=pretends) == [0]  # which is only named
+    with pytest.raises(muster.LaunchError, match="it holds code, and the caller has another version of Python"):
+        launch(steps.code, nproc=1, options=pretends)
 
 
 # --- who calls, and where the output goes -------------------------------------------------------------------

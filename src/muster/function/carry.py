@@ -14,7 +14,7 @@ from typing import Any
 
 import cloudpickle
 
-from muster.agent.call import dumps
+from muster.agent.call import dumps, holds_code
 from muster.agent.report import type_name
 from muster.errors import UsageError
 from muster.job import Call
@@ -43,6 +43,7 @@ def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         name = f"{module.__name__}.{name}"
     head = {
         "name": name,
+        "python": sys.version_info[:2],
         "cloudpickle": cloudpickle.__version__,
         "modules": _sources(cloudpickle),
         "lines": {} if is_named else _lines_without_file(),
@@ -63,11 +64,6 @@ def name_of(function: Callable[..., Any]) -> str:
         function = getattr(function, "func")  # noqa: B009
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
-
-
-def holds_code(pickled: bytes) -> bool:
-    """Whether a pickle holds functions or classes themselves, made by cloudpickle's helpers, not only their names."""
-    return b"cloudpickle.cloudpickle" in pickled
 
 
 def split_path(entries: Sequence[str], cwd: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
