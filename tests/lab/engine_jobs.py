@@ -33,7 +33,7 @@ SCRIPT = """\
 {exports}
 cd {folder}
 trap : TERM INT HUP USR1 USR2
-sh -c 'echo $$ > {base}.pid; exec "$@" > {base}.out 2> {base}.err' sh {command}
+/bin/sh -c 'echo $$ > {base}.pid; exec "$@" > {base}.out 2> {base}.err' sh {command}
 code=$?
 echo $code > {base}.code.new
 /bin/mv {base}.code.new {base}.code
@@ -215,7 +215,7 @@ class SlurmEngine(Engine):
         """The same in a batch script, which runs on the first host; a `bare` one is replaced by `muster run`."""
         job, script = self._script(argv, (MUSTER,), env)
         if bare:
-            script.write_text(re.sub(r"^trap .*\nsh -c (.*)", r"exec sh -c \1", script.read_text(), flags=re.MULTILINE))
+            script.write_text(re.sub(r"^trap .*\n(/bin/sh -c .*)", r"exec \1", script.read_text(), flags=re.MULTILINE))
         options = shlex.join([*self.request(ranks), *request])
         submitted = self.shell(f"sbatch --parsable --output=/dev/null {options} {script}")
         job.base.with_suffix(".id").write_text(submitted)

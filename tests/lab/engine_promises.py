@@ -291,6 +291,16 @@ class Promises:
             done = engine.run(ONE_EACH, "--no-zygote", "train.py", program=IMPATIENT, **wall.env)
         check_refusal(done, 125, "h2.*cannot reach", "firewall|inside the allocation")
 
+    def test_a_host_that_is_dead_at_the_start_is_named(self, engine: Engine) -> None:
+        flag = engine.folder / f"{engine.name}.dead"
+        when_told = ("sh", "-c", f'while [ ! -e {flag} ]; do sleep 0.05; done; exec "$@"', "sh")
+        job = engine.start(ONE_EACH, "--no-zygote", "train.py", program=(*when_told, *IMPATIENT))
+        assert job.pid
+        engine.lab.power_off("h3")
+        flag.touch()
+        done = job.wait(30)
+        check_refusal(done, 125, f"h3|{engine.lab.address('h3')}", "up")  # mpirun's ssh has its address only
+
 
 def _read(path: Path) -> str:
     try:

@@ -20,6 +20,7 @@ from muster.run.certificate import make_server_context
 from muster.run.child import Child
 from muster.run.link import AgentLink, all_or_errors
 from muster.run.piped import Words
+from muster.run.words import names
 from muster.transports import Dialled, Summons
 from muster.transports.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.transports.engine import ORDER_FILE
@@ -37,6 +38,10 @@ _TERM_LIMIT = 5.0
 
 _TERM_LIMIT_AFTER_LOSS = 1.0
 """The same where a host is lost: srun and mpirun would wait for a word from it, for minutes."""
+
+
+class NobodyCame(HostError):
+    """An agent did not come in time, and nothing says why."""
 
 
 class DialledLine(asyncio.Protocol):
@@ -220,24 +225,26 @@ class DialledConnector:
         return Caller(Summons(argv=argv, seats=summons.seats), self, env)
 
     async def _all_up(self, limit: float) -> None:
-        waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came(link, limit))) for link in self.links]
+        waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came([link], limit))) for link in self.links]
         try:
             # The first failure ends the wait: with these engines one missing agent ends the whole start.
             await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
             failed = [task for task in waiting if task.done() and task.exception() is not None]
+            if failed and isinstance(failed[0].exception(), NobodyCame):
+                raise self._nobody_came([link for link in self.links if not link.facts], limit)
             if failed:
                 await all_or_errors([failed[0]])
         finally:
             for task in waiting:
                 task.cancel()
 
-    def _nobody_came(self, link: AgentLink, limit: float) -> HostError:
-        summons = next(summons for summons in self.engine.summons if link.seat in summons.seats)
+    def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
+        summons = next(summons for summons in self.engine.summons if missing[0].seat in summons.seats)
         program = os.path.basename(summons.argv[0])
-        return HostError(
-            link.name,
+        return NobodyCame(
+            names(list(dict.fromkeys(link.name for link in missing))),
             f"no agent has come from there within {limit:.0f} s of `{program}`",
-            hint=f"the agents dial {' or '.join(_own_addresses())}: is there a firewall between them and this machine?",
+            hint=f"is every host up? the agents dial {' or '.join(_own_addresses())}: is there a firewall between?",
         )
 
     def admit(self, line: bytes) -> AgentLink | None:
