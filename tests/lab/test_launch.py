@@ -255,6 +255,7 @@ def test_a_restart_gives_the_results_of_the_attempt_that_ended_well():
         ({"timeout": 0}, "timeout=0"),
         ({"options": "--nprocs 3"}, "there is no option --nprocs"),
         ({"options": "train.py"}, "`train.py` is not an option"),
+        ({"options": "--python 'a"}, "no closing quotation"),
         ({"options": "--dry-run"}, "no use for --dry-run"),
         ({"options": "--slurm-args -N2"}, "no use for --slurm-args"),
         ({"hosts": ["a:2", "b:x"]}, "b:x"),

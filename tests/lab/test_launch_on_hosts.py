@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from launching import PLAIN, alive, wait_until
 
+from muster.agent.wire import LEASE
 from muster.lab import Lab
 from muster.lab.programs import SYSTEM_PATH
 
@@ -177,6 +178,18 @@ def test_a_lost_host_is_named_and_what_came_before_is_kept(lab: Lab, shared: Pat
         assert result[1] == {"0": "early"}
     finally:
         lab.reboot("h3")
+
+
+def test_a_slow_line_is_busy_longer_than_the_lease_and_no_host_is_given_up(lab: Lab, shared: Path) -> None:
+    lab.slow("h2", rate="8mbit")
+    try:
+        begin = time.monotonic()
+        script = Script(lab, shared, "print(len(launch(lambda data: data, bytes(4 << 20), hosts='h2:1')[0]))")
+        assert script.result() == 4 << 20
+        assert time.monotonic() - begin > 2 * LEASE
+    finally:
+        lab.heal("h2")
+    assert "silent" not in script.wait()
 
 
 def test_ctrl_c_ends_the_ranks_on_every_host_first(lab: Lab, shared: Path) -> None:

@@ -5,6 +5,7 @@ What is unpickled here was pickled by the controller, which also sent this code;
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from _frozen_importlib import ModuleSpec
@@ -80,6 +81,7 @@ def _load(fd: int) -> Any:
             ) from None
         finally:
             package.__dict__["is_loading"] = False
+            os.close(fd)
 
 
 _MODULE_HINT = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
 import os
@@ -60,8 +61,8 @@ def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 def name_of(function: Callable[..., Any]) -> str:
     """What to call a function in sentences: its own name, without where in another function it stands."""
-    while hasattr(function, "func"):  # functools.partial
-        function = getattr(function, "func")  # noqa: B009
+    while isinstance(function, functools.partial):
+        function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
 
