@@ -301,7 +301,8 @@ class MpiEngine(Engine):
 
     def options(self, ranks: Ranks) -> tuple[str, ...]:
         root = ("--mpi-args=--allow-run-as-root",) if self.name == "openmpi" else ()
-        return ("--engine", "mpi", *root, "-H", ",".join(f"{host}:{count}" for host, count in ranks.items()))
+        where = ("-H", ",".join(f"{host}:{count}" for host, count in ranks.items())) if ranks else ()
+        return ("--engine", "mpi", *root, *where)
 
     def _submit(self, job: EngineJob, script: Path, ranks: Ranks, request: Sequence[str]) -> None:
         job.holder = self.lab.popen(

@@ -62,6 +62,18 @@ while not os.path.exists(sys.argv[1]):
 print("port", os.environ["MASTER_PORT"])
 """
 
+# Says which signals it gets, and ends in good order on SIGTERM.
+LISTENER = """
+import os, signal, sys, time
+def note(number, frame):
+    print("heard", signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM: sys.exit(0)
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, note)
+print("up", flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+"""
+
 ONE_EACH = {"h1": 1, "h2": 1, "h3": 1}
 
 TORCHRUN = (
@@ -111,8 +123,8 @@ def gone(engine: Engine, limit: float = SOON) -> float:
 
 @pytest.fixture(scope="module", autouse=True)
 def scripts(shared: Path) -> None:
-    texts = {"stubborn": STUBBORN, "fail": FAIL, "who": WHO, "patient": PATIENT, "train": "print('it ran')\n"}
-    for name, text in texts.items():
+    texts = {"stubborn": STUBBORN, "fail": FAIL, "who": WHO, "patient": PATIENT, "listener": LISTENER}
+    for name, text in {**texts, "train": "print('it ran')\n"}.items():
         (shared / f"{name}.py").write_text(text)
 
 
@@ -156,7 +168,7 @@ class Promises:
             }
 
     def test_the_token_is_on_no_command_line_and_not_with_the_ranks(self, engine: Engine, shared: Path) -> None:
-        job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "seen.flag")
+        job = engine.start(ONE_EACH, "--no-zygote", "patient.py", f"{engine.name}.seen")
         job.wait_for("up", 3)
         everything = [Path(f"/proc/{pid}") for host in engine.lab.names for pid, _ in engine.lab.processes(host)]
         lines = [_read(path / "cmdline").split("\0") for path in everything]
@@ -172,7 +184,7 @@ class Promises:
         ranks = [words for words in settings if "WORLD_SIZE=3" in words]
         assert len(ranks) == 3
         assert not [word[:30] for words in ranks for word in words if word.startswith("MUSTER_DIAL") or token in word]
-        (shared / "seen.flag").touch()
+        (shared / f"{engine.name}.seen").touch()
         done = job.wait()
         assert done.code == 0, done.said
         assert not list(job.state.glob("muster/jobs/*/order.json")), "nothing secret is kept"
@@ -250,6 +262,15 @@ class Promises:
         print(
             f"{engine.name}: named after {named:.1f} s, given up after {lost:.1f} s, all gone after {everything:.1f} s"
         )
+
+    def test_a_kill_with_usr1_of_muster_reaches_each_rank_once(self, engine: Engine, shared: Path) -> None:
+        job = engine.start(ONE_EACH, "--no-zygote", "listener.py", f"{engine.name}.killed")
+        job.wait_for("up", 3)
+        job.signal(signal.SIGUSR1)
+        job.wait_for("heard SIGUSR1", 3)
+        (shared / f"{engine.name}.killed").touch()
+        done = job.wait()
+        assert (done.code, done.out.count("heard SIGUSR1")) == (0, 3), done.said
 
     # --- being ended ------------------------------------------------------------------------------------------
 

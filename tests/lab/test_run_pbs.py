@@ -150,15 +150,9 @@ def test_the_walltime_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> N
 
 
 def test_a_signal_by_qsig_reaches_each_rank_once(engine: PbsEngine, shared: Path) -> None:
-    (shared / "listener.py").write_text(
-        "import os, signal, time\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))\n"
-        "print('up', flush=True)\n"
-        "while not os.path.exists('qsig.flag'): time.sleep(0.05)\n"
-    )
     # The login shell above the script gets it too, and with it the job would end.
     (engine.site.home / ".bash_profile").write_text("trap : USR1\n")
-    job = engine.start(ONE_EACH, "--no-zygote", "listener.py")
+    job = engine.start(ONE_EACH, "--no-zygote", "listener.py", "qsig.flag")
     job.wait_for("up", 3)
     assert engine.site.run("h1", ["qsig", "-s", "USR1", job.id]).returncode == 0
     job.wait_for("heard", 3)

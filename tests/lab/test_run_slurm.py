@@ -38,18 +38,6 @@ pytestmark = [
     ),
 ]
 
-# Says which signals it gets, and ends in good order on SIGTERM.
-LISTENER = """
-import os, signal, sys, time
-def note(number, frame):
-    print("heard", signal.Signals(number).name, flush=True)
-    if number == signal.SIGTERM: sys.exit(0)
-for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
-    signal.signal(number, note)
-print("up", flush=True)
-while not os.path.exists(sys.argv[1]): time.sleep(0.05)
-"""
-
 # Takes its time to end, since the warning and the end may come together, in any order.
 WARNED = """
 import signal, sys, time
@@ -65,7 +53,6 @@ time.sleep(1000)
 
 @pytest.fixture(scope="module")
 def engine(shared: Path) -> Iterator[SlurmEngine]:
-    (shared / "listener.py").write_text(LISTENER)
     with Lab(3, slurm=True, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab:
         yield SlurmEngine(lab, shared)
 
@@ -184,6 +171,13 @@ def test_several_runs_in_one_allocation_at_once_and_one_after_the_other(engine: 
     assert [len((shared / name).read_text().splitlines()) for name in "abc"] == [2, 2, 2]
 
 
+@pytest.mark.skipif(shutil.which("mpirun.openmpi", path=SYSTEM_PATH) is None, reason="apt-get install openmpi-bin")
+def test_mpirun_runs_on_the_hosts_of_the_allocation(engine: SlurmEngine) -> None:
+    options = ("--engine", "mpi", "--mpi-args=--allow-run-as-root", "--no-zygote")
+    envs = environments(engine.run({"h1": 2, "h2": 1}, *options, "who.py"))
+    assert [(env["host"], env["OMPI_COMM_WORLD_RANK"]) for env in envs] == [("h1", "0"), ("h1", "1"), ("h2", "2")]
+
+
 # --- being ended by Slurm -------------------------------------------------------------------------------------
 
 
@@ -238,16 +232,6 @@ def test_a_signal_by_scancel_reaches_each_rank_once(engine: SlurmEngine, shared:
     wait_until("its end", lambda: engine.state(job.id) == "COMPLETED 0:0", 20, lambda: job.said)
     assert job.out.count("heard SIGUSR1") == 3, job.said
     assert re.search("SIGUSR1 from Slurm has reached the ranks on h|SIGUSR1: passed on to all ranks", job.err), job.said
-
-
-def test_a_kill_with_usr1_of_muster_reaches_each_rank_once(engine: SlurmEngine, shared: Path) -> None:
-    job = engine.start(ONE_EACH, "--no-zygote", "listener.py", "killed.flag")
-    job.wait_for("up", 3)
-    job.signal(signal.SIGUSR1)
-    job.wait_for("heard SIGUSR1", 3)
-    (shared / "killed.flag").touch()
-    done = job.wait()
-    assert (done.code, done.out.count("heard SIGUSR1")) == (0, 3), done.said
 
 
 def test_ranks_that_end_in_good_order_when_slurm_ends_the_job_are_told_as_that(engine: SlurmEngine) -> None:

@@ -281,8 +281,9 @@ class Controller:
         return attempt.verdict()
 
     async def scheduler_reason(self) -> str | None:
-        """Why the scheduler ended the job, if it did: its words may come a moment after its signals."""
-        give_up = time.monotonic() + (1.0 if signal.SIGTERM in self._passed_on else 0.0)
+        """Why the scheduler ended the job, if it did: its words may come a moment after what it does."""
+        hit = signal.SIGTERM in self._passed_on or all(link.lost for link in self.links)
+        give_up = time.monotonic() + (1.0 if hit else 0.0)
         while self.connector.why_ended() is None and time.monotonic() < give_up:
             await asyncio.sleep(0.05)
         return self.connector.why_ended()

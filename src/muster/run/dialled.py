@@ -129,7 +129,10 @@ class Caller:
         self._ending = asyncio.ensure_future(self._explain_end())
 
     async def _explain_end(self) -> None:
-        self.give_up(await self._child.exit_code(_END_LIMIT))
+        code = await self._child.exit_code(_END_LIMIT)
+        self.give_up(code)
+        if not any(link.closing for link in self._links):
+            self._connector.on_end(self.summons, code)
 
     def give_up(self, code: int | None = None) -> None:
         """No more agents will come: say why, with the words there are."""
@@ -210,6 +213,7 @@ class DialledConnector:
             "certificate": certificate,
             "token": self._token,
             "seat_from": self.engine.seat_from,
+            "killed_at_once": self.engine.killed_at_once,
             "limit": limit / 2,
         }
         return json.dumps(order)
@@ -275,6 +279,10 @@ class DialledConnector:
             caller.allow_pull(line)
             if self.engine.is_final(line):
                 caller.give_up()
+
+    def on_end(self, summons: Summons, code: int | None) -> None:
+        """A summons has ended before the job was over."""
+        self._why_ended = self._why_ended or self.engine.why_over(summons, code)
 
     def why_ended(self) -> str | None:
         """What the scheduler said about ending the job, if it has."""
