@@ -58,7 +58,25 @@ run*|exec*)
 esac
 """
 
-TOOLS = ("awk", "cat", "cut", "env", "getent", "grep", "id", "mkdir", "printenv", "sed", "sh", "sleep", "uname")
+TOOLS = (
+    *(
+        "awk",
+        "cat",
+        "cut",
+        "env",
+        "getent",
+        "grep",
+        "id",
+        "mkdir",
+        "mkfifo",
+        "mktemp",
+        "printenv",
+        "rm",
+        "sed",
+        "setsid",
+    ),
+    *("sh", "sleep", "uname"),
+)
 
 
 def installed(*shells: tuple[str, ...]) -> list[Any]:
@@ -376,10 +394,7 @@ def test_a_pull_ends_when_who_wanted_it_has_gone(tmp_path: Path, shell: tuple[st
     wait_for_call(host, "pull")
     parent.kill()
     parent.communicate()
-    give_up = time.monotonic() + 10
-    while alive := [pid for pid in Path("/proc").glob("[0-9]*") if str(host.calls).encode() in environ(pid)]:
-        assert time.monotonic() < give_up, alive
-        time.sleep(0.05)
+    wait_until_alone(host)
     assert "run" not in [call[1] for call in host.called()]
 
 
@@ -388,6 +403,14 @@ def wait_for_call(host: Host, word: str) -> None:
     while word not in [call[1] for call in host.called()]:
         assert time.monotonic() < give_up
         time.sleep(0.02)
+
+
+def wait_until_alone(host: Host) -> None:
+    """Wait until no process of the script or of its programs lives."""
+    give_up = time.monotonic() + 10
+    while alive := [pid for pid in Path("/proc").glob("[0-9]*") if str(host.calls).encode() in environ(pid)]:
+        assert time.monotonic() < give_up, alive
+        time.sleep(0.05)
 
 
 def environ(process: Path) -> bytes:
@@ -421,7 +444,13 @@ def test_the_exit_code_is_that_of_the_agent(tmp_path: Path, code: int, shell: tu
     done = host.run(box(host.cwd), shell, FAKE_CODE=str(code))
     assert done.returncode == code
     assert done.stderr == ""
-    assert (host.called()[-1][1] == "rm") == (code != 0), "what may be left of a container is removed"
+
+
+def test_after_a_good_end_nothing_waits_and_nothing_is_removed(tmp_path: Path):
+    host = Host(tmp_path, "podman")
+    started(host, box(host.cwd))
+    wait_until_alone(host)
+    assert [call[1] for call in host.called()] == ["image", "run"]
 
 
 @pytest.mark.parametrize("code", [125, 126, 127])
@@ -438,17 +467,23 @@ def test_a_container_that_does_not_start_is_told_with_its_host(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("shell", INSTALLED)
-def test_a_container_is_removed_when_a_scheduler_ends_its_program(tmp_path: Path, shell: tuple[str, ...]):
-    host = Host(tmp_path, "podman")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("program", ["podman", "docker"])
+def test_a_container_is_removed_when_a_scheduler_ends_its_program(
+    tmp_path: Path, shell: tuple[str, ...], number: signal.Signals, program: str
+):
+    host = Host(tmp_path, program)
     task = subprocess.Popen(
         command(shell, box(host.cwd)), env=host.env(), stdin=subprocess.PIPE, start_new_session=True
     )
     wait_for_call(host, "run")
-    os.killpg(task.pid, signal.SIGTERM)
-    assert task.wait(10) == 128 + signal.SIGTERM
+    os.killpg(task.pid, number)
+    assert task.wait(10) in (128 + number, -number)
     task.communicate()
+    wait_until_alone(host)
     run, rm = host.called()[-2:]
-    assert rm == ["podman", "rm", "--force", run[run.index("--name") + 1]]
+    now = ["--time=0"] if program == "podman" else []
+    assert rm == [program, "rm", "--force", *now, run[run.index("--name") + 1]]
 
 
 # --- what cannot be -------------------------------------------------------------------------------------------
@@ -559,7 +594,7 @@ def test_ordinary_words_announce_no_pull():
 
 
 def test_the_script_crosses_every_login_shell():
-    text = script()
+    text = script("container") + script("container_janitor")
     assert "\n" not in text, "csh takes no newline in quotes"
     assert "'" not in text
     assert "\\\\" not in text, "fish reads two backslashes as one"

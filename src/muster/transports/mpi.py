@@ -61,7 +61,7 @@ def mpi_engine(
     """
     seats = _seats(hosts)
     agent = (python or (sys.executable if box is None else "python3"), "-c", dial.COMMAND)
-    command = replace(box, shares_processes=True).run(agent, dials=True) if box else agent
+    command = replace(box, shares_processes=True).run(agent) if box else agent
     if box and mpi.flavour == "mpich" and "-pmi-port" not in args:
         args = ("-pmi-port", *args)  # ranks talk to it over a port: an inherited descriptor gets into no container
     argv = (mpi.program, *_LAYOUTS[mpi.flavour](mpi, hosts, exported, networks, (*args, *command)))

@@ -58,7 +58,7 @@ def slurm_engine(
     `gpus` says how many the job has on each of its hosts, where srun has to be told.
     """
     agent = (python or (sys.executable if box is None else "python3"), "-c", dial.COMMAND)
-    command = ("--ntasks-per-node=1", *_OPTIONS, *(box.run(agent, dials=True) if box else agent))
+    command = ("--ntasks-per-node=1", *_OPTIONS, *(box.run(agent) if box else agent))
     return Dialled(
         name="slurm",
         summons=tuple(
