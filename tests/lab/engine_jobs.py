@@ -95,6 +95,11 @@ class EngineJob:
         """Wait until stderr has a text."""
         wait_until(repr(text), lambda: text in self.err, limit, lambda: self.said)
 
+    @property
+    def ended(self) -> bool:
+        """Whether `muster run` has ended."""
+        return bool(self._read(".code"))
+
     def wait(self, timeout: float = 60) -> Done:
         """Wait for the end of `muster run`, and of what holds the job."""
         code = wait_until("the end of muster run", lambda: self._read(".code"), timeout, lambda: self.said)
@@ -272,7 +277,7 @@ class PbsEngine(Engine):
 
     def jobs(self) -> list[str]:
         records = (self.site.job(path.stem) for path in (self.site.folder / "server").glob("*.json"))
-        return [f"{job.id} {job.state}" for job in records if job.state != "F"]
+        return [f"{job.id} {job.state}" for job in records if job.state in "QHR"]  # one that exits asks dead hosts too
 
     def reboot(self, host: str) -> None:
         self.lab.reboot(host)

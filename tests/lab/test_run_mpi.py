@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import MpiEngine
+from engine_jobs import IMPATIENT, MpiEngine
 from engine_promises import (
     ONE_EACH,
     Promises,
@@ -72,9 +72,8 @@ mpi.MPI_Barrier(WORLD)
 if ask("MPI_Comm_rank") == 2:
     time.sleep(0.3)
     if sys.argv[1] == "abort": mpi.MPI_Abort(WORLD, 7)
-    if sys.argv[1] == "finalize":  # as mpi4py does at exit, where it waits for the others
-        import atexit
-        atexit.register(mpi.MPI_Finalize)
+    import atexit
+    atexit.register(mpi.MPI_Finalize)  # as mpi4py does; there it waits for the others
     raise ValueError("bad sample in shard 7")
 mpi.MPI_Barrier(WORLD)
 """
@@ -110,10 +109,9 @@ def test_mpi_itself_works_in_the_ranks_and_counts_them_alike(engine: MpiEngine, 
         assert done.lines(rank) == [f"MPI says {rank} of {size} sum {size * (size + 1) // 2} RANK {rank}"]
 
 
-@pytest.mark.parametrize("mode", ["raise", "finalize"])
-def test_an_exception_while_the_others_are_in_mpi_is_told_and_ends_them(engine: MpiEngine, mode: str) -> None:
+def test_an_exception_while_the_others_are_in_mpi_is_told_and_ends_them(engine: MpiEngine) -> None:
     begin = time.monotonic()
-    done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "barrier.py", mode)
+    done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "barrier.py", "raise")
     assert done.code == 1, done.said
     assert re.search(r"^muster: rank 2 on h3 failed first, .*: ValueError: bad sample in shard 7", done.err, re.M), (
         done.said
@@ -194,6 +192,12 @@ def test_a_host_that_does_not_let_mpirun_in(engine: MpiEngine) -> None:
 def in_host(engine: MpiEngine, host: str, command: str) -> None:
     done = engine.lab.run(host, ["sh", "-ec", command], timeout=20)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_host_that_is_dead_is_named(engine: MpiEngine) -> None:
+    engine.lab.power_off("h3")
+    done = engine.run(ONE_EACH, "--no-zygote", "train.py", program=IMPATIENT)
+    check_refusal(done, 125, f"h3|{engine.lab.address('h3')}", "up")  # mpirun's ssh has its address only
 
 
 def test_a_remote_host_whose_ranks_nobody_counted(engine: MpiEngine) -> None:

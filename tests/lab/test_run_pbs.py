@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +118,23 @@ def test_a_rank_that_fails_under_agents_by_ssh_is_told(engine: PbsEngine) -> Non
     assert "rank 2 on h3 failed first" in done.err
 
 
+def test_a_stranger_at_the_port_does_not_disturb_the_job(engine: PbsEngine, shared: Path) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "stranger.flag")
+    job.wait_for("up", 3)
+    (order,) = job.state.glob("muster/jobs/*/order.json")
+    port = json.loads(order.read_text())["port"]
+    knock = (
+        "import socket, sys\n"
+        "for words in (b'', b'GET / HTTP/1.0\\r\\n\\r\\n', bytes(range(256)) * 40, b'\\x16\\x03\\x01\\x02'):\n"
+        f"    with socket.create_connection(('h1', {port}), timeout=5) as s: s.sendall(words)\n"
+    )
+    assert engine.lab.run("h3", [sys.executable, "-c", knock], timeout=20).returncode == 0
+    (shared / "stranger.flag").touch()
+    done = job.wait()
+    assert done.code == 0, done.said
+    assert not re.search("Traceback|lost|SSL", done.err), done.said
+
+
 # --- being ended by PBS ---------------------------------------------------------------------------------------
 
 ENDED = r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job that is qdel, or the end of its walltime\)$"
@@ -140,7 +159,7 @@ def test_qdel_of_ranks_that_ignore_it_leaves_nothing(engine: PbsEngine) -> None:
 
 
 def test_the_walltime_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> None:
-    request = ("-l", "select=2:ncpus=1:mpiprocs=1", "-l", "place=scatter", "-l", "walltime=2")
+    request = ("-l", "select=2:ncpus=1:mpiprocs=1", "-l", "place=scatter", "-l", "walltime=5")
     job = engine.start({}, "--no-zygote", "stubborn.py", request=request)
     job.wait_for("up\n", 2)
     wait_until("the end", lambda: "SIGTERM: stopping all ranks" in job.err, 10, lambda: job.said)

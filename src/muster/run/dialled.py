@@ -261,10 +261,11 @@ class DialledConnector:
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             return None
         free = [link for link in self.links if link.seat.key == key and not link.is_attached and not link.closing]
-        if not free:
+        if free:
+            return free[0]
+        if not any(link.closing for link in self.links):  # one that comes when the job is over is no surprise
             self._on_text(str(hello.get("host")), f"an agent came as `{key}`, which is not awaited; it was sent away")
-            return None
-        return free[0]
+        return None
 
     def on_line(self, caller: Caller, line: str) -> None:
         """A summons' process has written a line."""
