@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from muster.cli.run import main as muster_run
 from muster.errors import HostError, UsageError
 from muster.hosts import parse_hosts
 from muster.transports.container import (
@@ -523,6 +524,26 @@ def test_a_word_that_would_be_taken_for_the_image_is_refused():
 def test_a_folder_every_image_has_cannot_be_the_working_directory(folder: str):
     with pytest.raises(UsageError, match="would hide that of the image"):
         Container(image=IMAGE, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "hint"),
+    [
+        (["--container", "podman"], "--container says how to run an image, and none is named", "--image IMAGE"),
+        (["--container-args", "-v a:b"], "--container-args says how to run an image", "--image IMAGE"),
+        (["--image=-it"], "`-it` is not the name of an image", "--image"),
+        (["--image", IMAGE, "--container-args", '-v "/a'], "no closing quotation", ""),
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    options: list[str], error: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError) as refused:
+        muster_run(["--dry-run", "--nproc", "1", *options, "train.py"])
+    assert error in refused.value.message
+    assert hint in str(refused.value.hint)
 
 
 # Words of podman 4.3.1 and docker 20.10.24, as seen, and of apptainer 1.3, as documented.
