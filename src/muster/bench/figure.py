@@ -60,7 +60,7 @@ def efficiency_figure(curves: Mapping[str, Mapping[int, float]], title: str) -> 
     ideal = place(ranks[0], 1.0)[1]
     lines.append(_line(_LEFT, ideal, _LEFT + _WIDTH, ideal, "limit"))
     for at, (name, curve) in enumerate(curves.items()):
-        lines += _curve([place(number, value) for number, value in sorted(curve.items())], at, name)
+        lines += _curve([place(number, value) for number, value in sorted(curve.items())], at, name, at)
     return _document(lines, _LEFT + _WIDTH + 150, _TOP + _HEIGHT + 60, title)
 
 
@@ -88,19 +88,18 @@ def _curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str, limit
         lines += [_line(_LEFT, y, _LEFT + _WIDTH, y, "limit"), _text(_LEFT + 6, y - 6, f"link: {rate_text(limit)}")]
     ends = sorted(curves, key=lambda name: -curves[name][-1][1])
     for at, (name, curve) in enumerate(curves.items()):
-        lines += _curve([place(*point) for point in curve], at, name, _TOP + 14 + 18 * ends.index(name))
+        lines += _curve([place(*point) for point in curve], at, name, ends.index(name))
     return lines
 
 
-def _curve(points: Sequence[tuple[float, float]], number: int, name: str, label_y: float | None = None) -> list[str]:
+def _curve(points: Sequence[tuple[float, float]], number: int, name: str, line: int) -> list[str]:
+    """A curve, and its name on a line of the list at the right, where names never lie on each other."""
     colour = _COLOURS[number % len(_COLOURS)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    x, y = points[-1]
-    dots = [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points]
-    label_x = x + 10 if label_y is None else _LEFT + _WIDTH + 24
-    label_y = y + 4 if label_y is None else label_y
-    mark = f'<circle cx="{label_x - 8:.1f}" cy="{label_y - 4:.1f}" r="4" fill="{colour}"/>' if label_x > x + 10 else ""
-    return [f'<polyline points="{path}" stroke="{colour}"/>', *dots, mark, _text(label_x, label_y, name)]
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+    x, y = _LEFT + _WIDTH + 24, _TOP + 14 + 18 * line
+    mark = f'<circle cx="{x - 8}" cy="{y - 4}" r="4" fill="{colour}"/>'
+    return [f'<polyline points="{path}" stroke="{colour}"/>', *dots, mark, _text(x, y, name)]
 
 
 def _heat_map(report: Report, left: float) -> tuple[list[str], float, float]:
@@ -131,7 +130,7 @@ def _document(body: Sequence[str], width: float, height: float, title: str) -> s
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     head = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">', f"<title>{escape(title)}</title>"]
     paper = '<rect class="paper" width="100%" height="100%"/>'
-    return "\n".join([*head, f"<style>{_STYLE}</style>", paper, *(line for line in body if line), "</svg>", ""])
+    return "\n".join([*head, f"<style>{_STYLE}</style>", paper, *body, "</svg>", ""])
 
 
 def _text(x: float, y: float, text: str, kind: str = "label") -> str:

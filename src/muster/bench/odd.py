@@ -42,21 +42,21 @@ def _network(report: Report) -> list[str]:
     return said + _late(latencies)
 
 
-def _odd_hosts(links: Mapping[tuple[str, str], float]) -> tuple[list[str], set[str], set[str]]:
+def _odd_hosts(links: Mapping[tuple[str, str], float]) -> tuple[list[str], list[str], list[str]]:
     sends, receives = _best(links, end=0), _best(links, end=1)
     if len(sends) < 3:  # of two hosts nobody can say which is the odd one
-        return [], set(), set()
+        return [], [], []
     senders, receivers = _below(sends), _below(receives)
     usual = {"sends": median(sends.values()), "receives": median(receives.values())}
     said: list[str] = []
     for host in sends:
         found = [
-            f"{does} at {rate_text(best[host])}, {_percent(best[host], usual[does])} of the hosts' median"
+            f"{does} {rate_text(best[host])}, {_percent(best[host], usual[does])} of the hosts' median"
             for does, best, odd in (("sends", sends, senders), ("receives", receives, receivers))
             if host in odd
         ]
         if found:
-            said.append(f"{host} is the odd host: at its best it {' and '.join(found)}.")
+            said.append(f"{host} is the odd host: at its best it {', and '.join(found)}.")
     return said, senders, receivers
 
 
@@ -142,9 +142,9 @@ def _best(links: Mapping[tuple[str, str], float], *, end: int) -> dict[str, floa
     return best
 
 
-def _below(rates: Mapping[str, float]) -> set[str]:
+def _below(rates: Mapping[str, float]) -> list[str]:
     usual = median(rates.values()) if rates else 0.0
-    return {name for name, rate in rates.items() if rate < ODD * usual}
+    return [name for name, rate in rates.items() if rate < ODD * usual]
 
 
 def _percent(value: float, whole: float) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.bench.report import Pair, Rank, Row
+from muster.bench.units import significant
 
 _TITLES = ("size", "count", "type", "time", "spread", "algbw", "busbw", "wrong")
 _UNITS = ("(B)", "(elements)", "", "(us)", "(%)", "(GB/s)", "(GB/s)", "")
@@ -44,9 +45,9 @@ def matrices(pairs: Sequence[Pair], ranks: Sequence[Rank]) -> list[str]:
     scale, unit = (1e9, "GB/s") if max(rates.values()) >= 1e9 else (1e6, "MB/s")
     return [
         "# latency of 8 bytes, one way (us)",
-        *_matrix(both_ways, names, lambda seconds: _number(seconds * 1e6)),
+        *_matrix(both_ways, names, lambda seconds: significant(seconds * 1e6)),
         f"# bandwidth from the rank of the line to the rank of the column ({unit})",
-        *_matrix(rates, names, lambda rate: _number(rate / scale)),
+        *_matrix(rates, names, lambda rate: significant(rate / scale)),
     ]
 
 

@@ -18,12 +18,15 @@ def read_size(text: str) -> int:
 
 
 def sizes_between(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
-    """The smallest size, each next one `factor` times larger, and the largest that is not above the limit."""
+    """The smallest size, each next one `factor` times larger, and the largest."""
     if smallest > largest:
-        raise UsageError(f"the smallest size, {size_text(smallest)}, is above the largest, {size_text(largest)}")
+        raise UsageError(
+            f"the smallest size, {size_text(smallest)}, is above the largest, {size_text(largest)}",
+            hint="--min and --max say them",
+        )
     sizes = [smallest]
-    while sizes[-1] * factor <= largest:
-        sizes.append(sizes[-1] * factor)
+    while sizes[-1] < largest:
+        sizes.append(min(sizes[-1] * factor, largest))
     return tuple(sizes)
 
 

@@ -95,6 +95,9 @@ def _alone(report: Report) -> list[str]:
 
 def _left_out(report: Report) -> list[str]:
     said: list[str] = []
+    paired = {report.ranks[rank].host for pair in report.pairs for rank in (pair.a, pair.b)}
+    if paired and len(paired) < len(report.hosts):
+        said.append(f"Pairs were measured among the first {len(paired)} of {len(report.hosts)} hosts only.")
     late = [left for left in report.left_out if left.why == "time"]
     if late:
         names = ", ".join(f"{left.operation} from {size_text(left.size)}" for left in late)

@@ -45,10 +45,10 @@ examples:
   muster bench -H a,b --json > bench.json
   muster bench -H a:4,b:4 --scaling             a small training step on 1, 2, 4 and 8 ranks
   muster bench -H a:4,b:4 --scaling train.py --batch-size 256
-  muster bench --scaling -m muster.recipes.hello
 
 The columns and factors are those of nccl-tests. Hosts need Python and torch, not Muster.
-docs/bench.md explains the figures, and how --scaling reads a script's rate.
+--scaling reads the last rate that rank 0 prints: `1234.5 images/s`, samples/s or tokens/s of all ranks together.
+What follows its script belongs to the script.
 
 Exit code: 0; 1 if an operation left wrong data; otherwise that of `muster run`.
 """
@@ -162,8 +162,8 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
 def tell_files(paths: Sequence[Path], options: argparse.Namespace) -> None:
     """Say where the files are."""
     if not options.quiet:
-        names = " and ".join(path.name for path in paths)
-        sys.stderr.write(f"muster: {names} in {paths[0].parent}\n")
+        *most, last = (path.name for path in paths)
+        sys.stderr.write(f"muster: {', '.join(most)} and {last} are in {paths[0].parent}\n")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from muster.cli.bench import Ran, rank_side, run_once, tell_files
 from muster.cli.options import places
 from muster.cli.recipes import find_recipes
 from muster.errors import MusterError, UsageError
+from muster.run.words import count as counted
 
 if TYPE_CHECKING:
     from muster.bench.listen import ListeningScreen
@@ -165,12 +168,11 @@ class _Runner:
 
     def start(self, kind: Kind, count: int, hosts: Sequence[Host] | None, hearer: _Hearer | None = None) -> Ran:
         """Run the script once; without hosts on all of them."""
+        begin = self.begin if hosts is None else time.time()
         words = self.work.words(kind, count or 1)
         if hosts is not None and not self.options.quiet:
-            print_to_stderr(f"{kind} scaling, {count} of the ranks")
-        return run_once(
-            self.options, self.where, words, (hearer or _Hearer()).hear, self.begin, code=self.code, hosts=hosts
-        )
+            sys.stderr.write(f"muster: {kind} scaling with {counted(count, 'rank')}\n")
+        return run_once(self.options, self.where, words, (hearer or _Hearer()).hear, begin, code=self.code, hosts=hosts)
 
     def keep_threads(self, first: Ran) -> None:
         """A rank that has its host for itself shall not get more threads than it has beside others."""
@@ -201,8 +203,3 @@ class _Runner:
             print("\n".join([*table(scaling), *(f"# {sentence}" for sentence in said)]))
         figure = efficiency_figure(scaling.curves(), f"Efficiency of {scaling.command}")
         tell_files(save(self.options.out or folder, "scaling", data, figure), self.options)
-
-
-def print_to_stderr(text: str) -> None:
-    """A sentence between two jobs."""
-    os.write(2, f"muster: {text}\n".encode())

@@ -12,8 +12,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import torch
-
 _NET = Path("/sys/class/net")
 _INFINIBAND = Path("/sys/class/infiniband")
 _SMI_LIMIT = 15.0
@@ -65,12 +63,11 @@ def _with_address() -> set[str]:
     return {"lo", *v4, *v6}
 
 
-def gpu(device: torch.device) -> dict[str, Any]:
+def gpu(device: Any) -> dict[str, Any]:
     """The GPU's name, its place on PCIe with that link's speed, and its NVLinks; empty for a CPU."""
     if device.type != "cuda":
         return {}
-    cuda: Any = torch.cuda
-    properties = cuda.get_device_properties(device)
+    properties = _cuda().get_device_properties(device)
     facts: dict[str, Any] = {"gpu": properties.name, "pcie": None, "nvlink": []}
     if hasattr(properties, "pci_bus_id"):
         address = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
@@ -100,10 +97,10 @@ def _nvlink(address: str) -> list[float]:
     return [float(speed) * 1e9 for speed in re.findall(r"Link \d+: ([\d.]+) GB/s", asked.stdout)]
 
 
-def free_memory(device: torch.device) -> int:
+def free_memory(device: Any) -> int:
     """Bytes that this rank's host, container or GPU has left, all its ranks together for the host."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        return int(_cuda().mem_get_info(device)[0])
     left = [int(amount) << 10 for amount in re.findall(r"MemAvailable: +(\d+) kB", _read(Path("/proc/meminfo")))]
     for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         for folder in _cgroups():
@@ -121,6 +118,12 @@ def _cgroups() -> list[Path]:
         root = Path("/sys/fs/cgroup", "memory" if "memory" in controllers.split(",") else "")
         found += [root, Path(f"{root}{path}")]
     return found
+
+
+def _cuda() -> Any:
+    import torch
+
+    return torch.cuda
 
 
 def _read(path: Path) -> str:

@@ -150,9 +150,11 @@ def send_recv(group: Group, size: int) -> Exercise:
     after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
 
     def call() -> None:
+        # The receiver is made ready first: gloo tells the peer so over the same connection as the data, and behind
+        # the data of a send that word would come too late for the two directions to run at the same time.
         both = [
-            dist.P2POp(dist.isend, sent, after, group.measured),
             dist.P2POp(dist.irecv, received, before, group.measured),
+            dist.P2POp(dist.isend, sent, after, group.measured),
         ]
         for work in dist.batch_isend_irecv(both):
             work.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -11,12 +10,7 @@ import torch
 
 from .group import Group, dist
 from .operations import WIDTH
-
-MOST_RANKS = 16
-"""Up to this many ranks every pair is measured by itself; above it one rank stands for its host."""
-
-MOST_HOSTS = 64
-"""More hosts than this would take minutes and give a matrix nobody reads."""
+from .schedule import chosen_ranks, rounds
 
 SECONDS = 20.0
 """For all transfers together, if the links are not slow."""
@@ -25,28 +19,6 @@ _TRANSFERS = 3
 _FIRST = 1 << 20
 _LARGEST = 1 << 28
 _PINGS = 0.05
-
-
-def chosen_ranks(hosts: list[int]) -> list[int]:
-    """The ranks that stand for a world whose rank r runs on host hosts[r]."""
-    if len(hosts) <= MOST_RANKS:
-        return list(range(len(hosts)))
-    first = [rank for rank, host in enumerate(hosts) if hosts.index(host) == rank]
-    return first[:MOST_HOSTS] if len(first) > 1 else list(range(MOST_RANKS))
-
-
-def rounds(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """All pairs, one at a time; among more than 16 hosts as many at a time as need no host twice."""
-    if len(ranks) <= MOST_RANKS:
-        yield from ([(a, b)] for at, a in enumerate(ranks) for b in ranks[at + 1 :])
-        return
-    # The circle method of tournaments: one place stays, the others move on by one.
-    places: list[Any] = [*ranks, *([None] if len(ranks) % 2 else [])]
-    for _ in range(len(places) - 1):
-        half = len(places) // 2
-        met = [(places[at], places[-1 - at]) for at in range(half)]
-        yield [(min(a, b), max(a, b)) for a, b in met if a is not None and b is not None]
-        places = [places[0], places[-1], *places[1:-1]]
 
 
 def measure_pairs(group: Group, hosts: list[int], largest: int) -> None:

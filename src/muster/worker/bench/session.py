@@ -10,7 +10,7 @@ from . import hardware
 from .copies import measure_copies
 from .group import Group
 from .operations import OPERATIONS
-from .pairs import chosen_ranks, measure_pairs
+from .pairs import measure_pairs
 from .timing import time_call
 
 _BUFFERS = 5
@@ -34,7 +34,7 @@ def measure(settings: dict[str, Any]) -> None:
     carriers = group.gather(hardware.carriers(before, after))
     for rank, copied in enumerate(copies):
         group.tell("rank", rank=rank, copies=copied, carriers=carriers[rank])
-    group.tell("end", paired=chosen_ranks(hosts))
+    group.tell("end")
     group.close()
 
 
@@ -65,7 +65,7 @@ def _room(group: Group) -> int:
 
 def _measure_operation(group: Group, name: str, position: int, of: int, settings: dict[str, Any], room: int) -> None:
     last: tuple[int, float] | None = None
-    sizes = sorted({min(size, settings["sizes"][-1]) for size in settings["sizes"]})
+    sizes: list[int] = settings["sizes"]
     seen: set[int] = set()
     for number, size in enumerate(sizes):
         if size > room:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .group import Group
 from .timing import block
 
-SECONDS = 3.0
+SECONDS = 2.0
 """How long steps are counted, after the first ones."""
 
 _WARM_UP = 5
