@@ -93,6 +93,11 @@ def test_efficiency_is_the_speed_up_over_the_ranks():
     ]
 
 
+def test_more_than_is_possible_is_said_to_be_no_finding():
+    assert "measure again" in sentences(runs(("weak", 1, 100), ("weak", 2, 300)))[-1]
+    assert len(sentences(runs(("weak", 1, 100), ("weak", 2, 205)))) == 1
+
+
 def test_without_a_batch_there_is_only_weak_scaling():
     assert list(runs(("weak", 1, 10), ("weak", 2, 20)).curves()) == ["weak"]
 

@@ -97,6 +97,13 @@ def test_a_link_that_gives_less_than_it_should_is_said_to():
     assert any("look for a wrong interface" in line for line in verdict(replace(slow, backend="nccl")))
 
 
+def test_small_sizes_say_nothing_about_a_link():
+    small = replace(all_reduce(1 * GB), size=4096)
+    assert verdict(report({}, small, ranks=report(mesh("a", "b")).ranks)) == [
+        "The network of every host is eth0 (10 Gbit/s), which carries 1.18 GB/s of data each way."
+    ]
+
+
 def test_the_slowest_host_sets_the_limit():
     found = report(mesh("a", "b", "c"))
     slow = replace(found.ranks[1], carriers=(replace(ETHERNET, speed=1e9),))

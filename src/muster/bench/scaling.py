@@ -22,6 +22,9 @@ _MEANING: dict[Kind, tuple[str, str]] = {
     "strong": ("one rank's batch is shared out", "are {} times as fast at the same work"),
 }
 
+_TOO_GOOD = 1.1
+"""An efficiency above this is no scatter of the measurement."""
+
 _THINGS = r"images?|imgs?|samples?|tokens?|sequences?|seqs?|examples?|frames?|utterances?|items?"
 _NUMBER = r"[0-9][0-9,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _PER_SECOND = r"\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b"
@@ -164,4 +167,6 @@ def sentences(scaling: Scaling) -> list[str]:
             times = words.format(f"{last.rate / runs[0].rate:.2f}")
             part = 100 * scaling.efficiency(kind)[last.ranks]
             said.append(f"{kind.capitalize()} scaling: {last.ranks} ranks {times}, {part:.0f} % of {last.ranks}.")
+    if any(part > _TOO_GOOD for curve in scaling.curves().values() for part in curve.values()):
+        said.append("More than 100 % can only be if one rank alone was disturbed: measure again on quiet machines.")
     return [*said, *scaling.notes]

@@ -10,6 +10,9 @@ from muster.bench.report import Report
 from muster.bench.table import directed
 from muster.bench.units import rate_text, size_text, time_text
 
+FULL = 1 << 20
+"""Bytes below which an operation tells of latency, not of what a link carries."""
+
 GOOD = 0.8
 """From this part of what a link carries on, nothing is missing: protocols and the first packets take the rest."""
 
@@ -39,6 +42,8 @@ def _reached(report: Report, limit: Limit) -> list[str]:
     apart = len(report.hosts) > 1
     rates = [rate for (a, b), rate in directed(report.pairs).items() if (host_of[a] != host_of[b]) == apart]
     best = report.best("all-reduce") or max(report.rows, key=lambda row: row.busbw, default=None)
+    if best is not None and best.size < FULL:
+        best = None
     found: list[str] = []
     if rates:
         found.append(

@@ -50,7 +50,7 @@ The columns and factors are those of nccl-tests. Hosts need Python and torch, no
 --scaling reads the last rate that rank 0 prints: `1234.5 images/s`, samples/s or tokens/s of all ranks together.
 What follows its script belongs to the script.
 
-Exit code: 0; 1 if an operation left wrong data; otherwise that of `muster run`.
+Exit code: 0; 1 if an operation left wrong data or a rank failed; otherwise as for `muster run`.
 """
 
 

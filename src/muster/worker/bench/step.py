@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 import torch
@@ -11,8 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 from .group import Group
 from .timing import block
 
-SECONDS = 2.0
-"""How long steps are counted, after the first ones."""
+SECONDS = 0.5
+"""How long the steps of one block take."""
+
+BLOCKS = 5
+"""The median of so many counts: a machine that is busy for a moment does not spoil it."""
 
 _WARM_UP = 5
 _WIDTH = 1024
@@ -39,7 +43,7 @@ def train(settings: dict[str, Any]) -> None:
     block(group, step, _WARM_UP)  # DDP arranges its buckets anew after the first step
     (some,) = group.slowest([block(group, step, _WARM_UP)])
     steps = max(3, round(SECONDS * _WARM_UP / max(some, 1e-6)))
-    (seconds,) = group.slowest([block(group, step, steps)])
+    seconds = median(group.slowest([block(group, step, steps) for _ in range(BLOCKS)]))
     if group.rank == 0:
         print(f"{group.size * batch * steps / seconds:.1f} samples/s", flush=True)
     group.close()
