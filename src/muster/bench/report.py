@@ -129,11 +129,6 @@ class Report:
         """The hosts, in the order of their ranks."""
         return tuple(dict.fromkeys(rank.host for rank in self.ranks))
 
-    def best(self, operation: str) -> Row | None:
-        """The row with the highest bus bandwidth."""
-        rows = [row for row in self.rows if row.operation == operation]
-        return max(rows, key=lambda row: row.busbw, default=None)
-
     def as_data(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {**asdict(self), "rows": [row.as_data() for row in self.rows]}

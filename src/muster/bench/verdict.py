@@ -41,9 +41,9 @@ def _reached(report: Report, limit: Limit) -> list[str]:
     host_of = {rank.number: rank.host for rank in report.ranks}
     apart = len(report.hosts) > 1
     rates = [rate for (a, b), rate in directed(report.pairs).items() if (host_of[a] != host_of[b]) == apart]
-    best = report.best("all-reduce") or max(report.rows, key=lambda row: row.busbw, default=None)
-    if best is not None and best.size < FULL:
-        best = None
+    rows = [row for row in report.rows if row.size >= FULL]
+    rows = [row for row in rows if row.operation == "all-reduce"] or rows
+    best = max(rows, key=lambda row: row.busbw, default=None)
     found: list[str] = []
     if rates:
         found.append(
