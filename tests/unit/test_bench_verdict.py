@@ -83,7 +83,8 @@ def test_a_link_that_gives_what_it_should_is_said_to():
     said = verdict(report(mesh("a", "b"), all_reduce(1.05 * GB)))
     assert said == [
         "The network of every host is eth0 (10 Gbit/s), which carries 1.18 GB/s of data each way.",
-        "Measured with gloo: a pair of hosts 1.1 GB/s (93 %); all-reduce 1.05 GB/s of bus bandwidth (89 %), at 1 GB.",
+        "Measured with gloo: a pair of hosts 1.1 GB/s in the median (93 %); "
+        "all-reduce 1.05 GB/s of bus bandwidth (89 %), at 1 GB.",
         "That is what such a link gives.",
         "No link is below 70 % of the median.",
     ]

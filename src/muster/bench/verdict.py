@@ -41,20 +41,20 @@ def _reached(report: Report, limit: Limit) -> list[str]:
     host_of = {rank.number: rank.host for rank in report.ranks}
     apart = len(report.hosts) > 1
     rates = [rate for (a, b), rate in directed(report.pairs).items() if (host_of[a] != host_of[b]) == apart]
+    usual = median(rates) if rates else 0.0
     rows = [row for row in report.rows if row.size >= FULL]
     rows = [row for row in rows if row.operation == "all-reduce"] or rows
     best = max(rows, key=lambda row: row.busbw, default=None)
     found: list[str] = []
     if rates:
-        found.append(
-            f"a pair of {'hosts' if apart else 'ranks'} {rate_text(median(rates))}{_share(median(rates), limit)}"
-        )
+        who = "hosts" if apart else "ranks"
+        found.append(f"a pair of {who} {rate_text(usual)} in the median{_share(usual, limit)}")
     if best is not None:
         share = _share(best.busbw, limit)
         found.append(f"{best.operation} {rate_text(best.busbw)} of bus bandwidth{share}, at {size_text(best.size)}")
     if found:
         said.append(f"Measured with {report.backend}: {'; '.join(found)}.")
-    highest = max([median(rates) if rates else 0.0, best.busbw if best else 0.0])
+    highest = max(usual, best.busbw if best else 0.0)
     if limit.rate is not None and highest > 0:
         said.append(_judgement(highest / limit.rate, report))
     return said
