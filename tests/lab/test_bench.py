@@ -39,9 +39,11 @@ def test_bus_bandwidth_is_right_within_5_percent_on_a_link_of_known_rate(two_hos
     assert done.code == 0, done.said
     report = json.loads(done.out)
     link = 200e6 / 8 * PAYLOAD
-    found = {row["operation"]: row["busbw"] for row in report["rows"]}
-    found |= {"there": report["pairs"][0]["there"], "back": report["pairs"][0]["back"]}
-    assert {name: round(rate / link, 3) for name, rate in found.items() if abs(rate / link - 1) > 0.05} == {}
+    found = {row["operation"]: row["busbw"] / link for row in report["rows"]}
+    assert {name: part for name, part in found.items() if abs(part - 1) > 0.05} == {}
+    (pair,) = report["pairs"]
+    # Quarters of a second, which a busy machine stretches.
+    assert [pair["there"] / link, pair["back"] / link] == pytest.approx([1, 1], abs=0.1)
     assert [row["wrong"] for row in report["rows"]] == [0, 0]
     assert report["verdict"][0].startswith("What the network should give is not known: eth0 of h1 is virtual")
 
@@ -54,11 +56,13 @@ def test_a_host_with_a_slow_cable_is_named_and_the_files_are_left(cluster: Lab, 
     assert done.code == 0, done.said
     named = [line for line in done.out.splitlines() if "is the odd host" in line]
     assert len(named) == 1, done.said
-    assert named[0].startswith("# h3 is the odd host: at its best it sends 5."), done.said
+    assert named[0].startswith("# h3 is the odd host: at its best it sends "), done.said
     # 65536 bytes are no multiple of three floats: a rank's part is rounded down, as in nccl-tests.
     rows = [line.split() for line in done.out.splitlines() if " float " in line]
     assert [row[:3] + row[-1:] for row in rows] == [["65532", "5461", "float", "0"]] * 2, done.said
     report = json.loads((shared / "found" / "bench.json").read_text())
+    slow = [rate for pair in report["pairs"] if pair["b"] == 2 for rate in (pair["there"], pair["back"])]
+    assert slow == pytest.approx([50e6 / 8 * PAYLOAD] * 4, rel=0.15), done.said
     assert [rank["carriers"][0]["name"] for rank in report["ranks"]] == ["eth0"] * 3
     assert (shared / "found" / "bench.svg").read_text().startswith("<svg")
 

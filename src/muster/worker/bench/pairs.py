@@ -12,6 +12,9 @@ from .group import Group, dist
 from .operations import WIDTH
 from .schedule import chosen_ranks, rounds
 
+LONGEST = 0.25
+"""Seconds of one transfer, if there are few pairs."""
+
 SECONDS = 20.0
 """For all transfers together, if the links are not slow."""
 
@@ -26,7 +29,7 @@ def measure_pairs(group: Group, hosts: list[int], largest: int) -> None:
     """Measure every pair and tell each result; ranks outside a pair wait."""
     ranks = chosen_ranks(hosts)
     schedule = list(rounds(ranks))
-    seconds = min(0.1, SECONDS / (2 * _TRANSFERS * max(1, len(schedule))))
+    seconds = min(LONGEST, SECONDS / (2 * _TRANSFERS * max(1, len(schedule))))
     for number, pairs in enumerate(schedule):
         group.tell("at", what="pairs", done=number, of=len(schedule))
         group.barrier()
