@@ -37,6 +37,7 @@ MUSTER = str(Path(sys.executable).with_name("muster"))
         ("throughput 1.5e3 samples/sec", Rate(value=1500, thing="samples")),
         ('{"images/s": 99.5, "epoch": 1}', Rate(value=99.5, thing="images")),
         ("images/s=7", Rate(value=7, thing="images")),
+        ("images/s: 1,234.5 in the steps, 1,100.0 end to end (20 steps, 3 s)", Rate(value=1234.5, thing="images")),
         ("first 10 images/s then 20 images/s", Rate(value=20, thing="images")),
         ("1 image/s", Rate(value=1, thing="images")),
     ],
@@ -61,7 +62,15 @@ def test_fewer_ranks_fill_the_hosts_in_their_order():
     assert first_ranks(hosts, 5) == tuple(hosts)
 
 
-@pytest.mark.parametrize("args", [["t.py", "--batch-size", "64", "-x"], ["t.py", "--batch-size=64", "-x"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["t.py", "--batch-size", "64", "-x"],
+        ["t.py", "--batch-size=64", "-x"],
+        ["t.py", "--batch_size", "64"],
+        ["t.py", "--batch_size=64"],
+    ],
+)
 def test_the_batch_is_read_and_replaced_as_it_was_written(args: list[str]):
     assert batch_of(args, "--batch-size") == 64
     assert " ".join(with_batch(args, "--batch-size", 16)) == " ".join(args).replace("64", "16")

@@ -125,12 +125,15 @@ def with_batch(args: Sequence[str], option: str, batch: int) -> list[str]:
     at = _position(args, option)
     assert at is not None
     if "=" in args[at]:
-        return [*args[:at], f"{option}={batch}", *args[at + 1 :]]
+        return [*args[:at], f"{args[at].partition('=')[0]}={batch}", *args[at + 1 :]]
     return [*args[: at + 1], str(batch), *args[at + 2 :]]
 
 
 def _position(args: Sequence[str], option: str) -> int | None:
-    return next((at for at, word in enumerate(args) if word.partition("=")[0] == option), None)
+    """Where an option stands, be it written with dashes or, as `--batch_size`, with underscores."""
+    names = [word.partition("=")[0].replace("_", "-") for word in args]
+    wanted = option.replace("_", "-")
+    return names.index(wanted) if wanted in names else None
 
 
 def table(scaling: Scaling) -> list[str]:
