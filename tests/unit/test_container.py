@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from container_host import AGENT, IMAGE, INSTALLED, LOGIN, Host, box, command, options, started
 
+from muster.agent.machine import gpu_count
 from muster.hosts import parse_hosts
 from muster.transports.container import (
     PROGRAMS,
@@ -80,6 +81,7 @@ def test_only_variables_of_schedulers_and_launchers_come_along(tmp_path: Path, s
         "MUSTER_DIAL": "{}",
         "CUDA_VISIBLE_DEVICES": "0,1",
         "OMP_NUM_THREADS": "4",
+        "NCPUS": "4",
         "SLURMD_NODENAME": "n1",
         "SLURM_PROCID": "1",
         "PBS_JOBID": "2",
@@ -376,6 +378,20 @@ def test_a_login_shell_gives_the_host_what_was_meant(tmp_path: Path, login: tupl
     done = subprocess.run([shell, "-c", line], env=host.env(), input="", capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
     assert tuple(host.argv()[-len(AGENT) - 3 :]) == ("-v", "/a b:/c", IMAGE, *AGENT)
+
+
+@pytest.mark.parametrize("sign", ["run/.containerenv", ".dockerenv"])
+def test_a_container_has_the_gpus_it_was_given_not_all_of_its_host(tmp_path: Path, sign: str):
+    for number in range(4):
+        (tmp_path / f"proc/driver/nvidia/gpus/0000:0{number}:00.0").mkdir(parents=True)
+    for name in ("dev/nvidia1", "dev/nvidiactl", "dev/nvidia-uvm"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert gpu_count({}, f"{tmp_path}/") == 4, "the driver of a host makes its devices when they are first used"
+    (tmp_path / sign).parent.mkdir(exist_ok=True)
+    (tmp_path / sign).touch()
+    assert gpu_count({}, f"{tmp_path}/") == 1
+    assert gpu_count({"CUDA_VISIBLE_DEVICES": "0,1"}, f"{tmp_path}/") == 2
 
 
 def test_ranks_of_mpich_talk_to_it_over_a_port_because_no_descriptor_gets_into_a_container():
