@@ -208,12 +208,47 @@ def test_ranks_in_containers_see_the_gpus_that_slurm_gave_them(site: Site) -> No
     assert [rank["env"]["SLURM_PROCID"] for rank in found] == ["0", "1"]
 
 
+def test_a_signal_of_slurm_reaches_each_rank_in_its_container_once(site: Site) -> None:
+    (site.folder / "listen.py").write_text(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda number, frame: print('warned', flush=True))\n"
+        "signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))\n"
+        "print('up', flush=True)\n"
+        "while True: time.sleep(0.1)\n"
+    )
+    job = site.start("slurm", {"h2": 1, "h3": 1}, "listen.py")
+    job.wait_for("up\n", 2)
+    site.lab.run("h1", ["scancel", "--signal=USR1", job.id], timeout=10)
+    job.wait_for("warned\n", 2)
+    site.lab.run("h1", ["scancel", job.id], timeout=10)
+    done = job.wait(20)
+    assert done.out.count("warned") == 2, done.said
+    assert "its ranks ended in good order" in done.err
+
+
 @pytest.mark.parametrize("engine", ["openmpi", "mpich"])
 def test_mpi_itself_works_between_containers(site: Site, engine: str) -> None:
     done = site.start(engine, {"h1": 2, "h2": 1}, "mpi.py").wait()
     assert done.code == 0, done.said
     for rank, host in enumerate(("h1", "h1", "h2")):
         assert f"sum 3.0 3.0 True {host}" in done.lines(rank)
+
+
+def test_an_images_own_entrypoint_and_user_do_not_come_in_the_way(site: Site) -> None:
+    image = "localhost/awkward:1"
+    change = ("--change", 'ENTRYPOINT ["/bin/false"]', "--change", "USER 1234")
+    done = site.lab.run("h2", ["podman", "import", *change, "/run/muster-lab/boot/image.tar", image], timeout=30)
+    assert done.returncode == 0, done.stderr
+    options = ("--env", "GREETING=hello", "--image", image, "inside.py")
+    ended = site.start("ssh", {"h2": 1}, *options).wait()
+    assert ended.code == 0, ended.said
+    assert json.loads(ended.lines(0)[0])["user"] == 0
+    # Like that of NVIDIA's images, which can be had by name.
+    (site.folder / "entry").write_text('#!/bin/sh\necho "== PyTorch =="\nexec "$@"\n')
+    (site.folder / "entry").chmod(0o755)
+    ended = site.start("ssh", {"h2": 1}, *options, args=f"--entrypoint {site.folder}/entry").wait()
+    assert ended.code == 0, ended.said
+    assert "PyTorch" not in ended.out + ended.err
 
 
 @pytest.mark.torch
