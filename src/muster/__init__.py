@@ -7,20 +7,43 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-__all__ = ["Detection", "MusterError", "World", "__version__", "detect", "init"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Checkpoints",
+    "Detection",
+    "MusterError",
+    "Progress",
+    "UsageError",
+    "World",
+    "__version__",
+    "detect",
+    "init",
+    "measure_shares",
+]
 
 TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
 if TYPE_CHECKING:
-    from muster.errors import MusterError
+    from muster.errors import MusterError, UsageError
+    from muster.training.batches import Batch, Batches
+    from muster.training.checkpoints import Checkpoints
+    from muster.training.progress import Progress
+    from muster.training.shares import measure_shares
     from muster.worker.context import World, init
     from muster.worker.detect import Detection, detect
 
 _HOMES = {
+    "Batch": "muster.training.batches",
+    "Batches": "muster.training.batches",
+    "Checkpoints": "muster.training.checkpoints",
     "Detection": "muster.worker.detect",
     "MusterError": "muster.errors",
+    "Progress": "muster.training.progress",
+    "UsageError": "muster.errors",
     "World": "muster.worker.context",
     "detect": "muster.worker.detect",
     "init": "muster.worker.context",
+    "measure_shares": "muster.training.shares",
 }
 
 
