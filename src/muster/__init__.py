@@ -20,6 +20,7 @@ __all__ = [
     "detect",
     "init",
     "measure_shares",
+    "together",
 ]
 
 TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from muster.training.checkpoints import Checkpoints
     from muster.training.progress import Progress
     from muster.training.shares import measure_shares
+    from muster.training.together import together
     from muster.worker.context import World, init
     from muster.worker.detect import Detection, detect
 
@@ -44,6 +46,7 @@ _HOMES = {
     "detect": "muster.worker.detect",
     "init": "muster.worker.context",
     "measure_shares": "muster.training.shares",
+    "together": "muster.training.together",
 }
 
 

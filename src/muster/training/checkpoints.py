@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from muster.errors import MusterError, UsageError
 from muster.training import folders, rng
-from muster.training.fit import check_about, check_finite, load_part
+from muster.training.fit import check_about, check_finite, load_parts
+from muster.training.together import in_all_ranks, together
 from muster.training.tree import put_together, take_apart
 from muster.worker.waiting import wait_for
 
@@ -90,12 +91,11 @@ class Checkpoints:
                 error = trouble
         complete, error = self._from_rank_0((complete, error))
         if error:
-            raise error
+            raise in_all_ranks(error, tells=self._world.rank == 0)
         if complete is None:
             return 0
         saved = put_together(self._spread(tensors))
-        for name, part in state.items():
-            load_part(name, part, saved["state"].get(name), complete.folder)
+        together(self._world, lambda: load_parts(state, saved["state"], complete.folder))
         # A rank that the saved run did not have goes on with the seeds of its own script.
         mine = saved["rng"].get(str(self._world.rank))
         if mine is not None:

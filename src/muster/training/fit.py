@@ -29,25 +29,26 @@ def check_about(complete: Complete, about: Mapping[str, Any]) -> None:
             )
 
 
-def load_part(name: str, part: Stateful, saved: Any, folder: Path) -> None:
-    """Load one part of a run, or say why it does not fit."""
+def load_parts(state: Mapping[str, Stateful], saved: Mapping[str, Any], folder: Path) -> None:
+    """Load every part of a run, or say which does not fit and why."""
     import torch
 
-    if saved is None:
-        raise UsageError(f"{folder} holds no {name}", hint="was it saved by another program?")
-    if isinstance(part, torch.nn.Module):
-        difference = compare(saved, part.state_dict())
-        if difference:
-            raise UsageError(
-                f"{folder} holds another {name}: {difference}", hint="resume with the architecture it was saved with"
-            )
-    try:
-        part.load_state_dict(saved)
-    except MusterError:
-        raise
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        words = str(error).partition("\n")[0]
-        raise UsageError(f"the {name} in {folder} does not fit this run: {words}") from None
+    for name, part in state.items():
+        if name not in saved:
+            raise UsageError(f"{folder} holds no {name}", hint="was it saved by another program?")
+        if isinstance(part, torch.nn.Module):
+            difference = compare(saved[name], part.state_dict())
+            if difference:
+                raise UsageError(
+                    f"{folder} holds another {name}: {difference}",
+                    hint="resume with the architecture it was saved with",
+                )
+    for name, part in state.items():
+        try:
+            part.load_state_dict(saved[name])
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            words = str(error).partition("\n")[0]
+            raise UsageError(f"the {name} in {folder} does not fit this run: {words}") from None
 
 
 def compare(saved: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from muster.errors import MusterError, UsageError
 from muster.training.metrics import Metrics, Row, read_rows
 from muster.training.plot import svg
+from muster.training.together import in_all_ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,10 +90,11 @@ class Progress:
             self._run = Tally()
         self._run.join(interval)
         if not math.isfinite(loss):
-            raise MusterError(
+            error = MusterError(
                 f"the loss is {loss} at step {self.step}, in epoch {self._batches.progress:.2f}",
                 hint="a lower learning rate or a longer warm-up helps; --resume goes on from the last checkpoint",
             )
+            raise in_all_ranks(error, tells=self._shows)
         rates = {f"{self._unit}_per_s": interval.rate, f"{self._unit}_per_s_step": interval.step_rate}
         self.note(loss=loss, **rates)
         self._show(loss, interval)
@@ -155,7 +157,7 @@ class Progress:
         done = min(1.0, self._batches.progress / self._epochs)
         steps_left = (self._epochs - self._batches.progress) * self._batches.length / self._batches.total
         left = clock(max(0.0, steps_left) * interval.seconds / interval.steps)
-        epoch = min(self._epochs, int(self._batches.progress) + 1)
+        epoch = max(1, math.ceil(self._batches.progress))
         if self._bar:
             numbers = f"loss {loss:.4f}  {interval.rate:,.0f} {self._unit}/s  {left} left"
             self._bar.draw(f"epoch {epoch}/{self._epochs}", done, numbers)
