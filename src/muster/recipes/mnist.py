@@ -152,8 +152,7 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
         ddp.train()
         for batch in batches:
             progress.begin()
-            rate = learning_rate(batches.progress / args.epochs) * args.lr * world.size
-            optimizer.param_groups[0]["lr"] = rate
+            optimizer.param_groups[0]["lr"] = args.lr * world.size * learning_rate(batch.progress / args.epochs)
             optimizer.zero_grad()
             # The weight makes unequal shares count as they should: see muster.Batch.
             loss = cross_entropy(ddp(prepare(images[batch.indices])), labels[batch.indices]) * batch.weight

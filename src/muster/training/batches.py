@@ -28,6 +28,8 @@ class Batch:
     """Samples of the whole batch, over all ranks."""
     end: int
     """Where in the epoch the whole batch ends."""
+    progress: float
+    """Where in the run the middle of the batch lies, in epochs: what a learning rate can follow."""
 
 
 class Batches:
@@ -97,6 +99,7 @@ class Batches:
             weight=mine * len(sizes) / total,
             total=total,
             end=start + total,
+            progress=self.epoch + (start + total / 2) / self.length,
         )
 
     def mine(self, length: int) -> range:
