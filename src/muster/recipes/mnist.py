@@ -28,7 +28,9 @@ import os
 import struct
 import sys
 import time
+import urllib.error
 import urllib.request
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -236,17 +238,20 @@ def find(folder: Path, name: str) -> Path | None:
 
 def read_idx(path: Path) -> Tensor:
     """Read a file of the idx format, packed or not: two zero bytes, type, dimensions, sizes, data."""
+    again = "remove it, and it is downloaded"
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        zero, kind, dimensions = struct.unpack_from(">HBB", content)
-        sizes = struct.unpack_from(f">{dimensions}I", content, 4)
-    except (OSError, EOFError, struct.error) as error:
-        raise muster.UsageError(f"{path} cannot be read: {error}", hint="remove it, and it is downloaded") from None
-    data = torch.frombuffer(bytearray(content), dtype=torch.uint8)[4 + 4 * dimensions :]
+    except (OSError, EOFError, zlib.error) as error:
+        raise muster.UsageError(f"{path} cannot be read: {error}", hint=again) from None
+    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
+    start = 4 + 4 * dimensions
+    if not dimensions or len(content) < start:
+        raise muster.UsageError(f"{path} is no idx file of bytes", hint=again)
+    sizes = struct.unpack(f">{dimensions}I", content[4:start])
+    data = torch.frombuffer(bytearray(content), dtype=torch.uint8)[start:]
     wanted = torch.Size(sizes).numel()
-    if (zero, kind) != (0, 8) or len(data) != wanted:
-        what = f"has {len(data):,} bytes of data instead of {wanted:,}" if kind == 8 else "is no idx file of bytes"
-        raise muster.UsageError(f"{path} {what}", hint="remove it, and it is downloaded")
+    if len(data) != wanted:
+        raise muster.UsageError(f"{path} has {len(data):,} bytes of data instead of {wanted:,}", hint=again)
     return data.reshape(sizes)
 
 
@@ -276,6 +281,8 @@ def fetch(url: str, target: Path, md5: str) -> str:
         draft = target.with_name(f"{target.name}.{os.getpid()}")
         draft.write_bytes(content)
         draft.replace(target)
+    except urllib.error.HTTPError as error:
+        return f"{url}: {error}"
     except OSError as error:
         return f"{url}: {getattr(error, 'reason', error)}"
     return ""
@@ -342,9 +349,9 @@ def processes_per_node(nodes: int | None, text: str | None) -> list[int]:
         counts = [int(count) for count in (text or "1").split(",")]
     except ValueError:
         counts = [0]
-    counts = counts * (nodes or 1) if len(counts) == 1 else counts
-    if not counts or min(counts) < 1 or len(counts) != (nodes or len(counts)):
-        given = f"-n {nodes} -g {text}" if nodes is not None else f"-g {text}"
+    counts = counts * (1 if nodes is None else nodes) if len(counts) == 1 else counts
+    if min(counts, default=0) < 1 or nodes not in (None, len(counts)):
+        given = " ".join(f"{flag} {value}" for flag, value in (("-n", nodes), ("-g", text)) if value is not None)
         raise muster.UsageError(f"{given} is not understood", hint="two nodes with 8 and 2 processes: -n 2 -g 8,2")
     return counts
 
