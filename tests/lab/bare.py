@@ -11,7 +11,20 @@ from pathlib import Path
 
 from muster.lab import Lab
 
-RECIPES: dict[str, list[str]] = {"hello": [], "message_passing": [], "check_config": []}
+RECIPES: dict[str, list[str]] = {
+    "hello": [],
+    "message_passing": [],
+    "check_config": [],
+    "mnist": ["--made_up=300", "--epochs=1", "--batch_size=10"],
+    "resnet50": [
+        "--use_syn",
+        "--steps_syn=1",
+        "--batch_size=2",
+        "--image_size=32",
+        "--arch=resnet18",
+        "--num_epochs=1",
+    ],
+}
 """Every recipe, with the arguments that make it short."""
 
 BIN = str(Path(sys.executable).parent)
@@ -116,6 +129,9 @@ def check_recipes(out: str, hosts: Sequence[str], launcher: str) -> None:
         assert f"host : {host}\ntorch version : " in block
         assert "torch git version : " in block
         assert "no cuda available" in block
+    assert len(re.findall(r"^accuracy: [01]\.\d{4}$", out, re.MULTILINE)) == 1, out
+    assert f"on synthetic: {2 * world} images, 1000 classes; {world} rank" in out
+    assert len(re.findall(r"^images/s: .* end to end", out, re.MULTILINE)) == 2, out
 
 
 def places(launcher: str, hosts: Sequence[str]) -> list[str]:
