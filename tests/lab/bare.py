@@ -93,7 +93,7 @@ class Started:
             host, self._argv, cwd="/", env={**ENV, **env}, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
         )
 
-    def end(self, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def end(self, timeout: float = 110) -> subprocess.CompletedProcess[str]:
         """Wait for its end."""
         try:
             out, err = self._process.communicate(timeout=timeout)
@@ -103,7 +103,7 @@ class Started:
         return subprocess.CompletedProcess(self._argv, self._process.returncode, out, err)
 
 
-def run_on(lab: Lab, host: str, *argv: object, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+def run_on(lab: Lab, host: str, *argv: object, timeout: float = 110, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command inside a lab host to its end."""
     return Started(lab, host, argv, **env).end(timeout)
 

@@ -156,6 +156,20 @@ with muster.init() as world:
     with torch.no_grad():
         model[0].weight.fill_(1.0)
 
+    # Strides are not saved: what is loaded lies in memory as the parameters do.
+    convolution = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    sgd = torch.optim.SGD(convolution.parameters(), lr=0.1, momentum=0.9)
+    convolution(torch.randn(2, 3, 8, 8)).sum().backward()
+    sgd.step()
+    with muster.Checkpoints(root / "strides", world) as strides:
+        strides.save(1, {"sgd": sgd})
+        strides.wait()
+        momentum = sgd.state[convolution.weight]["momentum_buffer"].clone()
+        sgd.state.clear()
+        strides.begin({"sgd": sgd}, resume=True)
+    loaded = sgd.state[convolution.weight]["momentum_buffer"]
+    assert torch.equal(loaded, momentum) and loaded.stride() == convolution.weight.stride()
+
     # A disk that takes no more: no file may grow beyond this.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
