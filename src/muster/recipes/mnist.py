@@ -16,11 +16,12 @@ accuracy on the test images, each counted once:
 
 # torch is typed in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateImportUsage=false
+# pyright: reportPrivateImportUsage=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
 import argparse
+import copy
 import gzip
 import hashlib
 import logging
@@ -75,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     option("--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo")
     # What is kept.
     option("--model_dir", help="save checkpoints into this folder (default: none are saved)")
-    option("--save_every", type=int, default=200, metavar="STEPS", help="how often (default: 200, and at the end)")
+    option("--save_every", type=int, default=200, metavar="STEPS", help="how often (default: 200; always at the end)")
     option("--keep", type=int, default=2, help="how many checkpoints stay (default: 2)")
     option("--resume", action="store_true", help="go on from the newest complete checkpoint in --model_dir")
     option("--log_every", type=int, default=100, metavar="STEPS", help="how often to print a line (default: 100)")
@@ -140,8 +141,7 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     ddp = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    shares = read_shares(world, args.share, ddp, images[: args.batch_size], labels[: args.batch_size])
-    batches = muster.Batches(len(images), args.batch_size, world, shares=shares, seed=args.seed, device=device)
+    batches = muster.together(world, lambda: divide(world, args, ddp, images, labels))
 
     state = {"model": model, "optimizer": optimizer, "batches": batches}
     checkpoints = muster.Checkpoints(args.model_dir, world, keep=args.keep) if args.model_dir else None
@@ -163,7 +163,7 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
             loss.backward()
             optimizer.step()
             progress.end(loss, batch.total)
-            if checkpoints and progress.step % args.save_every == 0:
+            if checkpoints and args.save_every and progress.step % args.save_every == 0:
                 progress.flush()  # nothing is saved after a loss that is no number
                 checkpoints.save(progress.step, state)
 
@@ -183,26 +183,29 @@ def learning_rate(done: float) -> float:
     return done / 0.2 if done < 0.2 else (1 - done) / 0.8
 
 
-def read_shares(
-    world: muster.World, text: str | None, ddp: DistributedDataParallel, images: Tensor, labels: Tensor
-) -> list[float] | None:
-    """Understand --share: numbers, or `measured`, for which every rank trains alone for a second."""
-    if text == "measured":
+def divide(
+    world: muster.World, args: argparse.Namespace, ddp: DistributedDataParallel, images: Tensor, labels: Tensor
+) -> muster.Batches:
+    """Understand --share, numbers or `measured`, and divide the images by it."""
+    shares: list[float] | None = None
+    if args.share == "measured":
+        shares = measure(world, ddp.module, prepare(images[: args.batch_size]), labels[: args.batch_size])
+    elif args.share:
+        try:
+            shares = [float(share) for share in args.share.split(",")]
+        except ValueError:
+            words = f"--share {args.share} is not understood"
+            raise muster.UsageError(words, hint="--share 8,2 or --share measured") from None
+    return muster.Batches(len(images), args.batch_size, world, shares=shares, seed=args.seed, device=world.device)
 
-        def work() -> None:
-            with ddp.no_sync():
-                cross_entropy(ddp.module(prepare(images)), labels).backward()
 
-        before = {name: value.clone() for name, value in ddp.module.state_dict().items()}
-        shares = muster.measure_shares(world, work)
-        ddp.module.load_state_dict(before)
-        if world.rank == 0:
-            print("measured shares:", ", ".join(f"{share:.1f}" for share in shares), flush=True)
-        return shares
-    try:
-        return [float(share) for share in text.split(",")] if text else None
-    except ValueError:
-        raise muster.UsageError(f"--share {text} is not understood", hint="--share 8,2 or --share measured") from None
+def measure(world: muster.World, model: nn.Module, images: Tensor, labels: Tensor) -> list[float]:
+    """Let every rank train alone for a second, on a copy of the model, to see how fast it is."""
+    trial = copy.deepcopy(model)
+    shares = muster.measure_shares(world, lambda: cross_entropy(trial(images), labels).backward())
+    if world.rank == 0:
+        print("measured shares:", ", ".join(f"{share:.1f}" for share in shares), flush=True)
+    return shares
 
 
 @torch.no_grad()
