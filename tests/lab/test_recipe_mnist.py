@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -79,8 +80,9 @@ def test_it_learns_from_idx_files_packed_or_not(python, data, tmp_path):
 
 
 def test_made_up_digits_need_no_files_and_can_be_learnt(python):
-    done = python.run(MNIST, "--made_up", 2000, "--epochs", 2, "--batch_size", 20)
+    done = python.run(MNIST, "--made_up", 2000, "--epochs", 2, "--batch_size", 20, "--share", "measured")
     assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("measured shares: ")
     assert accuracy(done.last) > 0.9
 
 
@@ -273,3 +275,24 @@ def test_the_real_digits_are_recognised_in_99_of_100(python):
     done = python.run(MNIST, "--data", os.environ["MUSTER_MNIST"])
     assert done.code == 0, done.err
     assert accuracy(done.last) >= 0.99
+
+
+def test_a_terminal_gets_a_bar_and_the_lines_that_stay(data):
+    main_end, terminal = pty.openpty()
+    argv = [sys.executable, "-m", MNIST, "--data", data, "--epochs", "2", "--batch_size", "20", "--log_every", "5"]
+    process = subprocess.Popen(argv, env={**ENV, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=terminal, text=True)
+    os.close(terminal)
+    shown = b""
+    try:
+        while part := os.read(main_end, 4096):
+            shown += part
+    except OSError:
+        pass  # EIO: nobody has the terminal open any longer
+    out, _ = process.communicate(timeout=60)
+    os.close(main_end)
+    assert process.returncode == 0
+    assert accuracy(out.splitlines()[-1]) > 0.5
+    assert "loss" not in out, "what the bar shows is not printed as well"
+    frames = [frame for frame in shown.decode().split("\r\033[K") if frame]
+    assert re.match(r"epoch 1/2 \[=+ +\] +8%  loss \d\.\d{4}  [\d,]+ images/s  0:00:\d\d left$", frames[0]), frames
+    assert re.match(r"epoch 2/2 \[=+\] 100%", frames[-1]), frames
