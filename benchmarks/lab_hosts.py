@@ -16,9 +16,12 @@ from muster.errors import MusterError
 from muster.lab import Lab
 
 
-def bring_up(hosts: int, folder: Path) -> Lab:
+def bring_up(hosts: int, folder: Path, *, slurm: bool = False) -> Lab:
     """A lab that is up and shares the folder; Missing where this machine can have no real one."""
-    lab = Lab(hosts, bind=(folder, Path(__file__).parent))
+    try:
+        lab = Lab(hosts, bind=(folder, Path(__file__).parent), slurm=slurm)
+    except MusterError as error:
+        raise Missing(f"not measured: {error.message}") from None
     if lab.kind == "loopback":
         raise Missing("not measured: needs root, or user namespaces, for lab hosts")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.engines import Engines
 from benchmarks.experiment import Experiment
 from benchmarks.faults import Faults
 from benchmarks.help_text import HelpText
@@ -85,6 +86,26 @@ def experiments() -> tuple[Experiment, ...]:
                 what="64 hosts over ssh, one trivial process each, command to prompt",
                 peer="mpirun",
                 limit=1.2,
+            ),
+        ),
+        Engines(
+            first=Row(
+                name="slurm_first",
+                what="4 ranks on 2 hosts of a Slurm allocation, salloc to the last rank's first all_reduce",
+                peer="srun with torchrun",
+                limit=1.0,
+            ),
+            power_off=Row(
+                name="slurm_power_off",
+                what="a host of a Slurm job loses power, until the screen names it",
+                limit=5,
+                absolute=True,
+            ),
+            power_off_mpi=Row(
+                name="mpi_power_off",
+                what="a host of an mpirun job loses power, until the screen names it",
+                limit=5,
+                absolute=True,
             ),
         ),
         Faults(

@@ -1,6 +1,7 @@
 """Muster runs an unmodified PyTorch script on every GPU you have.
 
 In a script, `import muster` is optional; it gives `with muster.init() as world:` under every launcher.
+`muster.launch(function, hosts="a:8,b:8")` runs a Python function on every rank, from a script or a notebook.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ __all__ = [
     "Batches",
     "Checkpoints",
     "Detection",
+    "LaunchError",
     "MusterError",
     "Progress",
     "UsageError",
@@ -19,13 +21,15 @@ __all__ = [
     "__version__",
     "detect",
     "init",
+    "launch",
     "measure_shares",
     "together",
 ]
 
 TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
 if TYPE_CHECKING:
-    from muster.errors import MusterError, UsageError
+    from muster.errors import LaunchError, MusterError, UsageError
+    from muster.function.launch import launch
     from muster.training.batches import Batch, Batches
     from muster.training.checkpoints import Checkpoints
     from muster.training.progress import Progress
@@ -39,12 +43,14 @@ _HOMES = {
     "Batches": "muster.training.batches",
     "Checkpoints": "muster.training.checkpoints",
     "Detection": "muster.worker.detect",
+    "LaunchError": "muster.errors",
     "MusterError": "muster.errors",
     "Progress": "muster.training.progress",
     "UsageError": "muster.errors",
     "World": "muster.worker.context",
     "detect": "muster.worker.detect",
     "init": "muster.worker.context",
+    "launch": "muster.function.launch",
     "measure_shares": "muster.training.shares",
     "together": "muster.training.together",
 }

@@ -3,10 +3,16 @@
 MusterError            anything a user can meet: one sentence and, where there is one, the next thing to type
 ├── UsageError         the command line, a host list or a file is wrong; nothing was started (exit code 2)
 ├── HostError          one host could not be used; the message begins with its name
+├── LaunchError        the function of muster.launch did not return on every rank
 └── LabError           the virtual cluster could not do what was asked
 """
 
 from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 EXIT_USAGE = 2
 """Exit code for a wrong command line, host list or file."""
@@ -45,6 +51,36 @@ class HostError(MusterError):
     def __init__(self, host: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"{host}: {message}", hint=hint)
         self.host = host
+
+
+class LaunchError(MusterError):
+    """A function did not return on every rank: who failed, how, and what the others had returned."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        rank: int | None = None,
+        host: str = "",
+        traceback: str = "",
+        returned: Mapping[int, bytes] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.rank = rank
+        """The rank that failed first; None if it was a host."""
+        self.host = host
+        self.traceback = traceback
+        """As it was printed there."""
+        self._returned = dict(returned or {})
+        self.args = ("\n  ".join([message, *traceback.splitlines()]) + (f"\n\nhint: {hint}" if hint else ""),)
+
+    @property
+    def results(self) -> dict[int, Any]:
+        """What ranks had returned before it came to this, by rank."""
+        import pickle
+
+        return {rank: pickle.loads(data) for rank, data in self._returned.items()}
 
 
 class LabError(MusterError):

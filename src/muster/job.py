@@ -7,22 +7,42 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from muster.errors import MusterError
 from muster.hosts import Host
 
 
 @dataclass(frozen=True, kw_only=True)
+class Call:
+    """A Python function with its arguments, as it is sent to the ranks."""
+
+    name: str
+    data: bytes = field(repr=False)
+    """What a rank unpickles; `agent/call.py` knows the form."""
+    python: tuple[int, int] | None
+    """The version of Python it needs, because it holds code; None where all code is only named."""
+    file: str = ""
+    """The file of the module it names, if that lies below the working directory: hosts must have it alike."""
+    path: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """What the caller has before and after the interpreter's own folders in sys.path; relative where below the cwd."""
+    text: str = field(default="", repr=False)
+    """Its source, where there is one, to see what it will import."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """One `muster run`."""
+    """One `muster run` or `muster.launch`."""
 
     id: str
     target: str
-    """The script as typed, or the module's name."""
-    module: bool = False
+    """The script as typed, or the name of the module or function."""
+    kind: Literal["script", "module", "function"] = "script"
     args: tuple[str, ...] = ()
+    call: Call | None = None
+    """The function, if it is one."""
     cwd: str
     hosts: tuple[Host, ...]
     """At least one; this machine when the user named none."""
@@ -44,7 +64,7 @@ class Job:
     @property
     def command(self) -> str:
         """The script's command line, for people."""
-        words = (*(("-m",) if self.module else ()), self.target, *self.args)
+        words = (*(("-m",) if self.kind == "module" else ()), self.target, *self.args)
         return " ".join(words)
 
     def with_preload(self, modules: tuple[str, ...], reason: str = "") -> Job:

@@ -50,12 +50,15 @@ for name, arguments in {RECIPES!r}.items():
 """
 
 PLACE = """
+import time
 import muster, torch, torch.distributed as dist
 with muster.init(timeout=60) as world:
     ones = torch.ones(1)
     dist.all_reduce(ones)
     place = f"local {world.local_rank} of {world.local_size}"
     print(f"rank {world.rank} of {world.size}, {place}, sum {int(ones)}, {world.launcher}", flush=True)
+time.sleep(0.2 * (world.size - world.rank))              # the end of a rank must not be the end of another
+print(f"rank {world.rank} ends", flush=True)
 """
 
 # Those who come wait for each other before the clock starts: a busy machine may import torch slowly.
@@ -136,8 +139,9 @@ def check_recipes(out: str, hosts: Sequence[str], launcher: str) -> None:
 
 def places(launcher: str, hosts: Sequence[str]) -> list[str]:
     """What PLACE prints, sorted, with one rank on each of `hosts`."""
-    return sorted(
+    joined = [
         f"rank {rank} of {len(hosts)}, local {hosts[:rank].count(host)} of {hosts.count(host)}, "
         f"sum {len(hosts)}, {launcher}"
         for rank, host in enumerate(hosts)
-    )
+    ]
+    return sorted([*joined, *(f"rank {rank} ends" for rank in range(len(hosts)))])

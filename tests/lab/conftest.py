@@ -10,6 +10,8 @@ import pytest
 
 from muster.lab import Lab
 
+pytest.register_assert_rewrite("engine_promises")  # tests that several files share
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:

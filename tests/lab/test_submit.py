@@ -171,7 +171,7 @@ def submit_to_pbs(pbs: PbsSite, folder: Path, *argv: str, **env: str) -> Done:
 
 def test_a_job_goes_through_pbs_and_is_spread_over_its_hosts(pbs: PbsSite, folder: Path) -> None:
     asked = ("--nodes", "2", "--gpus-per-node", "2", "--time", "90", "--queue", "workq", "--account", "ab12")
-    told = ("--engine", "local", "--nproc", "2", "--no-zygote", "train.py", AWKWARD)
+    told = ("--no-zygote", "train.py", AWKWARD)
     done = submit_to_pbs(pbs, folder, *asked, "--env", "LEAVE_WITH", *told, LEAVE_WITH="7")
     assert done.code == 0, done.said
     job = pbs.job(done.out.strip())
@@ -179,8 +179,9 @@ def test_a_job_goes_through_pbs_and_is_spread_over_its_hosts(pbs: PbsSite, folde
     assert job.wait(60) == 7, job.output
     assert job.hosts == ["h1", "h2"]
     assert (job.record["queue"], job.record["account"]) == ("workq", "ab12")
-    ranks = re.findall(r"rank (\d)/2 on (h\d) was told (.*)", job.output)
-    assert sorted(ranks) == [("0", "h1", str([AWKWARD])), ("1", "h1", str([AWKWARD]))], job.output
+    ranks = re.findall(r"rank (\d)/4 on (h\d) was told (.*)", job.output)
+    placed = [("0", "h1"), ("1", "h1"), ("2", "h2"), ("3", "h2")]
+    assert sorted(ranks) == [(*place, str([AWKWARD])) for place in placed], job.output
     number = job.id.partition(".")[0]
     assert f"tail -F train.o{number}" in done.err
     assert job.path == folder / f"train.o{number}"
@@ -189,7 +190,7 @@ def test_a_job_goes_through_pbs_and_is_spread_over_its_hosts(pbs: PbsSite, folde
 
 def test_sums_instead_of_chunks_go_to_pbs_as_they_are(pbs: PbsSite, folder: Path) -> None:
     extra = ("--extra", "-P ab12", "--extra", "-l ncpus=4,ngpus=2")
-    done = submit_to_pbs(pbs, folder, "--time", "2h", *extra, "--engine", "local", "--no-zygote", "train.py")
+    done = submit_to_pbs(pbs, folder, "--time", "2h", *extra, "--no-zygote", "train.py")
     assert done.code == 0, done.said
     job = pbs.job(done.out.strip())
     assert job.wait(60) == 0, job.output

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -48,7 +49,7 @@ def test_rank_0_may_come_later_than_the_others(job):
 
 def test_rank_0_is_found_on_the_last_of_many_hosts(job):
     answer = Answer(meet(job, HERE), 4711)
-    strange = tuple(f"no-such-host-{i}.invalid" for i in range(6))
+    strange = ("a..b", *(f"no-such-host-{i}.invalid" for i in range(5)))
     try:
         found = find_rank_0(replace(meet(job, HERE), hosts=(*strange, "127.0.0.1")), who="rank 1", limit=10)
         assert found == ("127.0.0.1", 4711)
@@ -75,6 +76,17 @@ def test_a_program_that_holds_the_port_and_says_nothing_is_passed_over(job):
             assert find_rank_0(meeting, who="rank 1", limit=10) == ("127.0.0.1", 4711)
         finally:
             answer.close()
+
+
+def test_a_rank_0_that_finds_all_its_ports_taken_says_so(job):
+    meeting = meet(job, HERE)
+    with ExitStack() as taken:
+        for port in range(meeting.port, meeting.port + PORTS):
+            taken.enter_context(socket.create_server(("", port)))
+        with pytest.raises(
+            MusterError, match=rf"ports {meeting.port} to {meeting.port + PORTS - 1} of \S+ are all taken"
+        ):
+            Answer(meeting, 4711)
 
 
 def test_a_rank_0_that_never_comes_is_one_sentence_with_the_places_tried(job):

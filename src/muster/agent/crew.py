@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _PASS_ON_AFTER = 0.2
 """Seconds to wait for the sign that a scheduler's signal has reached the ranks by itself."""
 
+_PIECE = b'{"t":"piece","piece":"'
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+
 _DRAIN = 64
 """Reads of 64 KB after a rank's end at most: something it left behind may write for ever."""
 
@@ -28,9 +32,16 @@ _DRAIN = 64
 class Crew:
     """The ranks and the process that starts them."""
 
-    def __init__(self, selector: selectors.BaseSelector, send: Callable[[dict[str, Any]], None], nofile: int) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        send: Callable[[dict[str, Any]], None],
+        transmit: Callable[[bytes], None],
+        nofile: int,
+    ) -> None:
         self.selector = selector
         self.send = send
+        self.transmit = transmit
         self.nofile = nofile
         """The soft limit on descriptors that ranks get; the agent's own is higher."""
         self.ranks: dict[int, Rank] = {}
@@ -43,19 +54,26 @@ class Crew:
         self._oom_before = 0
         self._to_pass_on: dict[int, float] = {}
         """Signals of a scheduler, and when each is sent on to the ranks."""
+        self._call: list[int] = []
+        """The descriptor of the function the ranks run, if they run one."""
         self._strays: dict[int, float] = {}
         """When the spawner last got each of them."""
+        self._passed_on: dict[int, float] = {}
+        """When each was last sent on."""
+        self._signalled: dict[int, float] = {}
+        """When the controller last had each of them sent."""
 
     # --- what the controller asks for -----------------------------------------------------------------------
 
     def prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Start the process that will start the ranks; with a zygote the reply comes after its imports."""
+        message["cwd"] = os.path.expanduser(message["cwd"])
         env = {**os.environ, **message["env"], "PWD": message["cwd"]}
         folder = os.path.dirname(sys.executable)
         if folder not in env.get("PATH", "").split(os.pathsep):
             # As in an activated environment: what the script starts (python, ninja) is this interpreter's.
             env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
-        config = {name: message[name] for name in ("preload", "cwd", "module", "target", "args")}
+        config = {name: message[name] for name in ("preload", "cwd", "kind", "target", "args", "path")}
         config["nofile"] = self.nofile
         self.spawner = Spawner()
         if message["preload"]:
@@ -65,6 +83,19 @@ class Crew:
             self.spawner.start_plain(config, env)
         self.selector.register(self.spawner.socket, selectors.EVENT_READ, self._on_spawner)
         return None if message["preload"] else {"unsafe": ""}
+
+    def take_call(self, piece: str) -> dict[str, Any]:
+        """Take a base64 piece of the function that the ranks will run; it is kept in memory, once for all of them."""
+        from base64 import b64decode
+
+        self._call = self._call or [os.memfd_create("muster call")]
+        view = memoryview(b64decode(piece))
+        try:
+            while view:
+                view = view[os.write(self._call[0], view) :]
+        except OSError as error:
+            return {"problem": error.strerror or str(error)}
+        return {}
 
     def start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""
@@ -104,7 +135,14 @@ class Crew:
         self.stopping = Stopping(self.ranks.values(), self.spawner.pid if self.spawner else 0, grace)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the ranks that run."""
+        """Send a signal to the ranks that run, for the controller, unless a scheduler's has just reached them.
+
+        PBS signals the whole first host, the controller and the agent there among it.
+        """
+        waits = self._to_pass_on.pop(number, None) is not None
+        if (waits and self._has_reached(number)) or self._lately(self._passed_on, number):
+            return
+        self._signalled[number] = time.monotonic()
         processes.kill([rank.pid for rank in self._running()], number)
 
     def pass_on(self, number: int) -> bool:
@@ -115,8 +153,15 @@ class Crew:
         """
         if not self._running():
             return False
-        self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
+        if not self._lately(self._signalled, number):
+            self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
         return True
+
+    def _has_reached(self, number: int) -> bool:
+        return self._lately(self._strays, number)
+
+    def _lately(self, times: dict[int, float], number: int) -> bool:
+        return number in times and time.monotonic() - times[number] < _PASS_ON_AFTER * 5
 
     @property
     def is_busy(self) -> bool:
@@ -129,18 +174,17 @@ class Crew:
     def _step_signals(self) -> None:
         now = time.monotonic()
         for number, due in list(self._to_pass_on.items()):
-            reached = now - self._strays.get(number, -_PASS_ON_AFTER * 5) < _PASS_ON_AFTER * 5
+            reached = self._has_reached(number)
             if now < due and not reached:
                 continue
             del self._to_pass_on[number]
+            self._passed_on[number] = now
             running = self._running()
             if number == signal.SIGTERM:
-                unwarned = [rank for rank in running if rank.stopped_at is None]
-                for rank in unwarned:
+                running = [rank for rank in running if rank.stopped_at is None]
+                for rank in running:
                     rank.warned = True
-                processes.kill([] if reached else [rank.pid for rank in unwarned], number)
-            elif not reached:
-                self.signal(number)
+            processes.kill([] if reached else [rank.pid for rank in running], number)
             self.send({"t": "signal", "number": number, "ranks": [rank.number for rank in running]})
 
     def pause(self, paused: bool) -> None:
@@ -169,7 +213,7 @@ class Crew:
 
     def _start_next(self) -> None:
         if self._to_start and self.spawner is not None:
-            self.spawner.start_rank(self._to_start.popleft())
+            self.spawner.start_rank(self._to_start.popleft(), self._call)
 
     def _on_spawner(self) -> None:
         if self.spawner is None:
@@ -233,12 +277,8 @@ class Crew:
         except BlockingIOError:
             return False
         if stream.number == 3:
-            try:
-                reports = stream.reports.feed(data)
-            except ValueError:
-                reports = []  # a script that closes and reuses descriptors wrote into it
-            for report in reports:
-                self.send({**report, "rank": stream.rank})
+            for line in stream.reports.lines(data):
+                self._pass_report(stream.rank, line)
         else:
             text = stream.decoder.decode(data, final=not data)
             if text:
@@ -246,6 +286,17 @@ class Crew:
         if not data:
             self._forget(stream)
         return bool(data)
+
+    def _pass_report(self, rank: int, line: bytes) -> None:
+        """Pass a report on with the number of its rank; a result of hundreds of megabytes is not taken apart for it."""
+        before, _, after = line.partition(_PIECE)
+        if not before and not after.partition(b'"')[0].translate(None, _BASE64):
+            self.transmit(line[:-1] + b',"rank":%d}\n' % rank)
+            return
+        try:
+            self.send({**json.loads(line), "rank": rank})
+        except (ValueError, TypeError):
+            pass  # a script that closes and reuses descriptors wrote into it
 
     def _watch(self, stream: Stream) -> None:
         if stream.read >= 0 and not self._paused and stream.read not in self.selector.get_map():

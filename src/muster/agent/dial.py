@@ -6,6 +6,7 @@ nothing of this package. Every way to fail has an exit code of its own, because 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -33,13 +34,17 @@ NO_WAY = 119
 _TRY = 3.0
 """Seconds for one address: long enough for one lost SYN."""
 
+_REFUSED = 3.0
+"""Seconds of refusals by every address: who called us listened before that, and so has ended."""
+
 
 def dial(order: dict[str, Any]) -> ssl.SSLSocket:
     """Reach the controller at one of its addresses; only the holder of the certificate in the order is believed."""
     import ssl
 
     context = ssl.create_default_context(cadata=order["certificate"])
-    give_up = time.monotonic() + order["limit"]
+    begin = time.monotonic()
+    give_up, not_refused = begin + order["limit"], begin
     problems: dict[str, str] = {}
     while True:
         for address in order["addresses"]:
@@ -48,7 +53,9 @@ def dial(order: dict[str, Any]) -> ssl.SSLSocket:
                 return context.wrap_socket(plain, server_hostname="muster")
             except (OSError, ValueError) as error:
                 problems[address] = getattr(error, "strerror", None) or str(error)
-        if time.monotonic() > give_up:
+                if getattr(error, "errno", None) not in (errno.ECONNREFUSED, errno.ENETUNREACH):
+                    not_refused = time.monotonic()
+        if time.monotonic() > min(give_up, not_refused + _REFUSED):
             tried = ", ".join("%s (%s)" % (address, why.lower()) for address, why in problems.items())
             leave(NO_WAY, "%s cannot reach muster at port %d of %s" % (own_name(), order["port"], tried))
         time.sleep(0.2)
@@ -73,10 +80,39 @@ def seat(order: dict[str, Any]) -> str:
     return next((os.environ[name] for name in order["seat_from"] if name in os.environ), own_name())
 
 
+def stand_aside() -> None:
+    """Go on as a child in a session of its own, and leave this process to what started it.
+
+    When MPI aborts, hydra kills at once whom it has started: the last words of the ranks would die with the agent.
+    """
+    import ctypes
+    import signal
+
+    child = os.fork()
+    if not child:
+        os.setsid()
+        ctypes.CDLL(None).prctl(1, signal.SIGHUP, 0, 0, 0)  # PR_SET_PDEATHSIG: the agent then ends its ranks and goes
+        return
+
+    def pass_on(number: int, frame: object) -> None:
+        try:
+            os.kill(child, number)
+        except OSError:
+            pass  # it has just ended
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, pass_on)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os._exit(code if code >= 0 else 128 - code)
+
+
 def enter(order: dict[str, Any], space: dict[str, Any]) -> None:
     """Say who we are, then run what the controller sends; it finds the connection as `channel`."""
     if sys.version_info < (3, 9):
         leave(OLD_PYTHON, "Python 3.9 or newer is needed, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
+    if order.get("killed_at_once"):
+        stand_aside()
     channel = dial(order)
     channel.settimeout(order["limit"])
     hello = {"token": order["token"], "seat": seat(order), "host": own_name()}

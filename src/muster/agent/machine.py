@@ -25,11 +25,12 @@ def facts() -> dict[str, Any]:
     return {
         "time": time.time(),
         "python": sys.executable,
+        "version": sys.version_info[:2],
         "torch": torch_version(sys.path),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": cpu_count(os.environ),
         "gpus": gpu_count(os.environ),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "omp": os.environ.get("OMP_NUM_THREADS"),
+        "omp": users_threads(os.environ),
         "interfaces": interfaces(),
     }
 
@@ -47,16 +48,35 @@ def torch_version(path: list[str]) -> str | None:
     return None
 
 
-def gpu_count(env: Mapping[str, str]) -> int:
+def cpu_count(env: Mapping[str, str]) -> int:
+    """How many CPUs this job has here; a scheduler that does not bind processes still says how many it gave."""
+    given = env.get("SLURM_CPUS_ON_NODE" if "SLURM_JOB_ID" in env else "NCPUS" if "PBS_JOBID" in env else "", "")
+    bound = len(os.sched_getaffinity(0))
+    return min(bound, int(given)) if given.isdigit() and int(given) > 0 else bound
+
+
+def users_threads(env: Mapping[str, str]) -> str | None:
+    """OMP_NUM_THREADS as the user set it; PBS sets it too, to all CPUs of a chunk, which several ranks share."""
+    by_pbs = "PBS_JOBID" in env and env.get("OMP_NUM_THREADS") == env.get("NCPUS")
+    return None if by_pbs else env.get("OMP_NUM_THREADS")
+
+
+def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
     """How many GPUs a process here would see, without touching CUDA."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    devices = len([name for name in os.listdir(root + "dev") if name.startswith("nvidia") and name[6:].isdigit()])
     try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
+        gpus = len(os.listdir(root + "proc/driver/nvidia/gpus"))
     except OSError:
-        # In some containers that folder is hidden while the devices are there.
-        return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
+        return devices  # hidden in some containers
+    # A container sees all GPUs of its host there, but can use only those whose devices it was given. On a host the
+    # devices may be missing until the driver is first used.
+    return min(gpus, devices) if any(os.path.exists(root + sign) for sign in _SIGNS_OF_CONTAINERS) else gpus
+
+
+_SIGNS_OF_CONTAINERS = ("run/.containerenv", ".dockerenv")
 
 
 def interfaces() -> list[dict[str, Any]]:

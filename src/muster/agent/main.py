@@ -50,7 +50,7 @@ class Agent:
         self.reader = LineReader()
         self.output = Writer(channel.output, channel.write)
         self.selector = selectors.DefaultSelector()
-        self.crew = Crew(self.selector, self.send, nofile)
+        self.crew = Crew(self.selector, self.send, self.transmit, nofile)
         self.dialling = Dialling(self.selector, self.send)
         self.ending = False
         self.last_heard = time.monotonic()
@@ -222,6 +222,10 @@ class Agent:
         """Start the process that will start the ranks."""
         self.grace = message["grace"]
         return self.crew.prepare(message)
+
+    def do_call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take a piece of the function that the ranks will run."""
+        return self.crew.take_call(message["piece"])
 
     def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""

@@ -28,7 +28,7 @@ def main(config: dict[str, Any]) -> int:
 
 
 def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
-    """Turn this fork of the zygote into a rank; `fds` are its stdout, stderr and report descriptors."""
+    """Turn this fork of the zygote into a rank; `fds` are its stdout, stderr and report, and its function's if any."""
     import signal
 
     from . import processes
@@ -41,7 +41,7 @@ def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     _set_title([sys.executable, *_command(config)])
     torch_adapter.reseed()
     torch_adapter.set_threads(os.environ)
-    _quick_exit(_run(config, Reporter(fds[2])))
+    _quick_exit(_run({**config, "call": fds[3:]}, Reporter(fds[2])))
 
 
 def _run(config: dict[str, Any], reporter: Reporter) -> int:
@@ -52,12 +52,16 @@ def _run(config: dict[str, Any], reporter: Reporter) -> int:
     sys.argv = [config["target"], *config["args"]]
     sys.orig_argv = [sys.executable, *_command(config)]
     try:
-        _run_target(config)
+        return _run_target(config, reporter)
     except SystemExit as error:
         return _exit_code(error, reporter)
     except BaseException as error:
         traceback = _users_part(error.__traceback__)
         reporter.exception(error, traceback)
+        if config["kind"] == "function":
+            from . import call
+
+            call.send_exception(error, reporter)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback  # as python does
         sys.__dict__["last_exc"] = error  # from Python 3.12 on
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
@@ -66,35 +70,48 @@ def _run(config: dict[str, Any], reporter: Reporter) -> int:
         return 1
     finally:
         reporter.last_look()
-    return 0
 
 
 def set_first_path(config: dict[str, Any]) -> None:
-    """Make sys.path[0] what `python script.py` or `python -m` would make it; the zygote imports with it already."""
+    """Make sys.path[0] what `python script.py` or `python -m` would make it; the zygote imports with it already.
+
+    A function finds what its caller would find: the folders before the interpreter's own, and those after them.
+    """
+    if config["kind"] == "function":
+        first, last = ([os.path.abspath(folder) for folder in folders] for folders in config["path"])
+        sys.path[:] = [*first, *sys.path, *(folder for folder in last if folder not in sys.path)]
+        return
     if getattr(sys.flags, "safe_path", False):
         return
     # Nothing stood there before: what brought this code takes the empty entry of `python -c` out first.
-    sys.path.insert(0, os.getcwd() if config["module"] else os.path.dirname(os.path.realpath(config["target"])))
+    is_script = config["kind"] == "script"
+    sys.path.insert(0, os.path.dirname(os.path.realpath(config["target"])) if is_script else os.getcwd())
 
 
-def _run_target(config: dict[str, Any]) -> None:
+def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
+    """Run what the rank is for, and return its exit code."""
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
     sys.modules["__main__"] = main
     if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, taken when the zygote imported it
         sys.modules["__mp_main__"] = main
-    if config["module"]:
+    if config["kind"] == "function":
+        from . import call
+
+        return call.run(config["call"][0], reporter)
+    if config["kind"] == "module":
         import runpy
 
         run: Callable[..., Any] = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
         run(config["target"], alter_argv=True)
-        return
+        return 0
     path = os.path.abspath(config["target"])
     main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __loader__=SourceFileLoader("__main__", path))
     with open(path, "rb") as file:
         source = file.read()
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+    return 0
 
 
 def _exit_code(error: SystemExit, reporter: Reporter) -> int:
@@ -111,8 +128,14 @@ def _exit_code(error: SystemExit, reporter: Reporter) -> int:
 
 
 def _users_part(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of this file and of runpy, as plain python shows it."""
-    ours = (__name__, "runpy", "importlib._bootstrap", "importlib._bootstrap_external")
+    """The traceback without the frames of this package and of runpy, as plain python shows it."""
+    ours = (
+        __name__,
+        f"{__name__.rpartition('.')[0]}.call",
+        "runpy",
+        "importlib._bootstrap",
+        "importlib._bootstrap_external",
+    )
     while traceback and traceback.tb_frame.f_globals.get("__name__") in ours:
         traceback = traceback.tb_next
     return traceback
@@ -174,7 +197,7 @@ def _take_stdio(fds: list[int]) -> None:
 
 
 def _command(config: dict[str, Any]) -> list[str]:
-    return [*(["-m"] if config["module"] else []), config["target"], *config["args"]]
+    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *config["args"]]
 
 
 def _set_title(argv: list[str]) -> None:

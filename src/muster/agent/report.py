@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from _thread import allocate_lock
 
 from . import torch_adapter
 from .wire import encode
@@ -28,6 +29,8 @@ class Reporter:
         self.pipe = _identity(fd)
         self.told = 0
         """The number of collectives last told."""
+        self._lock = allocate_lock()
+        """Held while one message is written: the sampling thread speaks too, and a long message is written in parts."""
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message with the time of now; a lost agent is no reason to fail."""
@@ -35,8 +38,9 @@ class Reporter:
             return  # a child, or a script that closed all descriptors and has its own file behind this number
         line = encode({**message, "time": time.time()})
         try:
-            while line:
-                line = line[os.write(self.fd, line) :]
+            with self._lock:
+                while line:
+                    line = line[os.write(self.fd, line) :]
         except OSError:
             pass
 
@@ -56,6 +60,11 @@ class Reporter:
                 "done": torch_adapter.collectives_begun(),
             }
         )
+
+    def problem(self, sentence: str, hint: str) -> None:
+        """Tell in words of our own why the rank fails."""
+        done = torch_adapter.collectives_begun()
+        self.send({"t": "exception", "summary": sentence, "message": sentence, "hint": hint, "done": done})
 
     def watch_progress(self) -> None:
         """Once the script has a process group, sample its progress from a thread."""
@@ -88,12 +97,17 @@ class Reporter:
 
 def summary_of(error: BaseException, message: str) -> str:
     """Type and first line of an exception: errors of CUDA and NCCL go on with lines of general advice."""
-    kind = type(error)
-    name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    name = type_name(error)
     first = message.strip().partition("\n")[0]
     return f"{name}: {first}" if first else name
+
+
+def type_name(value: object) -> str:
+    """The type of something, as an uncaught exception shows it."""
+    kind = type(value)
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

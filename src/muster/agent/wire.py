@@ -40,7 +40,13 @@ class LineReader:
         self._rest: bytes = b""
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The messages that are complete with `data`; until the greeting has come, bytes go to `noise`."""
+        """The messages that are complete with `data`."""
+        import json
+
+        return [json.loads(line) for line in self.lines(data)]
+
+    def lines(self, data: bytes) -> list[bytes]:
+        """The lines that are complete with `data`; until the greeting has come, bytes go to `noise`."""
         data = self._rest + data
         if self.greeting is not None:
             before, found, after = data.partition(self.greeting)
@@ -49,10 +55,8 @@ class LineReader:
                 self._rest = self.noise  # the beginning of a greeting that is cut in two is in it
                 return []
             self.greeting, data = None, after
-        import json
-
         *lines, self._rest = data.split(b"\n")
-        return [json.loads(line) for line in lines if line]
+        return [line for line in lines if line]
 
 
 class Writer:

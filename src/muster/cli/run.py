@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from contextlib import ExitStack
 from textwrap import fill
 
 from muster.cli.arguments import Parser
-from muster.engines import Choice, Means, Wish, build, choose, read_pbs_here
-from muster.engines.choice import NAMES
-from muster.environment import CARRIED, carried, of_whole_job, parse_env
+from muster.cli.assembly import Assembly, assembled, make_job, staged
+from muster.cli.options import add_engine, add_network, add_where, allocate, natural, seconds
+from muster.engines import Choice
+from muster.engines.choice import this_host
+from muster.environment import CARRIED
 from muster.errors import UsageError
-from muster.hosts import Host, parse_hosts, read_hostfile
-from muster.job import Job, job_folder, make_job_folder, new_job_id
-from muster.transports import Engine
-from muster.transports.container import PROGRAMS, Container
 
 _MOST_RANKS = 1_000_000
 
@@ -31,7 +27,7 @@ examples:
   muster run train.py                                inside a Slurm or PBS job: all its hosts
   muster run --engine slurm --slurm-args "-N4 --gpus-per-node=2" train.py
   muster run --engine mpi -H a:2,b:2 train.py        ranks started by mpirun, so that MPI works in them
-  muster run --image nvcr/pytorch -H a,b train.py    inside a container on each host
+  muster run --image pytorch/pytorch -H a,b train.py inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
   muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
 
@@ -52,55 +48,8 @@ def parser() -> argparse.ArgumentParser:
         description="Run a PyTorch script, unmodified, on this machine or on many hosts.",
         epilog=EXAMPLES,
     )
-    p.taking_options = {"--slurm-args", "--mpi-args", "--container-args"}
-    where = p.add_argument_group("where")
-    where.add_argument("-H", "--hosts", metavar="HOSTS", help="name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
-    where.add_argument("--hostfile", metavar="FILE", help="read hosts from a file, one per line (`host slots=8`)")
-    where.add_argument("--lab", metavar="N", type=_positive, help="run on N virtual hosts that live as long as the job")
-    where.add_argument(
-        "--nproc",
-        metavar="N",
-        type=_positive,
-        help="ranks per host, where HOSTS does not say (default: its GPUs)",
-    )
-    where.add_argument(
-        "--python",
-        metavar="PATH",
-        help="the interpreter on the hosts (default: this one's path, else python3)",
-    )
-    engine = p.add_argument_group("engine (what places the processes)")
-    engine.add_argument(
-        "--engine",
-        metavar="NAME",
-        choices=NAMES,
-        default="auto",
-        help="local, ssh, slurm, pbs, mpi, or auto: the job we are in, else ssh (default)",
-    )
-    engine.add_argument(
-        "--slurm-args",
-        metavar="ARGS",
-        help='get a Slurm allocation with these options of salloc: "-N4 --gpus-per-node=2 -p gpu"',
-    )
-    engine.add_argument(
-        "--pbs-start",
-        metavar="HOW",
-        choices=("tm", "ssh"),
-        default="tm",
-        help="inside a PBS job: agents as tasks of PBS (tm, the default), or by ssh and pbs_attach",
-    )
-    engine.add_argument(
-        "--mpi-args", metavar="ARGS", type=_words, default=(), help='more options for mpirun: "--mca btl ^openib"'
-    )
-    engine.add_argument("--image", metavar="IMAGE", help="run inside this container image on every host")
-    engine.add_argument(
-        "--container",
-        metavar="PROGRAM",
-        choices=PROGRAMS,
-        help="podman, docker or apptainer (default: what a host has)",
-    )
-    engine.add_argument(
-        "--container-args", metavar="ARGS", type=_words, default=(), help='more options for it: "-v /data:/data"'
-    )
+    add_where(p)
+    add_engine(p)
     what = p.add_argument_group("what")
     what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
@@ -124,21 +73,18 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--restarts",
         metavar="N",
-        type=_natural,
+        type=natural,
         default=0,
         help="after a failure start all ranks again, up to N times",
     )
     what.add_argument(
         "--grace",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         help="between SIGTERM and SIGKILL (default: 5)",
     )
-    network = p.add_argument_group("network (found by trying, if not given)")
-    network.add_argument("--master-addr", metavar="ADDRESS", help="address of the first host, where ranks meet")
-    network.add_argument("--master-port", metavar="PORT", type=_port, help="port there (default: a free one)")
-    network.add_argument("--interface", metavar="NAME", help="network interface for gloo and NCCL on every host")
+    add_network(p)
     screen = p.add_argument_group("screen")
     screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
     screen.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
@@ -160,195 +106,29 @@ def main(argv: list[str]) -> int:
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
         )
     if options.slurm_args is not None:
-        return in_new_allocation(options, argv, command[0])
-    with ExitStack() as stack:
-        ssh: tuple[str, ...] = ("ssh",)
-        hosts = choose_hosts(options)
-        if options.lab and not options.dry_run:
-            from muster.lab import Lab
-
-            lab = stack.enter_context(Lab(options.lab, bind=(os.getcwd(),)))
-            hosts = tuple(Host(name=name) for name in lab.names)
-            ssh = tuple(lab.ssh_argv())
-        wish = Wish(engine=options.engine, hosts=hosts, nproc=options.nproc, virtual=bool(options.lab))
-        choice = choose(wish, os.environ, read_pbs=read_pbs_here)
-        job = make_job(options, command, choice)
-        engine = build(choice, make_means(options, job, choice, ssh))
+        # Finds a missing script or a bad option now, not after hours in the queue.
+        make_job(options, command, Choice(engine="slurm", hosts=(this_host(),)))
+        return allocate(options, "run", argv, command[0])
+    with assembled(options, command) as assembly:
         if options.dry_run:
-            return dry_run(job, engine, options.nproc)
-        return run(job, engine, choice, options, begin)
+            return dry_run(assembly, options.nproc)
+        return run(assembly, options, begin)
 
 
-def in_new_allocation(options: argparse.Namespace, argv: list[str], target: str) -> int:
-    """Become salloc, which runs this very command line inside the allocation it gets, and gives that back."""
-    from muster.engines.allocate import salloc
-
-    if options.engine not in ("auto", "slurm"):
-        raise UsageError(f"--slurm-args are for --engine slurm, not for {options.engine}", hint="leave one of them out")
-    return salloc(options.slurm_args, argv, target, dry_run=options.dry_run)
-
-
-def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
-    """The hosts of -H, --hostfile or --lab; None when none are given."""
-    given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
-    if len(given) > 1:
-        flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
-        raise UsageError(f"{flags} both say where to run", hint="give one of them")
-    if options.hosts is not None:
-        return parse_hosts(options.hosts)
-    if options.hostfile is not None:
-        return read_hostfile(options.hostfile)
-    if options.lab:
-        return tuple(Host(name=f"h{number + 1}") for number in range(options.lab))
-    return None
-
-
-def make_means(options: argparse.Namespace, job: Job, choice: Choice, ssh: tuple[str, ...]) -> Means:
-    """How the agents are started."""
-    box = None
-    if options.image is not None:
-        box = Container(
-            image=options.image,
-            program=options.container or "",
-            args=options.container_args,
-            cwd="" if job.sync else job.cwd,
-            files=(str(job_folder(job.id)),) if choice.engine == "pbs" else (),
-        )
-    elif options.container or options.container_args:
-        flag = "--container" if options.container else "--container-args"
-        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
-    return Means(
-        python=options.python,
-        box=box,
-        ssh=ssh,
-        only_ssh=bool(options.lab),
-        nproc=options.nproc,
-        pbs_start=options.pbs_start,
-        mpi_args=options.mpi_args,
-    )
-
-
-def make_job(options: argparse.Namespace, command: list[str], choice: Choice) -> Job:
-    """The job, with what to preload settled."""
-    from muster.run.usercode import find_script, is_below, uses_dynamo
-
-    target, *args = command
-    cwd = os.getcwd()
-    if options.sync and os.path.isabs(target) and is_below(target, cwd):
-        target = os.path.relpath(target, cwd)  # the copy is run, not the file it was made from
-    job = Job(
-        id=new_job_id(target),
-        target=target,
-        module=options.module,
-        args=tuple(args),
-        cwd=cwd,
-        hosts=choice.hosts,
-        env=parse_env(options.env, os.environ),
-        # The hosts of a PBS job are set up alike, and its script's exports are meant for all; not so in a container.
-        carried=of_whole_job(os.environ) if choice.engine == "pbs" and not options.image else carried(os.environ),
-        grace=options.grace,
-        restarts=options.restarts,
-        master_addr=options.master_addr,
-        master_port=options.master_port,
-        interface=options.interface,
-        sync=options.sync,
-    )
-    script = find_script(job)
-    if options.no_zygote:
-        if options.preload:
-            raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
-        return job.with_preload(())
-    if choice.engine == "mpi":
-        return mpi_job(job, options)
-    preload = ["torch", "torch.distributed", *options.preload]
-    word = uses_dynamo(script.text) if script is not None else ""
-    if not word or "torch._dynamo" in preload:
-        return job.with_preload(tuple(preload))
-    reason = f"torch._dynamo is imported beforehand, because {target} mentions {word}"
-    return job.with_preload((*preload, "torch._dynamo"), reason)
-
-
-def mpi_job(job: Job, options: argparse.Namespace) -> Job:
-    """mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again."""
-    if options.preload:
-        raise UsageError("--preload is for the zygote, which mpirun's ranks do not have", hint="leave it out")
-    if job.restarts:
-        raise UsageError("--restarts: the ranks of an mpirun cannot be started again", hint="leave it out")
-    return job.with_preload(())
-
-
-def run(job: Job, engine: Engine, choice: Choice, options: argparse.Namespace, begin: float) -> int:
+def run(assembly: Assembly, options: argparse.Namespace, begin: float) -> int:
     """Run the job with its screen."""
-    from muster.logs.files import LogFiles
-    from muster.logs.screen import Screen
-    from muster.run.controller import Controller, run_job
+    from muster.run.controller import run_job
 
-    screen = Screen(quiet=options.quiet)
-    logs = LogFiles(screen.tell)
-    folder = make_job_folder(job.id)
-    for sentence in choice.said:
-        screen.say(sentence)
-    try:
-        return run_job(
-            lambda: Controller(
-                job,
-                engine=engine,
-                nproc=options.nproc,
-                folder=folder,
-                screen=screen,
-                logs=logs,
-                only=options.only_rank,
-                begin=begin,
-            )
-        )
-    finally:
-        logs.close()
-        screen.close()
+    with staged(assembly, options, begin) as make_controller:
+        return run_job(make_controller)
 
 
-def dry_run(job: Job, engine: Engine, nproc: int | None) -> int:
+def dry_run(assembly: Assembly, nproc: int | None) -> int:
     """Print what would be done."""
     from muster.run.dry import describe
 
-    sys.stdout.write(describe(job, engine, nproc=nproc))
+    sys.stdout.write(describe(assembly.job, assembly.engine, nproc=nproc))
     return 0
-
-
-def _words(text: str) -> tuple[str, ...]:
-    import shlex
-
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"`{text}`: {str(error).lower()}") from None
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number above 0")
-    return int(text)
-
-
-def _natural(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a port: 1 to 65535")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of seconds")
-    return value
 
 
 def _ranks(text: str) -> frozenset[int]:

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Mapping
+from typing import TextIO
 
 from muster.logs.lines import Line, as_bytes
 
@@ -19,11 +20,19 @@ _CLEAR = "\r\x1b[K"
 class Screen:
     """Shows lines of ranks, Muster's own words and one live status line."""
 
-    def __init__(self, *, quiet: bool = False, env: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        env: Mapping[str, str] = os.environ,
+        streams: Mapping[int, TextIO | None] | None = None,
+    ) -> None:
+        """`streams` stand in for descriptors 1 and 2 where those are not what the user looks at, as in a notebook."""
         self.quiet = quiet
+        self._streams = streams or {}
         self.closed_by_reader = threading.Event()
         """Set when nobody reads our stdout any more (`| head`)."""
-        self._tty = {fd: os.isatty(fd) for fd in (1, 2)}
+        self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
         self._colour = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._queued = 0
@@ -112,8 +121,11 @@ class Screen:
                 )
 
     def _write(self, fd: int, data: bytes) -> None:
-        view = memoryview(data)
         try:
+            if fd in self._streams:
+                self._write_text(self._streams[fd], data.decode("utf-8", "replace"))
+                return
+            view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
         except BrokenPipeError:
@@ -121,3 +133,13 @@ class Screen:
                 self.closed_by_reader.set()
         except OSError:
             pass  # the terminal is gone; the logs are kept all the same
+
+    def _write_text(self, stream: TextIO | None, text: str) -> None:
+        if stream is None:  # a program without a console has no stdout
+            return
+        try:
+            stream.write(text)
+            if self._queue.empty():  # a notebook's stream waits for its server at each flush
+                stream.flush()
+        except ValueError:
+            pass  # it was closed meanwhile

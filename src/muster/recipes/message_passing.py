@@ -47,13 +47,18 @@ def pass_messages(world: muster.World) -> None:
     if world.rank == 0:
         for receiver in range(1, world.size):
             dist.send(message + 10 * receiver, dst=receiver)
-            print(f"Rank 0 sent data to Rank {receiver}", flush=True)
+            say(f"Rank 0 sent data to Rank {receiver}")
     else:
         received = torch.zeros_like(message)
         dist.recv(received, src=0)
         if not torch.equal(received, message + 10 * world.rank):
             sys.exit(f"error: rank {world.rank} received {received}, which rank 0 did not send to it")
-        print(f"Rank {world.rank} has received data from rank 0", flush=True)
+        say(f"Rank {world.rank} has received data from rank 0")
+
+
+def say(line: str) -> None:
+    """Print a line in one piece: under `python -u`, as torchrun starts it, print() makes two, and ranks mix them."""
+    print(line + "\n", end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import time
 from collections import deque
@@ -27,6 +28,9 @@ _DYING_LIMIT = 3.0
 # Frames below the user's script in the stack that faulthandler prints at a crash.
 _NOT_THE_USERS = re.compile(r'File "(<muster>|<string>|.*[/\\]muster[/\\]agent[/\\])|^Extension modules: ')
 
+# What MPICH and its kin write before they end everything.
+_MPI_ABORT = re.compile(r"Abort\((\d+)\) on node \d+ \(rank \d+ in comm \d+\): (.*)")
+
 
 @dataclass
 class _RankState:
@@ -38,6 +42,10 @@ class _RankState:
     done: int = 0
     first_collective: float | None = None
     end: RankEnd | None = None
+    pieces: list[bytes] = field(default_factory=list[bytes])
+    """What has come of a pickle that is not whole yet."""
+    returned: bytes | None = None
+    raised: bytes | None = None
 
 
 class Attempt:
@@ -83,8 +91,23 @@ class Attempt:
             state.done = event["done"]
             if event["first"]:
                 state.first_collective = link.our_time(event["time"])
+        elif kind in ("piece", "returned", "raised"):
+            self._on_pickle(event)
         elif kind == "exit":
             self._on_exit(link, event)
+
+    def _on_pickle(self, event: dict[str, Any]) -> None:
+        """Part of what a function returned or raised; it stays a pickle here."""
+        state = self._ranks[event["rank"]]
+        if event["t"] == "piece":
+            state.pieces.append(base64.b64decode(event["piece"]))
+            return
+        whole = b"".join(state.pieces)
+        state.pieces.clear()
+        if event["t"] == "returned":
+            state.returned = whole
+        else:
+            state.raised = whole
 
     def _if_still_dying(self, state: _RankState) -> None:
         """A rank that failed may wait for the others in its last moments, as MPI_Finalize does: then they wait too."""
@@ -147,6 +170,19 @@ class Attempt:
         return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
 
     @property
+    def returned(self) -> dict[int, bytes]:
+        """What the function returned, pickled, by rank."""
+        return {rank: state.returned for rank, state in self._ranks.items() if state.returned is not None}
+
+    def raised(self, rank: int) -> bytes | None:
+        """The exception of a rank, pickled, where that was possible."""
+        return self._ranks[rank].raised
+
+    def hint(self, rank: int) -> str | None:
+        """What the user may do about the failure of a rank, where it is not its function's."""
+        return self._ranks[rank].failure.get("hint")
+
+    @property
     def first_collective(self) -> float | None:
         """When the last rank had its first collective behind it; None if some rank has none."""
         times = [state.first_collective for state in self._ranks.values()]
@@ -155,6 +191,18 @@ class Attempt:
 
     def verdict(self) -> Verdict:
         """What to tell of this attempt."""
-        ends = [state.end for state in self._ranks.values() if state.end is not None]
-        verdict = judge(ends, self.losses, start=self.start)
+        aborted = self._aborted()
+        ends = [state.end for rank, state in self._ranks.items() if state.end is not None and rank not in aborted]
+        verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)
         return replace(verdict, can_restart=verdict.can_restart and not self.stuck)
+
+    def _aborted(self) -> dict[int, RankEnd]:
+        """The ranks that ended the whole job through MPI: hydra ends every agent then, as if all hosts were lost."""
+        found: dict[int, RankEnd] = {}
+        for rank, state in self._ranks.items() if self.losses else ():
+            said = [sign for sign in map(_MPI_ABORT.match, state.last_words) if sign]
+            if said and (state.end is None or state.end.stopped):
+                host, when = self.plan.placement_of(rank).name, self.losses[0].time
+                code = int(said[-1][1]) & 0xFF or 1
+                found[rank] = RankEnd(rank=rank, host=host, status=code, time=when, summary=said[-1][2])
+        return found

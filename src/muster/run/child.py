@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from muster.agent import processes
 from muster.agent.wire import Writer
 
 
@@ -38,6 +40,7 @@ class Child:
         assert stdin is not None
         assert stdout is not None
         assert stderr is not None
+        self._below: dict[int, str] = {}
         self._files = (stdin, stdout, stderr)
         self._loop = asyncio.get_running_loop()
         os.set_blocking(stdin.fileno(), False)
@@ -99,3 +102,21 @@ class Child:
                 pass  # it is held by the kernel, and nothing of ours depends on it
         for file in self._files:
             file.close()
+
+    def note_descendants(self) -> None:
+        """Note what lives below it now, to be found again when it has gone and they have another parent."""
+        if self._process.poll() is None and os.path.isdir("/proc/self"):
+            self._below |= {pid: _birth(pid) for pid in processes.descendants(self._process.pid)}
+
+    def kill_descendants(self) -> None:
+        """End what was noted and still lives."""
+        processes.kill([pid for pid, birth in self._below.items() if birth and _birth(pid) == birth], signal.SIGKILL)
+
+
+def _birth(pid: int) -> str:
+    """When a process was started, in ticks since boot: pids are used again, but not within one tick."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""

@@ -7,13 +7,13 @@ import json
 import signal
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
 from muster.agent.wire import HEARTBEAT, LAST_GRACE
-from muster.errors import HostError, MusterError, UsageError
+from muster.errors import EXIT_MUSTER, HostError, MusterError, UsageError
 from muster.job import Job
 from muster.logs.files import LogFiles
 from muster.logs.screen import Screen
@@ -25,6 +25,7 @@ from muster.run.link import AgentLink, LinkLost
 from muster.run.meet import another_port, meet
 from muster.run.parcel import agent_payload
 from muster.run.piped import PipedConnector
+from muster.run.timeline import Timeline
 from muster.run.verdict import Verdict, is_same_failure
 from muster.run.words import count, names, ranks
 from muster.transports import Dialled, Engine, Piped, leaders
@@ -34,28 +35,6 @@ CONNECT_LIMIT = 60.0
 
 STILL_WAITING = 5.0
 """Seconds between two lines that say what is waited for, where no terminal can renew one."""
-
-
-@dataclass
-class Timeline:
-    """When things happened, as seconds since the command started."""
-
-    begin: float
-    connected: float | None = None
-    imported: float | None = None
-    first_collective: float | None = None
-
-    def now(self) -> float:
-        """Seconds since the command started."""
-        return time.time() - self.begin
-
-    def __str__(self) -> str:
-        phases = {
-            "connected": self.connected,
-            "imported": self.imported,
-            "first collective": self.first_collective,
-        }
-        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items() if seconds is not None)
 
 
 class Controller:
@@ -92,6 +71,8 @@ class Controller:
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.grace
+        self.stopped_by = ""
+        """Who ended the job from outside: a signal, a timeout."""
         self.signal: signal.Signals | None = None
         self._body: asyncio.Task[Verdict] | None = None
         self._hurrying: list[asyncio.Future[None]] = []
@@ -99,17 +80,19 @@ class Controller:
 
     # --- the whole ------------------------------------------------------------------------------------------
 
-    async def run(self) -> int:
-        """Run the job and return the exit code; whatever happens, no process of it is left."""
+    def listen_to_signals(self) -> None:
+        """Take the signals of this process, which is there for this job alone."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts ask us not to listen
                 loop.add_signal_handler(number, self.on_signal, number)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             loop.add_signal_handler(number, self.pass_on, number)
-        # A stopped controller sends no heartbeat and so would lose its job.
-        loop.add_signal_handler(signal.SIGTSTP, self.screen.tell, "Ctrl-Z does nothing here: Ctrl-C ends the job")
-        loop.set_exception_handler(self.on_bug)
+        loop.add_signal_handler(signal.SIGTSTP, self.on_ctrl_z)
+
+    async def run(self) -> Verdict:
+        """Run the job and say how it ended; whatever happens, no process of it is left."""
+        asyncio.get_running_loop().set_exception_handler(self.on_bug)
         self._body = asyncio.ensure_future(self.body())
         ticking = asyncio.ensure_future(self.tick())
         verdict: Verdict | None = None
@@ -121,15 +104,17 @@ class Controller:
             self.waiting_for = None
             await self.end()
             ticking.cancel()
-        if self.signal is not None:
-            reason = self.connector.why_ended() or self.engine.usual_reason(self.signal)
+        if self.stopped_by:
+            usual = self.engine.usual_reason(self.signal) if self.signal is not None else None
+            reason = self.connector.why_ended() or usual
             because = f" ({reason})" if reason else ""
-            self.screen.tell(f"stopped by {self.signal.name} after {self.timeline.now():.1f} s{because}")
-            return 128 + self.signal
+            sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
+            self.screen.tell(sentence)
+            return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
             raise MusterError("a bug of Muster ended the job; please report the lines above")
         self.tell_summary(verdict)
-        return verdict.exit_code
+        return verdict
 
     async def body(self) -> Verdict:
         """Connect, prepare, and attempt until there is nothing more to try."""
@@ -172,12 +157,22 @@ class Controller:
             self._body.cancel()
 
     def on_signal(self, number: signal.Signals) -> None:
-        """End the job: in order the first time, at once the second time."""
-        if self.signal is None:
+        """End the job."""
+        if not self.stopped_by:
             self.signal = signal.Signals(number)
+        self.stop(signal.Signals(number).name)
+
+    def on_ctrl_z(self) -> None:
+        """A stopped controller would send no heartbeat and so lose its job."""
+        self.screen.tell("Ctrl-Z does nothing here: Ctrl-C ends the job")
+
+    def stop(self, why: str) -> None:
+        """End the job for a reason that is not in it: in order the first time, at once the second time."""
+        if not self.stopped_by:
+            self.stopped_by = why
             again = self.attempt is not None and self.grace > 0
             hurry = f" (up to {self.grace:g} s, Ctrl-C again to kill them now)" if again else ""
-            self.screen.tell(f"{self.signal.name}: stopping all ranks{hurry}")
+            self.screen.tell(f"{why}: stopping all ranks{hurry}")
             if self._body is not None:
                 self._body.cancel()
         elif self.grace > 0:
@@ -224,7 +219,7 @@ class Controller:
     async def prepare(self) -> Plan:
         """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
         job, links, screen = self.job, self.leaders, self.screen
-        self.waiting_for = lambda: f"importing {', '.join(job.preload) or 'nothing'} on {count(len(links), 'host')}"
+        self.waiting_for = lambda: ready.what_is_done(job, len(links))
         if job.preload_reason:
             screen.say(job.preload_reason)
         if job.preload and not screen.is_live:
@@ -237,16 +232,21 @@ class Controller:
             )
         if job.preload:
             ready.check_torch(links)
+        if job.call is not None:
+            ready.check_python(job.call, links)
         folders = await ready.sync(job, links, screen) if job.sync else [job.cwd] * len(links)
-        await ready.check_code(job, links, folders)
+        folders = await ready.check_code(job, links, folders, screen)
         by_host = dict(zip((link.name for link in links), folders, strict=True))
-        importing = asyncio.ensure_future(ready.import_everywhere(job, self.links, by_host, screen))
+        beside = [asyncio.ensure_future(ready.import_everywhere(job, self.links, by_host, screen))]
+        if job.call is not None:
+            beside.append(asyncio.ensure_future(ready.send_call(job.call, self.links, screen)))
         try:
             plan = await meet(job, links, plan, screen)
-            await importing
+            await asyncio.gather(*beside)
         finally:
-            importing.cancel()
-            await asyncio.gather(importing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         self.timeline.imported = self.timeline.now()
         self.waiting_for = None
         return plan
@@ -281,8 +281,9 @@ class Controller:
         return attempt.verdict()
 
     async def scheduler_reason(self) -> str | None:
-        """Why the scheduler ended the job, if it did: its words may come a moment after its signals."""
-        give_up = time.monotonic() + (1.0 if signal.SIGTERM in self._passed_on else 0.0)
+        """Why the scheduler ended the job, if it did: its words may come a moment after what it does."""
+        hit = signal.SIGTERM in self._passed_on or all(link.lost for link in self.links)
+        give_up = time.monotonic() + (1.0 if hit else 0.0)
         while self.connector.why_ended() is None and time.monotonic() < give_up:
             await asyncio.sleep(0.05)
         return self.connector.why_ended()
@@ -352,7 +353,7 @@ class Controller:
                 if late > 1.0:
                     link.excuse(late)
                 link.beat()
-            if self.screen.closed_by_reader.is_set() and self.signal is None:
+            if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)
             now = self.timeline.now()
             if self.waiting_for is not None and (self.screen.is_live or now - said > STILL_WAITING):
@@ -406,15 +407,16 @@ class Controller:
 
     def tell_summary(self, verdict: Verdict) -> None:
         """The last line: how it went, and where the time went."""
+        code = f", exit code {verdict.exit_code}" if self.job.call is None else ""
         if verdict.ok:
             if self.connector.why_ended():
                 self.screen.tell(f"{self.connector.why_ended()}; its ranks ended in good order")
-            self.screen.say(f"done after {self.timeline.now():.1f} s ({self.timeline}), exit code 0")
+            self.screen.say(f"done after {self.timeline.now():.1f} s ({self.timeline}){code}")
             return
-        self.tell_failure(verdict)
+        if self.job.call is None:  # a function's failure is told by the exception it becomes
+            self.tell_failure(verdict)
         self.screen.tell(
-            f"failed after {self.timeline.now():.1f} s ({self.timeline}), exit code {verdict.exit_code}; "
-            f"logs in {_tilde(self.folder)}"
+            f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {_tilde(self.folder)}"
         )
 
 
@@ -430,6 +432,8 @@ def run_job(make: Callable[[], Controller]) -> int:
     """Run a controller, made inside it, in a fresh event loop."""
 
     async def main() -> int:
-        return await make().run()
+        controller = make()
+        controller.listen_to_signals()
+        return (await controller.run()).exit_code
 
     return asyncio.run(main())

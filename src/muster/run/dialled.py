@@ -20,7 +20,9 @@ from muster.run.certificate import make_server_context
 from muster.run.child import Child
 from muster.run.link import AgentLink, all_or_errors
 from muster.run.piped import Words
+from muster.run.words import names
 from muster.transports import Dialled, Summons
+from muster.transports.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.transports.engine import ORDER_FILE
 
 _HELLO_LIMIT = 10.0
@@ -33,6 +35,13 @@ _END_LIMIT = 1.0
 
 _TERM_LIMIT = 5.0
 """Seconds for it to end when told to: mpirun takes its daemons down first, which would outlive its SIGKILL."""
+
+_TERM_LIMIT_AFTER_LOSS = 1.0
+"""The same where a host is lost: srun and mpirun would wait for a word from it, for minutes."""
+
+
+class NobodyCame(HostError):
+    """An agent did not come in time, and nothing says why."""
 
 
 class DialledLine(asyncio.Protocol):
@@ -121,17 +130,41 @@ class Caller:
 
     async def _explain_end(self) -> None:
         code = await self._child.exit_code(_END_LIMIT)
-        missing = [link for link in self._connector.links if link.seat in self.summons.seats and not link.is_attached]
+        self.give_up(code)
+        if not any(link.closing for link in self._links):
+            self._connector.on_end(self.summons, code)
+
+    def give_up(self, code: int | None = None) -> None:
+        """No more agents will come: say why, with the words there are."""
+        missing = [link for link in self._links if not link.is_attached]
         if missing and not missing[0].closing:
             error = self._connector.engine.explain(self.summons, code, self._words.text.strip())
             for link in missing:
                 link.fail(error)
 
+    def allow_pull(self, line: str) -> None:
+        """Wait longer for all its agents if a host says that it pulls an image: they come together or not at all."""
+        pull = pull_in(line)
+        if pull is not None:
+            for link in self._links:
+                link.allow(PULL_LIMIT, too_slow_pull(*pull))
+
+    @property
+    def _links(self) -> list[AgentLink]:
+        return [link for link in self._connector.links if link.seat in self.summons.seats]
+
+    def note_helpers(self) -> None:
+        """Note what it has started here: the ssh clients of mpirun outlive it when their host is dead."""
+        self._child.note_descendants()
+
     async def end(self) -> None:
         """Wait a moment for it to end by itself, as it does once its agents have gone, then end it."""
-        if await self._child.exit_code(_END_LIMIT) is None:
-            await self._child.terminate(_TERM_LIMIT)
+        self.note_helpers()
+        lost = any(link.lost for link in self._links)
+        if lost or await self._child.exit_code(_END_LIMIT) is None:
+            await self._child.terminate(_TERM_LIMIT_AFTER_LOSS if lost else _TERM_LIMIT)
         self._child.close(kill=True)
+        self._child.kill_descendants()
 
 
 class DialledConnector:
@@ -165,7 +198,11 @@ class DialledConnector:
         env = {name: value for name, value in os.environ.items() if name not in self.engine.unset}
         for summons in self.engine.summons:
             self._callers.append(self._summon(summons, order, env))
-        await self._all_up(limit)
+        if self.engine.pull_limit:
+            self.last_words = "a host without the image pulls it first"
+        await self._all_up(max(limit, self.engine.pull_limit))
+        for caller in self._callers:
+            caller.note_helpers()
 
     def _order(self, port: int, certificate: str, limit: float) -> str:
         """All that an agent needs to dial us, with the code that does it."""
@@ -176,6 +213,7 @@ class DialledConnector:
             "certificate": certificate,
             "token": self._token,
             "seat_from": self.engine.seat_from,
+            "killed_at_once": self.engine.killed_at_once,
             "limit": limit / 2,
         }
         return json.dumps(order)
@@ -191,23 +229,26 @@ class DialledConnector:
         return Caller(Summons(argv=argv, seats=summons.seats), self, env)
 
     async def _all_up(self, limit: float) -> None:
-        waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came(link, limit))) for link in self.links]
+        waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came([link], limit))) for link in self.links]
         try:
             # The first failure ends the wait: with these engines one missing agent ends the whole start.
             await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
             failed = [task for task in waiting if task.done() and task.exception() is not None]
+            if failed and isinstance(failed[0].exception(), NobodyCame):
+                raise self._nobody_came([link for link in self.links if not link.facts], limit)
             if failed:
                 await all_or_errors([failed[0]])
         finally:
             for task in waiting:
                 task.cancel()
 
-    def _nobody_came(self, link: AgentLink, limit: float) -> HostError:
-        program = os.path.basename(self.engine.summons[0].argv[0])
-        return HostError(
-            link.name,
+    def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
+        summons = next(summons for summons in self.engine.summons if missing[0].seat in summons.seats)
+        program = os.path.basename(summons.argv[0])
+        return NobodyCame(
+            names(list(dict.fromkeys(link.name for link in missing))),
             f"no agent has come from there within {limit:.0f} s of `{program}`",
-            hint=f"the agents dial {' or '.join(_own_addresses())}: is there a firewall between them and this machine?",
+            hint=f"is every host up? the agents dial {' or '.join(_own_addresses())}: is there a firewall between?",
         )
 
     def admit(self, line: bytes) -> AgentLink | None:
@@ -220,10 +261,11 @@ class DialledConnector:
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             return None
         free = [link for link in self.links if link.seat.key == key and not link.is_attached and not link.closing]
-        if not free:
+        if free:
+            return free[0]
+        if not any(link.closing for link in self.links):  # one that comes when the job is over is no surprise
             self._on_text(str(hello.get("host")), f"an agent came as `{key}`, which is not awaited; it was sent away")
-            return None
-        return free[0]
+        return None
 
     def on_line(self, caller: Caller, line: str) -> None:
         """A summons' process has written a line."""
@@ -235,6 +277,13 @@ class DialledConnector:
                 self._on_text(os.path.basename(caller.summons.argv[0]), line)
         else:
             self.last_words = line
+            caller.allow_pull(line)
+            if self.engine.is_final(line):
+                caller.give_up()
+
+    def on_end(self, summons: Summons, code: int | None) -> None:
+        """A summons has ended before the job was over."""
+        self._why_ended = self._why_ended or self.engine.why_over(summons, code)
 
     def why_ended(self) -> str | None:
         """What the scheduler said about ending the job, if it has."""

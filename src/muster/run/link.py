@@ -75,6 +75,7 @@ class AgentLink:
         self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next_id = 0
         self._explaining: asyncio.Task[None] | None = None
+        self._too_late: asyncio.TimerHandle | None = None
 
     # --- coming up ------------------------------------------------------------------------------------------
 
@@ -102,7 +103,19 @@ class AgentLink:
 
     async def came_up(self, limit: float, error: MusterError) -> None:
         """Wait until the agent has said what host it is on, or raise `error`."""
-        await within(limit, self._up, error)
+        if self._too_late is None:
+            self.allow(limit, error)
+        try:
+            await self._up
+        finally:
+            if self._too_late is not None:
+                self._too_late.cancel()
+
+    def allow(self, limit: float, error: MusterError) -> None:
+        """Give the agent so many seconds from now to come up, instead of what it had; `error` is what then fails."""
+        if self._too_late is not None:
+            self._too_late.cancel()
+        self._too_late = asyncio.get_running_loop().call_later(limit, self.fail, error)
 
     def fail(self, error: MusterError) -> None:
         """There will be no agent."""

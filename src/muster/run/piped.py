@@ -11,7 +11,7 @@ from muster.logs.lines import LineSplitter
 from muster.run.child import Child
 from muster.run.link import AgentLink, all_or_errors
 from muster.transports import Command, Piped, explain_ssh_failure
-from muster.transports.container import explain_container_failure
+from muster.transports.container import PULL_LIMIT, explain_container_failure, pull_in, too_slow_pull
 
 LOGINS_AT_ONCE = 32
 """Logins under way at a time: each costs 0.1 s of CPU here, and jump hosts drop callers beyond a limit."""
@@ -42,9 +42,12 @@ class Words:
 class PipeLine:
     """A link's connection over the pipes of a child."""
 
-    def __init__(self, link: AgentLink, command: Command) -> None:
+    def __init__(
+        self, link: AgentLink, command: Command, on_early_words: Callable[[str], None] = lambda words: None
+    ) -> None:
         self.command = command
         self._link = link
+        self._on_early_words = on_early_words
         self._words = Words(self._on_line)
         try:
             self._child = Child(command.argv, on_data=link.on_data, on_words=self._words.feed, on_closed=link.on_closed)
@@ -56,8 +59,14 @@ class PipeLine:
             ) from None
 
     def _on_line(self, line: str) -> None:
-        if self._link.facts and not self._link.closing:
-            self._link.on_text(self._link.name, line)
+        if self._link.facts:
+            if not self._link.closing:
+                self._link.on_text(self._link.name, line)
+        elif self.command.box is not None:
+            pull = pull_in(line)
+            self._on_early_words(line if pull else f"{self._link.name}: {line}")
+            if pull:
+                self._link.allow(PULL_LIMIT, too_slow_pull(self._link.name, pull[1]))
 
     def send(self, data: bytes) -> None:
         """Write, now or when the child reads."""
@@ -95,6 +104,10 @@ class PipedConnector:
         self.called = over_ssh
         """The hosts a user may have to wait for."""
         self.last_words = ""
+        """What a container program said last, while agents are missing."""
+
+    def _on_early_words(self, words: str) -> None:
+        self.last_words = words
 
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
@@ -105,7 +118,7 @@ class PipedConnector:
         async def open_one(link: AgentLink, command: Command) -> None:
             async with logins:
                 try:
-                    await link.open(PipeLine(link, command), payload, limit)
+                    await link.open(PipeLine(link, command, self._on_early_words), payload, limit)
                 except HostError as error:
                     on_failure(error)
                     raise

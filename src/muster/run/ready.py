@@ -10,18 +10,28 @@ from typing import Any
 from muster.agent.machine import gpu_count
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
-from muster.job import Job
+from muster.job import Call, Job
 from muster.logs.screen import Screen
 from muster.plan import Plan, check_gpus, default_threads, fill_slots, make_plan
 from muster.run import usercode
 from muster.run.link import AgentLink, all_or_errors
-from muster.run.words import names
+from muster.run.words import count, names
 
 IMPORT_LIMIT = 600.0
 """Seconds for the imports: torch from a cold network file system takes minutes."""
 
 _PIECE = 1 << 18
+_WORTH_A_WORD = 1 << 20
+"""Bytes above which it is said that they are sent, because it may take a while."""
+
 _SYNC_HINT = "`--sync` sends this folder to every host before the start"
+
+
+def what_is_done(job: Job, hosts: int) -> str:
+    """What takes the time until ranks can start, in words."""
+    if not job.preload and job.call is not None:
+        return f"sending {job.call.name} to {count(hosts, 'host')}"
+    return f"importing {', '.join(job.preload) or 'nothing'} on {count(hosts, 'host')}"
 
 
 def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen: Screen) -> Plan:
@@ -55,20 +65,61 @@ def check_torch(links: Sequence[AgentLink]) -> None:
         )
 
 
-async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str]) -> None:
-    """Every host must have the script as it is here, in its folder."""
+async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str], screen: Screen) -> list[str]:
+    """Every host must have the script as it is here, in its folder; returns the folders that ranks work in.
+
+    A function that is sent with all its code needs no folder: without ours, its ranks work in the home folder.
+    """
     script = usercode.find_script(job)
     fields = {"script": script and script.path, "digest": script and script.digest}
     answers = await all_or_errors(
         [link.request("compare", limit=30, cwd=cwd, **fields) for link, cwd in zip(links, folders, strict=True)]
     )
+    found: list[str] = []
     for link, cwd, answer in zip(links, folders, answers, strict=True):
+        name = script.path if script is not None else job.target
         if not answer["cwd"]:
-            raise HostError(link.name, f"there is no folder {cwd}", hint=_SYNC_HINT)
-        if answer["script"] == "missing":
-            raise HostError(link.name, f"{job.target} is not in {cwd}", hint=_SYNC_HINT)
-        if answer["script"] == "different":
-            raise HostError(link.name, f"its {job.target} differs from the one here", hint=_SYNC_HINT)
+            if job.kind != "function" or script is not None:
+                raise HostError(link.name, f"there is no folder {cwd}", hint=_SYNC_HINT)
+            screen.say(f"{link.name} has no folder {cwd}: its ranks work in the home folder there")
+        elif answer["script"] == "missing":
+            raise HostError(link.name, f"{name} is not in {cwd}", hint=_SYNC_HINT)
+        elif answer["script"] == "different":
+            raise HostError(link.name, f"its {name} differs from the one here", hint=_SYNC_HINT)
+        found.append(cwd if answer["cwd"] else "~")
+    return found
+
+
+def check_python(call: Call, links: Sequence[AgentLink]) -> None:
+    """Code that is sent runs only under the version of Python that compiled it."""
+    for link in links:
+        if call.python is not None and tuple(link.facts["version"]) != call.python:
+            theirs, ours = (".".join(map(str, version)) for version in (link.facts["version"], call.python))
+            raise HostError(
+                link.name,
+                f"its Python is {theirs}, and the code of {call.name} can be sent only to Python {ours}, as it is here",
+                hint=f"name a Python {ours} there: options=['--python', PATH]; or define it in a module that is there",
+            )
+
+
+async def send_call(call: Call, links: Sequence[AgentLink], screen: Screen) -> None:
+    """Send the function and its arguments to every agent."""
+    if len(call.data) > _WORTH_A_WORD:
+        hosts = list(dict.fromkeys(link.name for link in links))
+        screen.say(f"sending {call.name} and its arguments ({len(call.data) / 1e6:.1f} MB) to {names(hosts)}")
+    problem = f"{call.name} and its arguments cannot be kept in memory there"
+    await all_or_errors([_send_pieces(link, "call", call.data, problem) for link in links])
+
+
+async def _send_pieces(link: AgentLink, do: str, data: bytes, problem: str) -> dict[str, Any]:
+    """Send bytes in pieces, each answered before the next one goes, so that heartbeats come between them."""
+    answer: dict[str, Any] = {}
+    for at in range(0, len(data), _PIECE):
+        piece = base64.b64encode(data[at : at + _PIECE]).decode()
+        answer = await link.request(do, limit=300, piece=piece, last=at + _PIECE >= len(data))
+        if "problem" in answer:
+            raise HostError(link.name, f"{problem}: {answer['problem']}")
+    return answer
 
 
 async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str]:
@@ -80,17 +131,9 @@ async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str
         )
     data = await asyncio.to_thread(usercode.archive, job.cwd)  # seconds for a large folder; heartbeats go on
     screen.say(f"sending {job.cwd} ({len(data) / 1e6:.1f} MB) to {names([link.name for link in links])}")
-    pieces = [base64.b64encode(data[at : at + _PIECE]).decode() for at in range(0, len(data), _PIECE)]
-
-    async def send(link: AgentLink) -> str:
-        answer: dict[str, Any] = {}
-        for number, piece in enumerate(pieces):
-            answer = await link.request("unpack", limit=300, piece=piece, last=number == len(pieces) - 1)
-            if "problem" in answer:
-                raise HostError(link.name, f"the code cannot be written there: {answer['problem']}")
-        return answer["folder"]
-
-    return await all_or_errors([send(link) for link in links])
+    problem = "the code cannot be written there"
+    answers = await all_or_errors([_send_pieces(link, "unpack", data, problem) for link in links])
+    return [answer["folder"] for answer in answers]
 
 
 async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mapping[str, str], screen: Screen) -> None:
@@ -104,9 +147,10 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
             env={**({} if link.seat.inherits else job.carried), **job.env},
             cwd=folders[link.name],
             preload=list(job.preload),
-            module=job.module,
+            kind=job.kind,
             target=job.target,
             args=job.args,
+            path=job.call.path if job.call is not None else (),
             grace=job.grace,
         )
         if answer.get("t") == "broken":

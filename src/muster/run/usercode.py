@@ -35,8 +35,10 @@ class Script:
 
 
 def find_script(job: Job) -> Script | None:
-    """The script's file; for `-m`, the module's file if it lies in the working directory, else None (installed)."""
-    if not job.module:
+    """The script's file; that of a module or of a named function if it lies in the working directory, else None."""
+    if job.call is not None:
+        return _read(job.call.file, Path(job.cwd, job.call.file)) if job.call.file else None
+    if job.kind == "script":
         path = Path(job.cwd, job.target)
         if path.is_dir():
             raise UsageError(f"{job.target} is a folder, not a script", hint="name the .py file in it")

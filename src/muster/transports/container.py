@@ -5,49 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from muster.errors import HostError
+from muster.errors import HostError, UsageError
 
 PROGRAMS = ("podman", "docker", "apptainer")
 
-# Runs on the host, in any POSIX shell, because only there it is known which program and which GPUs there are.
-# $1 is the program (empty: the first that is there), $2 the folder to work in (empty: none is mounted), $3 says whether
-# processes and /tmp are the host's; then come the user's own arguments, the image, and the agent. Each `set --` puts
-# something before them.
-# - host network and IPC: ranks meet over the host's interfaces, and its /dev/shm is large enough for data loaders
-# - own PID namespace with the agent as process 1: when it ends, the kernel ends every process of the container
-# - only variables a scheduler or Muster set come along; the image has its own PATH and libraries
-_SCRIPT = r"""
-p=$1 cwd=$2 share=$3
-shift 3
-for p in "$p" podman docker apptainer; do [ "$p" ] && command -v "$p" >/dev/null 2>&1 && break; p=; done
-[ "$p" ] || { echo "muster: no container program (podman, docker, apptainer) is on this host" >&2; exit 127; }
-state=${XDG_STATE_HOME:-$HOME/.local/state}
-mkdir -p "$state/muster"
-if [ "${p##*/}" = apptainer ]; then
-  [ "$cwd" ] && set -- --bind "$cwd" --pwd "$cwd" "$@"
-  [ -e /dev/nvidiactl ] && set -- --nv "$@"
-  exec "$p" exec --bind "$state/muster" "$@"
-fi
-[ "$cwd" ] && set -- -v "$cwd:$cwd" -w "$cwd" "$@"
-[ "$share" ] && set -- --pid host -v "${TMPDIR:-/tmp}:${TMPDIR:-/tmp}" "$@"
-for n in $(env | sed -n "s/^\(MUSTER_DIAL\|CUDA_VISIBLE_DEVICES\|OMP_NUM_THREADS\)=.*/\1/p
-s/^\(\(SLURM\|SLURMD\|PBS\|OMPI\|PMIX\|PMI\|MPI\)_[A-Za-z0-9_]*\)=.*/\1/p"); do set -- -e "$n" "$@"; done
-if [ "${p##*/}" = docker ]; then
-  [ -e /dev/nvidiactl ] && set -- --gpus all "$@"
-else
-  if [ -e /etc/cdi/nvidia.yaml ] || [ -e /var/run/cdi/nvidia.yaml ]; then set -- --device nvidia.com/gpu=all "$@"
-  else for d in /dev/nvidia*; do [ -c "$d" ] && set -- --device "$d" "$@"; done; fi
-  set -- --security-opt label=disable "$@"
-fi
-exec "$p" run --rm -i --network host --uts host --ipc host -v "$state/muster:$state/muster" \
-  -e XDG_STATE_HOME="$state" "$@"
-"""
+PULL_LIMIT = 1800.0
+"""Seconds until an agent must have answered where an image is pulled: some have 20 GB."""
+
+_HIDING = frozenset(("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var"))
+"""Folders of every image: with the host's mounted over one, nothing of it would run."""
+
+_NO_CHANNEL = re.compile(r"-[dit]*[dt][dit]*|--tty(=true)?|--detach(=true)?")
+"""Options, often copied along, that take the agent's stdin or stdout away."""
+
+_SETTLING = (
+    ("network", re.compile(r"--net(work)?(=.*)?$")),
+    ("gpus", re.compile(r"--gpus(=.*)?$|--nv(ccli)?$|.*nvidia\.com/gpu|.*/dev/nvidia")),
+    ("pull", re.compile(r"--pull(=.*)?$|--rootfs(=true)?$")),
+)
+"""What we leave to the user's own options, where they speak of it: these may not be given twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """An image and how it is run."""
+    """An image and how it is run: as the user of the host, with the agent as process 1.
+
+    When the agent ends, the kernel ends all other processes of the container, and the program removes it.
+    """
 
     image: str
     program: str = ""
@@ -56,25 +43,89 @@ class Container:
     """The user's own, before the image."""
     cwd: str = ""
     """Mounted at the same place inside and made the working directory; empty where the code is sent instead."""
-    files: tuple[str, ...] = ()
-    """Files and folders beside it that are mounted for reading."""
+    folder: str = ""
+    """The job's folder on this machine; its name is the job's. Mounted for reading on the hosts that share it."""
     shares_processes: bool = False
     """Whether it sees the host's processes and /tmp: the containers of MPI's ranks on one host must see each other."""
 
+    def __post_init__(self) -> None:
+        if not self.image or self.image.startswith("-"):
+            raise UsageError(
+                f"--image: `{self.image}` is not the name of an image",
+                hint="write, for example, `--image docker.io/pytorch/pytorch:latest`",
+            )
+        if self.args and not self.args[0].startswith("-"):
+            raise UsageError(
+                f"--container-args: `{self.args[0]}` is not an option",
+                hint='write them as for `podman run`: `--container-args "-v /data:/data"`',
+            )
+        channel = next((word for word in self.args if _NO_CHANNEL.fullmatch(word)), None)
+        if channel is not None:
+            raise UsageError(
+                f"--container-args: with `{channel}` the agent inside could not be spoken to", hint="leave it out"
+            )
+        if self.cwd in _HIDING:
+            raise UsageError(
+                f"{self.cwd} cannot be mounted: it would hide that of the image", hint="change to your project's folder"
+            )
+
     def run(self, agent: Sequence[str]) -> tuple[str, ...]:
         """The command line, for a host, that runs `agent` inside the image."""
-        mounts = [word for path in self.files for word in ("-v", f"{path}:{path}:ro")]
         share = "share" if self.shares_processes else ""
-        return ("sh", "-c", _SCRIPT, "muster", self.program, self.cwd, share, *mounts, *self.args, self.image, *agent)
+        settled = " ".join(what for what, sign in _SETTLING if any(sign.match(word) for word in self.args))
+        told = (script("container_janitor"), self.program, self.image, self.cwd, self.folder, share, settled)
+        return ("/bin/sh", "-c", script("container"), "muster", *told, *self.args, self.image, *agent)
+
+
+@cache
+def script(name: str) -> str:
+    """What runs on the host, as one line."""
+    lines = Path(__file__).with_name(f"{name}.sh").read_text().splitlines()
+    return " ".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+def pull_in(line: str) -> tuple[str, str] | None:
+    """The host and the image, if this line says that an image is pulled, which takes its time."""
+    found = re.fullmatch(r"(\S+) pulls (\S+)", line.strip())
+    return (found[1], found[2]) if found else None
+
+
+def too_slow_pull(host: str, image: str) -> HostError:
+    """What is said when an image has not come within PULL_LIMIT."""
+    return HostError(
+        host, f"no agent has come within {PULL_LIMIT / 60:.0f} minutes of pulling {image}", hint="pull it beforehand"
+    )
 
 
 def container_reason(box: Container, text: str) -> tuple[str, str] | None:
-    """What went wrong with the container, and what to do, if these words of its program say so."""
-    program = box.program or "the container program"
+    """What went wrong with the container, and what to do, if these words of its program or of ours say so."""
+    failed = _PROGRAM_FAILED.search(text)
+    # What the program said last before we say that it could not; an engine says its part before or after.
+    before = text[: failed.start() if failed else None].splitlines()
+    said = [line for line in before if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))]
+    program = failed[1] if failed else box.program or "the container program"
     for sign, message, hint in _FAILURES:
-        if sign.search(text):
-            return message.format(image=box.image, program=program), hint.format(image=box.image)
+        found = sign.search(text)
+        if found:
+            words = {
+                "image": box.image,
+                "program": program,
+                "last": said[-1].strip() if said else "",
+                **found.groupdict(),
+            }
+            return message.format_map(words), hint.format_map(words)
     return None
+
+
+def code_reason(box: Container, code: int) -> tuple[str, str] | None:
+    """The same from the exit code alone, for an engine that passes on nothing else."""
+    return next(((words.format(image=box.image), hint) for number, words, hint in _CODES if number == code), None)
+
+
+def host_in(text: str) -> str | None:
+    """The host that says in this text why it has no container."""
+    own = _OWN.search(text)
+    return own[1] if own else None
 
 
 def explain_container_failure(host: str, box: Container, code: int | None, text: str) -> HostError:
@@ -86,21 +137,30 @@ def explain_container_failure(host: str, box: Container, code: int | None, text:
     return HostError(host, f"no agent came up in {box.image}: {last[0]}", hint="try the image by hand on that host")
 
 
+_OWN = re.compile(r"muster: (\S+): .+")
+_PROGRAM_FAILED = re.compile(r"muster: \S+: (\S+) (?:cannot pull|ended with code) ")
+
+_OTHER_PROGRAM = "install it there, or name another: `--container {}`".format("|".join(PROGRAMS))
+_OTHER_PYTHON = "name the interpreter inside the image with `--python PATH`"
+_SYNC = "`--sync` sends this folder to every host before the start"
+_PULL = "load it there, or check the name: `{program} pull {image}` says more"
+
 _FAILURES = (
+    (re.compile(r"muster: \S+: (?P<what>.* is not on this host)"), "{what}", _OTHER_PROGRAM),
     (
-        re.compile(r"no container program|(?:podman|docker|apptainer): (?:command )?not found"),
-        "{program} is not on this host",
-        "install podman, docker or apptainer there, or name one with `--container`",
+        re.compile(r"muster: \S+: there is no podman"),
+        "there is no podman, docker or apptainer on this host",
+        "install one of them there, or run without `--image`",
     ),
     (
-        re.compile(
-            r"image not known|no such image|unable to find image|pull access denied|manifest unknown|"
-            r"could not open image|did not resolve to an alias|initializing source docker|"
-            r"repository does not exist|while making image",
-            re.IGNORECASE,
-        ),
-        "there is no image {image}, and it cannot be fetched",
-        "pull or load it there first: `podman pull {image}`, `docker pull {image}`",
+        re.compile(r"muster: \S+: there is no folder (?P<folder>.*)"),
+        "the working directory {folder} is not there, so it cannot be mounted",
+        _SYNC,
+    ),
+    (
+        re.compile(r"muster: \S+: (?P<what>the folder .* cannot be made)"),
+        "{what}",
+        "set XDG_STATE_HOME there to a folder of yours",
     ),
     (
         re.compile(r"permission denied.*docker|docker.*permission denied|dial unix .*permission denied", re.IGNORECASE),
@@ -118,13 +178,56 @@ _FAILURES = (
         "install nvidia-container-toolkit on that host",
     ),
     (
-        re.compile(r"(?:executable file|python3?)[`\"']?.* not found|no such file or directory.*python", re.IGNORECASE),
-        "there is no python3 in {image}",
-        "name the interpreter inside the image with `--python PATH`",
+        re.compile(r"did not resolve to an alias|short-name resolution enforced"),
+        "there is no image {image}, and podman does not know which registry has it",
+        "write its whole name, such as `docker.io/{image}`",
     ),
     (
-        re.compile(r"statfs .*: no such file or directory|bind source path does not exist", re.IGNORECASE),
-        "the working directory is not on this host, so it cannot be mounted",
-        "`--sync` sends this folder to every host before the start",
+        re.compile(
+            r"unauthorized|authentication required|pull access denied|requested access .* denied", re.IGNORECASE
+        ),
+        "there is no image {image}, and the registry does not let you have one of this name",
+        "check the name; log in there first if it is not for everyone: `{program} login`",
     ),
+    (
+        re.compile(r"muster: \S+: \S+ cannot pull "),
+        "there is no image {image}, and {program} cannot pull it: {last}",
+        _PULL,
+    ),
+    (
+        re.compile(r"could not open image", re.IGNORECASE),
+        "apptainer does not find the image {image}",
+        "name a file, or where it comes from: `docker://{image}`",
+    ),
+    (
+        re.compile(r"image not known|no such image|unable to find image|while making image", re.IGNORECASE),
+        "there is no image {image}",
+        _PULL,
+    ),
+    (
+        re.compile(
+            r"executable file (?:\S+ )?not found|\bexec\b.* no such file or directory|python\S* not found", re.I
+        ),
+        "there is no such Python in {image}",
+        _OTHER_PYTHON,
+    ),
+    (
+        re.compile(r"muster: Python (?P<what>3.9 or newer is needed.*)"),
+        "Python {what}, in {image}",
+        _OTHER_PYTHON,
+    ),
+    (
+        _PROGRAM_FAILED,
+        "{program} did not start {image}: {last}",
+        "try it by hand there: `{program} run --rm {image} true`",
+    ),
+)
+
+_CODES = (
+    (121, "there is no such container program", _OTHER_PROGRAM),
+    (122, "the working directory is not there, so it cannot be mounted", _SYNC),
+    (123, "there is no image {image}, and it cannot be pulled", "its words are in the job's output"),
+    (125, "the container did not start", "its words are in the job's output"),
+    (126, "the Python in {image} cannot be run", _OTHER_PYTHON),
+    (127, "there is no such Python in {image}", _OTHER_PYTHON),
 )

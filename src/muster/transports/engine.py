@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.errors import MusterError
+from muster.errors import HostError, MusterError
 from muster.hosts import Host
 from muster.plan import Plan
 from muster.transports.command import Command
-from muster.transports.container import Container, container_reason
+from muster.transports.container import Container, container_reason, host_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,16 @@ class Dialled:
     """The variables, best first, in which an agent finds its seat's key."""
     explain: Callable[[Summons, int | None, str], MusterError]
     """What it means that a summons ended with this code and these words before its agents had come."""
+    is_final: Callable[[str], bool] = lambda line: line.startswith("muster: ")
+    """Whether this line of a summons says that an agent will not come, although the summons itself may wait on."""
     why_ended: Callable[[str], str | None] = lambda line: None
     """The reason why a scheduler ended the job, if this line of a summons tells one."""
+    pull_limit: float = 0.0
+    """Seconds in which an image may have to come first, where no host can say that it pulls one."""
+    why_over: Callable[[Summons, int | None], str | None] = lambda summons, code: None
+    """The same where a summons ended with this code while its agents were up, if that ended them."""
+    killed_at_once: bool = False
+    """Whether what starts the agents may kill them without a warning, when they still have something to tell."""
     scheduler: str = ""
     """The batch system whose signals are for the ranks."""
     rank_env: Callable[[Plan, int], Mapping[str, str]] = lambda plan, rank: {}
@@ -107,7 +115,10 @@ def or_container(box: Container | None, otherwise: Explain) -> Explain:
 
     def explain(summons: Summons, code: int | None, text: str) -> MusterError:
         reason = container_reason(box, text) if box is not None else None
-        return MusterError(reason[0], hint=reason[1]) if reason else otherwise(summons, code, text)
+        if reason is None:
+            return otherwise(summons, code, text)
+        host = host_in(text)
+        return HostError(host, reason[0], hint=reason[1]) if host else MusterError(reason[0], hint=reason[1])
 
     return explain
 

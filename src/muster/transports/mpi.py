@@ -62,12 +62,17 @@ def mpi_engine(
     seats = _seats(hosts)
     agent = (python or (sys.executable if box is None else "python3"), "-c", dial.COMMAND)
     command = replace(box, shares_processes=True).run(agent) if box else agent
+    if box and mpi.flavour == "mpich" and "-pmi-port" not in args:
+        args = ("-pmi-port", *args)  # ranks talk to it over a port: an inherited descriptor gets into no container
     argv = (mpi.program, *_LAYOUTS[mpi.flavour](mpi, hosts, exported, networks, (*args, *command)))
     return Dialled(
         name="mpi",
         summons=(Summons(argv=argv, seats=tuple(seats)),),
-        seat_from=("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"),
+        seat_from=("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID"),
         explain=or_container(box, explain_mpirun),
+        is_final=lambda line: bool(_FINAL.search(line)),
+        why_over=lambda summons, code: f"{summons.argv[0]} ended all ranks by itself, with code {code}",
+        killed_at_once=True,
         rank_env=network_variables,
         scheduler="mpirun",
     )
@@ -81,6 +86,11 @@ def _seats(hosts: Sequence[Host]) -> list[Seat]:
                 f"{host.name}: mpirun must know how many ranks run there before it is asked",
                 hint=f"write `-H {host.name}:8`, or `--nproc 8`",
             )
+        if host.user or host.port:
+            raise UsageError(
+                f"{host.name}: mpirun logs in by itself, and cannot be told a user or a port",
+                hint="put them into ~/.ssh/config, where its ssh finds them",
+            )
         for _ in range(host.slots):
             seats.append(Seat(host=host, name=name, key=str(len(seats)), rank=len(seats)))
     return seats
@@ -89,7 +99,7 @@ def _seats(hosts: Sequence[Host]) -> list[Seat]:
 def _openmpi(
     mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
 ) -> list[str]:
-    where = ",".join(f"{host.destination}:{host.slots}" for host in hosts)
+    where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     argv = ["-np", str(_total(hosts)), "-H", where, "--bind-to", "none", "--map-by", "slot"]
     if networks:
         # Version 5 has its daemons from PRRTE, where the setting has another name.
@@ -103,7 +113,7 @@ def _openmpi(
 def _mpich(
     mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
 ) -> list[str]:
-    where = ",".join(f"{host.destination}:{host.slots}" for host in hosts)
+    where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     return ["-np", str(_total(hosts)), "-hosts", where, *rest]  # it exports the whole environment by itself
 
 
@@ -113,7 +123,7 @@ def _intel(
     # Its -hosts knows no unequal hosts; one block for each host does. -genvlist keeps values off the command line.
     argv = ["-genvlist", ",".join(("MUSTER_DIAL", *exported))]
     for number, host in enumerate(hosts):
-        argv += [*([":"] if number else []), "-host", host.destination, "-n", str(host.slots), *rest]
+        argv += [*([":"] if number else []), "-host", host.name, "-n", str(host.slots), *rest]
     return argv
 
 
@@ -140,11 +150,14 @@ def explain_mpirun(summons: Summons, code: int | None, text: str) -> MusterError
     for sign, message, hint in _FAILURES:
         found = sign.search(text)
         if found:
-            return MusterError(message.format(*found.groups()), hint=hint)
+            return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
     words = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
     said = words[0] if words else f"it ended with code {code}"
     return MusterError(f"{summons.argv[0]} did not start the ranks: {said}", hint=f"try `{summons.argv[0]} -np 1 true`")
 
+
+# hydra goes on waiting for a host after ssh has given it up.
+_FINAL = re.compile(r"^muster: |^ssh: |: Permission denied \(|Host key verification failed")
 
 _FAILURES = (
     (
@@ -153,7 +166,7 @@ _FAILURES = (
         "be another user, or write `--mpi-args=--allow-run-as-root` if you mean it",
     ),
     (
-        re.compile(r"Permission denied|Host key verification failed"),
+        re.compile(r": Permission denied \(|Host key verification failed"),
         "mpirun cannot log in to a host by ssh without a question",
         "does `ssh HOST true` work from here for each of them?",
     ),
@@ -163,18 +176,23 @@ _FAILURES = (
         "check the spelling, or add a `Host` entry to ~/.ssh/config",
     ),
     (
+        re.compile(r"ssh: connect to host (\S+) port \d+: ([^\r\n]+)"),
+        "{0}: ssh does not get there ({1})",
+        "is it up? does `ssh {0} true` work from here?",
+    ),
+    (
         re.compile(r"not enough slots available"),
         "mpirun has not enough slots for the ranks",
         "write how many each host takes: `-H a:2,b:2`",
     ),
     (
-        re.compile(r"unable to (?:find|launch|access) (?:the )?(?:specified )?(?:application|executable)[^\n]*"),
-        "mpirun does not find the Python on a host",
-        "name one with `--python PATH`",
+        re.compile(r"unable to launch the specified application.*?Executable: (\S+)\s+Node: (\S+)", re.DOTALL),
+        "{1}: mpirun cannot start {0} there",
+        "name another Python with `--python PATH`",
     ),
     (
-        re.compile(r"execvp error on file (\S+) \(No such file"),
-        "mpirun does not find {0} on a host",
+        re.compile(r"@([^\]\s]+)\] HYDU_create_process \S+ execvp error on file (\S+) \(([^)]+)\)"),
+        "{0}: mpirun cannot start {1} there ({2})",
         "name another Python with `--python PATH`",
     ),
     (

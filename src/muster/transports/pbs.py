@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from muster.agent import dial
 from muster.errors import HostError, MusterError
-from muster.transports.container import Container
+from muster.transports.container import PULL_LIMIT, Container, code_reason
 from muster.transports.engine import ORDER_FILE, Dialled, Seat, Summons
 
 SCHEDULER = "PBS"
@@ -39,7 +39,14 @@ def pbs_engine(
         task = box.run(agent) if box else agent
         argv = (pbsdsh, "-n", str(lines[seat.host.name]), "--", *task)
         summons.append(Summons(argv=argv, seats=(seat,)))
-    return Dialled(name="pbs", summons=tuple(summons), seat_from=(), explain=explain_pbsdsh, scheduler=SCHEDULER)
+    return Dialled(
+        name="pbs",
+        summons=tuple(summons),
+        seat_from=(),
+        explain=lambda summons, code, text: explain_pbsdsh(summons, code, text, box),
+        scheduler=SCHEDULER,
+        pull_limit=PULL_LIMIT if box else 0.0,
+    )
 
 
 def attached(job_id: str, pbs_attach: str) -> str:
@@ -47,7 +54,7 @@ def attached(job_id: str, pbs_attach: str) -> str:
     return f"{shlex.quote(pbs_attach)} -j {shlex.quote(job_id)} -s"
 
 
-def explain_pbsdsh(summons: Summons, code: int | None, text: str) -> MusterError:
+def explain_pbsdsh(summons: Summons, code: int | None, text: str, box: Container | None = None) -> MusterError:
     """What pbsdsh's words mean when its agent has not come; what the task itself said is in the job's output."""
     host = summons.seats[0].name
     status = _STATUS.search(text)
@@ -55,9 +62,11 @@ def explain_pbsdsh(summons: Summons, code: int | None, text: str) -> MusterError
         last = text.splitlines()[-1:] or [f"it ended with code {code}"]
         return HostError(host, f"pbsdsh did not start an agent: {last[0]}", hint="try `--pbs-start ssh`")
     number = int(status[1])
+    reason = code_reason(box, number) if box else None
+    if reason is not None:
+        return HostError(host, reason[0], hint=reason[1])
     python = next((word for word in summons.argv[4:] if word.startswith("/") and word != "/usr/bin/env"), "python3")
     meaning = {
-        125: ("the container did not start", "its words are in the job's output; is the image on that host?"),
         _NO_PROGRAM: (f"there is no {python}", "name a Python with `--python PATH`"),
         127: ("its shell does not find what it is to start", "its words are in the job's output"),
         dial.NO_ORDER: (

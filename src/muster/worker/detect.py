@@ -168,8 +168,7 @@ def from_pbs_task(env: Mapping[str, str], argv: Sequence[str]) -> Detection | No
         raise UsageError(
             f"this is a task of PBS job {job} on its host number {node} (PBS_NODENUM), "
             "but PBS does not tell a task how many there are",
-            hint="set RANK, WORLD_SIZE and MASTER_ADDR in the task, or WORLD_SIZE and MASTER_ADDR "
-            "when each host has one task",
+            hint="put `muster run` into the job script, or set RANK, WORLD_SIZE and MASTER_ADDR in each task",
         )
     master = find_master(env, job=("PBS_JOBID", job))
     return _detection(PBS, rank, size, local_rank, local_size, master, [f"PBS_JOBID={job}, {why}"])

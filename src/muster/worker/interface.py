@@ -33,7 +33,7 @@ def address_toward(host: str) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(found[0][4])
             return str(probe.getsockname()[0])
-    except OSError:
+    except (OSError, UnicodeError):
         return ""
 
 

@@ -166,8 +166,8 @@ def _dial(host: str, port: int, key: str, deadline: float) -> tuple[int, str]:
         connection = socket.create_connection((host, port), timeout=limit)
     except ConnectionRefusedError:
         return 0, _REFUSED
-    except OSError as error:
-        return 0, error.strerror or str(error)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name such as `a..b`
+        return 0, getattr(error, "strerror", None) or str(error)
     try:
         with connection:
             connection.settimeout(min(limit, WORD_LIMIT))

@@ -1,17 +1,24 @@
 """What mpiexec of MPICH and Intel MPI does for its ranks, over the socket that PMI_FD names: one line each way.
 
-Only name publishing is used. It needs no PMI_Init and no barrier, so MPI itself can be started before or after it
-(seen with mpi4py under MPICH 4.0 and 5.0).
+Only name publishing is used. It needs no PMI_Init and no barrier, so MPI itself can be started before or after it. But
+whoever has said anything must take leave as well: when a rank ends without, mpiexec kills those beside it, MPICH even
+without a word and with exit code 0. (Seen with MPICH 4.0 and 5.0 and Intel MPI 2021.18, with and without mpi4py.)
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
+import re
 import select
+from functools import cache
 
 from muster.errors import MusterError
 
 SERVICE = "muster"
+
+_MPI_LIBRARY = re.compile(r"\s(/\S*/libmpi(?:ch|_abi|_ilp64)?\.so[.0-9]*)$", re.MULTILINE)
 
 LIMIT = 10.0
 """Seconds for an answer of mpiexec, which only has to look into its memory."""
@@ -37,22 +44,61 @@ def look_up() -> str | None:
     return _ask(f"cmd=lookup_name service={SERVICE}").get("port")
 
 
-def _ask(line: str) -> dict[str, str]:
-    # No socket object with a timeout: that would make the descriptor non-blocking for MPI as well.
-    descriptor = int(os.environ["PMI_FD"])
-    reply = b""
+@cache
+def _take_leave_at_exit() -> None:
+    process, descriptor = os.getpid(), _descriptor()
+    identity = os.fstat(descriptor).st_ino
+
+    def take_leave() -> None:
+        # A forked child must not end what belongs to its parent; MPI takes leave itself, and must do it last.
+        try:
+            if os.getpid() == process and os.fstat(descriptor).st_ino == identity and not _mpi_is_on():
+                _exchange(descriptor, "cmd=finalize")
+        except OSError:
+            pass  # mpiexec has gone before
+
+    atexit.register(take_leave)
+
+
+def _mpi_is_on() -> bool:
+    """Whether MPI was started in this process, by whatever library is loaded into it."""
     try:
-        os.write(descriptor, line.encode() + b"\n")
-        while not reply.endswith(b"\n"):
-            if not select.select([descriptor], [], [], LIMIT)[0]:
-                raise OSError(f"no answer within {LIMIT:.0f} s")
-            piece = os.read(descriptor, 4096)
-            if not piece:
-                raise OSError("mpiexec has gone")
-            reply += piece
+        with open("/proc/self/maps") as file:
+            libraries = set(_MPI_LIBRARY.findall(file.read()))
+    except OSError:
+        return False
+    flag = ctypes.c_int(0)
+    for path in libraries:
+        ctypes.CDLL(path).MPI_Initialized(ctypes.byref(flag))
+        if flag.value:
+            return True
+    return False
+
+
+def _ask(line: str) -> dict[str, str]:
+    try:
+        _take_leave_at_exit()
+        return _exchange(_descriptor(), line)
     except (OSError, ValueError) as error:
         raise MusterError(
-            f"mpiexec cannot be asked where rank 0 is (PMI_FD={descriptor}): {error}",
+            f"mpiexec cannot be asked where rank 0 is (PMI_FD={os.environ['PMI_FD']}): {error}",
             hint="set MASTER_ADDR and MASTER_PORT in all ranks",
         ) from None
+
+
+def _descriptor() -> int:
+    return int(os.environ["PMI_FD"])
+
+
+def _exchange(descriptor: int, line: str) -> dict[str, str]:
+    # No socket object with a timeout: that would make the descriptor non-blocking for MPI as well.
+    reply = b""
+    os.write(descriptor, line.encode() + b"\n")
+    while not reply.endswith(b"\n"):
+        if not select.select([descriptor], [], [], LIMIT)[0]:
+            raise OSError(f"no answer within {LIMIT:.0f} s")
+        piece = os.read(descriptor, 4096)
+        if not piece:
+            raise OSError("it has gone")
+        reply += piece
     return dict(word.split("=", 1) for word in reply.decode(errors="replace").split() if "=" in word)

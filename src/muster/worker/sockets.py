@@ -33,7 +33,7 @@ def leads_here(addr: str, port: int) -> bool:
         with socket.create_connection((addr, port), timeout=2) as connection:
             peer = str(connection.getpeername()[0])
             return peer == connection.getsockname()[0] or not is_outward(peer)  # Debian: 127.0.1.1
-    except OSError:
+    except (OSError, UnicodeError):
         return False
 
 
@@ -45,8 +45,8 @@ def reach(addr: str, port: int, *, who: str, limit: float) -> None:
         nonlocal last
         try:
             socket.create_connection((addr, port), timeout=min(5.0, max(limit, 0.1))).close()
-        except OSError as error:
-            last = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name such as `a..b`
+            last = getattr(error, "strerror", None) or str(error)
             return False
         return True
 

@@ -1,0 +1,129 @@
+"""From the options of `muster run` to a job, its engine and its screen: what `muster.launch` shares with it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from muster.cli.options import make_means, places
+from muster.engines import Choice, build
+from muster.environment import carried, of_whole_job, parse_env
+from muster.errors import UsageError
+from muster.job import Call, Job, make_job_folder, new_job_id
+from muster.transports import Engine
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from muster.logs.screen import Screen
+    from muster.run.controller import Controller
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """All that is settled before anything is started."""
+
+    job: Job
+    engine: Engine
+    choice: Choice
+
+
+@contextmanager
+def assembled(options: argparse.Namespace, command: list[str], call: Call | None = None) -> Generator[Assembly]:
+    """Settle hosts, engine and job; the hosts of --lab live until the end of the `with`."""
+    with places(options) as where:
+        job = make_job(options, command, where.choice, call)
+        engine = build(where.choice, make_means(options, job, where))
+        yield Assembly(job=job, engine=engine, choice=where.choice)
+
+
+def make_job(options: argparse.Namespace, command: list[str], choice: Choice, call: Call | None = None) -> Job:
+    """The job, with what to preload settled; `command` is the script with its arguments, or the function's name."""
+    from muster.run.usercode import find_script, is_below
+
+    target, *args = command
+    cwd = os.getcwd()
+    if options.sync and os.path.isabs(target) and is_below(target, cwd):
+        target = os.path.relpath(target, cwd)  # the copy is run, not the file it was made from
+    job = Job(
+        id=new_job_id(target),
+        target=target,
+        kind="function" if call is not None else "module" if options.module else "script",
+        args=tuple(args),
+        call=call,
+        cwd=cwd,
+        hosts=choice.hosts,
+        env=parse_env(options.env, os.environ),
+        # The hosts of a PBS job are set up alike, and its script's exports are meant for all; not so in a container.
+        carried=of_whole_job(os.environ) if choice.engine == "pbs" and not options.image else carried(os.environ),
+        grace=options.grace,
+        restarts=options.restarts,
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+        interface=options.interface,
+        sync=options.sync,
+    )
+    script = find_script(job)
+    text = call.text if call is not None else script.text if script is not None else ""
+    return settle_preload(job, options, choice, text)
+
+
+def settle_preload(job: Job, options: argparse.Namespace, choice: Choice, text: str) -> Job:
+    """What the zygote of each host imports, if there is one; `text` is the source that will run."""
+    from muster.run.usercode import uses_dynamo
+
+    if options.no_zygote:
+        if options.preload:
+            raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
+        return job.with_preload(())
+    if choice.engine == "mpi":
+        # mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again.
+        if options.preload:
+            raise UsageError("--preload is for the zygote, which mpirun's ranks do not have", hint="leave it out")
+        if job.restarts:
+            raise UsageError("--restarts: the ranks of an mpirun cannot be started again", hint="leave it out")
+        return job.with_preload(())
+    preload = ["torch", "torch.distributed", *options.preload]
+    word = uses_dynamo(text)
+    if not word or "torch._dynamo" in preload:
+        return job.with_preload(tuple(preload))
+    reason = f"torch._dynamo is imported beforehand, because {job.target} mentions {word}"
+    return job.with_preload((*preload, "torch._dynamo"), reason)
+
+
+@contextmanager
+def staged(
+    assembly: Assembly,
+    options: argparse.Namespace,
+    begin: float,
+    streams: Mapping[int, TextIO | None] | None = None,
+    screen: Screen | None = None,
+) -> Generator[Callable[[], Controller]]:
+    """A screen, log files and a folder for the job, and what makes its controller; all is written out at the end."""
+    from muster.logs.files import LogFiles
+    from muster.logs.screen import Screen
+    from muster.run.controller import Controller
+
+    screen = screen or Screen(quiet=options.quiet, streams=streams)
+    logs = LogFiles(screen.tell)
+    try:
+        folder = make_job_folder(assembly.job.id)
+        for sentence in assembly.choice.said:
+            screen.say(sentence)
+        yield lambda: Controller(
+            assembly.job,
+            engine=assembly.engine,
+            nproc=options.nproc,
+            folder=folder,
+            screen=screen,
+            logs=logs,
+            only=options.only_rank,
+            begin=begin,
+        )
+    finally:
+        logs.close()
+        screen.close()

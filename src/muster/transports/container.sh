@@ -1,0 +1,134 @@
+# Runs on a host, because only there it is known which container program and which devices there are.
+# Arguments: the seven that `Container.run` gives, then the user's options, the image and the agent's command; each
+# `set --` puts something before those.
+# It travels as one line (`script` in container.py), because csh takes no newline in quotes: hence the semicolons. csh
+# and fish also want no single quote, no ! before a word, and no two backslashes in it.
+janitor=$1 program=$2 image=$3 cwd=$4 folder=$5 share=$6 settled=$7; shift 7;
+host=$(uname -n); host=${host%%.*}; name=muster-${folder##*/}-$$;
+fail() { printf "muster: %s: %s\n" "$host" "$2" >&2; exit "$1"; };
+
+# A task of PBS begins with an empty environment, and podman finds its helpers by PATH.
+PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin};
+[ "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6);
+export PATH HOME;
+
+there() { command -v "$1" >/dev/null 2>&1; };
+if [ "$program" ]; then there "$program" || fail 121 "$program is not on this host";
+else
+  for program in podman docker apptainer ""; do there "$program" && break; done;
+  [ "$program" ] || fail 121 "there is no podman, docker or apptainer on this host";
+fi;
+# What is called docker may be podman in its place: Debian and Fedora have a package for that.
+kind=$program;
+[ "$kind" = docker ] && case $(docker --version 2>/dev/null) in *odman*) kind=podman;; esac;
+
+# The options of --mount are one line of CSV.
+field() { case $1 in *[,\"]*) printf "\"%s\"" "$(printf %s "$1" | sed "s/\"/\"\"/g")";; *) printf %s "$1";; esac; };
+mount() { printf "type=bind,%s,%s%s" "$(field "src=$1")" "$(field "dst=$1")" "$2"; };
+mine=;
+if [ "$cwd" ]; then
+  cd "$cwd" 2>/dev/null || fail 122 "there is no folder $cwd";
+  set -- --mount "$(mount "$cwd")" "$@";
+else
+  # The code is sent, into a folder of the job on this host, which keeps what the ranks write.
+  state=${XDG_STATE_HOME:-$HOME/.local/state};
+  mine=$state/muster/jobs/${folder##*/};
+  (umask 077; mkdir -p "$mine") || fail 122 "the folder $mine cannot be made";
+  set -- --mount "$(mount "$mine")" "$@";
+fi;
+# The job folder of who runs `muster`, if this host shares it.
+[ -d "$folder" ] && [ "$folder" != "$mine" ] && set -- --mount "$(mount "$folder" ,ro)" "$@";
+
+# Only what a scheduler, mpirun or Muster has set comes along: the image has its own PATH and libraries.
+names="MUSTER_DIAL|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|NCPUS|(SLURMD?|PBS|OMPI|PMIX?|MPI|HYDI?)_[A-Za-z0-9_]+";
+variables() { awk "BEGIN { for (name in ENVIRON) if (name ~ /^($names)\$/) print name }" </dev/null; };
+
+if [ "$kind" = apptainer ]; then
+  for variable in $(variables); do export "APPTAINERENV_$variable=$(printenv "$variable")"; done;
+  [ "$mine" ] && export "APPTAINERENV_XDG_STATE_HOME=$state";
+  # It mounts the home folder, and what pip has put there is for the Python of the host.
+  export APPTAINERENV_PYTHONNOUSERSITE=1;
+  [ "$cwd" ] && set -- --pwd "$cwd" "$@";
+  [ "$share" ] || set -- --pid "$@";
+  case $settled in *gpus*) ;; *) [ -e /dev/nvidiactl ] && set -- --nv "$@";; esac;
+  case $image in *://*) echo "$host pulls $image" >&2;; esac;
+  exec "$program" exec --cleanenv "$@";
+fi;
+
+# Pull beforehand and not by `run`, which goes on for minutes when nobody wants the job any more. The parent of this
+# shell is sshd, muster, or a daemon of the scheduler.
+here() { "$program" image inspect "$image" >/dev/null 2>&1; };
+wanted() { read -r pid comm letter parent rest </proc/$$/stat; [ "$parent" = "$PPID" ]; };
+case $settled in *pull*) ;; *)
+  if here; then :;
+  elif [ "$share" ] && [ "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-0}}" != 0 ]; then
+    # One rank of each host pulls; if that fails, mpirun ends the others.
+    until here; do wanted || exit 123; sleep 1; done;
+  else
+    echo "$host pulls $image" >&2;
+    "$program" pull "$image" </dev/null >&2 & pull=$! ;
+    (while kill -0 "$pull"; do wanted || kill "$pull"; sleep 1; done) </dev/null >/dev/null 2>&1 &
+    wait "$pull" || fail 123 "$program cannot pull $image";
+  fi;;
+esac;
+
+[ "$cwd" ] && set -- --workdir "$cwd" "$@";
+[ "$mine" ] && set -- --env "XDG_STATE_HOME=$state" "$@";
+if [ "$share" ]; then
+  # The ranks of MPI on one host have a container each: they find each other by process id, read each other's memory,
+  # and meet in the folder for temporary files.
+  set -- --pid host --cap-add SYS_PTRACE "$@";
+  tmp=${TMPDIR:-/tmp};
+  [ "$tmp" = "$cwd" ] || set -- --mount "$(mount "$tmp")" "$@";
+  [ "$TMPDIR" ] && set -- --env TMPDIR "$@";
+fi;
+user=0:0;
+if [ "$kind" = docker ]; then
+  # Its daemon is outside of what Slurm allows a job to see: name the GPUs, which then count from 0 inside.
+  case $settled in *gpus*) ;; *) if [ -e /dev/nvidiactl ]; then
+    gpus=all ids=${SLURM_STEP_GPUS:-$SLURM_JOB_GPUS};
+    if [ "$ids" ] && [ "$CUDA_VISIBLE_DEVICES" ]; then
+      gpus="\"device=$ids\"";
+      CUDA_VISIBLE_DEVICES=$(echo "$ids" | awk -F, "{ for (i = 0; i < NF - 1; i++) printf i \",\"; print i }");
+    fi;
+    set -- --gpus "$gpus" "$@";
+  fi;; esac;
+  # It is root, too: inside be who we are outside, or what the ranks write belongs to root.
+  [ "$(id -u)" = 0 ] || case $(docker info --format "{{.SecurityOptions}}" 2>/dev/null) in *rootless*) ;; *)
+    user=$(id -u):$(id -g);
+    for group in $(id -G); do set -- --group-add "$group" "$@"; done;
+    set -- --env HOME=/tmp --env "USER=$(id -un)" "$@";;
+  esac;
+  [ -d /dev/infiniband ] && set -- --ulimit memlock=-1 "$@";
+else
+  # Root inside is the user outside, where podman is not run by root.
+  [ "$(id -u)" = 0 ] || set -- --annotation run.oci.keep_original_groups=1 "$@";
+  case $settled in *gpus*) ;; *)
+    if grep -qs nvidia.com/gpu /etc/cdi/* /var/run/cdi/*; then set -- --device nvidia.com/gpu=all "$@";
+    else for file in /dev/nvidia* /dev/nvidia-caps/*; do [ -c "$file" ] && set -- --device "$file" "$@"; done; fi;;
+  esac;
+fi;
+for file in /dev/infiniband/* /dev/gdrdrv; do [ -c "$file" ] && set -- --device "$file" "$@"; done;
+for variable in $(variables); do set -- --env "$variable" "$@"; done;
+case $settled in *network*) ;; *) set -- --network host "$@";; esac;
+# The host's name, and its /dev/shm, which is large enough for data loaders.
+set -- --uts host --ipc host --security-opt label=disable "$@";
+# The container is no child of ours: a scheduler that kills its job does not reach it, and `run`, killed between making
+# and starting one, leaves it to wait for ever. So another process, out of the job, reads from a pipe that closes with us.
+leash=$(mktemp -d) || fail 125 "no temporary folder can be made";
+mkfifo "$leash/fifo";
+exec 3<&0 4<>"$leash/fifo" 5<"$leash/fifo";
+rm -r "$leash";
+there setsid && setsid=setsid || setsid=;
+($setsid /bin/sh -c "$janitor" muster "$kind" "$program" "$name" <&5 >/dev/null 2>&1 3<&- 4<&- 5<&- &);
+
+# A log would be a second copy of all that the agent sends, and the entrypoint of many an image is no wrapper.
+set -- --rm --interactive --name "$name" --log-driver none --entrypoint "" --user "$user" "$@";
+"$program" run "$@" <&3 3<&- 4<&- 5<&- & run=$! ;
+exec 0</dev/null 3<&- 5<&-;
+for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $run 2>/dev/null" "$signal"; done;
+while wait "$run"; code=$?; kill -0 "$run" 2>/dev/null; do :; done;
+[ "$code" = 0 ] && echo "it has ended well" >&4;
+# Its own failures; the agent has no such codes.
+case $code in 125|126|127) fail "$code" "$program ended with code $code";; esac;
+exit "$code";

@@ -1,0 +1,330 @@
+"""What holds on every engine, written once: each engine's file takes these tests over and gives them its `engine`."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_jobs import IMPATIENT, Engine, EngineJob, Firewall
+from launching import Done, wait_until
+
+SOON = 10.0
+"""Seconds after a fault by which nothing of a job may live."""
+
+# Each rank ignores SIGTERM and has a child in a session of its own, a daemon that has detached itself, and a worker
+# such as a DataLoader has.
+STUBBORN = """
+import multiprocessing, os, signal, subprocess, time
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+read, write = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(write, b"x")
+        time.sleep(1000)
+    os._exit(0)
+os.read(read, 1)
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,)).start()
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+# Rank 2 fails in the way of the argument, the others wait for it as in a collective.
+FAIL = """
+import os, signal, sys, time
+rank = int(os.environ["RANK"])
+if rank != 2:
+    time.sleep(60)
+time.sleep(0.3)
+if sys.argv[1] == "raise": raise ValueError("bad sample in shard 7")
+if sys.argv[1] == "exit3": sys.exit(3)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+WHO = """
+import json, os, socket
+print(json.dumps({**os.environ, "host": socket.gethostname()}))
+"""
+
+# Says that it lives until it is told to end.
+PATIENT = """
+import os, sys, time
+print("up", os.environ["MASTER_PORT"], flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+# Says which signals it gets, and ends in good order on SIGTERM.
+LISTENER = """
+import os, signal, sys, time
+def note(number, frame):
+    print("heard", signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM: sys.exit(0)
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, note)
+print("up", flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+"""
+
+ONE_EACH = {"h1": 1, "h2": 1, "h3": 1}
+
+TORCHRUN = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK"),
+    *("ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+)
+
+
+def environments(done: Done) -> list[dict[str, str]]:
+    """The environment of each rank of WHO, by rank."""
+    assert done.code == 0, done.said
+    found = [json.loads(line) for line in re.findall(r"^\[\S+ +\d+\] (.*)$", done.out, re.MULTILINE)]
+    return sorted(found, key=lambda env: int(env["RANK"]))
+
+
+def check_refusal(done: Done, code: int, error: str, hint: str) -> None:
+    """One `error:` line with these words, one `hint:` with those, the exit code, no traceback, and no rank ran."""
+    assert done.code == code, done.said
+    errors = re.findall(r"^error: (.*)$", done.err, re.MULTILINE)
+    hints = re.findall(r"^hint: (.*)$", done.err, re.MULTILINE)
+    assert len(errors) == len(hints) == 1, done.said
+    assert re.search(error, errors[0]), done.said
+    assert re.search(hint, hints[0]), done.said
+    assert "Traceback" not in done.err, done.said
+    assert done.out == "", done.said
+
+
+def start_stubborn(engine: Engine, *options: str) -> EngineJob:
+    """A job whose ranks are hard to end, on three hosts, when all its processes are there."""
+    job = engine.start(ONE_EACH, "--no-zygote", *options, "stubborn.py")
+    job.wait_for("up\n", 3)
+    for host in engine.lab.names:
+        assert len(engine.processes(host)) >= 5, "the rank with its three children, and an agent"
+    running = " ".join(line for lines in engine.left().values() for line in lines)
+    for program in engine.programs:
+        assert program in running, f"{program} is what the engine runs, and must be seen to be missed later"
+    return job
+
+
+def gone(engine: Engine, limit: float = SOON) -> float:
+    """Wait until nothing lives on any host, the engine's own programs included; how long that took."""
+    begin = time.monotonic()
+    wait_until("everything to be gone", lambda: not engine.left(), limit, lambda: str(engine.left()))
+    return time.monotonic() - begin
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scripts(shared: Path) -> None:
+    texts = {"stubborn": STUBBORN, "fail": FAIL, "who": WHO, "patient": PATIENT, "listener": LISTENER}
+    for name, text in {**texts, "train": "print('it ran')\n"}.items():
+        (shared / f"{name}.py").write_text(text)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(engine: Engine) -> Iterator[None]:
+    """A job that is over has left no process on any host, and every host is as it was."""
+    yield
+    try:
+        gone(engine)
+    finally:
+        engine.restore()
+
+
+class Promises:
+    """Tests for each engine."""
+
+    # --- the ranks --------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("ranks", [ONE_EACH, {"h1": 2, "h2": 1}], ids=["equal", "unequal"])
+    def test_each_rank_finds_what_torchrun_would_have_set(self, engine: Engine, ranks: dict[str, int]) -> None:
+        envs = environments(engine.run(ranks, "--no-zygote", "who.py"))
+        hosts = [host for host, count in ranks.items() for _ in range(count)]
+        assert [env["host"] for env in envs] == hosts
+        for rank, env in enumerate(envs):
+            place = list(ranks).index(hosts[rank])
+            assert {name: env[name] for name in TORCHRUN} == {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank - hosts.index(hosts[rank])),
+                "WORLD_SIZE": str(len(hosts)),
+                "LOCAL_WORLD_SIZE": str(ranks[hosts[rank]]),
+                "GROUP_RANK": str(place),
+                "GROUP_WORLD_SIZE": str(len(ranks)),
+                "ROLE_RANK": str(rank),
+                "ROLE_WORLD_SIZE": str(len(hosts)),
+                "ROLE_NAME": "default",
+                "MASTER_ADDR": engine.lab.address("h1"),
+                "MASTER_PORT": envs[0]["MASTER_PORT"],
+                "TORCHELASTIC_RUN_ID": envs[0]["TORCHELASTIC_RUN_ID"],
+                "TORCHELASTIC_RESTART_COUNT": "0",
+                "TORCHELASTIC_MAX_RESTARTS": "0",
+            }
+
+    def test_the_token_is_on_no_command_line_and_not_with_the_ranks(self, engine: Engine, shared: Path) -> None:
+        job = engine.start(ONE_EACH, "--no-zygote", "patient.py", f"{engine.name}.seen")
+        job.wait_for("up", 3)
+        everything = [Path(f"/proc/{pid}") for host in engine.lab.names for pid, _ in engine.lab.processes(host)]
+        lines = [_read(path / "cmdline").split("\0") for path in everything]
+        settings = [_read(path / "environ").split("\0") for path in everything]
+        files = list(job.state.glob("muster/jobs/*/order.json"))
+        orders = [file.read_text() for file in files]
+        orders += [word[12:] for words in settings for word in words if word.startswith("MUSTER_DIAL={")]
+        tokens = {json.loads(order)["token"] for order in orders}
+        assert len(tokens) == 1, "what starts the agents has it"
+        (token,) = tokens
+        assert not [line for line in lines if token in " ".join(line)]
+        assert [file.stat().st_mode & 0o777 for file in files] in ([], [0o600])
+        ranks = [words for words in settings if "WORLD_SIZE=3" in words]
+        assert len(ranks) == 3
+        assert not [word[:30] for words in ranks for word in words if word.startswith("MUSTER_DIAL") or token in word]
+        (shared / f"{engine.name}.seen").touch()
+        done = job.wait()
+        assert done.code == 0, done.said
+        assert not list(job.state.glob("muster/jobs/*/order.json")), "nothing secret is kept"
+
+    @pytest.mark.timeout(180)
+    def test_a_hundred_thousand_lines_of_each_rank_arrive(self, engine: Engine, shared: Path) -> None:
+        (shared / "much.py").write_text(
+            "import os\nr = os.environ['RANK']\nfor n in range(100_000): print(r, n, 'xyz')\n"
+        )
+        done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "much.py", timeout=60)
+        assert done.code == 0, done.err
+        for rank in (0, 1):
+            assert done.lines(rank) == [f"{rank} {n} xyz" for n in range(100_000)]
+            assert done.log(rank).count(b"\n") == 100_000
+
+    @pytest.mark.torch
+    def test_torch_works_in_the_ranks(self, engine: Engine) -> None:
+        done = engine.run({"h1": 1, "h2": 1}, "-m", "muster.recipes.hello", timeout=100)
+        assert done.code == 0, done.said
+        assert [re.sub(r"\[http://[\d.:]+\] ", "", line) for line in done.lines(0)] == [
+            "hello from [h1:gloo] process 0/2",
+            "hello from [h2:gloo] process 1/2",
+        ]
+
+    def test_two_jobs_on_the_same_hosts_do_not_touch_each_other(self, engine: Engine, shared: Path) -> None:
+        flag = f"{engine.name}.flag"
+        one, other = (engine.start({"h1": 1, "h2": 1}, "--no-zygote", "patient.py", flag) for _ in range(2))
+        for job in (one, other):
+            job.wait_for("up", 2)
+        ports = [re.findall(r"up (\d+)", job.out) for job in (one, other)]
+        assert ports[0] == ports[0][:1] * 2 != ports[1]
+        one.signal(signal.SIGKILL)
+        wait_until("the end of one", lambda: one.ended, 10, lambda: one.said)
+        (shared / flag).touch()
+        done = other.wait(30)
+        assert done.code == 0, done.said
+        assert "silent" not in done.err
+
+    # --- failures ---------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        ("mode", "code", "words"),
+        [
+            ("raise", 1, r"ValueError: bad sample in shard 7 \(fail\.py:7\)"),
+            ("kill", 137, r"killed by SIGKILL, which neither Muster nor the kernel's memory killer sent"),
+        ],
+    )
+    def test_the_rank_that_fails_is_told_with_its_host_and_its_code(
+        self, engine: Engine, mode: str, code: int, words: str
+    ) -> None:
+        begin = time.monotonic()
+        done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "fail.py", mode)
+        assert done.code == code, done.said
+        assert re.search(rf"^muster: rank 2 on h3 failed first, \d+\.\d s after the start: {words}", done.err, re.M), (
+            done.said
+        )
+        assert "2 ranks stopped by Muster because of it" in done.err
+        assert ("Traceback (most recent call last):" in done.err.partition("failed first")[2]) == (mode == "raise")
+        assert "lost" not in done.err, done.said
+        assert time.monotonic() - begin < 10
+        gone(engine, 3)
+
+    def test_a_host_that_loses_power_is_named_within_seconds(self, engine: Engine) -> None:
+        job = start_stubborn(engine, "--grace", "1")
+        off = time.monotonic()
+        engine.lab.power_off("h3")
+        wait_until("h3 to be named", lambda: "h3" in job.err.rpartition("logs in")[2], 5, lambda: job.said)
+        named = time.monotonic() - off
+        job.wait_for_word("lost h3", limit=8)
+        lost = time.monotonic() - off
+        gone(engine, SOON - (time.monotonic() - off))
+        everything = time.monotonic() - off
+        done = job.wait(10)
+        assert done.code == 125, done.said
+        assert re.search(r"^muster: host h3 is lost: nothing heard from it for \d s", done.err, re.M), done.said
+        print(
+            f"{engine.name}: named after {named:.1f} s, given up after {lost:.1f} s, all gone after {everything:.1f} s"
+        )
+
+    def test_a_kill_with_usr1_of_muster_reaches_each_rank_once(self, engine: Engine, shared: Path) -> None:
+        job = engine.start(ONE_EACH, "--no-zygote", "listener.py", f"{engine.name}.killed")
+        job.wait_for("up", 3)
+        job.signal(signal.SIGUSR1)
+        job.wait_for("heard SIGUSR1", 3)
+        (shared / f"{engine.name}.killed").touch()
+        done = job.wait()
+        assert (done.code, done.out.count("heard SIGUSR1")) == (0, 3), done.said
+
+    # --- being ended ------------------------------------------------------------------------------------------
+
+    def test_ctrl_c_ends_every_process_after_the_grace_time(self, engine: Engine) -> None:
+        job = start_stubborn(engine, "--grace", "1")
+        job.signal(signal.SIGINT)
+        assert gone(engine) > 0.8, "the ranks had their grace"
+        done = job.wait(5)
+        assert done.code == 130, done.said
+        assert "SIGINT: stopping all ranks (up to 1 s" in done.err
+        assert re.search(r"^muster: stopped by SIGINT after \d+\.\d s$", done.err, re.M), done.said
+        assert not re.search("Traceback|lost|error", done.err), done.said
+
+    def test_ctrl_c_twice_ends_every_process_at_once(self, engine: Engine) -> None:
+        job = start_stubborn(engine, "--grace", "60")
+        job.signal(signal.SIGINT)
+        job.wait_for_word("stopping all ranks", limit=5)
+        job.signal(signal.SIGINT)
+        gone(engine, 5)
+        done = job.wait(5)
+        assert done.code == 130, done.said
+        assert not re.search("Traceback|lost|error", done.err), done.said
+
+    def test_nothing_outlives_the_kill_of_the_controller(self, engine: Engine) -> None:
+        job = start_stubborn(engine, "--grace", "1")
+        job.signal(signal.SIGKILL)
+        took = gone(engine)
+        print(f"{engine.name}: all gone {took:.1f} s after SIGKILL of the controller")
+        assert job.wait(5).code == 137
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
+    def test_an_end_while_the_agents_are_coming_leaves_nothing(self, engine: Engine, number: signal.Signals) -> None:
+        job = engine.start(ONE_EACH, "--no-zygote", "train.py")
+        job.wait_for_word("connecting to h1, h2, h3")
+        job.signal(number)
+        gone(engine)
+        done = job.wait(5)
+        assert done.code == 128 + number, done.said
+        assert not re.search("Traceback|error|sent away", done.err), done.said
+
+    # --- what cannot work -------------------------------------------------------------------------------------
+
+    def test_a_python_that_is_not_there(self, engine: Engine) -> None:
+        done = engine.run(ONE_EACH, "--no-zygote", "--python", "/nope/python", "train.py")
+        check_refusal(done, 125, "/nope/python", "--python PATH")
+
+    def test_a_firewall_between_a_host_and_the_controller(self, engine: Engine) -> None:
+        with Firewall(engine, "h2") as wall:
+            done = engine.run(ONE_EACH, "--no-zygote", "train.py", program=IMPATIENT, **wall.env)
+        check_refusal(done, 125, "h2.*cannot reach", "firewall|inside the allocation")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,275 @@
+"""Agents that dial back: real TLS over loopback, real agents started by a small program instead of srun."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.agent import dial
+from muster.errors import MusterError
+from muster.hosts import Host
+from muster.run.certificate import make_server_context
+from muster.run.dialled import DialledConnector
+from muster.run.link import AgentLink
+from muster.run.parcel import agent_payload
+from muster.transports import Dialled, Seat, Summons
+from muster.transports.engine import ORDER_FILE
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
+
+AGENT = (sys.executable, "-c", dial.COMMAND)
+
+
+def seat(key: str) -> Seat:
+    return Seat(host=Host(name=key), name=key, key=key)
+
+
+def engine(*argvs: tuple[str, ...], keys: tuple[str, ...] = ("a", "b")) -> Dialled:
+    """One summons for each seat; the seat's key is in the variable SEAT, or a word of the command line."""
+    return Dialled(
+        name="test",
+        summons=tuple(Summons(argv=argv, seats=(seat(key),)) for argv, key in zip(argvs, keys, strict=True)),
+        seat_from=("SEAT",),
+        explain=lambda summons, code, text: MusterError(f"{summons.seats[0].name}: code {code}: {text}"),
+        why_ended=lambda line: "the scheduler ended it" if line == "the end" else None,
+    )
+
+
+def as_seat(key: str, *agent: str) -> tuple[str, ...]:
+    return ("env", f"SEAT={key}", *(agent or AGENT))
+
+
+def connected(
+    made: Dialled,
+    folder: Path,
+    use: Callable[[DialledConnector, list[AgentLink]], Awaitable[None]],
+    limit: float = 20.0,
+) -> list[str]:
+    """Bring the agents up, use them, and end it all; returns what was said on the way."""
+    said: list[str] = []
+
+    async def main() -> None:
+        connector = DialledConnector(made, folder, lambda source, text: said.append(f"{source}: {text}"))
+        links = [AgentLink(place, lambda link, event: None, lambda source, text: None) for place in made.seats]
+        try:
+            await connector.connect(links, agent_payload("job"), limit, lambda error: None)
+            await use(connector, links)
+        finally:
+            await asyncio.gather(*(link.close(5) for link in links))
+            await connector.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    return said
+
+
+async def nothing(connector: DialledConnector, links: list[AgentLink]) -> None:
+    pass
+
+
+def test_agents_take_the_seats_they_were_summoned_for(tmp_path: Path):
+    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+        for link in links:
+            answer = await link.request("compare", limit=5, cwd=str(tmp_path), script=None, digest=None)
+            assert answer["cwd"]
+
+    connected(engine(as_seat("a"), as_seat("b")), tmp_path, use)
+
+
+def test_an_order_in_a_file_is_readable_by_the_user_alone_and_gone_afterwards(tmp_path: Path):
+    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+        assert (tmp_path / "order.json").stat().st_mode & 0o777 == 0o600
+
+    by_file = [(*AGENT, ORDER_FILE, key) for key in ("a", "b")]
+    connected(engine(*by_file), tmp_path, use)
+    assert not (tmp_path / "order.json").exists()
+
+
+def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
+    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+        await links[0].request(
+            "prepare",
+            limit=20,
+            env={},
+            cwd=str(tmp_path),
+            preload=[],
+            kind="script",
+            target="t.py",
+            args=(),
+            path=(),
+            grace=1,
+        )
+        out: list[str] = []
+        links[0]._on_event = lambda link, event: out.append(event.get("text", ""))
+        await links[0].request("start", limit=20, ranks=[{"rank": 0, "env": {}}])
+        limit = time.monotonic() + 10
+        while not out and time.monotonic() < limit:
+            await asyncio.sleep(0.05)
+        assert out[0].strip() == "clean"
+
+    (tmp_path / "t.py").write_text('import os; print("MUSTER_DIAL" if "MUSTER_DIAL" in os.environ else "clean")')
+    connected(engine(as_seat("a"), keys=("a",)), tmp_path, use)
+
+
+def test_an_agent_that_dies_is_noticed_at_once(tmp_path: Path):
+    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+        pid = next(pid for pid in _children() if b"MUSTER_DIAL" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        begin = time.monotonic()
+        os.kill(pid, 9)
+        while not links[0].lost and time.monotonic() < begin + 3:
+            await asyncio.sleep(0.02)
+        assert links[0].lost is not None
+        assert "connection to it broke" in links[0].lost.message
+
+    connected(engine(as_seat("a"), keys=("a",)), tmp_path, use)
+
+
+def _children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
+
+
+def test_a_summons_that_ends_without_its_agent_is_explained_by_its_own_words(tmp_path: Path):
+    made = engine(("sh", "-c", "echo no such partition >&2; exit 3"), as_seat("b"))
+    with pytest.raises(MusterError, match="a: code 3: no such partition"):
+        connected(made, tmp_path, nothing)
+
+
+def test_a_program_that_is_not_there_is_said_with_its_name(tmp_path: Path):
+    with pytest.raises(MusterError, match="`/no/srun` cannot be started") as caught:
+        connected(engine(("/no/srun",), keys=("a",)), tmp_path, nothing)
+    assert caught.value.hint
+
+
+def test_an_agent_that_never_comes_is_named_after_the_limit_with_the_addresses_it_should_dial(tmp_path: Path):
+    with pytest.raises(MusterError, match="b: no agent has come from there within 1 s of `sleep`") as caught:
+        connected(engine(as_seat("a"), ("sleep", "30")), tmp_path, nothing, limit=1.0)
+    assert "127.0.0.1" in (caught.value.hint or "")
+
+
+def test_a_scheduler_that_ends_the_job_is_heard(tmp_path: Path):
+    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+        limit = time.monotonic() + 5
+        while connector.why_ended() is None and time.monotonic() < limit:
+            await asyncio.sleep(0.02)
+        assert connector.why_ended() == "the scheduler ended it"
+
+    script = 'SEAT=a "$@" & sleep 0.5; echo the end >&2; wait'
+    connected(engine(("sh", "-c", script, "sh", *AGENT), keys=("a",)), tmp_path, use)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        b'{"token": "guess", "seat": "a"}\n',
+        b'{"seat": "a"}\n',
+        b'["token"]\n',
+        b"GET / HTTP/1.1\n",
+        b"x" * 5000,
+    ],
+)
+def test_a_caller_without_the_token_is_sent_away_and_the_real_agent_still_comes(tmp_path: Path, hello: bytes):
+    class Strange(DialledConnector):
+        answer: bytes | None = None
+
+        def _order(self, port: int, certificate: str, limit: float) -> str:
+            self.strange = asyncio.ensure_future(asyncio.to_thread(self._call, port))
+            return super()._order(port, certificate, limit)
+
+        def _call(self, port: int) -> None:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as plain, context.wrap_socket(plain) as tls:
+                tls.sendall(hello)
+                try:
+                    self.answer = tls.recv(100)
+                except OSError:
+                    self.answer = b""
+
+    async def main() -> None:
+        made = engine(("sh", "-c", 'sleep 0.3; SEAT=a "$@"', "sh", *AGENT), keys=("a",))
+        connector = Strange(made, tmp_path, lambda source, text: None)
+        link = AgentLink(made.seats[0], lambda link, event: None, lambda source, text: None)
+        try:
+            await connector.connect([link], agent_payload("job"), 20, lambda error: None)
+            await connector.strange
+            assert connector.answer == b""
+        finally:
+            await link.close(5)
+            await connector.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_second_agent_for_a_seat_is_sent_away_and_that_is_said(tmp_path: Path):
+    said: list[str] = []
+
+    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+        hello = {"token": connector._token, "seat": "a", "host": "far"}
+        assert connector.admit(json.dumps(hello).encode()) is None
+
+    said = connected(engine(as_seat("a"), keys=("a",)), tmp_path, use)
+    assert said == ["far: an agent came as `a`, which is not awaited; it was sent away"]
+
+
+def test_an_agent_does_not_talk_to_another_program_that_has_the_port():
+    _, expected = make_server_context()
+    other, _ = make_server_context()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        order: dict[str, Any] = {
+            "addresses": ["127.0.0.1"],
+            "port": server.getsockname()[1],
+            "certificate": expected,
+            "token": "secret",
+            "seat_from": [],
+            "limit": 0.5,
+            "code": "",
+        }
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+                dial.dial(order)
+            finally:
+                os._exit(0)
+        server.settimeout(10)
+        plain, _ = server.accept()
+        with pytest.raises(ssl.SSLError):
+            other.wrap_socket(plain, server_side=True)
+        server.close()
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == dial.NO_WAY
+
+
+def test_an_agent_whose_controller_has_ended_meanwhile_does_not_wait_for_it():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    order: dict[str, Any] = {
+        "code": inspect.getsource(dial) + "\nenter(order, globals())\n",
+        "addresses": ["127.0.0.1"],
+        "port": port,
+        "certificate": make_server_context()[1],
+        "limit": 60.0,
+    }
+    done = subprocess.run(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, capture_output=True, text=True, timeout=20)
+    assert done.returncode == dial.NO_WAY
+    assert "127.0.0.1 (connection refused)" in done.stderr
+
+
+def test_hosts_that_pull_an_image_are_given_the_time(tmp_path: Path):
+    slow = as_seat("a", "sh", "-c", 'echo "n1 pulls box:1"; sleep 2; exec "$@"', "sh", *AGENT)
+
+    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+        assert connector.last_words == "n1 pulls box:1"
+
+    connected(engine(slow, keys=("a",)), tmp_path, use, limit=1.5)
