@@ -84,6 +84,13 @@ def script(name: str) -> str:
     return " ".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
+def without_scripts(command: str) -> str:
+    """A command line for people: that a container is started stands there, but not the 5 KB that do it."""
+    return command.replace(script("container"), "(starts a container)").replace(
+        script("container_janitor"), "(ends it)"
+    )
+
+
 def pull_in(line: str) -> tuple[str, str] | None:
     """The host and the image, if this line says that an image is pulled, which takes its time."""
     found = re.fullmatch(r"(\S+) pulls (\S+)", line.strip())
