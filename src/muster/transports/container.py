@@ -110,6 +110,7 @@ def container_reason(box: Container, text: str) -> tuple[str, str] | None:
     # What the program said last before we say that it could not; an engine says its part before or after.
     before = text[: failed.start() if failed else None].splitlines()
     said = [line for line in before if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))]
+    last = said[-1].strip() if said else ""
     program = failed[1] if failed else box.program or "the container program"
     for sign, message, hint in _FAILURES:
         found = sign.search(text)
@@ -117,7 +118,8 @@ def container_reason(box: Container, text: str) -> tuple[str, str] | None:
             words = {
                 "image": box.image,
                 "program": program,
-                "last": said[-1].strip() if said else "",
+                "last": last,
+                "cause": last.rpartition(": ")[2],
                 **found.groupdict(),
             }
             return message.format_map(words), hint.format_map(words)
@@ -198,7 +200,7 @@ _FAILURES = (
     ),
     (
         re.compile(r"muster: \S+: \S+ cannot pull "),
-        "there is no image {image}, and {program} cannot pull it: {last}",
+        "there is no image {image}, and {program} cannot pull it ({cause})",
         _PULL,
     ),
     (
