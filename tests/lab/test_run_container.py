@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from engine_jobs import Engine, EngineJob, MpiEngine, PbsEngine, Ranks, SlurmEngine
 from engine_promises import FAIL, STUBBORN, check_refusal
-from launching import MUSTER, PLAIN, wait_until
+from launching import MUSTER, PLAIN, Done, wait_until
 from pbs import PbsSite
 
 from muster.lab import Lab
@@ -223,7 +223,7 @@ def test_a_signal_of_slurm_reaches_each_rank_in_its_container_once(site: Site) -
     site.lab.run("h1", ["scancel", job.id], timeout=10)
     done = job.wait(20)
     assert done.out.count("warned") == 2, done.said
-    assert "its ranks ended in good order" in done.err
+    assert "its ranks ended in good order" in done.err, done.said
 
 
 @pytest.mark.parametrize("engine", ["openmpi", "mpich"])
@@ -449,8 +449,10 @@ def test_what_a_task_of_pbs_cannot_start_is_told_by_its_exit_code(site: Site) ->
 def test_a_folder_that_a_host_lacks_is_named_with_that_host(site: Site) -> None:
     site.lab.run("h1", ["mkdir", "-p", "/tmp/alone"], timeout=10)
     site.lab.run("h1", ["touch", "/tmp/alone/train.py"], timeout=10)
-    begin = ("env", "-C", "/tmp/alone", MUSTER)
-    done = site.start("ssh", {"h1": 1, "h2": 1}, "train.py", program=begin).wait()
+    box = (*BOX, "--container-args", " ".join(volumes()))
+    argv = ["env", "-i", "-C", "/tmp/alone", *(f"{name}={value}" for name, value in PLAIN.items()), MUSTER, "run"]
+    ended = site.lab.run("h1", [*argv, "-H", "h1:1,h2:1", *box, "train.py"], timeout=60)
+    done = Done(code=ended.returncode, out=ended.stdout, err=ended.stderr, state=site.folder)
     check_refusal(done, 125, "^h2: the working directory /tmp/alone is not there, so it cannot be mounted$", "--sync")
 
 
