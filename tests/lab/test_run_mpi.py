@@ -200,7 +200,9 @@ def in_host(engine: MpiEngine, host: str, command: str) -> None:
 def test_a_host_that_is_dead_is_named(engine: MpiEngine) -> None:
     engine.lab.power_off("h3")
     done = engine.run(ONE_EACH, "--no-zygote", "train.py")
-    check_refusal(done, 125, f"^{engine.lab.address('h3')}: ssh does not get there .No route", "is it up")
+    check_refusal(
+        done, 125, f"^{engine.lab.address('h3')}: ssh does not get there .(No route|Connection timed out)", "is it up"
+    )
 
 
 def test_a_remote_host_whose_ranks_nobody_counted(engine: MpiEngine) -> None:
