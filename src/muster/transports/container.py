@@ -73,7 +73,7 @@ class Container:
         """The command line, for a host, that runs `agent` inside the image."""
         share = "share" if self.shares_processes else ""
         settled = " ".join(what for what, sign in _SETTLING if any(sign.match(word) for word in self.args))
-        told = (script("container_janitor"), self.program, self.image, self.cwd, self.folder, share, settled)
+        told = (script("container_keeper"), self.program, self.image, self.cwd, self.folder, share, settled)
         return ("/bin/sh", "-c", script("container"), "muster", *told, *self.args, self.image, *agent)
 
 
@@ -87,7 +87,7 @@ def script(name: str) -> str:
 def without_scripts(command: str) -> str:
     """A command line for people: that a container is started stands there, but not the 5 KB that do it."""
     return command.replace(script("container"), "(starts a container)").replace(
-        script("container_janitor"), "(ends it)"
+        script("container_keeper"), "(keeps it)"
     )
 
 
