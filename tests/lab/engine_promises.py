@@ -65,7 +65,7 @@ while not os.path.exists(sys.argv[1]):
 LISTENER = """
 import os, signal, sys, time
 def note(number, frame):
-    print("heard", signal.Signals(number).name, flush=True)
+    os.write(1, f"heard {signal.Signals(number).name}\\n".encode())  # a print may be under way
     if number == signal.SIGTERM: sys.exit(0)
 for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
     signal.signal(number, note)
