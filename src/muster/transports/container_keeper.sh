@@ -24,8 +24,8 @@ end_it() {
 };
 (read -r word <&5 || end_it) 6<&- & watcher=$! ;
 while wait "$run"; code=$?; kill -0 "$run"; do :; done;
+kill "$watcher";
 echo "$code" >&6;
 exec 6<&-;
-kill "$watcher";
 # podman says 0 also where SIGTERM has ended it before the container was started.
 [ "$code$signalled" = 0 ] || end_it;
