@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from muster.check.finding import Fix
 from muster.errors import HostError
 from muster.run.addresses import Offer
+
+VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "podman")
+"""How names of interfaces begin that lead to containers, not to other hosts."""
 
 Value = TypeVar("Value", bound=Hashable)
 
@@ -32,6 +37,10 @@ class Machine:
     """How many the job will start here."""
     inherits: bool = False
     """Whether it has the environment of this command."""
+    login: tuple[str, ...] | None = None
+    """What a person types before a command for it: `ssh h2`; nothing for this machine, None if there is no way."""
+    tasks: int | None = None
+    """How many the scheduler counts on here."""
     clock: float = 0.0
     """Its clock minus ours, in seconds."""
     clock_error: float = float("inf")
@@ -46,8 +55,8 @@ class Refusal:
 
     name: str
     why: HostError
-    said: str = ""
-    """The last words of ssh."""
+    spec: str = ""
+    """The host as `-H` reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +69,16 @@ class Wanted:
     """Those of --env only."""
     cwd: str = ""
     script: str = ""
-    digest: Sequence[int] | None = None
-    """Of the script here."""
+    code: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    """Files that the hosts should have as they are here, below the folder, each with its size and CRC."""
+    torch: bool = True
+    """Whether the ranks will import it."""
     paths: tuple[str, ...] = ()
     """Files and folders that the job reads on every host."""
+    data: tuple[str, ...] = ()
+    """Those of them that the user named with --data."""
+    here: tuple[str, ...] = ()
+    """Those of them that this machine has."""
     master_addr: str | None = None
     master_port: int | None = None
     interface: str | None = None
@@ -73,21 +88,18 @@ class Wanted:
     argv: tuple[str, ...] = ()
     """The command line that was typed, beginning with `muster`."""
 
-    def without(self, option: str) -> str:
-        """The command line without an option that takes a value."""
-        return self.with_value(option, None)
-
-    def with_value(self, option: str, value: str | None) -> str:
-        """The command line with another value for an option, or without it."""
-        import shlex
-
+    def typed(self, option: str, value: str | None = None, *, dropped: str = "") -> str:
+        """The command line with another value for an option, or without it; of several, only that of `dropped`."""
         kept: list[str] = []
         words = iter(self.argv)
         for word in words:
-            if word == option:
-                next(words, None)
-            elif not word.startswith(f"{option}="):
+            name, equals, given = word.partition("=")
+            if name != option:
                 kept.append(word)
+                continue
+            given = given if equals else next(words, "")
+            if dropped and given.partition("=")[0] != dropped:
+                kept += [option, given]
         new = [] if value is None else [option, value]
         return shlex.join([*kept[:2], *new, *kept[2:]])
 
@@ -122,6 +134,10 @@ class Cluster:
         """What each host answered to a check's probe, where it did."""
         return {m.name: m.answers[check] for m in self.machines if check in m.answers}
 
+    def answer(self, check: str, host: str) -> dict[str, Any]:
+        """One host's answer; nothing where it gave none."""
+        return self.machine(host).answers.get(check) or {}
+
     def machine(self, name: str) -> Machine:
         """One host by its name."""
         return next(machine for machine in self.machines if machine.name == name)
@@ -133,23 +149,31 @@ class Cluster:
 
     def sudo(self, name: str) -> str:
         """What must stand before a command there that changes the system: nothing for root."""
-        return "" if self.machine(name).answers.get("system", {}).get("uid") == 0 else "sudo "
+        return "" if self.answer("system", name).get("uid") == 0 else "sudo "
+
+    def address(self, name: str) -> str | None:
+        """Where most others reached a host; without a test, its first address that is on no virtual network."""
+        nics = [nic for nic in self.machine(name).up["interfaces"] if not nic["loopback"]]
+        nics.sort(key=lambda nic: nic["name"].startswith(VIRTUAL))
+        candidates: list[str] = [address for nic in nics for address in nic["addresses"]]
+        reached: list[str] = []
+        if self.reach is not None:
+            results = [result for tried in self.reach.tried.values() for result in tried if result["host"] == name]
+            reached = [result["address"] for result in results if not result["problem"]]
+        return max(candidates, key=reached.count, default=None)
+
+    def line(self, fix: Fix) -> str:
+        """What a person types to mend something; for a host we have no login to, it says where."""
+        if not fix.on or not fix.command:
+            return fix.command
+        login = self.machine(fix.on).login
+        if login is None:
+            return f"on {fix.on}: {fix.command}"
+        return shlex.join([*login, fix.command]) if login else fix.command
 
 
-def odd_ones(values: Mapping[str, Value]) -> tuple[Value, dict[str, Value]] | None:
-    """The value most hosts have, and the hosts that differ; None if all agree. In a tie the first host is right."""
-    often = Counter(values.values()).most_common()
-    if len(often) < 2:
-        return None
-    common = often[0][0]  # Counter keeps the order of first sight among equals
+def odd_ones(values: Mapping[str, Value]) -> tuple[Value | None, dict[str, Value]]:
+    """The value most hosts have, and the hosts that differ. In a tie the first host is right."""
+    often = Counter(values.values()).most_common(1)  # keeps the order of first sight among equals
+    common = often[0][0] if often else None
     return common, {name: value for name, value in values.items() if value != common}
-
-
-def each(values: Mapping[str, Any], say: Callable[[Any], str] = str) -> str:
-    """`2.13 on h1, h3; 2.12 on h2`."""
-    from muster.run.words import names
-
-    groups: dict[str, list[str]] = {}
-    for name, value in values.items():
-        groups.setdefault(say(value), []).append(name)
-    return "; ".join(f"{value} on {names(hosts)}" for value, hosts in groups.items())

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.check.check import Check
 from muster.check.cluster import Cluster
-from muster.check.finding import SEVERITIES, Finding, Fix
+from muster.check.finding import SEVERITIES, Finding
 from muster.run.words import count, names
-from muster.transports import Engine, Piped
 
 Facts = dict[str, dict[str, str]]
 """By what is asked, then by host."""
-
-
-class Logins:
-    """How a person gets a command to a host."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._ways: dict[str, list[str]] = {}
-        if isinstance(engine, Piped):
-            for seat, command in zip(engine.seats, engine.commands, strict=True):
-                port = ["-p", str(seat.host.port)] if seat.host.port else []
-                self._ways[seat.name] = ["ssh", *port, seat.host.destination] if command.over_ssh else []
-
-    def line(self, fix: Fix) -> str:
-        """A command line to copy; one for a host we have no login to says where to type it."""
-        if not fix.on or not fix.command:
-            return fix.command
-        if fix.on not in self._ways:
-            return f"on {fix.on}: {fix.command}"
-        way = self._ways[fix.on]
-        return shlex.join([*way, fix.command]) if way else fix.command
 
 
 def facts(checks: Mapping[str, Check], cluster: Cluster) -> Facts:
@@ -47,21 +25,21 @@ def facts(checks: Mapping[str, Check], cluster: Cluster) -> Facts:
     return found
 
 
-def render(found: Sequence[Finding], known: Facts, logins: Logins, *, hosts: int, seconds: float) -> str:
+def render(found: Sequence[Finding], known: Facts, cluster: Cluster, *, hosts: int, seconds: float) -> str:
     """The report for people."""
     blocks = [_table(known, hosts)]
-    blocks += [_paragraph(finding, logins) for finding in found]
+    blocks += [paragraph(finding, cluster) for finding in found]
     blocks.append(_summary(found, hosts, seconds))
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def as_data(found: Sequence[Finding], known: Facts, logins: Logins, *, hosts: int, seconds: float) -> dict[str, Any]:
+def as_data(found: Sequence[Finding], known: Facts, cluster: Cluster, *, hosts: int, seconds: float) -> dict[str, Any]:
     """The report for programs."""
     return {
         "hosts": hosts,
         "seconds": round(seconds, 3),
         "facts": known,
-        "findings": [{**finding.as_data(), "type": logins.line(finding.fix)} for finding in found],
+        "findings": [{**finding.as_data(), "type": cluster.line(finding.fix)} for finding in found],
     }
 
 
@@ -84,11 +62,12 @@ def _table(known: Facts, hosts: int) -> str:
     return "\n".join(lines)
 
 
-def _paragraph(finding: Finding, logins: Logins) -> str:
+def paragraph(finding: Finding, cluster: Cluster) -> str:
+    """One finding for people."""
     lines = [f"{finding.severity}: {names(finding.hosts)}: {finding.what}"]
     if finding.symptom:
         lines.append(f"  you would see: {finding.symptom}")
-    line = logins.line(finding.fix)
+    line = cluster.line(finding.fix)
     if line:
         lines.append(f"  to mend it:    {line}")
     if finding.fix.say:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ async def session(engine: Engine, job_id: str, folder: Path) -> AsyncGenerator[S
         speaking = [links[position] for position in leaders(engine.seats)]
         yield Session(
             links=[link for link in speaking if link.facts and not link.lost],
-            refusals=[Refusal(name=name, why=error) for name, error in failed.items()],
+            refusals=[Refusal(name=name, why=error, spec=_spec(engine, name)) for name, error in failed.items()],
         )
     finally:
         ticking.cancel()
@@ -84,3 +84,9 @@ def _ignore_event(link: AgentLink, event: dict[str, Any]) -> None:
 
 def _ignore_text(source: str, text: str) -> None:
     """Words of a host outside any answer."""
+
+
+def _spec(engine: Engine, name: str) -> str:
+    """A host as `-H` reads it, without its slots."""
+    host = next((seat.host for seat in engine.seats if name in (seat.name, seat.host.name)), None)
+    return str(replace(host, slots=None, gpus=None)) if host else name

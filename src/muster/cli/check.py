@@ -91,7 +91,7 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
     from muster.check.check import judge_all, load
     from muster.check.checks import QUICK
     from muster.check.quick import quick
-    from muster.check.report import Logins, as_data, facts, render
+    from muster.check.report import as_data, facts, render
     from muster.check.session import CONNECT_TIMEOUT
 
     job = make_job(options, where)
@@ -108,12 +108,12 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
     finally:
         folder.rmdir()
     found = judge_all(checks, cluster)
-    known, logins = facts(checks, cluster), Logins(engine)
+    known = facts(checks, cluster)
     hosts, seconds = len(where.choice.hosts), time.monotonic() - begin
     if options.json:
-        print(json.dumps(as_data(found, known, logins, hosts=hosts, seconds=seconds), indent=1))
+        print(json.dumps(as_data(found, known, cluster, hosts=hosts, seconds=seconds), indent=1))
     else:
-        sys.stdout.write(render(found, known, logins, hosts=hosts, seconds=seconds))
+        sys.stdout.write(render(found, known, cluster, hosts=hosts, seconds=seconds))
     severities = {finding.severity for finding in found}
     if "error" in severities:
         return EXIT_ERRORS
@@ -142,14 +142,20 @@ def make_job(options: argparse.Namespace, where: Places) -> Job:
 
 def make_wanted(options: argparse.Namespace, job: Job, argv: list[str]) -> Wanted:
     """What the checks must know of the job."""
+    from muster.check.here import are_here, code_here, paths_in
+
     script = find_script(job) if job.target else None
+    data = tuple(options.data)
+    paths = tuple(dict.fromkeys([*data, *paths_in(job.args)]))
     return Wanted(
         env={**job.carried, **job.env},
         named=job.env,
         cwd=job.cwd,
         script=script.path if script else "",
-        digest=script.digest if script else None,
-        paths=tuple(options.data),
+        code=code_here(job.cwd, script),
+        paths=paths,
+        data=data,
+        here=are_here(job.cwd, paths),
         master_addr=job.master_addr,
         master_port=job.master_port,
         interface=job.interface,

@@ -56,10 +56,8 @@ def table(answer: dict[str, int]) -> dict[str, str]:
 
 def _larger(cluster: Cluster, name: str) -> Fix:
     if cluster.wanted.image is not None:
-        return Fix(
-            say="give the container more", command=cluster.wanted.with_value("--container-args", "--shm-size=8g")
-        )
-    memory = cluster.machine(name).answers.get("system", {}).get("memory", 16 << 30)
+        return Fix(say="give the container more", command=cluster.wanted.typed("--container-args", "--shm-size=8g"))
+    memory = cluster.answer("system", name).get("memory", 16 << 30)
     size = max(1, (memory >> 30) // 2)
     return Fix(command=f"{cluster.sudo(name)}mount -o remount,size={size}g /dev/shm", on=name)
 

@@ -1,0 +1,99 @@
+"""Every host runs the same kind of Python, and one that has torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster, odd_ones
+from muster.check.finding import Finding, Fix
+
+NO_TORCH = (
+    "ModuleNotFoundError: No module named 'torch' there, while the other ranks wait; or: torchrun: command not found"
+)
+OTHER = "pickles, checkpoints or data loaders of one host cannot be read by another; packages differ too"
+
+
+def probe(ask: dict[str, Any]) -> dict[str, Any]:
+    """Ask one host. Only where torch is missing it looks around for a Python that has it."""
+    import glob
+    import os
+    import subprocess
+    import sys
+
+    def has_torch(python: str) -> bool:
+        prefix = os.path.dirname(os.path.dirname(python))
+        return bool(glob.glob(os.path.join(prefix, "lib", "python3*", "site-packages", "torch", "version.py")))
+
+    answer: dict[str, Any] = {
+        "executable": sys.executable,
+        "version": ".".join(map(str, sys.version_info[:2])),
+        "torch": any(os.path.exists(os.path.join(path, "torch", "version.py")) for path in sys.path),
+        "others": [],
+    }
+    if answer["torch"]:
+        return answer
+    found: list[str] = []
+    places = ["~/.venv", "~/venv", "~/*/.venv", "~/*/venv", "~/miniconda3", "~/miniconda3/envs/*", "~/anaconda3"]
+    places += ["~/anaconda3/envs/*", "~/miniforge3", "~/miniforge3/envs/*", "/opt/conda", "/opt/conda/envs/*", "/opt/*"]
+    places += ["~/.pyenv/versions/*", "/usr/local", ".venv", "venv"]
+    for place in places:
+        found += sorted(glob.glob(os.path.join(os.path.expanduser(place), "bin", "python3")))
+    try:  # what the user finds when they log in themselves
+        shell = os.environ.get("SHELL", "/bin/sh")
+        done = subprocess.run(
+            [shell, "-lic", "command -v python; command -v python3"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=2,
+        )
+        found = [line for line in done.stdout.decode(errors="replace").split("\n") if line.startswith("/")] + found
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    answer["others"] = [os.path.abspath(path) for path in dict.fromkeys(found) if has_torch(os.path.abspath(path))][:8]
+    return answer
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """No torch is an error; another version of Python a warning."""
+    pythons = cluster.answers("python")
+    for name, python in pythons.items():
+        if not python["torch"] and cluster.wanted.torch:
+            # row 22
+            yield Finding(
+                severity="error",
+                hosts=(name,),
+                what=f"its Python, {python['executable']}, has no torch",
+                symptom=NO_TORCH,
+                fix=_fix(cluster, name, pythons),
+                row=22,
+            )
+    common, others = odd_ones({name: python["version"] for name, python in pythons.items()})
+    for name, version in others.items():
+        yield Finding(
+            severity="warning",
+            hosts=(name,),
+            what=f"it runs Python {version} ({pythons[name]['executable']}), the others {common}",
+            symptom=OTHER,
+            fix=Fix(say="name one Python that all hosts have: `--python PATH`"),
+            row=22,
+        )
+
+
+def _fix(cluster: Cluster, name: str, pythons: dict[str, Any]) -> Fix:
+    """A Python with torch that every host has, or torch for the one in use."""
+    for path in pythons[name]["others"]:
+        if all(path in (*python["others"], python["executable"]) for python in pythons.values()):
+            return Fix(command=cluster.wanted.typed("--python", path), say=f"{name} has torch in {path}")
+    torch = next((machine.up["torch"] for machine in cluster.machines if machine.up["torch"]), "")
+    there = f"; it has torch in {pythons[name]['others'][0]}" if pythons[name]["others"] else ""
+    return Fix(
+        command=f"{pythons[name]['executable']} -m pip install torch{torch and '==' + torch.partition('+')[0]}",
+        on=name,
+        say=f"or name the Python that has it with `--python PATH`{there}",
+    )
+
+
+CHECK = Check(probe=probe, judge=judge)
