@@ -113,7 +113,7 @@ def page(scores: Sequence[Score], clean: int, alarms: Sequence[str]) -> str:
         "|---|---|---|---|---|---|",
         *(line(score) for score in scores),
         "",
-        f"{counted} of the {len(rows & set(BEFORE_LAUNCH))} rows that can be seen before launch were found in all their forms; "
+        f"{counted} of {len(rows & set(BEFORE_LAUNCH))} rows that can be seen before launch were found in every form; "
         f"a host that was whole was named {len(wrong)} times.",
     ]
     if clean:
@@ -132,14 +132,22 @@ def line(score: Score) -> str:
     if score.wrong:
         named += f", and {', '.join(score.wrong)} wrongly"
     found = "yes" if score.found else "NO"
-    return f"| {fault.row} | {fault.title}{level} | {found} | {named if score.found else ''} | {score.fix} | {score.seconds:.1f} |"
+    cells = (
+        str(fault.row),
+        fault.title + level,
+        found,
+        named if score.found else "",
+        score.fix,
+        f"{score.seconds:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     p = argparse.ArgumentParser(
         prog="python -m benchmarks.scoreboard",
-        description="Make every fault of the catalogue on lab hosts, and see whether `muster check` finds it. Needs root.",
+        description="Make every fault of the catalogue on lab hosts: does `muster check` find it? Needs root.",
         epilog="example: python -m benchmarks.scoreboard --rows 3,11,48 --clean 5",
     )
     p.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], help="only these rows")

@@ -24,7 +24,7 @@ def ask_for_password(stage: Stage, host: str) -> None:
     stage.sh(
         "h1", "sed -i 's/PreferredAuthentications publickey/PreferredAuthentications publickey,password/' ~/.ssh/config"
     )
-    stage.sh(host, "for i in $(seq 50); do ss -ltn | grep -q :22 && exit; sleep 0.1; done; exit 1")
+    stage.sh(host, "sleep 0.2; for i in $(seq 50); do ss -ltn | grep -q :22 && exit; sleep 0.1; done; exit 1")
 
 
 def _unknown_key(stage: Stage) -> None:
@@ -35,7 +35,7 @@ def _changed_key(stage: Stage) -> None:
     stage.sh(
         "h2",
         "rm /run/muster-lab/host_key*; ssh-keygen -q -t ed25519 -N '' -f /run/muster-lab/host_key && "
-        "kill -HUP $(cat /run/muster-lab/sshd.pid); for i in $(seq 50); do ss -ltn | grep -q :22 && exit; sleep 0.1; done",
+        "kill -HUP $(cat /run/muster-lab/sshd.pid) && sleep 0.2",
     )
 
 
@@ -53,7 +53,7 @@ def _other_python(stage: Stage) -> None:
         stage.sh(
             host,
             f"{sys.executable} -m venv --without-pip /opt/conda && "
-            f"ln -s {packages}/torch /opt/conda/lib/python3*/site-packages/torch",
+            f"ln -s {packages}/torch /opt/conda/lib/python3*/site-packages/",
         )
     stage.sh("h2", f"rm {sys.executable}")
 

@@ -20,8 +20,6 @@ def _no_verbs(stage: Stage) -> None:
     healthy_gpus(stage, 2)
     for host in stage.lab.names:
         put_infiniband(stage, host, devices=host != "h2")
-        stage.limits = ("prlimit", "--memlock=unlimited:unlimited")
-        stage.sh(host, "prlimit --memlock=unlimited:unlimited --pid $(cat /run/muster-lab/sshd.pid)")
 
 
 FAULTS = (

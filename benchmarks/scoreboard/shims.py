@@ -112,8 +112,31 @@ mount --rbind /run/class /sys/class
 """
 
 
+MEMLOCK = """\
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/resource.h>
+#include <unistd.h>
+/* What pam_limits would do at a login, on a machine that may not raise its own limits. */
+int getrlimit64(__rlimit_resource_t what, struct rlimit64 *limit) {
+  static int (*real)(__rlimit_resource_t, struct rlimit64 *);
+  if (!real) real = dlsym(RTLD_NEXT, "getrlimit64");
+  int code = real(what, limit);
+  if (what == RLIMIT_MEMLOCK) {
+    int little = access("/run/shim/little-memlock", F_OK) == 0 && access("/etc/security/limits.d/memlock.conf", F_OK);
+    limit->rlim_cur = limit->rlim_max = little ? 65536 : RLIM64_INFINITY;
+  }
+  return code;
+}
+"""
+
+
 def put_infiniband(stage: Stage, host: str, *, devices: bool = True) -> None:
-    """An InfiniBand adapter in /sys, and the device file that programs open."""
+    """An InfiniBand adapter in /sys, the device file that programs open, and as much locked memory as it needs."""
+    stage.write(host, "/run/shim/memlock.c", MEMLOCK)
+    stage.sh(host, "gcc -shared -fPIC -o /run/shim/memlock.so /run/shim/memlock.c -ldl")
+    stage.write(host, "/root/.bashrc", "export LD_PRELOAD=/run/shim/memlock.so\n")
+    stage.env["LD_PRELOAD"] = "/run/shim/memlock.so"
     stage.sh(host, INFINIBAND)
     stage.write(host, "/usr/local/sbin/modprobe", MODPROBE, 0o755)
     stage.write(host, "/usr/local/bin/modprobe", MODPROBE, 0o755)

@@ -56,8 +56,6 @@ class Stage:
             "LANG": "C.UTF-8",
             "SHELL": "/bin/bash",
         }
-        self.limits: tuple[str, ...] = ()
-        """What stands before every command on the first host."""
         for host in lab.names:
             self.sh(host, f"mkdir -p {PROJECT}")
             self.write(host, f"{PROJECT}/train.py", SCRIPT)
@@ -91,7 +89,7 @@ class Stage:
         begin = time.monotonic()
         process = self.lab.popen(
             "h1",
-            [*self.limits, *argv],
+            list(argv),
             cwd=PROJECT,
             env={**self.env, **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -126,7 +124,7 @@ class Stage:
         master, slave = pty.openpty()
         process = self.lab.popen(
             "h1",
-            ["setsid", "--ctty", "--wait", *self.limits, "bash", "-c", line],
+            ["setsid", "--ctty", "--wait", "bash", "-c", line],
             cwd=PROJECT,
             env={**self.env, **env},
             stdin=slave,

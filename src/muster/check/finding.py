@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from muster.run.words import names
+
 Severity = Literal["error", "warning", "note"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -39,6 +41,11 @@ class Finding:
     row: int = 0
     """Its number in the catalogue of failures (docs/check.md)."""
     check: str = ""
+
+    @property
+    def title(self) -> str:
+        """Hosts and sentence."""
+        return f"{names(self.hosts)}: {self.what}"
 
     def as_data(self) -> dict[str, Any]:
         """For --json."""

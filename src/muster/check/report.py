@@ -64,7 +64,7 @@ def _table(known: Facts, hosts: int) -> str:
 
 def paragraph(finding: Finding, cluster: Cluster) -> str:
     """One finding for people."""
-    lines = [f"{finding.severity}: {names(finding.hosts)}: {finding.what}"]
+    lines = [f"{finding.severity}: {finding.title}"]
     if finding.symptom:
         lines.append(f"  you would see: {finding.symptom}")
     line = cluster.line(finding.fix)

@@ -22,6 +22,7 @@ from muster.run import ready
 from muster.run.attempt import Attempt
 from muster.run.dialled import DialledConnector
 from muster.run.link import AgentLink, LinkLost
+from muster.run.lookout import Check, Lookout
 from muster.run.meet import another_port, meet
 from muster.run.parcel import agent_payload
 from muster.run.piped import PipedConnector
@@ -51,6 +52,7 @@ class Controller:
         logs: LogFiles,
         only: Collection[int] | None,
         begin: float,
+        check: Check | None = None,
     ) -> None:
         self.job = job
         self.engine = engine
@@ -59,6 +61,7 @@ class Controller:
         self.screen = screen
         self.logs = logs
         self.only = only
+        self.lookout = Lookout(check, screen.tell)
         self.timeline = Timeline(begin)
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
@@ -240,9 +243,12 @@ class Controller:
         beside = [asyncio.ensure_future(ready.import_everywhere(job, self.links, by_host, screen))]
         if job.call is not None:
             beside.append(asyncio.ensure_future(ready.send_call(job.call, self.links, screen)))
+        self.lookout.begin(job, links)
         try:
             plan = await meet(job, links, plan, screen)
             await asyncio.gather(*beside)
+            if job.preload:  # nothing is fatal for a job of which not even that is known
+                await self.lookout.settle()
         finally:
             for task in beside:
                 task.cancel()
@@ -336,6 +342,7 @@ class Controller:
 
     async def end(self) -> None:
         """Leave no process and no connection, whatever state the job is in."""
+        self.lookout.end()
         if self.attempt is not None:
             await self.stop_ranks()
         await asyncio.gather(*(link.close(limit=LAST_GRACE + 8) for link in self.links))

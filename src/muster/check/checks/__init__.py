@@ -32,3 +32,9 @@ QUICK = (
     "profile",
 )
 """The checks that cost milliseconds, in the order in which findings of one severity are told."""
+
+ASKED_BY_RUN = {"access", "master", "reach", "own_name", "names", "launcher", "profile"}
+"""What `muster run` finds out itself while it starts, or copes with."""
+
+BEFORE_RUN = tuple(name for name in QUICK if name not in ASKED_BY_RUN)
+"""Those that it runs beside the import of torch."""

@@ -33,7 +33,7 @@ def probe(ask: dict[str, Any]) -> dict[str, Any]:
     with open("/proc/self/cgroup") as file:
         groups = [line.strip().split(":", 2) for line in file]
     for _, kinds, own in groups:
-        path = str(own)
+        path: str = own
         while kinds in ("", "cpu", "cpu,cpuacct"):
             folder = f"/sys/fs/cgroup{'/' + kinds if kinds else ''}{path}"
             try:

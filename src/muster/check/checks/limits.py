@@ -100,7 +100,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
                 hosts=(machine.name,),
                 what=f"its ranks may open {files} files ({_origin(found['nofile'])}), and this job needs some {need}",
                 symptom=FILES,
-                fix=_fix(cluster, machine, "nofile", "65536", found["nofile"]),
+                fix=_fix(cluster, machine, "nofile", str(max(65536, need)), found["nofile"]),
                 row=32,
             )
 
@@ -132,7 +132,8 @@ def _fix(cluster: Cluster, machine: Machine, name: str, value: str, limit: dict[
         )
     line = f'echo "* - {name} {value}" | {sudo}tee /etc/security/limits.d/{name}.conf'
     if comm.startswith("sshd"):
-        line += f" && {sudo}prlimit --{name}={value}:{value} --pid {pid}"
+        now = str(limit["hard"]) if name == "nofile" and limit["hard"] >= 4096 else value
+        line += f" && {sudo}prlimit --{name}={now}:{now} --pid {pid}"
     return Fix(command=line, on=machine.name, say="holds from the next login on")
 
 

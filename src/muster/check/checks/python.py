@@ -16,10 +16,9 @@ OTHER = "pickles, checkpoints or data loaders of one host cannot be read by anot
 
 
 def probe(ask: dict[str, Any]) -> dict[str, Any]:
-    """Ask one host. Only where torch is missing it looks around for a Python that has it."""
+    """Ask one host: its Python, and others that have torch."""
     import glob
     import os
-    import subprocess
     import sys
 
     def has_torch(python: str) -> bool:
@@ -30,28 +29,27 @@ def probe(ask: dict[str, Any]) -> dict[str, Any]:
         "executable": sys.executable,
         "version": ".".join(map(str, sys.version_info[:2])),
         "torch": any(os.path.exists(os.path.join(path, "torch", "version.py")) for path in sys.path),
+        "managed": bool(glob.glob(os.path.join(sys.base_prefix, "lib", "python3*", "EXTERNALLY-MANAGED"))),
         "others": [],
     }
-    if answer["torch"]:
-        return answer
     found: list[str] = []
     places = ["~/.venv", "~/venv", "~/*/.venv", "~/*/venv", "~/miniconda3", "~/miniconda3/envs/*", "~/anaconda3"]
     places += ["~/anaconda3/envs/*", "~/miniforge3", "~/miniforge3/envs/*", "/opt/conda", "/opt/conda/envs/*", "/opt/*"]
     places += ["~/.pyenv/versions/*", "/usr/local", ".venv", "venv"]
     for place in places:
         found += sorted(glob.glob(os.path.join(os.path.expanduser(place), "bin", "python3")))
-    try:  # what the user finds when they log in themselves
+    if not answer["torch"]:  # what the user finds when they log in themselves, which may take a second
+        import subprocess
+
         shell = os.environ.get("SHELL", "/bin/sh")
-        done = subprocess.run(
-            [shell, "-lic", "command -v python; command -v python3"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=2,
-        )
-        found = [line for line in done.stdout.decode(errors="replace").split("\n") if line.startswith("/")] + found
-    except (OSError, subprocess.TimeoutExpired):
-        pass
+        argv = [shell, "-lic", "command -v python; command -v python3"]
+        null = subprocess.DEVNULL
+        try:
+            done = subprocess.run(argv, stdin=null, stdout=subprocess.PIPE, stderr=null, timeout=2)
+            lines = done.stdout.decode(errors="replace").split("\n")
+            found = [line for line in lines if line.startswith("/")] + found
+        except (OSError, subprocess.TimeoutExpired):
+            pass
     answer["others"] = [os.path.abspath(path) for path in dict.fromkeys(found) if has_torch(os.path.abspath(path))][:8]
     return answer
 
@@ -89,6 +87,8 @@ def _fix(cluster: Cluster, name: str, pythons: dict[str, Any]) -> Fix:
             return Fix(command=cluster.wanted.typed("--python", path), say=f"{name} has torch in {path}")
     torch = next((machine.up["torch"] for machine in cluster.machines if machine.up["torch"]), "")
     there = f"; it has torch in {pythons[name]['others'][0]}" if pythons[name]["others"] else ""
+    if pythons[name]["managed"]:
+        return Fix(say=f"name a Python that has it on every host with `--python PATH`{there}")
     return Fix(
         command=f"{pythons[name]['executable']} -m pip install torch{torch and '==' + torch.partition('+')[0]}",
         on=name,

@@ -69,8 +69,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         out = [pair for pair in broken if pair[0] == name]
         tried_into = _pairs(cluster, into=name)
         if into and len(into) == tried_into and not told.issuperset(into):
-            row = 11 if out else 12
-            also = "" if out else ", though it reaches them"
+            row, also = 11, "" if out else ", though it reaches them"
             what = f"{names([dialler for dialler, _ in into])} cannot connect to it ({broken[into[0]]}){also}"
             fix = open_firewall(cluster, name, [dialler for dialler, _ in into], "in")
             told.update(into)
