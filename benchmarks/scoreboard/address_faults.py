@@ -55,7 +55,7 @@ def firewall(stage: Stage, host: str, hook: str, rules: str) -> None:
     stage.sh(
         host,
         f"nft add table inet guard && nft add chain inet guard {hook} '{{ type filter hook {hook} priority 0; }}' && "
-        f"nft add rule inet guard {hook} {rules}",
+        f"nft add rule inet guard {hook} '{rules}'",
     )
 
 

@@ -32,7 +32,7 @@ class Finding:
 
     severity: Severity
     hosts: tuple[str, ...]
-    """Those at fault; never one that is not."""
+    """Those at fault, never one that is not; none where it is not known whose fault it is."""
     what: str
     """One plain sentence about them, which follows their names."""
     symptom: str
@@ -45,7 +45,7 @@ class Finding:
     @property
     def title(self) -> str:
         """Hosts and sentence."""
-        return f"{names(self.hosts)}: {self.what}"
+        return f"{names(self.hosts)}: {self.what}" if self.hosts else self.what
 
     def as_data(self) -> dict[str, Any]:
         """For --json."""

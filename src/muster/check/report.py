@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from muster.check.check import Check
@@ -25,22 +26,64 @@ def facts(checks: Mapping[str, Check], cluster: Cluster) -> Facts:
     return found
 
 
-def render(found: Sequence[Finding], known: Facts, cluster: Cluster, *, hosts: int, seconds: float) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All that is told."""
+
+    findings: Sequence[Finding]
+    """Worst first."""
+    facts: Facts
+    measured: Facts
+    """What ranks measured: it always differs a little."""
+    cluster: Cluster
+    hosts: int
+    """How many were asked for."""
+    seconds: float
+
+
+def render(report: Report) -> str:
     """The report for people."""
-    blocks = [_table(known, hosts)]
-    blocks += [paragraph(finding, cluster) for finding in found]
-    blocks.append(_summary(found, hosts, seconds))
+    blocks = [_table(report.facts, report.hosts), _measured(report.measured)]
+    blocks += [paragraph(finding, report.cluster) for finding in report.findings]
+    blocks += [_unknown(report.cluster), _summary(report.findings, report.hosts, report.seconds)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def as_data(found: Sequence[Finding], known: Facts, cluster: Cluster, *, hosts: int, seconds: float) -> dict[str, Any]:
+def as_data(report: Report) -> dict[str, Any]:
     """The report for programs."""
     return {
-        "hosts": hosts,
-        "seconds": round(seconds, 3),
-        "facts": known,
-        "findings": [{**finding.as_data(), "type": cluster.line(finding.fix)} for finding in found],
+        "hosts": report.hosts,
+        "seconds": round(report.seconds, 3),
+        "facts": report.facts,
+        "measured": report.measured,
+        "findings": [{**found.as_data(), "type": report.cluster.line(found.fix)} for found in report.findings],
+        "unanswered": {machine.name: {**machine.broken, **machine.hung} for machine in report.cluster.machines},
+        "probe_seconds": {machine.name: machine.seconds for machine in report.cluster.machines},
     }
+
+
+def _measured(measured: Facts) -> str:
+    if not measured:
+        return ""
+    width = max(map(len, measured))
+    lines = [
+        f"  {label:<{width}}  {'   '.join(f'{value} ({host})' for host, value in values.items())}"
+        for label, values in measured.items()
+    ]
+    return "\n".join(["measured", *lines])
+
+
+def _unknown(cluster: Cluster) -> str:
+    """What could not be found out, so that silence is not taken for health."""
+    lines = [
+        f"not known: {machine.name}: the check `{check}` {why}"
+        for machine in cluster.machines
+        for check, why in (
+            *((check, f"failed there ({error})") for check, error in machine.broken.items()),
+            *((check, f"took longer than {seconds:.0f} s there") for check, seconds in machine.hung.items()),
+        )
+    ]
+    return "\n".join(lines)
 
 
 def _table(known: Facts, hosts: int) -> str:

@@ -9,12 +9,14 @@ import time
 from dataclasses import replace
 from textwrap import dedent
 
-from muster.check.cluster import Wanted
+from muster.check.cluster import Cluster, Wanted
+from muster.check.finding import Finding, worst_first
 from muster.cli.arguments import Parser
 from muster.cli.options import Places, add_engine, add_network, add_where, allocate, make_means, places
 from muster.engines import build
 from muster.environment import carried, of_whole_job, parse_env
 from muster.job import Job, make_job_folder, new_job_id
+from muster.plan import labels
 from muster.run.usercode import find_script
 
 EXIT_ERRORS = 3
@@ -91,7 +93,7 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
     from muster.check.check import judge_all, load
     from muster.check.checks import QUICK
     from muster.check.quick import quick
-    from muster.check.report import as_data, facts, render
+    from muster.check.report import Report, as_data, facts, render
     from muster.check.session import CONNECT_TIMEOUT
 
     job = make_job(options, where)
@@ -109,15 +111,48 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
         folder.rmdir()
     found = judge_all(checks, cluster)
     known = facts(checks, cluster)
-    hosts, seconds = len(where.choice.hosts), time.monotonic() - begin
+    measured: dict[str, dict[str, str]] = {}
+    if options.deep:
+        if any(finding.severity == "error" for finding in found):
+            print("muster: no ranks were started: mend the errors first", file=sys.stderr)
+        else:
+            deeper, measured = deep(options, job, where, cluster)
+            found = worst_first([*deeper, *found])
+    report = Report(
+        findings=found,
+        facts=known,
+        measured=measured,
+        cluster=cluster,
+        hosts=len(where.choice.hosts),
+        seconds=time.monotonic() - begin,
+    )
     if options.json:
-        print(json.dumps(as_data(found, known, cluster, hosts=hosts, seconds=seconds), indent=1))
+        print(json.dumps(as_data(report), indent=1))
     else:
-        sys.stdout.write(render(found, known, cluster, hosts=hosts, seconds=seconds))
+        sys.stdout.write(render(report))
     severities = {finding.severity for finding in found}
     if "error" in severities:
         return EXIT_ERRORS
     return EXIT_WARNINGS if options.strict and "warning" in severities else 0
+
+
+def deep(
+    options: argparse.Namespace, job: Job, where: Places, cluster: Cluster
+) -> tuple[list[Finding], dict[str, dict[str, str]]]:
+    """Run ranks on the hosts; what they found, and what they measured."""
+    from muster.check.deep.judge import judge, table, with_names
+    from muster.check.deep.run import measure
+
+    job = replace(job, id=new_job_id("check"), sync=True)
+    if where.choice.engine == "mpi":
+        job = job.with_preload(())
+    engine = build(where.choice, make_means(options, job, where))
+    measured = measure(job, engine, nproc=options.nproc, quiet=options.json)
+    if measured.failure:
+        what = f"the ranks of the deep check failed: {measured.failure}"
+        return [Finding(severity="error", hosts=(), what=what, symptom="the same, in your job", check="deep")], {}
+    results = with_names(measured.results, labels(where.choice.hosts))
+    return list(judge(cluster, results)), table(results)
 
 
 def make_job(options: argparse.Namespace, where: Places) -> Job:
