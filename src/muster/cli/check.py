@@ -163,7 +163,7 @@ def make_job(options: argparse.Namespace, where: Places) -> Job:
     return Job(
         id=new_job_id("check"),
         target=target,
-        module=options.module,
+        kind="module" if options.module else "script",
         args=tuple(args),
         cwd=os.getcwd(),
         hosts=where.choice.hosts,

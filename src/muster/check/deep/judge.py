@@ -106,21 +106,20 @@ def _holes(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
 
 def _losses(links: Sequence[Link]) -> Iterator[Finding]:
     """The host whose best link is worst is at fault; then what is left without it, if it is nearly as bad."""
-    left = [link for link in links if link.get("sent")]
+    left: list[Link] = [link for link in links if link.get("sent")]
     worst = 0.0
     while left:
-        hosts = list(dict.fromkeys(host for link in left for host in (link["from"], link["to"])))
-        loss = {host: min(_lost(link, left) for link in left if host in _pair(link)) for host in hosts}
+        hosts: list[str] = list(dict.fromkeys(str(link[end]) for link in left for end in ("from", "to")))
+        loss = {host: min(_lost(link, left) for link in _with(host, left)) for host in hosts}
         culprit = max(hosts, key=lambda host: loss[host])
         if loss[culprit] < max(LOST, worst / 3):
             return
         worst = max(worst, loss[culprit])
-        named = (culprit,) if len(hosts) > 2 else tuple(hosts)
-        link = max((link for link in left if culprit in _pair(link)), key=lambda link: _lost(link, left))
+        link = _worst(_with(culprit, left), left)
         # row 16
         yield Finding(
             severity="warning",
-            hosts=named,
+            hosts=(culprit,) if len(hosts) > 2 else tuple(hosts),
             what=f"{100 * _lost(link, left):.1f} % of packets between {link['from']} and {link['to']} are lost",
             symptom="collectives that take several times as long, without a message",
             fix=Fix(say="replace its cable, or see to its switch port"),
@@ -128,6 +127,14 @@ def _losses(links: Sequence[Link]) -> Iterator[Finding]:
             check="deep",
         )
         left = [link for link in left if culprit not in _pair(link)]
+
+
+def _with(host: str, links: Sequence[Link]) -> list[Link]:
+    return [link for link in links if host in _pair(link)]
+
+
+def _worst(some: Sequence[Link], links: Sequence[Link]) -> Link:
+    return max(some, key=lambda link: _lost(link, links))
 
 
 def _lost(link: Link, links: Sequence[Link]) -> float:

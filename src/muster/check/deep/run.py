@@ -35,11 +35,8 @@ class Measured:
 class _Quiet(Controller):
     """A controller whose verdict is for us, not for the screen."""
 
-    verdict: Verdict | None = None
-
     def tell_summary(self, verdict: Verdict) -> None:
-        """Keep it."""
-        self.verdict = verdict
+        """Whoever asked tells it."""
 
 
 def measure(job: Job, engine: Engine, *, nproc: int | None, quiet: bool) -> Measured:
@@ -47,34 +44,31 @@ def measure(job: Job, engine: Engine, *, nproc: int | None, quiet: bool) -> Meas
     screen = Screen(quiet=quiet)
     logs = LogFiles(screen.tell)
     folder = make_job_folder(job.id)
-    controller: list[_Quiet] = []
     with tempfile.TemporaryDirectory(prefix="muster-check-") as code:
         shutil.copy(RANKS, code)
-        deep = replace(job, target=RANKS.name, module=False, args=(MARK,), cwd=code, sync=True, grace=2.0)
+        deep = replace(job, target=RANKS.name, kind="script", args=(MARK,), cwd=code, sync=True, grace=2.0)
 
-        async def main() -> int:
-            controller.append(
-                _Quiet(
-                    deep,
-                    engine=engine,
-                    nproc=nproc,
-                    folder=folder,
-                    screen=screen,
-                    logs=logs,
-                    only=frozenset(),
-                    begin=time.time(),
-                )
+        async def main() -> Verdict:
+            controller = _Quiet(
+                deep,
+                engine=engine,
+                nproc=nproc,
+                folder=folder,
+                screen=screen,
+                logs=logs,
+                only=frozenset(),
+                begin=time.time(),
             )
-            return await controller[0].run()
+            controller.listen_to_signals()
+            return await controller.run()
 
         try:
-            asyncio.run(main())
+            verdict = asyncio.run(main())
         finally:
             logs.close()
             screen.close()
-    verdict = controller[0].verdict
-    if verdict is None or not verdict.ok:
-        return Measured(failure=f"{verdict.sentence}\n{verdict.detail}".strip() if verdict else "it was stopped")
+    if not verdict.ok:
+        return Measured(failure=f"{verdict.sentence}\n{verdict.detail}".strip())
     results = _read(folder)
     shutil.rmtree(folder, ignore_errors=True)
     return Measured(results=results)
