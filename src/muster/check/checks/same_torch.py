@@ -81,6 +81,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
     """Another version is an error, another build of the same version a warning."""
     found = {name: torch for name, torch in cluster.answers("same_torch").items() if torch is not None}
     yield from _versions(found)
+    too_old: set[str] = set()
     for name, torch in found.items():
         gpus = cluster.machine(name).up["gpus"]
         driver = _driver(cluster, name, torch)
@@ -95,6 +96,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             )
         least = NEEDS.get(torch["cuda"].partition(".")[0])
         if least and driver and int(driver.partition(".")[0]) < least:
+            too_old.add(name)
             yield Finding(
                 severity="error",
                 hosts=(name,),
@@ -112,7 +114,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
                 fix=Fix(say=f"take {path.rpartition('/')[0]} out of LD_LIBRARY_PATH on {name}"),
                 row=23,
             )
-    drivers = {name: _driver(cluster, name, torch) for name, torch in found.items()}
+    drivers = {name: _driver(cluster, name, torch) for name, torch in found.items() if name not in too_old}
     common, others = odd_ones({name: driver for name, driver in drivers.items() if driver})
     for name, driver in others.items():
         yield Finding(
