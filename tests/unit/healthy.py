@@ -61,6 +61,7 @@ def answers(name: str, number: int, gpus: int) -> dict[str, Any]:
             "python": "3.11.7",
             "cpus": 16,
             "kernel": "6.1",
+            "os": "Debian",
             "shell": "/bin/bash",
             "memory": 64 << 30,
         },
