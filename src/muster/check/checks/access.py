@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from muster.check.check import Check
 from muster.check.cluster import Cluster, Refusal
 from muster.check.finding import Finding, Fix
-from muster.check.session import CONNECT_TIMEOUT
 
 
 def judge(cluster: Cluster) -> Iterator[Finding]:
@@ -34,8 +33,12 @@ def _explain(refusal: Refusal) -> tuple[str, str, Fix, int]:
         )
         return "its host key is not the one you accepted before", "REMOTE HOST IDENTIFICATION HAS CHANGED!", fix, 20
     if kind == "dead":
-        what = f"no answer within {CONNECT_TIMEOUT} s: it is off, or its network is cut"
-        return what, "the job does not start", Fix(say="leave it out, or see to it"), 0
+        return (
+            "it does not answer: it is off, or its network is cut",
+            "the job does not start",
+            Fix(say="leave it out, or see to it"),
+            0,
+        )
     return refusal.why.why, "the job does not start", Fix(say=refusal.why.hint or ""), 0
 
 

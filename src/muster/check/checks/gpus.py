@@ -21,10 +21,10 @@ def probe(ask: dict[str, Any]) -> dict[str, Any] | None:
     """Ask one host; None where there is no NVIDIA GPU to be seen."""
     import glob
     import os
-    import shutil
-    import subprocess
 
     def smi(*arguments: str) -> list[list[str]]:
+        import subprocess  # most hosts without a GPU never come here
+
         done = subprocess.run(
             ["nvidia-smi", *arguments, "--format=csv,noheader,nounits"],
             stdin=subprocess.DEVNULL,
@@ -47,7 +47,7 @@ def probe(ask: dict[str, Any]) -> dict[str, Any] | None:
     for path in glob.glob("/sys/bus/pci/devices/*/vendor"):
         with open(path) as file, open(os.path.join(os.path.dirname(path), "class")) as kind:
             pci += file.read().strip() == "0x10de" and kind.read().strip()[:6] in ("0x0300", "0x0302")
-    if shutil.which("nvidia-smi") is None:
+    if not any(os.access(f"{folder}/nvidia-smi", os.X_OK) for folder in os.environ.get("PATH", "").split(":")):
         return {"devices": devices, "pci": pci, "gpus": [], "problem": "", "asked": False} if devices else None
     fields = ["index", "uuid", "name", "driver_version", "memory.total", "memory.used", "temperature.gpu"]
     more = ["ecc.errors.uncorrected.volatile.total", "clocks_throttle_reasons.hw_thermal_slowdown"]

@@ -20,8 +20,6 @@ SYMPTOM = "the start looks fine, then both sides: Gloo connectFullMesh failed, C
 def probe(ask: dict[str, Any]) -> dict[str, Any]:
     """Ask one host: which firewall it has, and for root which of its chains judge packets."""
     import os
-    import shutil
-    import subprocess
 
     chains: dict[str, list[str]] = {"in": [], "out": []}
     try:
@@ -32,10 +30,13 @@ def probe(ask: dict[str, Any]) -> dict[str, Any]:
         pass
     if os.path.exists("/run/firewalld.pid"):
         return {"tool": "firewalld", "chains": chains}
-    nft = shutil.which("nft") or (os.path.exists("/usr/sbin/nft") and "/usr/sbin/nft")
-    if not nft:
+    folders = [*os.environ.get("PATH", "").split(":"), "/usr/sbin", "/sbin"]
+    nft = next((f"{folder}/nft" for folder in folders if os.access(f"{folder}/nft", os.X_OK)), None)
+    if nft is None:
         return {"tool": "iptables", "chains": chains}
     if os.getuid() == 0:
+        import subprocess
+
         done = subprocess.run(
             [nft, "list", "chains"],
             stdin=subprocess.DEVNULL,
