@@ -114,12 +114,12 @@ class Stage:
         if line.startswith("unset "):
             name = line.split()[1]
             return self.check(fault.options, fault.script, {k: v for k, v in fault.env.items() if k != name})
-        code, said = self._type(line.replace("muster setup", f"{MUSTER} setup"), fault.answers, fault.env)
+        code, said = self.type(line.replace("muster setup", f"{MUSTER} setup"), fault.answers, fault.env)
         if code:
             raise RuntimeError(f"the fix ends with code {code}: {line}\n{said}")
         return self.check(fault.options, fault.script, fault.env)
 
-    def _type(self, line: str, answers: Sequence[tuple[str, str]], env: Mapping[str, str]) -> tuple[int, str]:
+    def type(self, line: str, answers: Sequence[tuple[str, str]], env: Mapping[str, str]) -> tuple[int, str]:
         """A command at a terminal of the first host, answering what it asks."""
         master, slave = pty.openpty()
         process = self.lab.popen(

@@ -237,7 +237,8 @@ def table(results: Sequence[Result]) -> dict[str, dict[str, str]]:
         facts.setdefault("matrix product", {}).setdefault(host, _flops(result["flops"]))
         if "all_reduce" in result:
             size, seconds = list(result["all_reduce"].items())[-1]
-            facts.setdefault(f"all_reduce of {int(size) >> 20} MB", {}).setdefault(host, f"{seconds * 1000:.0f} ms")
+            large = f"{int(size) >> 20} MB" if int(size) >> 20 else f"{size} bytes"
+            facts.setdefault(f"all_reduce of {large}", {}).setdefault(host, f"{seconds * 1000:.1f} ms")
     return facts
 
 
