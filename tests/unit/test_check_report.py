@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from healthy import CHECKS, altered, broken, cluster, findings
 
-from muster.check.cluster import Cluster
+from muster.check.cluster import Cluster, Wanted
 from muster.check.finding import Finding, Fix, worst_first
 from muster.check.report import Report, as_data, facts, render
 
@@ -66,6 +66,24 @@ def test_a_command_for_a_host_without_a_login_says_where_to_type_it():
     assert hosts.line(Fix(command="reboot", on="b")) == "on b: reboot"
     assert altered(hosts, "b", login=()).line(Fix(command="reboot", on="b")) == "reboot"
     assert hosts.line(Fix(command="unset A")) == "unset A"
+
+
+def test_what_is_said_of_several_hosts_is_said_once():
+    hosts = cluster(3)
+    for name in "bc":
+        hosts = broken(hosts, name, lambda answers: answers.update(shm={"size": 64 << 20, "free": 0}))
+    text = render(report(hosts))
+    assert text.count("/dev/shm holds only") == 1
+    assert "warning: b, c: /dev/shm holds only 64 MB" in text
+    assert "for h in b c; do ssh $h 'sudo mount -o remount,size=32g /dev/shm'; done" in text
+
+
+def test_more_options_for_the_container_keep_those_that_were_given():
+    for argv in (["--container-args", "-v /a:/a"], ["--container-args=-v /a:/a"]):
+        wanted = Wanted(argv=("muster", "check", "-H", "a", *argv))
+        assert wanted.with_container_args("--shm-size=8g") == (
+            "muster check --container-args '-v /a:/a --shm-size=8g' -H a"
+        )
 
 
 def test_the_worst_comes_first():

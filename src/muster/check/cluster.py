@@ -103,6 +103,13 @@ class Wanted:
         new = [] if value is None else [option, value]
         return shlex.join([*kept[:2], *new, *kept[2:]])
 
+    def with_container_args(self, more: str) -> str:
+        """The command line with more options for the container program."""
+        words = [*self.argv, ""]
+        given = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--container-args"]
+        given += [word.partition("=")[2] for word in words if word.startswith("--container-args=")]
+        return self.typed("--container-args", " ".join([*given, more]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
@@ -148,8 +155,8 @@ class Cluster:
         return sum(machine.ranks for machine in self.machines)
 
     def sudo(self, name: str) -> str:
-        """What must stand before a command there that changes the system: nothing for root."""
-        return "" if self.answer("system", name).get("uid") == 0 else "sudo "
+        """What must stand before a command there that changes the system: nothing for root, outside a container."""
+        return "" if self.wanted.image is None and self.answer("system", name).get("uid") == 0 else "sudo "
 
     def address(self, name: str) -> str | None:
         """Where most others reached a host; without a test, its first address that is on no virtual network."""

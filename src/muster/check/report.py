@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.check.check import Check
@@ -44,7 +45,7 @@ class Report:
 def render(report: Report) -> str:
     """The report for people."""
     blocks = [_table(report.facts, report.hosts), _measured(report.measured)]
-    blocks += [paragraph(finding, report.cluster) for finding in report.findings]
+    blocks += [paragraph(alike, report.cluster) for alike in grouped(report.findings)]
     blocks += [_unknown(report.cluster), _summary(report.findings, report.hosts, report.seconds)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -105,17 +106,37 @@ def _table(known: Facts, hosts: int) -> str:
     return "\n".join(lines)
 
 
-def paragraph(finding: Finding, cluster: Cluster) -> str:
-    """One finding for people."""
-    lines = [f"{finding.severity}: {finding.title}"]
-    if finding.symptom:
-        lines.append(f"  you would see: {finding.symptom}")
-    line = cluster.line(finding.fix)
+def grouped(found: Sequence[Finding]) -> list[list[Finding]]:
+    """What is said of several hosts in the same words is said once."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in found:
+        key = (finding.severity, finding.what, finding.symptom, finding.fix.command, finding.fix.say)
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
+def paragraph(alike: Sequence[Finding], cluster: Cluster) -> str:
+    """One finding for people, of one host or of several."""
+    first = alike[0]
+    hosts = tuple(host for finding in alike for host in finding.hosts)
+    lines = [f"{first.severity}: {replace(first, hosts=hosts).title}"]
+    if first.symptom:
+        lines.append(f"  you would see: {first.symptom}")
+    line = _line(alike, cluster)
     if line:
         lines.append(f"  to mend it:    {line}")
-    if finding.fix.say:
-        lines.append(f"  {'(' + finding.fix.say + ')' if line else 'to mend it:    ' + finding.fix.say}")
+    if first.fix.say:
+        lines.append(f"  {'(' + first.fix.say + ')' if line else 'to mend it:    ' + first.fix.say}")
     return "\n".join(lines)
+
+
+def _line(alike: Sequence[Finding], cluster: Cluster) -> str:
+    """The command, or one loop where ssh leads to several hosts for it."""
+    lines = list(dict.fromkeys(cluster.line(finding.fix) for finding in alike))
+    names_of = [finding.fix.on for finding in alike]
+    if len(lines) > 1 and all(name and cluster.machine(name).login == ("ssh", name) for name in names_of):
+        return f"for h in {' '.join(names_of)}; do ssh $h {shlex.quote(alike[0].fix.command)}; done"
+    return "\n                 ".join(line for line in lines if line)
 
 
 def _summary(found: Sequence[Finding], hosts: int, seconds: float) -> str:

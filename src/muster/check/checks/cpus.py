@@ -66,7 +66,10 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         by_scheduler = machine.tasks is not None
         if quota is not None and quota < allowed:
             what = f"a control group gives it {quota:g} CPUs' worth of time, though it sees {allowed}"
-            fix = _more(cluster, "--cpus") if cluster.wanted.image else Fix(say="raise cpu.max of its control group")
+            where = (
+                "leave --cpus out of --container-args" if cluster.wanted.image else "raise cpu.max of its control group"
+            )
+            fix = Fix(say=where)
         elif allowed < online and not by_scheduler:
             pid, comm = found["binder"]
             what = f"it may use {allowed} of its {online} CPUs: {comm} (process {pid}) is bound to them"
@@ -84,14 +87,10 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
 
 def _unbind(cluster: Cluster, machine: Machine, pid: int, comm: str, online: int) -> Fix:
     if cluster.wanted.image:
-        return _more(cluster, "--cpuset-cpus")
+        return Fix(say="leave --cpuset-cpus out of --container-args")
     if not comm.startswith("sshd"):
         return Fix(say=f"see why {comm} was bound: taskset, numactl or a cpuset")
     return Fix(command=f"{cluster.sudo(machine.name)}taskset -pc 0-{online - 1} {pid}", on=machine.name)
-
-
-def _more(cluster: Cluster, option: str) -> Fix:
-    return Fix(say=f"leave {option} out of --container-args", command=cluster.wanted.typed("--container-args"))
 
 
 CHECK = Check(probe=probe, judge=judge)

@@ -117,7 +117,7 @@ def _fix(cluster: Cluster, machine: Machine, name: str, value: str, limit: dict[
     pid, comm = limit["by"]
     if cluster.wanted.image:
         number = "-1" if value == "unlimited" else value
-        return Fix(command=cluster.wanted.typed("--container-args", f"--ulimit {name}={number}"))
+        return Fix(command=cluster.wanted.with_container_args(f"--ulimit {name}={number}"))
     if limit["file"]:
         owner = sudo if limit["file"].startswith("/etc") else ""
         return Fix(command=f'{owner}sed -i "/ulimit .*{limit["flag"]}/d" {limit["file"]}', on=machine.name)

@@ -87,6 +87,10 @@ def _fix(cluster: Cluster, name: str, pythons: dict[str, Any]) -> Fix:
             return Fix(command=cluster.wanted.typed("--python", path), say=f"{name} has torch in {path}")
     torch = next((machine.up["torch"] for machine in cluster.machines if machine.up["torch"]), "")
     there = f"; it has torch in {pythons[name]['others'][0]}" if pythons[name]["others"] else ""
+    if cluster.wanted.image is not None:
+        return Fix(
+            say=f"take an image that has torch, or name the Python in {cluster.wanted.image} that has it: --python"
+        )
     if pythons[name]["managed"]:
         return Fix(say=f"name a Python that has it on every host with `--python PATH`{there}")
     return Fix(

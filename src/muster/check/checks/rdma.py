@@ -84,7 +84,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
 
 def _devices(cluster: Cluster, machine: Machine) -> Fix:
     if cluster.wanted.image:
-        return Fix(command=cluster.wanted.typed("--container-args", "--device=/dev/infiniband --ulimit memlock=-1"))
+        return Fix(command=cluster.wanted.with_container_args("--device=/dev/infiniband --ulimit memlock=-1"))
     return Fix(command=f"{cluster.sudo(machine.name)}modprobe ib_uverbs", on=machine.name)
 
 

@@ -55,8 +55,8 @@ def table(answer: dict[str, int]) -> dict[str, str]:
 
 
 def _larger(cluster: Cluster, name: str) -> Fix:
-    if cluster.wanted.image is not None:
-        return Fix(say="give the container more", command=cluster.wanted.typed("--container-args", "--shm-size=8g"))
+    if any("--ipc" in word for word in cluster.wanted.argv):  # a container else has its host's
+        return Fix(say="give the container more", command=cluster.wanted.with_container_args("--shm-size=8g"))
     memory = cluster.answer("system", name).get("memory", 16 << 30)
     size = max(1, (memory >> 30) // 2)
     return Fix(command=f"{cluster.sudo(name)}mount -o remount,size={size}g /dev/shm", on=name)

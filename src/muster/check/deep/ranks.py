@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import struct
 import sys
@@ -306,6 +307,8 @@ def main() -> None:
     if b"bad" not in states:  # over such a link a collective would only hang
         result.update(measure_collectives(world))
     world.leave()
+    if world.local == 0:  # this file was sent for the check alone
+        shutil.rmtree(os.path.dirname(os.path.abspath(__file__)), ignore_errors=True)
     sys.stdout.write(sys.argv[1] + json.dumps(result) + "\n")
 
 
