@@ -89,19 +89,26 @@ def _holes(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
         if "hole" in link and link["times"]:
             passed = list(link["times"])[-1]
             what = f"pieces of {link['hole']} bytes do not get through {way}, though {passed} bytes do"
-            card = next(
-                (nic["name"] for nic in cluster.machine(culprit[0]).up["interfaces"] if not nic["loopback"]), "eth0"
-            )
-            fix = Fix(
-                say="give all hosts and switches one packet size (MTU), and let ICMP through; until then",
-                command=f"{cluster.sudo(culprit[0])}ip link set {card} mtu 1200",
-                on=culprit[0],
-            )
+            fix = _smaller_packets(cluster, int(passed))
         else:
             what = f"nothing gets through {way} ({link.get('problem', 'no answer')})"
             fix = Fix(say="see to the network between them")
         # row 15
         yield Finding(severity="error", hosts=culprit, what=what, symptom=HOLE, fix=fix, row=15, check="deep")
+
+
+def _smaller_packets(cluster: Cluster, passed: int) -> Fix:
+    """Packets that are known to get through, on every host alike."""
+    mtu = max(576, passed + 50)
+    lines: list[str] = []
+    for machine in cluster.machines:
+        address = cluster.address(machine.name)
+        card = next((nic["name"] for nic in machine.up["interfaces"] if address in nic["addresses"]), "eth0")
+        command = f"{cluster.sudo(machine.name)}ip link set {card} mtu {mtu}"
+        lines.append(cluster.line(Fix(command=command, on=machine.name)))
+    return Fix(
+        command=" && ".join(lines), say="until all hosts and switches have one packet size (MTU) and let ICMP pass"
+    )
 
 
 def _losses(links: Sequence[Link]) -> Iterator[Finding]:
