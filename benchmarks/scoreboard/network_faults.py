@@ -13,6 +13,8 @@ def _jumbo(stage: Stage) -> None:
 
 
 def _hole(stage: Stage) -> None:
+    for host in stage.lab.names:  # as on a real wire, where no packet is larger than its MTU
+        stage.sh(host, "ethtool -K eth0 tso off gso off gro off")
     # Not on the way of ssh: in real clusters that is another network, or nobody would get in.
     firewall(stage, "h2", "input", "tcp sport 1024-65535 tcp dport 1024-65535 meta length > 1200 drop")
 

@@ -100,6 +100,9 @@ def _holes(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
 def _smaller_packets(cluster: Cluster, passed: int) -> Fix:
     """Packets that are known to get through, on every host alike."""
     mtu = max(576, passed + 50)
+    used = [card["mtu"] for machine in cluster.machines for card in _cards(cluster, machine.name)]
+    if used and max(used) <= mtu:
+        return Fix(say="packets are small already: see to the network between them")
     lines: list[str] = []
     for machine in cluster.machines:
         address = cluster.address(machine.name)
@@ -188,9 +191,13 @@ def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Iterator[Finding]
 
 def _speed(cluster: Cluster, host: str) -> float:
     """Bytes per second of the card a host is reached over; 0 where it does not say."""
+    return next((max(0, card["speed"]) * 125000.0 for card in _cards(cluster, host)), 0.0)
+
+
+def _cards(cluster: Cluster, host: str) -> list[dict[str, Any]]:
+    """The card a host is reached over, if it is known."""
     address = cluster.address(host)
-    cards = cluster.answer("links", host).values()
-    return next((max(0, card["speed"]) * 125000.0 for card in cards if card["address"] == address), 0.0)
+    return [card for card in cluster.answer("links", host).values() if card["address"] == address]
 
 
 def median_of(links: Sequence[Link], host: str, without: str) -> float:
