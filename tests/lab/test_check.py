@@ -166,6 +166,26 @@ def test_setup_makes_a_key_shows_host_keys_and_asks_for_the_password_once():
         assert "password:" not in said
 
 
+def test_setup_lets_hosts_log_in_to_each_other_and_tests_every_pair():
+    with Lab(3) as lab:
+        stage = Stage(lab)
+        own_file = "s#^AuthorizedKeys.*#AuthorizedKeysFile .ssh/authorized_keys#"
+        for host in ("h2", "h3"):
+            stage.sh(host, f"rm ~/.ssh/id_ed25519* ~/.ssh/known_hosts; sed -i '{own_file}' /run/muster-lab/sshd_config")
+            stage.sh(host, "kill -HUP $(cat /run/muster-lab/sshd.pid); sleep 0.3")
+        assert stage.lab.run("h2", ["ssh", "-oBatchMode=yes", "h3", "true"], timeout=10).returncode == 255
+        for _ in range(2):
+            code, said = stage.type(f"{MUSTER} setup ssh --between -H h2,h3", [], {})
+            assert code == 0, said
+            assert "2 pairs tried" in said
+            assert stage.sh("h2", "ssh -oBatchMode=yes h3 hostname") == "h3\n"
+            assert int(stage.sh("h3", "wc -l < ~/.ssh/authorized_keys")) == 3  # ours, and one of each host
+        stage.lab.power_off("h3")
+        code, said = stage.type(f"{MUSTER} setup ssh --between -H h2,h3", [], {})
+        assert code == 1
+        assert "h3: no " in said
+
+
 def test_setup_keeps_no_host_key_that_the_user_does_not_know():
     with Lab(2) as lab:
         stage = Stage(lab)

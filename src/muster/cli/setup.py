@@ -12,7 +12,7 @@ EXIT_LEFT = 1
 """Exit code when some host still does not let us in."""
 
 HELP = """\
-usage: muster setup ssh -H HOSTS
+usage: muster setup ssh -H HOSTS [--between]
 
 Log in to hosts without a password from now on, as `muster run` and `muster check` do.
 
@@ -23,10 +23,12 @@ Checking of host keys is never turned off.
 options:
   -H HOSTS         name, user@name, gpu[01-04]
   --hostfile FILE  read hosts from a file, one per line
+  --between        let the hosts log in to each other too, as mpirun needs on many hosts, and test every pair
 
 examples:
   muster setup ssh -H gpu[01-04]
   muster setup ssh -H alice@box,ssh://bob@lab:2222
+  muster setup ssh -H gpu[01-16] --between
 
 Exit code: 0 when every host lets you in, 1 when some do not, 2 for a wrong command line.
 """
@@ -50,11 +52,14 @@ def ssh(argv: list[str]) -> int:
     p = Parser(prog="muster setup ssh", add_help=False)
     p.add_argument("-H", "--hosts")
     p.add_argument("--hostfile")
+    p.add_argument("--between", action="store_true")
     options: argparse.Namespace = p.parse_args(argv)
     if (options.hosts is None) == (options.hostfile is None):
         raise UsageError("muster setup ssh: say which hosts", hint="`muster setup ssh -H host1,host2`")
     hosts = parse_hosts(options.hosts) if options.hosts is not None else read_hostfile(options.hostfile)
-    return 0 if SshSetup(hosts, say=_say, ask=_ask).run() else EXIT_LEFT
+    setup = SshSetup(hosts, say=_say, ask=_ask)
+    done = setup.run() and (not options.between or setup.run_between())
+    return 0 if done else EXIT_LEFT
 
 
 def _say(text: str) -> None:

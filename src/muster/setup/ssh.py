@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -24,6 +25,20 @@ _TAKE_KEY = (
     "cat >> .ssh/authorized_keys'"
 )
 """On the host, with a public key on stdin; a file that does not end with a newline gets one first."""
+
+_MAKE_KEY = (
+    "exec sh -c 'cd && umask 077 && mkdir -p .ssh && "
+    '{ [ -f .ssh/id_ed25519 ] || ssh-keygen -q -t ed25519 -N "" -f .ssh/id_ed25519; } && cat .ssh/id_ed25519.pub\''
+)
+
+_KEY_MARK = "key: "
+
+_TAKE_LINES = (
+    "exec sh -c 'cd && umask 077 && touch .ssh/authorized_keys .ssh/known_hosts && while read -r line; do "
+    'case $line in "key: "*) file=authorized_keys line=${line#key: } ;; *) file=known_hosts ;; esac; '
+    'grep -qxF "$line" .ssh/$file || echo "$line" >> .ssh/$file; done\''
+)
+"""On the host, with lines for both files on stdin; what is there already stays as it is."""
 
 
 class SshSetup:
@@ -56,6 +71,22 @@ class SshSetup:
         """Log in to every host as a program does; what went wrong, None where nothing did."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return dict(zip(self.hosts, pool.map(_log_in, self.hosts), strict=True))
+
+    def run_between(self) -> bool:
+        """Let the hosts log in to each other as well; whether every pair can."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            keys = list(pool.map(_key_of, self.hosts))
+            known = [_known_line(host) for host in self.hosts]
+            text = "".join(f"{_KEY_MARK}{key}\n" for key in keys) + "".join(f"{line}\n" for line in known if line)
+            list(pool.map(lambda host: _checked([*_batch(host), _TAKE_LINES], f"{host.name}", text), self.hosts))
+            pairs = [(a, b) for a in self.hosts for b in self.hosts if a is not b]
+            errors = list(pool.map(lambda pair: _log_in_from(*pair), pairs))
+        for pair, error in zip(pairs, errors, strict=True):
+            if error is not None:
+                self.say(f"{pair[0].name} cannot log in to {error.message}")
+        if not any(errors):
+            self.say(f"the hosts can log in to each other: {len(pairs)} pairs tried")
+        return not any(errors)
 
     # --- the keys of hosts ----------------------------------------------------------------------------------
 
@@ -135,10 +166,32 @@ def _login(host: Host) -> list[str]:
     return ["ssh", *(["-p", str(host.port)] if host.port else [])]
 
 
+def _batch(host: Host) -> list[str]:
+    return [*_login(host), "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", _CONNECT, host.destination]
+
+
 def _log_in(host: Host) -> HostError | None:
-    argv = [*_login(host), "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", _CONNECT, host.destination, "true"]
-    done = _run(argv)
+    done = _run([*_batch(host), "true"])
     return None if done.returncode == 0 else explain_ssh_failure(host, done.returncode, done.stderr)
+
+
+def _log_in_from(host: Host, other: Host) -> HostError | None:
+    done = _run([*_batch(host), shlex.join([*_batch(other), "true"])])
+    return None if done.returncode == 0 else explain_ssh_failure(other, done.returncode, done.stderr)
+
+
+def _key_of(host: Host) -> str:
+    """The public key of our user on a host; one is made if there is none."""
+    return _checked([*_batch(host), _MAKE_KEY], f"{host.name}: no key could be made there").strip()
+
+
+def _known_line(host: Host) -> str:
+    """A host's key, as we know it, under the name its peers will use."""
+    config = _config(host)
+    found = _run(["ssh-keygen", "-F", config.recorded_as, "-f", config.known_hosts]).stdout.splitlines()
+    lines = [line.split() for line in found if line.strip() and not line.startswith("#")]
+    name = host.name if host.port in (None, 22) else f"[{host.name}]:{host.port}"
+    return f"{name} {lines[0][1]} {lines[0][2]}" if lines else ""
 
 
 def _fetch_key(host: Host, path: str) -> str:
@@ -176,19 +229,17 @@ def _append(path: str, text: str) -> None:
         file.chmod(0o600)
 
 
-def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run(argv: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CALL_LIMIT, check=False
-        )
+        return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=_CALL_LIMIT, check=False)
     except FileNotFoundError:
         raise MusterError(f"there is no `{argv[0]}` on this machine", hint="install the OpenSSH client") from None
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(list(argv), 255, "", "timed out")
 
 
-def _checked(argv: Sequence[str], what: str) -> str:
-    done = _run(argv)
+def _checked(argv: Sequence[str], what: str, text: str = "") -> str:
+    done = _run(argv, text)
     if done.returncode:
         raise MusterError(f"{what}: {done.stderr.strip()}")
     return done.stdout
