@@ -78,7 +78,7 @@ def answers(name: str, number: int, gpus: int) -> dict[str, Any]:
             "version": "2.13.0+cu130",
             "cuda": "13.0",
             "git": "abc",
-            "record": [100, 7],
+            "record": 7,
             "libraries": {"libtorch_cpu.so": [1, "id"], "libnccl.so.2": [2, "id"]},
             "nccl": "2.27.3",
             "stray_nccl": [],
@@ -116,7 +116,7 @@ def answers(name: str, number: int, gpus: int) -> dict[str, Any]:
             }
         },
         "variables": {"env": {}, "sources": {}, "gone": {}, "adapters": []},
-        "cpus": {"allowed": 16, "online": 16, "quota": None, "binder": [7, "sshd"]},
+        "cpus": {"allowed": 16, "online": 16, "quota": None, "binder": [7, "sshd"], "everything": False},
         "limits": {"memlock": limit, "nofile": {**limit, "soft": 20000, "flag": "-n"}},
         "disk": {"/work": {"free": 1 << 40, "size": 1 << 41, "files": 10**6, "read_only": False}},
         "data": {},

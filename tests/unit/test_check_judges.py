@@ -9,6 +9,7 @@ import pytest
 from healthy import CHECKS, Change, altered, broken, cluster, findings, gpu, unreached
 
 from muster.check.cluster import Cluster, Refusal, odd_ones
+from muster.check.here import paths_in
 from muster.errors import HostError
 
 
@@ -52,7 +53,7 @@ ONE_HOST = [
     (put("python", version="3.9"), 22, "Python 3.9", ""),
     (put("same_torch", version="2.12.0+cu130"), 23, "its torch is 2.12.0+cu130", "torch==2.13.0 --index-url"),
     (put("same_torch", git="def"), 23, "built from other source", "--force-reinstall"),
-    (put("same_torch", record=[100, 8]), 23, "other files were installed", "--force-reinstall"),
+    (put("same_torch", record=8), 23, "other files were installed", "--force-reinstall"),
     (put("same_torch", stray_nccl=["/usr/lib/libnccl.so.2"]), 23, "LD_LIBRARY_PATH puts", ""),
     (put("same_torch", driver="470.1"), 23, "too old for the CUDA 13.0", ""),
     (lambda a: a.update(shadow=["/work/types.py"]), 25, "hides Python's own module", "mv /work/types.py"),
@@ -355,6 +356,20 @@ def test_data_that_one_host_lacks_is_worse_if_it_was_asked_for(paths: dict[str, 
     assert "has 9 entries there, and 10 entries on the others" in found.what
 
 
+@pytest.mark.parametrize(
+    ("args", "paths"),
+    [
+        (["--data", "/data/set", "--lr", "0.1"], ["/data/set"]),
+        (["--data=/data/set", "./conf.yaml"], ["/data/set", "./conf.yaml"]),
+        (["--output-dir", "/results", "--logdir=/logs", "--cache", "~/c"], []),
+        (["-v", "/data"], ["/data"]),
+        (["a/b", "0.1"], []),
+    ],
+)
+def test_arguments_that_look_like_paths_to_read_are_checked(args: list[str], paths: list[str]):
+    assert paths_in(args) == paths
+
+
 def test_a_path_that_no_host_has_may_be_one_the_job_makes():
     assert findings(everywhere(cluster(paths=("/out",)), lambda a: a.update(data={"/out": None}))) == []
 
@@ -389,6 +404,29 @@ def test_a_variable_of_this_shell_is_unset_here():
     hosts = broken(cluster(**both), "b", change)
     (found,) = findings(hosts)
     assert hosts.line(found.fix) == "muster check --env A=1 -H a,b,c,d"
+
+
+def test_a_container_may_be_given_some_cpus():
+    assert findings(broken(cluster(), "b", put("cpus", allowed=4, everything=True))) == []
+
+
+def test_a_torch_that_conda_installed_is_not_taken_for_another_because_it_keeps_no_list():
+    assert findings(broken(cluster(), "b", put("same_torch", record=0))) == []
+
+
+def test_an_interface_matters_to_what_the_devices_of_a_host_use():
+    (found,) = findings(broken(cluster(), "b", set_variable("NCCL_SOCKET_IFNAME", "eno")))
+    assert found.severity == "warning"
+    (found,) = findings(broken(cluster(gpus=2), "b", set_variable("NCCL_SOCKET_IFNAME", "eno")))
+    assert found.severity == "error"
+    assert findings(broken(cluster(gpus=2), "b", set_variable("NCCL_SOCKET_IFNAME", "eth"))) == []
+    assert findings(broken(cluster(gpus=2), "b", set_variable("NCCL_SOCKET_IFNAME", "^docker,lo"))) == []
+
+
+def test_gpus_that_have_not_joined_the_others_are_told_from_inside_a_container():
+    change: Change = lambda a: [g.update(fabric="In Progress") for g in a["gpus"]["gpus"]]  # noqa: E731
+    (found,) = findings(broken(cluster(gpus=2), "b", change))
+    assert (found.row, found.hosts) == (26, ("b",))
 
 
 def test_the_first_host_is_right_in_a_tie():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from muster.run.usercode import Script, files_of
 _MOST_FILES = 400
 _MOST_BYTES = 8 << 20
 """What is compared of a folder at most: it is read on every host, maybe from one busy file server."""
+
+_WRITTEN = re.compile(r"out|save|log|result|cache|tmp|temp|write|dump|export", re.IGNORECASE)
+"""How options are called whose paths a job makes itself, often on one host only."""
 
 _SUFFIXES = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh")
 
@@ -37,9 +41,15 @@ def code_here(cwd: str, script: Script | None) -> dict[str, list[int]]:
 
 
 def paths_in(args: Sequence[str]) -> list[str]:
-    """The arguments of a script that look like paths: `/data/set`, `--data=/data/set`, `./conf.yaml`."""
-    values = [arg.rpartition("=")[2] if arg.startswith("-") else arg for arg in args]
-    return [value for value in values if value.startswith(("/", "./", "../", "~/")) and "\n" not in value]
+    """The arguments of a script that look like paths it reads: `/data/set`, `--data=/data/set`, `./conf.yaml`."""
+    found: list[str] = []
+    before = ""
+    for arg in args:
+        option, equals, value = arg.partition("=") if arg.startswith("-") else (before, "", arg)
+        before = arg if arg.startswith("-") and not equals else ""
+        if value.startswith(("/", "./", "../", "~/")) and "\n" not in value and not _WRITTEN.search(option):
+            found.append(value)
+    return found
 
 
 def are_here(cwd: str, paths: Sequence[str]) -> tuple[str, ...]:

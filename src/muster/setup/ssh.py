@@ -78,9 +78,10 @@ class SshSetup:
             keys = list(pool.map(_key_of, self.hosts))
             known = [_known_line(host) for host in self.hosts]
             text = "".join(f"{_KEY_MARK}{key}\n" for key in keys) + "".join(f"{line}\n" for line in known if line)
-            list(pool.map(lambda host: _checked([*_batch(host), _TAKE_LINES], f"{host.name}", text), self.hosts))
+            commands = [[*_batch(host), _TAKE_LINES] for host in self.hosts]
+            list(pool.map(_checked, commands, [host.name for host in self.hosts], [text] * len(commands)))
             pairs = [(a, b) for a in self.hosts for b in self.hosts if a is not b]
-            errors = list(pool.map(lambda pair: _log_in_from(*pair), pairs))
+            errors = list(pool.map(_log_in_from, [a for a, _ in pairs], [b for _, b in pairs]))
         for pair, error in zip(pairs, errors, strict=True):
             if error is not None:
                 self.say(f"{pair[0].name} cannot log in to {error.message}")

@@ -27,8 +27,10 @@ def probe(ask: dict[str, Any]) -> dict[str, Any]:
             binder, pid = pid, parent(pid)
         with open(f"/proc/{binder}/comm") as file:
             comm = file.read().strip()
+        # Where all is bound, from the first process on, a container was given these CPUs.
+        everything = os.sched_getaffinity(1) <= allowed
     except OSError:
-        comm = ""
+        comm, everything = "", False
     quota = None
     with open("/proc/self/cgroup") as file:
         groups = [line.strip().split(":", 2) for line in file]
@@ -53,7 +55,13 @@ def probe(ask: dict[str, Any]) -> dict[str, Any]:
             if path in ("/", ""):
                 break
             path = os.path.dirname(path)
-    return {"allowed": len(allowed), "online": os.cpu_count(), "quota": quota, "binder": [binder, comm]}
+    return {
+        "allowed": len(allowed),
+        "online": os.cpu_count(),
+        "quota": quota,
+        "binder": [binder, comm],
+        "everything": everything,
+    }
 
 
 def judge(cluster: Cluster) -> Iterator[Finding]:
@@ -63,18 +71,18 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         if found is None:
             continue
         allowed, online, quota = found["allowed"], found["online"], found["quota"]
-        by_scheduler = machine.tasks is not None
+        given = machine.tasks is not None or found["everything"]
         if quota is not None and quota < allowed:
             what = f"a control group gives it {quota:g} CPUs' worth of time, though it sees {allowed}"
             where = (
                 "leave --cpus out of --container-args" if cluster.wanted.image else "raise cpu.max of its control group"
             )
             fix = Fix(say=where)
-        elif allowed < online and not by_scheduler:
+        elif allowed < online and not given:
             pid, comm = found["binder"]
             what = f"it may use {allowed} of its {online} CPUs: {comm} (process {pid}) is bound to them"
             fix = _unbind(cluster, machine, pid, comm, online)
-        elif allowed < machine.ranks and by_scheduler:
+        elif allowed < machine.ranks and given:
             what = (
                 f"{machine.ranks} ranks share {allowed} CPUs" if allowed > 1 else f"{machine.ranks} ranks share one CPU"
             )

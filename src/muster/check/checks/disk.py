@@ -47,7 +47,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
                 what = f"{path} is full: {room['free'] >> 20} MB are left of {_size(room['size'])}"
             elif 0 <= room["files"] < FEWEST_FILES:
                 what = f"{path} has room for {room['files']} more files only"
-            elif room["read_only"]:
+            elif room["read_only"] and path != cluster.wanted.cwd:  # code may well be mounted so
                 what = f"{path} can only be read"
             else:
                 continue

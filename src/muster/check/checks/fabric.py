@@ -40,6 +40,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
     """Without it NCCL hangs, so it is an error."""
     for name, answer in cluster.answers("fabric").items():
         if answer is None:
+            yield from _unregistered(cluster, name)
             continue
         gpus: list[dict[str, Any]] = cluster.answer("gpus", name).get("gpus", [])
         driver = gpus[0]["driver"] if gpus else ""
@@ -58,6 +59,16 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             severity="error", hosts=(name,), what=what, symptom=SYMPTOM, fix=Fix(command=command, on=name), row=26
         )
+
+
+def _unregistered(cluster: Cluster, name: str) -> Iterator[Finding]:
+    """In a container the service cannot be seen, but each GPU says whether it has joined the others."""
+    gpus: list[dict[str, Any]] = cluster.answer("gpus", name).get("gpus", [])
+    waiting = [str(gpu["index"]) for gpu in gpus if gpu["fabric"] in ("In Progress", "Not Started")]
+    if waiting:
+        what = f"GPU {', '.join(waiting)} has not joined the others over NVLink: the fabric manager does not run"
+        fix = Fix(command="sudo systemctl restart nvidia-fabricmanager", on=name)
+        yield Finding(severity="error", hosts=(name,), what=what, symptom=SYMPTOM, fix=fix, row=26)
 
 
 CHECK = Check(probe=probe, judge=judge, limit=5.0)

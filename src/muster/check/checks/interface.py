@@ -46,8 +46,9 @@ def _variable(
     if not value or (names and _addresses(nics, names) and not (several and _only_loopback(nics, names))):
         return
     loopback = bool(names) and _only_loopback(nics, names)
+    used = variable.startswith("NCCL") == bool(machine.up["gpus"])
     yield Finding(
-        severity="error" if variable.startswith("GLOO") or machine.up["gpus"] else "warning",
+        severity="error" if used else "warning",
         hosts=(machine.name,),
         what=f"{variable}={value}: {'that is loopback, where no other host is' if loopback else _lacks(nics, value)}",
         symptom=ALONE if loopback else GLOO.format(value) if variable.startswith("GLOO") else NCCL,

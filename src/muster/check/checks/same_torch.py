@@ -42,10 +42,12 @@ def probe(ask: dict[str, Any]) -> dict[str, Any] | None:
     with open(os.path.join(site, "torch", "version.py")) as file:
         text = file.read()
     words = dict(re.findall(r"^(\w+)(?:: [^=]*)? = ['\"]([^'\"]*)['\"]", text, re.MULTILINE))
-    record = b""
+    record = 0
     for path in glob.glob(os.path.join(site, "torch-*.dist-info", "RECORD")):
         with open(path, "rb") as file:
-            record = file.read()
+            for line in file:  # not what an installer adds: byte code, its own notes, scripts with a path in them
+                if b".pyc," not in line and b".dist-info/" not in line and not line.startswith(b"../"):
+                    record ^= zlib.crc32(line)
     libraries: dict[str, Any] = {}
     for name in ("libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so", "libc10.so"):
         libraries[name] = identity(os.path.join(site, "torch", "lib", name))
@@ -67,7 +69,7 @@ def probe(ask: dict[str, Any]) -> dict[str, Any] | None:
         "version": words.get("__version__", ""),
         "cuda": words.get("cuda") or words.get("hip", ""),
         "git": words.get("git_version", ""),
-        "record": [len(record), zlib.crc32(record)],
+        "record": record,
         "libraries": libraries,
         "nccl": nccl[0] if nccl else "",
         "stray_nccl": strays,
@@ -140,7 +142,11 @@ def _versions(found: dict[str, Any]) -> Iterator[Finding]:
             row=23,
         )
     alike = {name: torch for name, torch in found.items() if name not in others}
-    built = {name: repr([torch["git"], torch["record"], torch["libraries"]]) for name, torch in alike.items()}
+    listed = all(torch["record"] for torch in alike.values())  # conda keeps no such list
+    built = {
+        name: repr([torch["git"], torch["libraries"], torch["record"] if listed else 0])
+        for name, torch in alike.items()
+    }
     usual, strange = odd_ones(built)
     for name in strange:
         usual_one = next(torch for host, torch in alike.items() if built[host] == usual)

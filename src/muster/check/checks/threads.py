@@ -21,7 +21,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         if not value.isdigit() or not int(value):
             continue
         used = int(value) * machine.ranks
-        if used * 2 <= cpus:
+        if int(value) == 1 and used * 2 <= cpus:  # what torchrun sets; more than one is somebody's choice
             what = f"OMP_NUM_THREADS={value} leaves {cpus - used} of its {cpus} CPUs idle with {machine.ranks} ranks"
         elif used > cpus * 2:
             what = f"OMP_NUM_THREADS={value} makes {used} threads for {cpus} CPUs with {machine.ranks} ranks"
