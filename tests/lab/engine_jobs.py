@@ -15,10 +15,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from launching import MUSTER, PLAIN, Done, wait_until
 from pbs import PbsSite
 
 from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
+
+NEEDS_SLURM = [
+    pytest.mark.lab,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.getuid() != 0, reason="Slurm needs a lab made by root"),
+    pytest.mark.skipif(
+        shutil.which("slurmctld", path=SYSTEM_PATH) is None,
+        reason="apt-get install slurmctld slurmd slurm-client munge",
+    ),
+]
 
 Ranks = Mapping[str, int]
 """How many ranks run on each host; the first is the one `muster run` runs on."""

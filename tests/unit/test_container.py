@@ -1,4 +1,4 @@
-"""Containers: the command line of each program, made by the real script in several shells, and what failures mean."""
+"""Containers: the command line of each program, made by the real script in several shells, and its end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from container_host import AGENT, IMAGE, INSTALLED, LOGIN, Host, box, command, options, started
 
-from muster.errors import HostError, UsageError
+from muster.agent.machine import gpu_count
 from muster.hosts import parse_hosts
 from muster.transports.container import (
     PROGRAMS,
@@ -34,137 +33,6 @@ pytestmark = [
     pytest.mark.timeout(60),
     pytest.mark.skipif(sys.platform != "linux", reason="containers run on Linux hosts"),
 ]
-
-IMAGE = "docker.io/pytorch/pytorch:2.13"
-AGENT = ("python3", "-c", 'import sys;exec(open(0,"rb",0,closefd=False).readline())')
-
-# Says how it was called, and with which environment; variables tell how it behaves.
-PROGRAM = """#!/bin/sh
-{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n\\0"; } >>"$CALLS"
-case "$1 $2" in
---version*) echo "${FAKE_VERSION:-${0##*/} version 4.3.1}" ;;
-info*) echo "${FAKE_SECURITY:-[name=seccomp,profile=default]}" ;;
-"image inspect") exit "${FAKE_MISSING:-0}" ;;
-pull*)
-    echo "Copying blob 1"
-    [ "$FAKE_SECONDS" ] && exec sleep "$FAKE_SECONDS"
-    printf "%s" "$FAKE_PULL_SAYS" >&2
-    exit "${FAKE_PULL_CODE:-0}" ;;
-run*|exec*)
-    env -0 >"$CALLS.env"
-    cat
-    printf "%s" "$FAKE_SAYS" >&2
-    exit "${FAKE_CODE:-0}" ;;
-esac
-"""
-
-TOOLS = (
-    *(
-        "awk",
-        "cat",
-        "cut",
-        "env",
-        "getent",
-        "grep",
-        "id",
-        "mkdir",
-        "mkfifo",
-        "mktemp",
-        "printenv",
-        "rm",
-        "sed",
-        "setsid",
-    ),
-    *("sh", "sleep", "uname"),
-)
-
-
-def installed(*shells: tuple[str, ...]) -> list[Any]:
-    """Those of this machine; sh is mostly another name of one of the others."""
-    paths = {shell: os.path.realpath(str(shutil.which(shell[0]))) for shell in shells if shutil.which(shell[0])}
-    return [
-        pytest.param(shell, id=" ".join(shell))
-        for number, (shell, path) in enumerate(paths.items())
-        if path not in list(paths.values())[:number]
-    ]
-
-
-INSTALLED = installed(("dash",), ("bash", "--posix"), ("busybox", "sh"), ("sh",))
-LOGIN = installed(("bash",), ("dash",), ("zsh",), ("tcsh",), ("csh",), ("fish",), ("sh",))
-
-
-class Host:
-    """A machine with some container programs, and no other."""
-
-    def __init__(self, folder: Path, *programs: str) -> None:
-        self.bin = folder / "bin"
-        self.calls = folder / "calls"
-        self.cwd = folder / "work"
-        self.home = folder / "home"
-        for made in (self.bin, self.cwd, self.home):
-            made.mkdir()
-        for tool in TOOLS:
-            self.bin.joinpath(tool).symlink_to(str(shutil.which(tool)))
-        for program in programs:
-            path = self.bin / program
-            path.write_text(PROGRAM)
-            path.chmod(0o755)
-
-    def env(self, **more: str) -> dict[str, str]:
-        """The environment of a process on this machine."""
-        return {"PATH": str(self.bin), "HOME": str(self.home), "CALLS": str(self.calls), **more}
-
-    def run(
-        self, box: Container, shell: Sequence[str] = ("sh",), stdin: str = "", **env: str
-    ) -> subprocess.CompletedProcess[str]:
-        """Run the script as a transport does."""
-        return subprocess.run(
-            command(shell, box), input=stdin, env=self.env(**env), capture_output=True, text=True, timeout=20
-        )
-
-    def called(self) -> list[list[str]]:
-        """How the programs were called."""
-        text = self.calls.read_text() if self.calls.exists() else ""
-        return [call.split("\0")[:-1] for call in text.split("\n\0")[:-1]]
-
-    def argv(self) -> list[str]:
-        """What the program was last told to run."""
-        return self.called()[-1][1:]
-
-    def inside(self) -> dict[str, str]:
-        """The environment it had."""
-        return dict(line.split("=", 1) for line in Path(f"{self.calls}.env").read_text().split("\0")[:-1])
-
-
-def command(shell: Sequence[str], box: Container) -> list[str]:
-    """The command line of a transport, for this shell."""
-    argv = box.run(AGENT)
-    assert argv[:2] == ("/bin/sh", "-c")
-    return [str(shutil.which(shell[0])), *shell[1:], *argv[1:]]
-
-
-def box(cwd: str | Path = "", **fields: Any) -> Container:
-    return Container(image=IMAGE, cwd=str(cwd), folder="/nowhere/jobs/job-1", **fields)
-
-
-def started(host: Host, box: Container, shell: Sequence[str] = ("sh",), **env: str) -> list[tuple[str, str]]:
-    """Run the script, which must end well, and tell the options of the command line it made."""
-    done = host.run(box, shell, **env)
-    assert done.returncode == 0, done.stderr
-    return options(host.argv())
-
-
-def options(argv: Sequence[str]) -> list[tuple[str, str]]:
-    """The options of a command line with their values, up to the image."""
-    words = list(argv[1 : argv.index(IMAGE)])
-    alone = {"--rm", "--interactive", "--cleanenv", "--nv"}
-    found: list[tuple[str, str]] = []
-    while words:
-        option = words.pop(0)
-        takes = option not in alone and "=" not in option and not (option == "--pid" and argv[0] == "exec")
-        found.append((option, words.pop(0) if takes else ""))
-    return found
-
 
 # --- the command lines ----------------------------------------------------------------------------------------
 
@@ -213,6 +81,7 @@ def test_only_variables_of_schedulers_and_launchers_come_along(tmp_path: Path, s
         "MUSTER_DIAL": "{}",
         "CUDA_VISIBLE_DEVICES": "0,1",
         "OMP_NUM_THREADS": "4",
+        "NCPUS": "4",
         "SLURMD_NODENAME": "n1",
         "SLURM_PROCID": "1",
         "PBS_JOBID": "2",
@@ -486,110 +355,6 @@ def test_a_container_is_removed_when_a_scheduler_ends_its_program(
     assert rm == [program, "rm", "--force", *now, run[run.index("--name") + 1]]
 
 
-# --- what cannot be -------------------------------------------------------------------------------------------
-
-
-def test_a_folder_that_the_host_does_not_have_is_named(tmp_path: Path):
-    host = Host(tmp_path, "podman")
-    done = host.run(box("/no/such folder"))
-    assert host.called() == []
-    error = explain_container_failure("h2", box(), done.returncode, done.stderr)
-    assert error.message == "h2: the working directory /no/such folder is not there, so it cannot be mounted"
-    assert error.hint == "`--sync` sends this folder to every host before the start"
-
-
-@pytest.mark.parametrize("image", ["", "-it", "--rm"])
-def test_what_cannot_be_an_image_is_refused(image: str):
-    with pytest.raises(UsageError, match="is not the name of an image"):
-        Container(image=image)
-
-
-@pytest.mark.parametrize("word", ["-t", "-it", "-ti", "-d", "-dit", "--tty", "--detach", "--detach=true"])
-def test_options_that_take_the_channel_away_are_refused(word: str):
-    with pytest.raises(UsageError, match="could not be spoken to"):
-        Container(image=IMAGE, args=("--rm", word))
-
-
-def test_options_that_only_look_alike_are_not():
-    Container(image=IMAGE, args=("-i", "--detach-keys=x", "--tty=false", "--device", "/dev/x", "-vdit:/x"))
-
-
-def test_a_word_that_would_be_taken_for_the_image_is_refused():
-    with pytest.raises(UsageError, match="`/data:/data` is not an option"):
-        Container(image=IMAGE, args=("/data:/data",))
-
-
-@pytest.mark.parametrize("folder", ["/", "/usr", "/etc", "/var"])
-def test_a_folder_every_image_has_cannot_be_the_working_directory(folder: str):
-    with pytest.raises(UsageError, match="would hide that of the image"):
-        Container(image=IMAGE, cwd=folder)
-
-
-# Words of podman 4.3.1 and docker 20.10.24, as seen, and of apptainer 1.3, as documented.
-FAILURES = [
-    ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "the Docker daemon does not run"),
-    (
-        "Got permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: "
-        'Get "http://%2Fvar%2Frun%2Fdocker.sock/info": dial unix /var/run/docker.sock: connect: permission denied',
-        "docker does not let you in",
-    ),
-    (
-        "docker: Error response from daemon: could not select device driver "
-        '"" with capabilities: [[gpu]].\nmuster: h2: docker ended with code 125',
-        "docker cannot give GPUs",
-    ),
-    (
-        'Error: short-name "pytorch" did not resolve to an alias and no unqualified-search registries are defined in '
-        '"/etc/containers/registries.conf"\nmuster: h2: podman cannot pull pytorch',
-        "does not know which registry has it",
-    ),
-    (
-        "Error response from daemon: pull access denied for nosuch, repository does not exist or may require "
-        "'docker login': denied: requested access to the resource is denied\nmuster: h2: docker cannot pull nosuch",
-        "the registry does not let you",
-    ),
-    ("Error: localhost/nosuch: image not known\nmuster: h2: podman ended with code 125", "there is no image"),
-    ("FATAL:   could not open image /w/x.sif: no such file or directory", "apptainer does not find the image"),
-    (
-        "Error: crun: executable file `python3` not found in $PATH: No such file or directory: OCI runtime attempted "
-        "to invoke a command that was not found\nmuster: h2: podman ended with code 127",
-        "there is no such Python in",
-    ),
-    (
-        "docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create "
-        'failed: unable to start container process: exec: "python3": executable file not found in $PATH: unknown.',
-        "there is no such Python in",
-    ),
-    (
-        'FATAL:   "python3": executable file not found in $PATH',
-        "there is no such Python in",
-    ),
-    ("muster: Python 3.9 or newer is needed, this one is 3.6", "Python 3.9 or newer is needed, this one is 3.6, in"),
-    ("muster: h2: the folder /home/a/.local/state/muster/jobs/x cannot be made", "cannot be made"),
-]
-
-
-@pytest.mark.parametrize(("words", "meaning"), FAILURES)
-def test_the_words_of_a_program_are_explained_with_what_to_do(words: str, meaning: str):
-    error = explain_container_failure("h2", box(), 125, f"WARN[0000] something else\n{words}\n")
-    assert isinstance(error, HostError)
-    assert error.message.startswith("h2: ")
-    assert meaning in error.message
-    assert error.hint
-    assert "{" not in error.message + error.hint
-
-
-def test_words_nobody_knows_are_shown_as_they_are():
-    error = explain_container_failure("h2", box(), 1, "a\nsomething new")
-    assert error.message == f"h2: no agent came up in {IMAGE}: something new"
-
-
-def test_ordinary_words_announce_no_pull():
-    assert pull_in("h2 pulls docker.io/x:1\n") == ("h2", "docker.io/x:1")
-    assert pull_in("Trying to pull docker.io/x:1...") is None
-    assert pull_in("Copying blob sha256:1") is None
-
-
 # --- on the way there -----------------------------------------------------------------------------------------
 
 
@@ -613,6 +378,20 @@ def test_a_login_shell_gives_the_host_what_was_meant(tmp_path: Path, login: tupl
     done = subprocess.run([shell, "-c", line], env=host.env(), input="", capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
     assert tuple(host.argv()[-len(AGENT) - 3 :]) == ("-v", "/a b:/c", IMAGE, *AGENT)
+
+
+@pytest.mark.parametrize("sign", ["run/.containerenv", ".dockerenv"])
+def test_a_container_has_the_gpus_it_was_given_not_all_of_its_host(tmp_path: Path, sign: str):
+    for number in range(4):
+        (tmp_path / f"proc/driver/nvidia/gpus/0000:0{number}:00.0").mkdir(parents=True)
+    for name in ("dev/nvidia1", "dev/nvidiactl", "dev/nvidia-uvm"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert gpu_count({}, f"{tmp_path}/") == 4, "the driver of a host makes its devices when they are first used"
+    (tmp_path / sign).parent.mkdir(exist_ok=True)
+    (tmp_path / sign).touch()
+    assert gpu_count({}, f"{tmp_path}/") == 1
+    assert gpu_count({"CUDA_VISIBLE_DEVICES": "0,1"}, f"{tmp_path}/") == 2
 
 
 def test_ranks_of_mpich_talk_to_it_over_a_port_because_no_descriptor_gets_into_a_container():

@@ -100,14 +100,18 @@ def settle_preload(job: Job, options: argparse.Namespace, choice: Choice, text: 
 
 @contextmanager
 def staged(
-    assembly: Assembly, options: argparse.Namespace, begin: float, streams: Mapping[int, TextIO | None] | None = None
+    assembly: Assembly,
+    options: argparse.Namespace,
+    begin: float,
+    streams: Mapping[int, TextIO | None] | None = None,
+    screen: Screen | None = None,
 ) -> Generator[Callable[[], Controller]]:
     """A screen, log files and a folder for the job, and what makes its controller; all is written out at the end."""
     from muster.logs.files import LogFiles
     from muster.logs.screen import Screen
     from muster.run.controller import Controller
 
-    screen = Screen(quiet=options.quiet, streams=streams)
+    screen = screen or Screen(quiet=options.quiet, streams=streams)
     logs = LogFiles(screen.tell)
     try:
         folder = make_job_folder(assembly.job.id)

@@ -99,9 +99,10 @@ def too_slow_pull(host: str, image: str) -> HostError:
 
 def container_reason(box: Container, text: str) -> tuple[str, str] | None:
     """What went wrong with the container, and what to do, if these words of its program or of ours say so."""
-    # What the program says last before we say that it could not: the cause is at its end.
-    said = [line for line in text.splitlines() if re.search(r"\w", line) and not _OWN.search(line)]
     failed = _PROGRAM_FAILED.search(text)
+    # What the program said last before we say that it could not; an engine says its part before or after.
+    before = text[: failed.start() if failed else None].splitlines()
+    said = [line for line in before if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))]
     program = failed[1] if failed else box.program or "the container program"
     for sign, message, hint in _FAILURES:
         found = sign.search(text)

@@ -40,7 +40,7 @@ fi;
 [ -d "$folder" ] && [ "$folder" != "$mine" ] && set -- --mount "$(mount "$folder" ,ro)" "$@";
 
 # Only what a scheduler, mpirun or Muster has set comes along: the image has its own PATH and libraries.
-names="MUSTER_DIAL|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|(SLURMD?|PBS|OMPI|PMIX?|MPI|HYDI?)_[A-Za-z0-9_]+";
+names="MUSTER_DIAL|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|NCPUS|(SLURMD?|PBS|OMPI|PMIX?|MPI|HYDI?)_[A-Za-z0-9_]+";
 variables() { awk "BEGIN { for (name in ENVIRON) if (name ~ /^($names)\$/) print name }" </dev/null; };
 
 if [ "$kind" = apptainer ]; then
