@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ast
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from healthy import cluster
 
-import muster.check.deep
 from muster.check.deep.judge import culprits, judge, table, with_names
+from muster.check.deep.run import RANKS
 
 HOSTS = ("a", "b", "c", "d")
-RANKS = Path(muster.check.deep.__file__).with_name("ranks.py")
 
 
 def results(hosts: int = 4, **changes: Any) -> list[dict[str, Any]]:

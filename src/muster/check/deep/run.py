@@ -19,7 +19,7 @@ from muster.run.controller import Controller
 from muster.run.verdict import Verdict
 from muster.transports import Engine
 
-RANKS = Path(__file__).with_name("ranks.py")
+RANKS = Path(__file__).parents[2] / "worker" / "deep_check.py"
 MARK = "muster-check: "
 """Stands before the result of each rank in its log."""
 
