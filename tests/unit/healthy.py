@@ -116,7 +116,7 @@ def answers(name: str, number: int, gpus: int) -> dict[str, Any]:
             }
         },
         "variables": {"env": {}, "sources": {}, "gone": {}, "adapters": []},
-        "cpus": {"allowed": 16, "online": 16, "quota": None, "binder": [7, "sshd"], "everything": False},
+        "cpus": {"allowed": 16, "online": 16, "quota": None, "binder": [7, "sshd"], "everything": True},
         "limits": {"memlock": limit, "nofile": {**limit, "soft": 20000, "flag": "-n"}},
         "disk": {"/work": {"free": 1 << 40, "size": 1 << 41, "files": 10**6, "read_only": False}},
         "data": {},

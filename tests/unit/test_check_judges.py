@@ -64,7 +64,7 @@ ONE_HOST = [
     (put("variables", gone={"NCCL_TOPO_FILE": "/opt/topo.xml"}), 27, "/opt/topo.xml, which is not there", ""),
     (set_variable("OMP_NUM_THREADS", "1"), 29, "leaves 15 of its 16 CPUs idle with 1 rank", "OMP_NUM_THREADS"),
     (set_variable("OMP_NUM_THREADS", "64"), 29, "64 threads for 16 CPUs", "OMP_NUM_THREADS"),
-    (put("cpus", allowed=1), 30, "1 of its 16 CPUs: sshd (process 7)", "sudo taskset -pc 0-15 7"),
+    (put("cpus", allowed=1, everything=False), 30, "1 of its 16 CPUs: sshd (process 7)", "sudo taskset -pc 0-15 7"),
     (put("cpus", quota=2.0), 30, "2 CPUs' worth of time", ""),
     (lambda a: a["limits"]["nofile"].update(soft=64, by=[7, "sshd"]), 32, "64 files (from sshd, process 7)", "prlimit"),
     (put("shm", size=64 << 20, free=0), 33, "/dev/shm holds only 64 MB", "sudo mount -o remount,size=32g /dev/shm"),

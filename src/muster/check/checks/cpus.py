@@ -71,7 +71,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         if found is None:
             continue
         allowed, online, quota = found["allowed"], found["online"], found["quota"]
-        given = machine.tasks is not None or found["everything"]
+        given = machine.tasks is not None or (found["everything"] and allowed < online)
         if quota is not None and quota < allowed:
             what = f"a control group gives it {quota:g} CPUs' worth of time, though it sees {allowed}"
             where = (
