@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from benchmarks.scoreboard.fault import Fault
 from benchmarks.scoreboard.faults import BEFORE_LAUNCH, FAULTS
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         scores.append(try_fault(fault))
         print(line(scores[-1]), file=sys.stderr, flush=True)
     alarms = clean_runs(options.clean)
-    text = page(scores, options.clean, alarms)
+    text = page(scores, options.clean, alarms) + (speeds() if options.clean else "")
     print(text)
     if options.write:
         before, _, rest = PAGE.read_text().partition(BEGIN)
@@ -100,6 +102,22 @@ def clean_runs(count: int) -> list[str]:
                     f"clean run {number + 1}: {time.monotonic() - begin:.1f} s, {len(alarms)} alarms", file=sys.stderr
                 )
     return alarms
+
+
+def speeds() -> str:
+    """How long the quick check takes, from the command to the report."""
+    told = [f"{hosts} hosts {median(_walls(hosts)):.1f} s" for hosts in (2, 16)]
+    told.append(f"four hosts, one of them without power, {median(_walls(4, dead='h4')):.1f} s")
+    busy = os.getloadavg()[0]
+    return f"\nThe quick check takes, on {os.cpu_count()} cores with a load of {busy:.0f}: {', '.join(told)}."
+
+
+def _walls(hosts: int, dead: str = "") -> list[float]:
+    with Lab(hosts) as lab:
+        stage = Stage(lab)
+        if dead:
+            lab.power_off(dead)
+        return [stage.check(()).seconds for _ in range(3)]
 
 
 def page(scores: Sequence[Score], clean: int, alarms: Sequence[str]) -> str:

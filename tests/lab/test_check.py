@@ -104,6 +104,16 @@ def test_a_dead_host_costs_its_time_out_and_the_others_are_checked():
     assert "warning: h2: /dev/shm holds only 64 MB" in done.stdout
 
 
+def test_a_file_that_hangs_is_told_and_holds_nothing_up(stage: Stage):
+    stage.sh("h2", "mkfifo /tmp/stale")
+    for host in ("h1", "h3"):
+        stage.write(host, "/tmp/stale", "")
+    done = typed(stage, "check", "-H", "h1,h2,h3", "--data", "/tmp/stale")
+    assert "warning: h2: /tmp/stale cannot be read within 3 s" in done.stdout
+    assert "not known: h2: the check `data` took longer than 3 s there" in done.stdout
+    assert [command for _, command in stage.lab.processes("h2")] == []
+
+
 def test_warnings_count_only_with_strict(stage: Stage):
     argv = ("check", "-H", "h1,h2", "--json")
     done = typed(stage, *argv, OMP_NUM_THREADS="1")

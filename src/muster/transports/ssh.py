@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from muster.agent import boot
 from muster.errors import HostError
@@ -108,7 +109,10 @@ def _unknown_key(host: Host, login: str, last: str) -> tuple[str, str]:
 
 
 def _refused(host: Host, login: str, last: str) -> tuple[str, str]:
-    return f"ssh was refused ({last})", f"put your key there with `{login.replace('ssh', 'ssh-copy-id', 1)}`"
+    return (
+        f"ssh was refused ({last})",
+        f"`muster setup ssh -H {replace(host, slots=None, gpus=None)}` puts your key there",
+    )
 
 
 def _because(meaning: str) -> Callable[[Host, str, str], tuple[str, str]]:
