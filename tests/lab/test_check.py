@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from benchmarks.scoreboard.stage import HOSTS, MUSTER, PROJECT, Stage
 from launching import PLAIN
 
 from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,
@@ -112,6 +114,17 @@ def test_a_file_that_hangs_is_told_and_holds_nothing_up(stage: Stage):
     assert "warning: h2: /tmp/stale cannot be read within 3 s" in done.stdout
     assert "not known: h2: the check `data` took longer than 3 s there" in done.stdout
     assert [command for _, command in stage.lab.processes("h2")] == []
+
+
+@pytest.mark.skipif(shutil.which("slurmctld", path=SYSTEM_PATH) is None, reason="apt-get install slurm-wlm munge")
+def test_inside_a_slurm_allocation_its_own_step_is_checked():
+    with Lab(2, slurm=True) as lab:
+        stage = Stage(lab)
+        # Slurm takes the limits of whoever asks along to every host of the job.
+        argv = ["prlimit", "--nofile=128:", "salloc", "-N2", MUSTER, "check", "--json"]
+        report = stage.report(argv, {"CUDA_VISIBLE_DEVICES": ""})
+        assert {finding["hosts"][0] for finding in report.of(32)} == {"h1", "h2"}
+        assert stage.check(()).of(32) == []
 
 
 def test_warnings_count_only_with_strict(stage: Stage):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from dataclasses import replace
@@ -108,7 +109,7 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
     try:
         cluster = asyncio.run(quick(job, engine, checks, wanted, nproc=options.nproc, folder=folder))
     finally:
-        folder.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
     found = judge_all(checks, cluster)
     known = facts(checks, cluster)
     measured: dict[str, dict[str, str]] = {}
