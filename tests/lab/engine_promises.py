@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import IMPATIENT, Engine, EngineJob, Firewall
+from engine_jobs import Engine, EngineJob, Firewall
 from launching import Done, wait_until
 
 SOON = 10.0
@@ -319,7 +319,7 @@ class Promises:
 
     def test_a_firewall_between_a_host_and_the_controller(self, engine: Engine) -> None:
         with Firewall(engine, "h2") as wall:
-            done = engine.run(ONE_EACH, "--no-zygote", "train.py", program=IMPATIENT, **wall.env)
+            done = engine.run(ONE_EACH, "--no-zygote", "train.py", **wall.env)
         check_refusal(done, 125, "h2.*cannot reach", "firewall|inside the allocation")
 
 

@@ -84,6 +84,13 @@ def script(name: str) -> str:
     return " ".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
+def without_scripts(command: str) -> str:
+    """A command line for people: that a container is started stands there, but not the 5 KB that do it."""
+    return command.replace(script("container"), "(starts a container)").replace(
+        script("container_janitor"), "(ends it)"
+    )
+
+
 def pull_in(line: str) -> tuple[str, str] | None:
     """The host and the image, if this line says that an image is pulled, which takes its time."""
     found = re.fullmatch(r"(\S+) pulls (\S+)", line.strip())
@@ -103,6 +110,7 @@ def container_reason(box: Container, text: str) -> tuple[str, str] | None:
     # What the program said last before we say that it could not; an engine says its part before or after.
     before = text[: failed.start() if failed else None].splitlines()
     said = [line for line in before if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))]
+    last = said[-1].strip() if said else ""
     program = failed[1] if failed else box.program or "the container program"
     for sign, message, hint in _FAILURES:
         found = sign.search(text)
@@ -110,7 +118,8 @@ def container_reason(box: Container, text: str) -> tuple[str, str] | None:
             words = {
                 "image": box.image,
                 "program": program,
-                "last": said[-1].strip() if said else "",
+                "last": last,
+                "cause": last.rpartition(": ")[2],
                 **found.groupdict(),
             }
             return message.format_map(words), hint.format_map(words)
@@ -191,7 +200,7 @@ _FAILURES = (
     ),
     (
         re.compile(r"muster: \S+: \S+ cannot pull "),
-        "there is no image {image}, and {program} cannot pull it: {last}",
+        "there is no image {image}, and {program} cannot pull it ({cause})",
         _PULL,
     ),
     (

@@ -120,15 +120,18 @@ mkfifo "$leash/fifo";
 exec 3<&0 4<>"$leash/fifo" 5<"$leash/fifo";
 rm -r "$leash";
 there setsid && setsid=setsid || setsid=;
-($setsid /bin/sh -c "$janitor" muster "$kind" "$program" "$name" <&5 >/dev/null 2>&1 3<&- 4<&- 5<&- &);
+# It has begun when it closes its stdout.
+: "$( ($setsid /bin/sh -c "$janitor" muster "$kind" "$program" "$name" <&5 2>/dev/null 3<&- 4<&- 5<&- &) )";
 
 # A log would be a second copy of all that the agent sends, and the entrypoint of many an image is no wrapper.
 set -- --rm --interactive --name "$name" --log-driver none --entrypoint "" --user "$user" "$@";
 "$program" run "$@" <&3 3<&- 4<&- 5<&- & run=$! ;
 exec 0</dev/null 3<&- 5<&-;
-for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $run 2>/dev/null" "$signal"; done;
+signalled=;
+for signal in HUP INT TERM USR1 USR2; do trap "signalled=yes; kill -s $signal $run 2>/dev/null" "$signal"; done;
 while wait "$run"; code=$?; kill -0 "$run" 2>/dev/null; do :; done;
-[ "$code" = 0 ] && echo "it has ended well" >&4;
+# podman says 0 also where SIGTERM has ended it before the container was started.
+[ "$code$signalled" = 0 ] && echo "it has ended well" >&4;
 # Its own failures; the agent has no such codes.
 case $code in 125|126|127) fail "$code" "$program ended with code $code";; esac;
 exit "$code";

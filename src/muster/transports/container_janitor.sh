@@ -1,6 +1,7 @@
 # Waits on stdin for the end of container.sh, and removes its container if it did not end well. One line, as that is.
 kind=$1 program=$2 name=$3;
 trap "" HUP INT TERM;
+exec >/dev/null;
 read -r word && exit 0;
 if [ "$kind" = podman ]; then
   # One that was to be made is made within a second. Its monitor, conmon, knows of it also where podman does not, and
