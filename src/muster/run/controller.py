@@ -28,7 +28,7 @@ from muster.run.parcel import agent_payload
 from muster.run.piped import PipedConnector
 from muster.run.timeline import Timeline
 from muster.run.verdict import Verdict, is_same_failure
-from muster.run.words import count, names, ranks
+from muster.run.words import count, names, ranks, tilde
 from muster.transports import Dialled, Engine, Piped, leaders
 
 CONNECT_LIMIT = 60.0
@@ -155,7 +155,7 @@ class Controller:
             (self.folder / "plan.json").write_text(json.dumps(plan.as_data(), indent=1))
         except OSError as error:
             raise MusterError(
-                f"{_tilde(self.folder)} cannot be written: {(error.strerror or str(error)).lower()}",
+                f"{tilde(self.folder)} cannot be written: {(error.strerror or str(error)).lower()}",
                 hint="free some space there, or set XDG_STATE_HOME to another folder",
             ) from None
 
@@ -254,8 +254,7 @@ class Controller:
         try:
             plan = await meet(job, links, plan, screen)
             await asyncio.gather(*beside)
-            if job.preload:  # nothing is fatal for a job of which not even that is known
-                await self.lookout.settle()
+            await self.lookout.settle()
         finally:
             for task in beside:
                 task.cancel()
@@ -280,7 +279,7 @@ class Controller:
         if number == 0:
             self.screen.say(
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
-                f"meeting at {plan.master_addr}:{plan.master_port}; logs in {_tilde(self.folder)}"
+                f"meeting at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
             )
         await asyncio.gather(*(self.start(link, plan, number) for link in self.links))
         noticing = asyncio.ensure_future(self.notice_early_ends(attempt))
@@ -430,16 +429,8 @@ class Controller:
         if self.job.call is None:  # a function's failure is told by the exception it becomes
             self.tell_failure(verdict)
         self.screen.tell(
-            f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {_tilde(self.folder)}"
+            f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {tilde(self.folder)}"
         )
-
-
-def _tilde(path: Path) -> str:
-    """A path as a person would write it."""
-    try:
-        return f"~/{path.relative_to(Path.home())}"
-    except ValueError:
-        return str(path)
 
 
 def run_job(make: Callable[[], Controller]) -> int:

@@ -25,16 +25,18 @@ class Lookout:
         self._tell = tell
         self._task: asyncio.Task[None] | None = None
         self._too_late = False
+        self._may_stop = False
 
     def begin(self, job: Job, links: Sequence[AgentLink]) -> None:
         """Start to look."""
+        self._may_stop = bool(job.preload)  # nothing is surely fatal for a job of which not even torch is known
         if self._check is not None:
             self._task = asyncio.ensure_future(self._check(job, links))
             self._task.add_done_callback(self._on_done)
 
     async def settle(self) -> None:
         """Raise what it has found; one that takes longer goes on beside the job."""
-        if self._task is not None:
+        if self._task is not None and self._may_stop:
             await asyncio.wait([self._task], timeout=_PATIENCE)
             if self._task.done():
                 self._task.result()
