@@ -8,23 +8,51 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-__all__ = ["Detection", "LaunchError", "MusterError", "World", "__version__", "detect", "init", "launch"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Checkpoints",
+    "Detection",
+    "LaunchError",
+    "MusterError",
+    "Progress",
+    "UsageError",
+    "World",
+    "__version__",
+    "detect",
+    "init",
+    "launch",
+    "measure_shares",
+    "together",
+]
 
 TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
 if TYPE_CHECKING:
-    from muster.errors import LaunchError, MusterError
+    from muster.errors import LaunchError, MusterError, UsageError
     from muster.function.launch import launch
+    from muster.training.batches import Batch, Batches
+    from muster.training.checkpoints import Checkpoints
+    from muster.training.progress import Progress
+    from muster.training.shares import measure_shares
+    from muster.training.together import together
     from muster.worker.context import World, init
     from muster.worker.detect import Detection, detect
 
 _HOMES = {
+    "Batch": "muster.training.batches",
+    "Batches": "muster.training.batches",
+    "Checkpoints": "muster.training.checkpoints",
     "Detection": "muster.worker.detect",
     "LaunchError": "muster.errors",
     "MusterError": "muster.errors",
+    "Progress": "muster.training.progress",
+    "UsageError": "muster.errors",
     "World": "muster.worker.context",
     "detect": "muster.worker.detect",
     "init": "muster.worker.context",
     "launch": "muster.function.launch",
+    "measure_shares": "muster.training.shares",
+    "together": "muster.training.together",
 }
 
 

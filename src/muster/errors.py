@@ -30,6 +30,13 @@ class MusterError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.told = False
+        """True in a rank beside one that tells the same: it leaves without a word."""
+
+    def report(self) -> str:
+        """Return what a script prints before it leaves with `exit_code`; nothing where another rank prints it."""
+        hint = f"hint: {self.hint}\n" if self.hint else ""
+        return "" if self.told else f"error: {self}\n{hint}"
 
 
 class UsageError(MusterError):

@@ -1,0 +1,105 @@
+"""ResNet v1.5 (the stride sits in the 3x3 convolution), with the names of torchvision's state dicts.
+
+Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+BLOCKS = {
+    "resnet18": (2, 2, 2, 2),
+    "resnet34": (3, 4, 6, 3),
+    "resnet50": (3, 4, 6, 3),
+    "resnet101": (3, 4, 23, 3),
+    "resnet152": (3, 8, 36, 3),
+}
+WIDTHS = (64, 128, 256, 512)
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the image's size at stride 1; the normalisation after it has the bias."""
+    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut, for ResNet-18 and -34."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = convolution(inputs, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = convolution(width, width, 3), nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(inputs, width, stride)
+        nn.init.zeros_(self.bn2.weight)  # each block begins as its shortcut: deep nets learn faster
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the block has learnt to what came in."""
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """1x1 down, 3x3, 1x1 up, around a shortcut, for ResNet-50 and deeper."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1, self.bn1 = convolution(inputs, width, 1), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = convolution(width, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = convolution(width, outputs, 1), nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(inputs, outputs, stride)
+        nn.init.zeros_(self.bn3.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the block has learnt to what came in."""
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+def shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """Fit the input to the output where their shapes differ."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+def stage(block: type[BasicBlock | Bottleneck], inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
+    """Blocks of one width in a row; the first makes the image smaller."""
+    first, outputs = block(inputs, width, stride), width * block.expansion
+    return nn.Sequential(first, *(block(outputs, width, 1) for _ in range(count - 1)))
+
+
+class ResNet(nn.Module):
+    """`ResNet("resnet50", classes=1000)`; the stem 3x3 is for small images such as CIFAR's."""
+
+    def __init__(self, arch: str, *, classes: int, stem: str = "7x7") -> None:
+        super().__init__()
+        block = BasicBlock if arch in ("resnet18", "resnet34") else Bottleneck
+        small = stem == "3x3"
+        self.conv1 = convolution(3, 64, 3) if small else convolution(3, 64, 7, stride=2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = (64, *(width * block.expansion for width in WIDTHS))
+        stages = [stage(block, inputs[i], WIDTHS[i], BLOCKS[arch][i], stride) for i, stride in enumerate((1, 2, 2, 2))]
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(inputs[-1], classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a score for each class."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))

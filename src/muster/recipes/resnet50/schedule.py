@@ -1,0 +1,23 @@
+"""The learning rate as a function of how far the run is: a resumed run needs nothing else, whatever its ranks."""
+
+from __future__ import annotations
+
+import math
+
+
+def learning_rate(schedule: str, progress: float, *, epochs: int, warmup: float) -> float:
+    """Return the rate at `progress` epochs as a share of the highest one: a linear rise, then the schedule.
+
+    The warm-up is cut to a fifth of a short run. `step` goes down to a tenth after each third, as in 2015.
+    """
+    warmup = min(warmup, epochs / 5)
+    if progress < warmup:
+        return progress / warmup
+    done = min(1.0, (progress - warmup) / (epochs - warmup))
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * done))
+    if schedule == "linear":
+        return 1 - done
+    if schedule == "step":
+        return 0.1 ** int(3 * min(progress / epochs, 0.999))
+    return 1.0

@@ -1,0 +1,135 @@
+"""One training step: forward, loss, backward, update; where precision, compilation and DDP are decided.
+
+step = TrainingStep(model, world, StepOptions(), mean=..., std=...)
+loss = step(images, labels, weight=batch.weight, rate=0.1)      images: bytes, [N, height, width, 3]
+"""
+
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import muster
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """What a step can be told."""
+
+    precision: str = "float32"
+    compile: bool = False
+    channels_last: bool = True
+    accumulate: int = 1
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 5e-5
+    label_smoothing: float = 0.0
+
+
+class Loss(nn.Module):
+    """From bytes to the loss in one module, so that a compiler sees all of it."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, model: nn.Module, options: StepOptions, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.model, self._options = model, options
+        # ToTensor and Normalize in one: (x / 255 - mean) / std
+        self.register_buffer("scale", 1 / (255 * torch.tensor(std)).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("shift", -(torch.tensor(mean) / torch.tensor(std)).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss over a batch."""
+        with self.autocast(images.device):
+            return cross_entropy(self.scores(images), labels, label_smoothing=self._options.label_smoothing)
+
+    def scores(self, images: Tensor) -> Tensor:
+        """Return the scores of a batch, outside of any autocast that the caller did not open."""
+        pixels = images.permute(0, 3, 1, 2)  # bytes lie as channels_last wants them: nothing is copied
+        if not self._options.channels_last:
+            pixels = pixels.contiguous()
+        dtype = torch.bfloat16 if self._options.precision == "bf16" else torch.float32
+        return self.model((pixels * self.scale + self.shift).to(dtype))
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        """The precision in which convolutions compute."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self._options.precision == "bf16")
+
+
+class TrainingStep:
+    """Everything between a batch and the updated weights."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        world: muster.World,
+        options: StepOptions,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        if options.precision != "float32":
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+        layout = torch.channels_last if options.channels_last else torch.contiguous_format
+        model.to(world.device, memory_format=layout)  # pyright: ignore[reportCallIssue]
+        self.loss = Loss(model, options, mean, std).to(world.device)
+        """The module without DDP and compiler, for evaluation and measuring."""
+        self.optimizer = build_optimizer(model, options)
+        self._accumulate = options.accumulate
+        network: Any = self.loss
+        if world.size > 1:
+            network = DistributedDataParallel(
+                self.loss,
+                device_ids=[world.device.index] if world.device.type == "cuda" else None,
+                broadcast_buffers=False,  # statistics are averaged where they are used: evaluate.average_buffers
+                gradient_as_bucket_view=True,
+            )
+        self._ddp = network if world.size > 1 else None
+        self._network = torch.compile(network) if options.compile else network
+
+    def __call__(self, images: Tensor, labels: Tensor, *, weight: float, rate: float) -> Tensor:
+        """Train on this rank's part of a batch and return its weighted loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        count = min(self._accumulate, len(labels))
+        total = torch.zeros((), device=labels.device)
+        for i, (some, their_labels) in enumerate(
+            zip(images.tensor_split(count), labels.tensor_split(count), strict=True)
+        ):
+            with self._quiet() if i + 1 < count else nullcontext():
+                loss = self._network(some, their_labels) * (weight * len(some) / len(images))
+                loss.backward()
+            total += loss.detach()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        return total
+
+    def _quiet(self) -> AbstractContextManager[Any]:
+        """Gradients are added up without talking to the other ranks, until the last part of a batch."""
+        return self._ddp.no_sync() if self._ddp else nullcontext()
+
+
+def build_optimizer(model: nn.Module, options: StepOptions) -> torch.optim.Optimizer:
+    """SGD or AdamW, with no weight decay on biases and normalisation."""
+    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    others = [p for p in model.parameters() if p.ndim > 1]
+    groups = [{"params": others, "weight_decay": options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    fused = next(model.parameters()).device.type == "cuda"
+    if options.optimizer == "adamw":
+        return torch.optim.AdamW(groups, fused=fused)
+    nesterov = options.momentum > 0
+    return torch.optim.SGD(groups, lr=0.1, momentum=options.momentum, nesterov=nesterov, fused=fused)

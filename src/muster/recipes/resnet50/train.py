@@ -1,0 +1,233 @@
+"""The training loop: open the data, build the step, go through the epochs, save, evaluate."""
+
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import muster
+
+from .data import Data, open_data
+from .evaluate import average_buffers, evaluate
+from .model import ResNet
+from .schedule import learning_rate
+from .step import StepOptions, TrainingStep
+
+
+def main(args: argparse.Namespace) -> None:
+    """Join the world, train, leave; what a person can mend is told in one sentence."""
+    try:
+        with muster.init(backend=args.backend, timeout=args.timeout) as world:
+            train(prepare(world, args))
+    except muster.MusterError as error:
+        sys.stderr.write(error.report())
+        sys.exit(error.exit_code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a training consists of."""
+
+    args: argparse.Namespace
+    world: muster.World
+    data: Data
+    model: ResNet
+    step: TrainingStep
+    batches: muster.Batches
+    progress: muster.Progress
+    checkpoints: muster.Checkpoints | None
+    highest_rate: float
+    began: float
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds; the learning rate follows from the position in the data."""
+        return {"model": self.model, "optimizer": self.step.optimizer, "batches": self.batches}
+
+
+def train(run: Run) -> None:
+    """Go through the epochs; each ends with a checkpoint, and the last with an evaluation."""
+    args, data, batches, progress = run.args, run.data, run.batches, run.progress
+    accuracy: float | None = None
+    while batches.epoch < args.num_epochs:
+        for batch, images, labels in data.train(batches):
+            progress.begin()
+            share = learning_rate(args.schedule, batch.progress, epochs=args.num_epochs, warmup=args.warmup)
+            loss = run.step(images, labels, weight=batch.weight, rate=run.highest_rate * share)
+            progress.end(loss, batch.total)
+            if args.save_every and progress.step % args.save_every == 0:
+                save(run)
+        save(run)
+        if batches.epoch % args.eval_every == 0:
+            accuracy = test(run)
+    if accuracy is None or args.num_epochs % args.eval_every:
+        accuracy = test(run)
+    if run.checkpoints:
+        run.checkpoints.close()
+        save_weights(run)
+    progress.close()
+    progress.say(f"trained and evaluated in {time.perf_counter() - run.began:.1f} s")
+    if accuracy is not None:
+        progress.say(f"accuracy: {accuracy:.4f}")
+
+
+def save(run: Run) -> None:
+    """Begin to write a checkpoint, unless the loss says that there is nothing worth keeping."""
+    if run.checkpoints:
+        run.progress.flush()
+        average_buffers(run.model, run.world)
+        run.checkpoints.save(run.progress.step, run.state)
+
+
+def test(run: Run) -> float | None:
+    """Return the accuracy on all test images, if there are any."""
+    data, batches = run.data, run.batches
+    if not data.test_length:
+        return None
+    with run.progress.pause():
+        average_buffers(run.model, run.world)
+        accuracy = evaluate(run.step.loss, run.world, data, batches.mine(data.test_length), run.args.batch_size)
+    run.progress.note(accuracy=accuracy)
+    run.progress.say(f"epoch {batches.epoch}: accuracy {accuracy:.4f} on {data.test_length} images")
+    return accuracy
+
+
+def prepare(world: muster.World, args: argparse.Namespace) -> Run:
+    """Make everything that the loop needs, from the data to the checkpoint it goes on from."""
+    began = time.perf_counter()
+    if world.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
+    data = muster.together(world, lambda: open_data(args, world))
+    seed_all(args.random_seed)  # the same first weights in all ranks
+    stem = args.stem or ("3x3" if data.image_size <= 64 and not args.use_syn else "7x7")
+    model = ResNet(args.arch, classes=data.classes, stem=stem)
+    options = step_options(args, world, data)
+    step = TrainingStep(model, world, options, mean=data.mean, std=data.std)
+    seed_all(args.random_seed + 1 + world.rank)  # an augmentation of its own in each
+    batches = muster.together(world, lambda: make_batches(world, args, data, step))
+
+    folder = args.model_dir or (None if args.use_syn else "saved_models")
+    about = {"arch": args.arch, "stem": stem, "classes": data.classes}
+    checkpoints = muster.Checkpoints(folder, world, keep=args.keep, about=about) if folder else None
+    state = {"model": model, "optimizer": step.optimizer, "batches": batches}
+    first = checkpoints.begin(state, resume=args.resume) if checkpoints else 0
+    origin = f"from step {first}" if first else "from the beginning"
+    if args.resume and folder and not first:
+        origin = load_weights(model, Path(folder) / args.model_filename, world)
+    progress = muster.Progress(
+        world, batches, epochs=args.num_epochs, step=first, every=args.log_every, metrics=args.metrics, plot=args.plot
+    )
+    highest = args.learning_rate * (world.size * args.accumulate if args.scale_lr else 1)
+    progress.say(
+        f"{args.arch} with a {stem} stem on {data.name}: {data.train_length:,} images, {data.classes} classes; "
+        f"{world.size} {'rank' if world.size == 1 else 'ranks'} on {world.device.type} ({world.backend}), "
+        f"{options.precision}{', compiled' if options.compile else ''}, batch {batches.total}, "
+        f"highest learning rate {highest:g}, {origin}"
+    )
+    return Run(
+        args=args,
+        world=world,
+        data=data,
+        model=model,
+        step=step,
+        batches=batches,
+        progress=progress,
+        checkpoints=checkpoints,
+        highest_rate=highest,
+        began=began,
+    )
+
+
+def step_options(args: argparse.Namespace, world: muster.World, data: Data) -> StepOptions:
+    """Fill in what the command line leaves to the device and the data."""
+    gpu = world.device.type == "cuda"
+    best = "bf16" if gpu and torch.cuda.is_bf16_supported() else "float32"
+    decay = 5e-4 if data.name == "CIFAR-10" else 5e-5
+    return StepOptions(
+        precision=args.precision or best,
+        compile=gpu if args.compile is None else args.compile,
+        channels_last=args.channels_last,
+        accumulate=args.accumulate,
+        optimizer=args.optimizer,
+        momentum=args.momentum,
+        weight_decay=decay if args.weight_decay is None else args.weight_decay,
+        label_smoothing=args.label_smoothing,
+    )
+
+
+def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step: TrainingStep) -> muster.Batches:
+    """Understand --share, numbers or `measured`, and divide the data by it."""
+    size = args.batch_size * args.accumulate
+    shares: list[float] | None = None
+    if args.share == "measured":
+        shares = measure(world, step, data, args.batch_size)
+    elif args.share:
+        try:
+            shares = [float(share) for share in args.share.split(",")]
+        except ValueError:
+            words = f"--share {args.share} is not understood"
+            raise muster.UsageError(words, hint="--share 8,2 or --share measured") from None
+    return muster.Batches(data.train_length, size, world, shares=shares, seed=args.random_seed, device=world.device)
+
+
+def measure(world: muster.World, step: TrainingStep, data: Data, count: int) -> list[float]:
+    """Let every rank train alone for a second, on a copy of the model, to see how fast it is."""
+    trial = copy.deepcopy(step.loss)
+    shape = (count, data.image_size, data.image_size, 3)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8, device=world.device)
+    labels = torch.randint(0, data.classes, (count,), device=world.device)
+    shares = muster.measure_shares(world, lambda: trial(images, labels).backward())
+    if world.rank == 0:
+        print("measured shares:", ", ".join(f"{share:.2f}" for share in shares), flush=True)
+    return shares
+
+
+def seed_all(seed: int) -> None:
+    """Seed what the recipe draws from."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def save_weights(run: Run) -> None:
+    """Write the final weights as one file, whole or not at all."""
+    if run.world.rank == 0:
+        path = Path(run.args.model_dir or "saved_models") / run.args.model_filename
+        draft = path.with_name(f"{path.name}.draft")
+        torch.save({name: value.cpu() for name, value in run.model.state_dict().items()}, draft)
+        draft.replace(path)
+        run.progress.say(f"weights: {path}")
+
+
+def load_weights(model: ResNet, path: Path, world: muster.World) -> str:
+    """Begin with the weights in a file, if rank 0 has one, and say what was done."""
+
+    def load() -> bool:
+        if world.rank or not path.exists():
+            return False
+        weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        weights = {name.removeprefix("module."): value for name, value in weights.items()}  # saved through DDP
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            words = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+            raise muster.UsageError(f"{path} holds another model: {words}") from None
+        return True
+
+    loaded = [muster.together(world, load)]
+    dist.broadcast_object_list(loaded, src=0)
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0)
+    return f"with the weights of {path}" if loaded[0] else "from the beginning, since there is no checkpoint"

@@ -1,0 +1,126 @@
+"""`muster.Batches`: which samples each rank takes of every batch, and where a run stands in its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from muster.errors import UsageError
+from muster.training.shares import check_shares, split
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from muster.worker.context import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """This rank's part of one batch."""
+
+    indices: Tensor
+    """Samples of this rank; one, with weight 0, where its share is none, so that it still joins the collectives."""
+    weight: float
+    """Times this rank's mean loss: then DDP's average over the ranks is the mean over the whole batch."""
+    total: int
+    """Samples of the whole batch, over all ranks."""
+    end: int
+    """Where in the epoch the whole batch ends."""
+    progress: float
+    """Where in the run the middle of the batch lies, in epochs: what a learning rate can follow."""
+
+
+class Batches:
+    """The batches of one epoch after the other; its position can be saved and taken up by another number of ranks.
+
+    `batch_size` is for each rank, as people count; the whole batch, that times the ranks, is divided by `shares`
+    (one number for each rank, all the same without them). All ranks draw from one order of all samples, so none
+    is seen twice in an epoch. An incomplete last batch is left out, unless `drop_last` is False.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        world: World,
+        *,
+        shares: Sequence[float] | None = None,
+        seed: int = 0,
+        drop_last: bool = True,
+        device: torch.device | None = None,
+    ) -> None:
+        self.length, self.seed, self.epoch, self.position = length, seed, 0, 0
+        self.total = batch_size * world.size
+        """Samples of a whole batch."""
+        self._rank, self._shares = world.rank, check_shares(shares, world.size)
+        self._drop_last, self._device = drop_last, device
+        if batch_size < 1:
+            raise UsageError(f"a batch of {batch_size} samples cannot be", hint="--batch_size counts from 1")
+        if length < self.total and drop_last:
+            ranks = f" ({batch_size} on each of {world.size} ranks)" if world.size > 1 else ""
+            raise UsageError(
+                f"a batch of {self.total} samples{ranks} is larger than the data, which has {length}",
+                hint=f"--batch_size {max(1, length // world.size)} or less fits",
+            )
+
+    @property
+    def progress(self) -> float:
+        """How far the run is, in epochs: 2.5 in the middle of the third."""
+        return self.epoch + self.position / self.length
+
+    def __len__(self) -> int:
+        """How many batches are left in this epoch."""
+        left = self.length - self.position
+        return left // self.total if self._drop_last else -(-left // self.total)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Go through the rest of this epoch; the position moves with the batches, and at the end to the next epoch."""
+        for batch in self.rest_of_epoch():
+            self.position = batch.end
+            yield batch
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def rest_of_epoch(self) -> list[Batch]:
+        """Return the batches that are left in this epoch without moving the position, for loaders that run ahead."""
+        import torch
+
+        generator = torch.Generator().manual_seed((self.seed << 32) + self.epoch)
+        order = torch.randperm(self.length, generator=generator).to(self._device or "cpu")
+        starts = range(self.position, self.position + len(self) * self.total, self.total)
+        return [self._part(order, start, min(self.total, self.length - start)) for start in starts]
+
+    def _part(self, order: Tensor, start: int, total: int) -> Batch:
+        sizes = split(total, self._shares)
+        mine, first = sizes[self._rank], start + sum(sizes[: self._rank])
+        return Batch(
+            indices=order[first : first + mine] if mine else order[start : start + 1],
+            weight=mine * len(sizes) / total,
+            total=total,
+            end=start + total,
+            progress=self.epoch + (start + total / 2) / self.length,
+        )
+
+    def mine(self, length: int) -> range:
+        """Return this rank's part of `length` samples in a row, as for an evaluation in which each counts once."""
+        sizes = split(length, self._shares)
+        first = sum(sizes[: self._rank])
+        return range(first, first + sizes[self._rank])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, for `muster.Checkpoints`."""
+        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "length": self.length}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go to a saved position, that of a run with another number of ranks too."""
+        for name, mine in (("length", self.length), ("seed", self.seed)):
+            if state_dict[name] != mine:
+                raise UsageError(
+                    f"the checkpoint is of a run with {_WORDS[name]} {state_dict[name]}, and this one has {mine}",
+                    hint="resume with the data and the seed that it began with",
+                )
+        self.epoch, self.position = state_dict["epoch"], state_dict["position"]
+
+
+_WORDS = {"length": "a data set of length", "seed": "the seed"}

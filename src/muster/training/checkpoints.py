@@ -1,0 +1,264 @@
+"""`muster.Checkpoints`: save a run while it goes on, and take it up again after any kind of end."""
+
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from muster.errors import MusterError, UsageError
+from muster.training import folders, rng
+from muster.training.fit import check_about, check_finite, load_parts
+from muster.training.together import in_all_ranks, together
+from muster.training.tree import put_together, take_apart
+from muster.worker.waiting import wait_for
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch import Tensor
+
+    from muster.worker.context import World
+
+WRITE_LIMIT = 600.0
+"""Seconds that a checkpoint may take to reach the disk after the next one is due, or the run is over."""
+
+FAILURE_LIMIT = 10.0
+"""The same after the run has failed: others wait for this rank to end."""
+
+
+class Stateful(Protocol):
+    """A part of a run that can be saved: a model, an optimizer, `muster.Batches`, or an object of one's own."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return what has to be saved."""
+        ...
+
+    def load_state_dict(self, state_dict: Any, /) -> object:
+        """Take over what was saved."""
+        ...
+
+
+class Checkpoints:
+    """The checkpoints of a run in one folder, for models that are the same in every rank (DDP).
+
+    `folder` is used on the host of rank 0 only; the other ranks get what they need over the network. `keep` is how
+    many complete checkpoints stay. `about` (such as `{"arch": "resnet50"}`) must be the same when the run is resumed.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], world: World, *, keep: int = 2, about: Mapping[str, Any] | None = None
+    ) -> None:
+        import torch.distributed as dist
+
+        if keep < 1:
+            raise UsageError(f"{keep} checkpoints cannot be kept", hint="keep at least 1")
+        self._root, self._world, self._keep, self._about = Path(folder), world, keep, dict(about or {})
+        self._step: int | None = None
+        self._lock: int | None = None
+        self._writing: Path | None = None
+        self._written = threading.Event()
+        self._trouble: BaseException | None = None
+        # Rank 0 writes in a thread of its own, which must not meet the collectives of the training. nccl moves no
+        # data of the CPU, and mpi makes no groups of another kind.
+        group = None if world.backend == "mpi" else dist.new_group([0], backend="gloo")
+        self._alone: dict[str, Any] = {"no_dist": True} if world.backend == "mpi" else {"process_group": group}
+
+    def begin(self, state: Mapping[str, Stateful], *, resume: bool) -> int:
+        """Return the step to go on from: that of the newest complete checkpoint, loaded into `state`, or 0.
+
+        Without `resume` a folder that holds checkpoints already is refused, so that nobody's run is overwritten.
+        All ranks call this, and all get the same answer or the same error.
+        """
+        tensors: dict[str, Tensor] = {}
+        complete: folders.Complete | None = None
+        error: MusterError | None = None
+        if self._world.rank == 0:
+            try:
+                complete = self._choose(resume)
+                if complete:
+                    check_about(complete, self._about)
+                    tensors = self._read(complete.folder)
+            except MusterError as trouble:
+                error = trouble
+        complete, error = self._from_rank_0((complete, error))
+        if error:
+            raise in_all_ranks(error, tells=self._world.rank == 0)
+        if complete is None:
+            return 0
+        saved = put_together(self._spread(tensors))
+        together(self._world, lambda: load_parts(state, saved["state"], complete.folder))
+        # A rank that the saved run did not have goes on with the seeds of its own script.
+        mine = saved["rng"].get(str(self._world.rank))
+        if mine is not None:
+            rng.restore(mine)
+        self._step = complete.step
+        return complete.step
+
+    def save(self, step: int, state: Mapping[str, Stateful]) -> None:
+        """Begin to write a checkpoint and return once `state` may change again; all ranks call this.
+
+        If the one before is still being written, rank 0 waits for it first: at most one interval is ever at risk.
+        """
+        generators = self._to_rank_0(rng.capture())
+        if generators is None or step == self._step:
+            return
+        import torch.distributed.checkpoint as dcp
+
+        self.wait()
+        parts = {name: part.state_dict() for name, part in state.items()}
+        check_finite(step, state, parts)
+        tensors = take_apart({"state": parts, "rng": {str(i): each for i, each in enumerate(generators)}})
+        folder = folders.folder_of(self._root, step)
+        try:
+            self._take_root()
+            folders.make_room(self._root, folder)
+        except OSError as error:
+            raise MusterError(f"checkpoints cannot be written to {self._root}: {error}") from None
+        self._step = step
+        self._writing = folder
+        self._written.clear()
+        # FileSystemWriter copies the tensors to the CPU's memory before async_save returns.
+        future: Any = dcp.async_save(tensors, storage_writer=dcp.FileSystemWriter(folder), **self._alone)
+        future.add_done_callback(partial(self._complete, folder))
+
+    def wait(self, limit: float = WRITE_LIMIT) -> None:
+        """Wait until what is being written is complete, and raise what went wrong with it."""
+        folder = self._writing
+        if folder is None:
+            return
+        if not wait_for(self._written.is_set, limit, lambda: f"rank 0 waits until {folder} is on the disk"):
+            raise MusterError(f"{folder} was not on the disk after {limit:.0f} s")
+        self._writing = None
+        trouble, self._trouble = self._trouble, None
+        if trouble:
+            raise MusterError(
+                f"{folder} could not be written: {_cause(trouble)}",
+                hint="is the disk full? the checkpoints before it are untouched",
+            ) from None
+
+    def close(self) -> None:
+        """Wait for the last checkpoint and leave the folder to others."""
+        try:
+            self.wait()
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:  # the run has failed already, and a checkpoint in the making may be its best one
+            self.wait(FAILURE_LIMIT)
+        except MusterError as trouble:
+            sys.stderr.write(f"muster: {trouble}\n")
+
+    def _choose(self, resume: bool) -> folders.Complete | None:
+        found, damaged = folders.find_complete(self._root)
+        for sentence in damaged:
+            sys.stderr.write(f"muster: {sentence}; it is passed over\n")
+        newest = found[-1] if found else None
+        if newest and not resume:
+            raise UsageError(
+                f"{self._root} holds the checkpoints of another run, up to step {newest.step}",
+                hint="--resume continues it; another folder keeps both",
+            )
+        return newest
+
+    def _read(self, folder: Path) -> dict[str, Tensor]:
+        import torch
+        import torch.distributed.checkpoint as dcp
+
+        reader = dcp.FileSystemReader(folder)
+        try:
+            entries: dict[str, Any] = reader.read_metadata().state_dict_metadata
+            tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}
+            dcp.load(tensors, storage_reader=reader, **self._alone)
+        except Exception as error:  # a damaged file fails in as many ways as there are bytes in it
+            raise MusterError(
+                f"{folder} cannot be read: {_cause(error)}",
+                hint=f"`rm -r {folder}` makes the checkpoint before it the newest",
+            ) from error
+        return tensors
+
+    def _complete(self, folder: Path, done: Any) -> None:
+        """Write the marker in the thread that wrote the files, and only then remove what is old."""
+        try:
+            done.result()
+            folders.mark_complete(folder, ranks=self._world.size, about=self._about)
+            folders.prune(self._root, self._keep)
+        except BaseException as error:
+            self._trouble = error
+        finally:
+            self._written.set()
+
+    def _take_root(self) -> None:
+        """Make sure that no other run writes to the same folder."""
+        if self._lock is not None:
+            return
+        import fcntl
+
+        self._root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            # A lock of lockf ends with this process, whatever its forked children (DataLoader's) still hold.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(descriptor)
+            raise UsageError(f"another run is writing its checkpoints to {self._root}") from None
+        except OSError:
+            pass  # a network file system without locks
+        self._lock = descriptor
+
+    def _from_rank_0(self, value: Any) -> Any:
+        import torch.distributed as dist
+
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def _to_rank_0(self, value: Tensor) -> list[Tensor] | None:
+        import torch.distributed as dist
+
+        values: list[Any] | None = [None] * self._world.size if self._world.rank == 0 else None
+        dist.gather_object(value, values, dst=0)
+        return values
+
+    def _spread(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Give every rank what rank 0 has read, so that no host needs the folder but its own."""
+        import torch
+        import torch.distributed as dist
+
+        if self._world.size == 1:
+            return tensors
+        device = self._world.device if self._world.backend == "nccl" else torch.device("cpu")
+        shapes = self._from_rank_0({name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
+        received: dict[str, Tensor] = {}
+        for name, (shape, dtype) in shapes.items():
+            tensor = tensors[name].to(device) if tensors else torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(tensor, src=0)
+            received[name] = tensor.cpu()
+        return received
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of what went wrong, under the wrapping of torch's CheckpointException."""
+    failures: dict[int, Any] = getattr(error, "failures", {})
+    for failure in failures.values():
+        error = failure[0] if isinstance(failure, tuple) else failure
+    return str(error).partition("\n")[0] or type(error).__name__

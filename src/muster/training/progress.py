@@ -1,0 +1,269 @@
+"""`muster.Progress`: what a run shows while it goes on, on rank 0 only."""
+
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.errors import MusterError, UsageError
+from muster.training.metrics import Metrics, Row, read_rows
+from muster.training.plot import svg
+from muster.training.together import in_all_ranks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from muster.training.batches import Batches
+    from muster.worker.context import World
+
+
+class Progress:
+    """Counts steps and shows loss, rate and time left: a line for each interval, or a bar on a terminal.
+
+    Every rank calls `begin()` before each step and `end()` after it; once in `every` steps the ranks add up their
+    losses, and a loss that is no number ends the run in all of them. `metrics` is a folder for metrics.jsonl and,
+    where it is installed, TensorBoard; `plot` is an SVG file.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        batches: Batches,
+        *,
+        epochs: int,
+        step: int = 0,
+        every: int = 10,
+        unit: str = "images",
+        metrics: str | os.PathLike[str] | None = None,
+        plot: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if every < 1:
+            raise UsageError(f"a line every {every} steps cannot be written", hint="--log_every counts from 1")
+        self.step = step
+        """Steps done, those before a resume included."""
+        self._world, self._batches, self._epochs, self._every, self._unit = world, batches, epochs, every, unit
+        self._shows = world.rank == 0
+        self._folder = None if metrics is None else Path(metrics)
+        self._metrics = Metrics(self._folder) if self._folder and self._shows else None
+        self._plot = None if plot is None else Path(plot)
+        self._rows: list[Row] = []
+        self._watch = Stopwatch(world)
+        self._bar = Bar() if self._shows and sys.stderr.isatty() else None
+        self._interval, self._run, self._intervals = Tally(), Tally(), 0
+        self._loss: Tensor | None = None
+
+    def begin(self) -> None:
+        """Start the clock of a step: its data are there."""
+        self._watch.begin()
+
+    def end(self, loss: Tensor, count: int) -> None:
+        """Count a step, with this rank's weighted loss and the number of samples over all ranks."""
+        self._watch.end()
+        self.step += 1
+        loss = loss.detach().float()
+        self._loss = loss if self._loss is None else self._loss + loss
+        self._interval.add(count)
+        if self._interval.steps == self._every:
+            self.flush()
+
+    def flush(self) -> None:
+        """End the interval here: all ranks call it before what must not happen after a bad loss, such as saving."""
+        if self._loss is None:
+            return
+        loss = self._mean_loss(self._loss)
+        self._loss = None
+        self._interval.busy = self._watch.read()
+        interval, self._interval = self._interval, Tally()
+        interval.stop()
+        self._intervals += 1
+        if self._intervals == 2:  # the first, with its compilation and warm-up, counts only where it is all there is
+            self._run = Tally()
+        self._run.join(interval)
+        if not math.isfinite(loss):
+            error = MusterError(
+                f"the loss is {loss} at step {self.step}, in epoch {self._batches.progress:.2f}",
+                hint="a lower learning rate or a longer warm-up helps; --resume goes on from the last checkpoint",
+            )
+            raise in_all_ranks(error, tells=self._shows)
+        rates = {f"{self._unit}_per_s": interval.rate, f"{self._unit}_per_s_step": interval.step_rate}
+        self.note(loss=loss, **rates)
+        self._show(loss, interval)
+
+    @contextmanager
+    def pause(self) -> Generator[None, None, None]:
+        """Keep what is no training, such as an evaluation, out of the rates."""
+        self.flush()
+        yield
+        self._interval = Tally()
+
+    def note(self, **numbers: float) -> None:
+        """Keep numbers of this moment, such as `accuracy=0.99`, for metrics and plot."""
+        if self._shows:
+            row: Row = {"step": self.step, "epoch": round(self._batches.progress, 4), **numbers}
+            self._rows.append(row)
+            if self._metrics:
+                self._metrics.write(row)
+
+    def say(self, line: str) -> None:
+        """Print a line on rank 0, above the bar."""
+        if self._shows:
+            if self._bar:
+                self._bar.clear()
+            print(line, flush=True)
+
+    def close(self) -> None:
+        """Show the rates of the whole run, and draw the plot."""
+        self.flush()
+        if not self._shows:
+            return
+        if self._run.steps:
+            self.say(
+                f"{self._unit}/s: {self._run.step_rate:,.1f} in the steps, {self._run.rate:,.1f} end to end "
+                f"({'the last ' * (self._intervals > 1)}{self._run.steps} steps, {clock(self._run.seconds)})"
+            )
+        if self._metrics:
+            self._metrics.close()
+        if self._plot:
+            rows = read_rows(self._folder) if self._folder else self._rows
+            panels = ["loss", f"{self._unit}_per_s", "accuracy"]
+            try:
+                self._plot.parent.mkdir(parents=True, exist_ok=True)
+                self._plot.write_text(svg(rows, panels), encoding="utf-8")
+            except OSError as error:
+                raise UsageError(f"the plot cannot be written to {self._plot}: {error.strerror}") from None
+            self.say(f"plot: {self._plot}")
+
+    def _mean_loss(self, total: Tensor) -> float:
+        """The mean over the interval's steps and the ranks; the same number in each of them."""
+        import torch.distributed as dist
+
+        if self._world.size > 1:
+            dist.all_reduce(total)
+        return float(total) / (self._interval.steps * self._world.size)
+
+    def _show(self, loss: float, interval: Tally) -> None:
+        if not self._shows:
+            return
+        done = min(1.0, self._batches.progress / self._epochs)
+        steps_left = (self._epochs - self._batches.progress) * self._batches.length / self._batches.total
+        left = clock(max(0.0, steps_left) * interval.seconds / interval.steps)
+        epoch = max(1, math.ceil(self._batches.progress))
+        if self._bar:
+            numbers = f"loss {loss:.4f}  {interval.rate:,.0f} {self._unit}/s  {left} left"
+            self._bar.draw(f"epoch {epoch}/{self._epochs}", done, numbers)
+        else:
+            self.say(
+                f"epoch {epoch}/{self._epochs}  step {self.step}  loss {loss:.4f}  "
+                f"{interval.rate:,.1f} {self._unit}/s  {left} left"
+            )
+
+
+class Tally:
+    """Steps, samples and seconds of a stretch of a run."""
+
+    def __init__(self) -> None:
+        self.steps = self.count = 0
+        self.seconds = self.busy = 0.0
+        self._start = time.perf_counter()
+
+    def add(self, count: int) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.count += count
+
+    def stop(self) -> None:
+        """Read the clock."""
+        self.seconds = time.perf_counter() - self._start
+
+    def join(self, other: Tally) -> None:
+        """Add another stretch."""
+        self.steps += other.steps
+        self.count += other.count
+        self.seconds += other.seconds
+        self.busy += other.busy
+
+    @property
+    def rate(self) -> float:
+        """Samples per second of the clock on the wall, waiting for data and saving included."""
+        return self.count / self.seconds if self.seconds else 0.0
+
+    @property
+    def step_rate(self) -> float:
+        """Samples per second of the time spent in steps."""
+        return self.count / self.busy if self.busy else 0.0
+
+
+class Stopwatch:
+    """Adds up the time of steps: on a GPU with events in its stream, which nobody has to wait for."""
+
+    def __init__(self, world: World) -> None:
+        import torch
+
+        self._cuda = world.device.type == "cuda"
+        self._new_event: Any = lambda: torch.cuda.Event(enable_timing=True)
+        self._events: list[tuple[Any, Any]] = []
+        self._begun: Any = None
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        """A step begins."""
+        if self._cuda:
+            self._begun = self._new_event()
+            self._begun.record()
+        else:
+            self._begun = time.perf_counter()
+
+    def end(self) -> None:
+        """It ends, or is at least queued."""
+        if self._begun is None:
+            raise MusterError("Progress.end() without Progress.begin()")
+        if self._cuda:
+            event = self._new_event()
+            event.record()
+            self._events.append((self._begun, event))
+        else:
+            self._seconds += time.perf_counter() - self._begun
+        self._begun = None
+
+    def read(self) -> float:
+        """Return the seconds since the last reading."""
+        if self._events:
+            self._events[-1][1].synchronize()
+            self._seconds = sum(begun.elapsed_time(ended) for begun, ended in self._events) / 1000
+            self._events.clear()
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+class Bar:
+    """One line on a terminal that is drawn over and over."""
+
+    def draw(self, label: str, done: float, numbers: str) -> None:
+        """Draw it, as wide as the terminal lets it be."""
+        columns = shutil.get_terminal_size().columns
+        room = max(5, min(40, columns - len(label) - len(numbers) - 12))
+        filled = round(room * done)
+        line = f"{label} [{'=' * filled}{' ' * (room - filled)}] {done:4.0%}  {numbers}"
+        sys.stderr.write(f"\r\033[K{line[: columns - 1]}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Wipe it for a line that stays."""
+        sys.stderr.write("\r\033[K")
+        sys.stderr.flush()
+
+
+def clock(seconds: float) -> str:
+    """Write a time as people read it: `0:03:20`."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
