@@ -11,6 +11,7 @@ outputs = model.infer(text, text_lengths)          each frame made from the one 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -133,7 +134,9 @@ class Encoder(nn.Module):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weights = x.to(dtype), [weight.to(dtype) for weight in weights]
         start = x.new_zeros(1, x.shape[0], self.lstm.hidden_size)
-        output, _, _ = torch.lstm(x, (start, start), weights, True, 1, 0.0, self.training, False, True)
+        with warnings.catch_warnings():  # cuDNN copies the two directions' weights together by itself
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+            output, _, _ = torch.lstm(x, (start, start), weights, True, 1, 0.0, self.training, False, True)
         return output
 
 

@@ -125,15 +125,16 @@ def symbols_of(text: str, cleaners: Sequence[Callable[[str], str]] = (english_cl
 
 
 def unknown_letters(text: str, cleaners: Sequence[Callable[[str], str]] = (english_cleaners,)) -> str:
-    """Return the letters and sounds of a text that no symbol stands for, each once."""
+    """Return the letters and sounds of a text that no symbol stands for, each once; signs may be left out in silence."""
     unknown: list[str] = []
     for i, part in enumerate(_BRACES.split(text)):
         if i % 2:
             unknown += [sound for sound in part.split() if "@" + sound not in NUMBER_OF]
             continue
-        for clean in cleaners:
-            part = clean(part)
-        # Cleaning for English drops letters of other scripts altogether: they are looked for before it.
-        lost = [letter for letter in _BRACES.split(text)[i] if letter.isalpha() and not to_ascii(letter)]
-        unknown += lost + [letter for letter in part if letter not in NUMBER_OF and letter != '"']
+        for letter in filter(str.isalnum, part):
+            cleaned = letter
+            for clean in cleaners:
+                cleaned = clean(cleaned)
+            if not any(each in NUMBER_OF for each in cleaned):
+                unknown.append(letter)
     return " ".join(dict.fromkeys(unknown))
