@@ -19,7 +19,7 @@ class Steps(Protocol):
     """What a loop needs for each frame `t`."""
 
     def cell_forward(self, tape: Tape, t: int) -> None:
-        """From `product` to the cell, the hidden state after dropout, and what the attention needs of it."""
+        """The first LSTM's cell, its hidden state after dropout, and what the attention needs of it."""
         ...
 
     def attention_forward(self, tape: Tape, t: int) -> None:
@@ -58,7 +58,8 @@ class TorchSteps:
     def cell_forward(self, tape: Tape, t: int) -> None:
         """Write gates, cell and hidden state of frame `t`."""
         mask = tape.inputs.mask
-        hidden = cell(tape.product, tape.inputs.pre[t], tape.gates[t], tape.cells, t)
+        product = tape.state[t] @ tape.inputs.recurrent.T
+        hidden = cell(product, tape.inputs.pre[t], tape.gates[t], tape.cells, t)
         tape.state[t + 1, :, tape.width :] = hidden if mask is None else hidden * mask[t] * tape.scale
 
     def attention_forward(self, tape: Tape, t: int) -> None:
@@ -80,7 +81,10 @@ class TorchSteps:
     def attention_backward(self, tape: Tape, t: int, *, slot: int) -> None:
         """Undo `attention_forward`."""
         inputs = tape.inputs
-        d_context = tape.d_state[t, :, : tape.width] + tape.d_recurrent[:, : tape.width]
+        d_context = tape.d_state[t, :, : tape.width]
+        if t + 1 < tape.frames:
+            tape.scratch["d_recurrent"] = tape.d_gates[t + 1] @ inputs.recurrent
+            d_context = d_context + tape.scratch["d_recurrent"][:, : tape.width]
         tape.d_contexts[t] = d_context
         d_weights = torch.bmm(inputs.memory, d_context[:, :, None]).squeeze(2).to(tape.exact)
         d_weights = d_weights + tape.d_last + tape.d_sums
@@ -99,21 +103,25 @@ class TorchSteps:
     def cell_backward(self, tape: Tape, t: int) -> None:
         """Undo `cell_forward`."""
         mask = tape.inputs.mask
-        d_hidden = tape.d_state[t, :, tape.width :] + tape.d_recurrent[:, tape.width :]
-        d_hidden = d_hidden + tape.d_queries[t] @ tape.inputs.query
+        d_hidden = tape.d_state[t, :, tape.width :] + tape.d_queries[t] @ tape.inputs.query
+        if t + 1 < tape.frames:
+            d_hidden = d_hidden + tape.scratch["d_recurrent"][:, tape.width :]
         d_hidden = d_hidden if mask is None else d_hidden * mask[t] * tape.scale
         cell_back(d_hidden.to(tape.exact), tape.gates[t], tape.cells, t, tape.d_cells, tape.d_gates[t])
 
     def second_cell_forward(self, tape: Tape, t: int) -> None:
         """Write gates, cell and hidden state of the second LSTM."""
         mask = tape.inputs.second_mask
-        hidden = cell(tape.second_product, tape.second_pre[t], tape.second_gates[t], tape.second_cells, t)
+        product = tape.second_state[t] @ tape.inputs.second_recurrent.T
+        hidden = cell(product, tape.second_pre[t], tape.second_gates[t], tape.second_cells, t)
         tape.second_state[t + 1] = hidden if mask is None else hidden * mask[t] * tape.second_scale
 
     def second_cell_backward(self, tape: Tape, t: int) -> None:
         """Undo it."""
         mask = tape.inputs.second_mask
-        d_hidden = tape.d_spoken[t] + tape.d_second_recurrent
+        d_hidden = tape.d_spoken[t]
+        if t + 1 < tape.frames:
+            d_hidden = d_hidden + tape.d_second_gates[t + 1] @ tape.inputs.second_recurrent
         d_hidden = (d_hidden if mask is None else d_hidden * mask[t] * tape.second_scale).to(tape.exact)
         cell_back(d_hidden, tape.second_gates[t], tape.second_cells, t, tape.d_second_cells, tape.d_second_gates[t])
 

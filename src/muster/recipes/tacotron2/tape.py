@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 PIECE = 64
 """Frames after which the second LSTM follows the first, and whose largest gradients are kept at a time."""
@@ -75,17 +74,19 @@ class Tape:
         rows, clips = self.frames, self.clips
         self.state = self._empty(rows + 1, clips, self.width + self.hidden)
         self.cells = self._empty(rows + 1, clips, self.hidden, exact=True)
-        self.weights = self._empty(rows + 1, clips, self.symbols, exact=True)
-        self.sums = self._empty(rows + 1, clips, self.symbols, exact=True)
+        # Both lie in one tensor between margins of zeros, so that the location convolution never leaves a row; rows of
+        # a power of two are what kernels take.
+        room, margin = power_of_two(self.symbols), self.taps // 2
+        self.looked = self._zeros(rows + 1, clips, 2, room + power_of_two(self.taps), exact=True)
+        self.weights = self.looked[:, :, 0, margin : margin + self.symbols]
+        self.sums = self.looked[:, :, 1, margin : margin + self.symbols]
         self.queries = self._empty(rows, clips, self.attention, exact=True)
         self.gates = self._empty(rows, clips, 4 * self.hidden)
-        self.product = self._empty(clips, 4 * self.hidden)
         self.second_pre = self._empty(rows, clips, 4 * self.second_hidden)
         self.second_state = self._empty(rows + 1, clips, self.second_hidden)
         self.second_cells = self._empty(rows + 1, clips, self.second_hidden, exact=True)
         self.second_gates = self._empty(rows, clips, 4 * self.second_hidden)
-        self.second_product = self._empty(clips, 4 * self.second_hidden)
-        for first_row in (self.state, self.cells, self.weights, self.sums, self.second_state, self.second_cells):
+        for first_row in (self.state, self.cells, self.second_state, self.second_cells):
             first_row[0].zero_()
         self.padding = torch.arange(self.symbols, device=self.device) >= inputs.lengths[:, None]
         self.scratch: dict[str, Tensor] = {}
@@ -100,8 +101,6 @@ class Tape:
         self.d_gates, self.d_second_gates = torch.empty_like(self.gates), torch.empty_like(self.second_gates)
         self.d_contexts = self._empty(rows, clips, self.width)
         self.d_queries = self._empty(rows, clips, self.attention)
-        self.d_recurrent = self._zeros(clips, self.width + self.hidden)
-        self.d_second_recurrent = self._zeros(clips, self.second_hidden)
         self.d_cells = self._zeros(clips, self.hidden, exact=True)
         self.d_second_cells = self._zeros(clips, self.second_hidden, exact=True)
         self.d_last = self._zeros(clips, self.symbols, exact=True)
@@ -112,18 +111,16 @@ class Tape:
         """Before the tanh, for the frames of one piece: the largest tensor of all, so every piece uses it again."""
         self.d_v = self._zeros(clips, self.attention, exact=True)
         self.d_processed = self._zeros(clips, self.symbols, self.attention, exact=True)
-        self.d_location = self._zeros(self.attention, 2, self.taps, exact=True)
+        self.d_location = self._zeros(self.attention, 2 * power_of_two(self.taps), exact=True)
 
     def gather_piece(self, start: int, end: int) -> None:
         """Add what a piece of the loop gives to the location convolution and to the processed memory."""
         d_before = self.d_before[: end - start]
         self.d_processed += d_before.sum(0, dtype=self.exact)
-        flat = d_before.view(-1, self.attention)
-        for channel, looked in enumerate((self.weights, self.sums)):
-            # Row t of either is what frame t looked at, one column for each tap.
-            padded = F.pad(looked[start:end].to(self.dtype), (self.taps // 2, self.taps // 2))
-            columns = padded.unfold(2, self.taps, 1).reshape(-1, self.taps)
-            self.d_location[:, channel] += flat.T @ columns
+        # Row t of `looked` is what frame t looked at: one column for each tap, up to a power of two for alignment.
+        columns = self.looked[start:end].to(self.dtype).unfold(3, power_of_two(self.taps), 1)[:, :, :, : self.symbols]
+        columns = columns.permute(0, 1, 3, 2, 4).reshape(-1, self.d_location.shape[1])
+        self.d_location += d_before.view(-1, self.attention).T @ columns
 
     def gradients(self) -> tuple[Tensor | None, ...]:
         """The gradients of the inputs, in their order."""
@@ -139,7 +136,7 @@ class Tape:
             self.d_processed.to(self.dtype),
             d_gates.T @ before,
             d_query,
-            self.d_location.to(self.dtype),
+            self.d_location.view(self.attention, 2, -1)[:, :, : self.taps].to(self.dtype),
             self.d_v.sum(0),
             d_second.T @ after,
             d_second.sum(0, dtype=self.exact).to(self.dtype),
@@ -154,3 +151,8 @@ class Tape:
 
     def _zeros(self, *shape: int, exact: bool = False) -> Tensor:
         return self._empty(*shape, exact=exact).zero_()
+
+
+def power_of_two(size: int) -> int:
+    """The power of two that holds it; 16 at least, which is the smallest that tensor cores take."""
+    return max(16, 1 << (size - 1).bit_length())
