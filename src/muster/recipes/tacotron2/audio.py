@@ -51,7 +51,8 @@ def read_wav(path: Path, settings: AudioSettings) -> Tensor:
         )
     if channels != 1:
         raise muster.UsageError(
-            f"{path} has {channels} channels, and one is needed", hint=f"`sox {path.name} out.wav channels 1` mixes them"
+            f"{path} has {channels} channels, and one is needed",
+            hint=f"`sox {path.name} out.wav channels 1` mixes them",
         )
     if width != 2:
         raise muster.UsageError(f"{path} has {8 * width} bits per sample, and 16 are needed")
@@ -98,7 +99,9 @@ def filterbank(settings: AudioSettings) -> Tensor:
     """Slaney's triangles, each of area 1, as librosa draws them: [channels, frequencies]."""
     count = settings.n_mel_channels
     low, high = to_mel(settings.mel_fmin), to_mel(settings.mel_fmax)
-    corners = torch.tensor([from_mel(low + (high - low) * i / (count + 1)) for i in range(count + 2)], dtype=torch.float64)
+    corners = torch.tensor(
+        [from_mel(low + (high - low) * i / (count + 1)) for i in range(count + 2)], dtype=torch.float64
+    )
     frequencies = torch.linspace(0, settings.sampling_rate / 2, settings.filter_length // 2 + 1, dtype=torch.float64)
     widths = corners.diff()[:, None]
     slopes = corners[:, None] - frequencies
@@ -128,7 +131,10 @@ def griffin_lim(mel: Tensor, settings: AudioSettings, *, rounds: int = 60, seed:
     window = torch.hann_window(settings.win_length, device=mel.device)
     generator = torch.Generator().manual_seed(seed)
     turns = torch.rand(magnitudes.shape, generator=generator).to(mel.device)
-    phases, before = torch.polar(torch.ones_like(turns), 2 * math.pi * turns), torch.zeros_like(turns, dtype=torch.cfloat)
+    phases, before = (
+        torch.polar(torch.ones_like(turns), 2 * math.pi * turns),
+        torch.zeros_like(turns, dtype=torch.cfloat),
+    )
 
     def sound(spectrum: Tensor) -> Tensor:
         return torch.istft(spectrum, settings.filter_length, settings.hop_length, settings.win_length, window)

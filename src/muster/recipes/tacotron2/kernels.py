@@ -48,7 +48,7 @@ def product_kernel(
     b = tl.program_id(2) * CLIPS + tl.arange(0, CLIPS)
     k = tl.arange(0, DEPTH)
     total = tl.zeros((CLIPS, OUTPUTS), tl.float32)
-    for block in range(0, BLOCKS):
+    for block in range(BLOCKS):
         d = (split * BLOCKS + block) * DEPTH + k
         a = tl.load(left + b[:, None] * left_stride + d[None, :], (b[:, None] < clips) & (d[None, :] < depth), 0.0)
         where = right + d[:, None] * depth_stride + n[None, :] * output_stride
@@ -123,7 +123,9 @@ def cell_backward_kernel(
     d_hidden += add_up(d_recurrent, at_recurrent, clips * recurrent_width, inside, SPLIT)
     if HAS_QUERY:
         a = tl.arange(0, ATTENTION)
-        dq = tl.load(d_query + b[:, None] * attention + a[None, :], (b[:, None] < clips) & (a[None, :] < attention), 0.0)
+        dq = tl.load(
+            d_query + b[:, None] * attention + a[None, :], (b[:, None] < clips) & (a[None, :] < attention), 0.0
+        )
         some = tl.load(query + a[:, None] * hidden + h[None, :], (a[:, None] < attention) & (h[None, :] < hidden), 0.0)
         d_hidden += tl.dot(dq, some, input_precision=PRECISION)
     at_cell = b[:, None] * hidden + h[None, :]
@@ -163,7 +165,9 @@ def attention_forward_kernel(
     a = tl.arange(0, ATTENTION)
     good_a = a < attention
     p = tl.arange(0, PARTS_UP)
-    some = tl.load(parts + (p[:, None] * clips + b) * attention + a[None, :], (p[:, None] < PARTS) & good_a[None, :], 0.0)
+    some = tl.load(
+        parts + (p[:, None] * clips + b) * attention + a[None, :], (p[:, None] < PARTS) & good_a[None, :], 0.0
+    )
     query = tl.sum(some, 0)
     tl.store(queries + b * attention + a, query, good_a)
     k = tl.arange(0, 2 * TAPS)

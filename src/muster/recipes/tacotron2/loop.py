@@ -8,8 +8,8 @@ With teacher forcing only the attention LSTM and the attention feed each other f
 - backward, only the gradients that go from frame to frame stay in the loop; those of all weights come after it.
 
 What stays are three steps per frame (a product, a cell, the attention) and two for the second LSTM, which runs behind
-the first in pieces of `tape.PIECE` frames, on a GPU at the same time. `tape.py` holds the tensors, `steps.py` the steps in
-plain torch, `kernels.py` the same in Triton.
+the first in pieces of `tape.PIECE` frames, on a GPU at the same time. `tape.py` holds the tensors, `steps.py` has the
+steps in plain torch, `kernels.py` the same in Triton.
 """
 
 # torch is typed in part only.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -179,7 +179,7 @@ class Side:
     join = main_waits
 
 
-@lru_cache(maxsize=None)
+@cache
 def side_stream(device: torch.device) -> Any:
     """One stream for each GPU, made once."""
     return torch.cuda.Stream(device)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def compute(clips: Sequence[Clip], settings: AudioSettings, device: torch.device
     frames: list[int] = []
     bad: dict[str, str] = {}
     with ThreadPoolExecutor(READERS) as readers:
-        for clip, content in zip(clips, readers.map(lambda clip: read(clip, settings), clips), strict=True):
+        for clip, content in zip(clips, readers.map(partial(read, settings=settings), clips), strict=True):
             if isinstance(content, str):
                 bad[clip.name] = content
                 frames.append(0)

@@ -321,9 +321,7 @@ class Tacotron2(nn.Module):
         self.decoder_loop: DecoderLoop = Decoder.forward
         """The way through the frames in training: `Decoder.forward`, or the fast one that gives the same."""
 
-    def forward(
-        self, text: Tensor, text_lengths: Tensor, mels: Tensor, mel_lengths: Tensor | None = None
-    ) -> Outputs:
+    def forward(self, text: Tensor, text_lengths: Tensor, mels: Tensor, mel_lengths: Tensor | None = None) -> Outputs:
         """Make every frame of `mels` from the frames before it; with `mel_lengths`, what follows a clip is masked."""
         memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths)
         frames, gates, alignments = self.decoder_loop(self.decoder, memory, text_lengths, mels)

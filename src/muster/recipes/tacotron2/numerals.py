@@ -1,14 +1,15 @@
-"""Numbers in words, as the public checkpoints heard them: 1905 is "nineteen oh five", $2.50 "two dollars, fifty cents"."""
+"""Numbers in words, as the public checkpoints heard them: 1905 is "nineteen oh five", $2 is "two dollars"."""
 
 from __future__ import annotations
 
 import re
 
-ONES = (
+ONES = re.findall(
+    r"\w+",
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+    "eighteen nineteen",
+)
+TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion", "quintillion")
 ORDINALS = {
     "one": "first",
@@ -76,7 +77,9 @@ def _number(digits: str) -> str:
 def _dollars(amount: str) -> str:
     whole, _, rest = amount.partition(".")
     dollars, cents = int(whole or 0), int(rest or 0)
-    parts = [f"{count} {unit}{'' if count == 1 else 's'}" for count, unit in ((dollars, "dollar"), (cents, "cent")) if count]
+    parts = [
+        f"{count} {unit}{'' if count == 1 else 's'}" for count, unit in ((dollars, "dollar"), (cents, "cent")) if count
+    ]
     return ", ".join(parts) or "zero dollars"
 
 

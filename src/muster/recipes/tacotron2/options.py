@@ -113,11 +113,17 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     add("--weight-decay", type=float, default=1e-6, help="(1e-6)")
     add("--grad-clip-thresh", type=float, default=1.0, help="largest norm of the gradient (1.0)")
     add("--anneal-steps", nargs="*", type=int, metavar="EPOCH", help="epochs from which the rate is lower")
-    add("--anneal-factor", type=float, choices=(0.1, 0.3), default=0.1, help="how much lower (0.1); 0.3: 1, .3, .1, .03")
+    add(
+        "--anneal-factor", type=float, choices=(0.1, 0.3), default=0.1, help="how much lower (0.1); 0.3: 1, .3, .1, .03"
+    )
     add("--seed", type=int, default=1234, help="of weights, order and dropout (1234)")
     add("--amp", action="store_true", help="bfloat16, which is what a GPU that has it gets anyway")
     add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that has it, else float32)")
-    add("--decoder", choices=("fast", "plain"), help="the way through the frames (fast on a GPU; the result is the same)")
+    add(
+        "--decoder",
+        choices=("fast", "plain"),
+        help="the way through the frames (fast on a GPU; the result is the same)",
+    )
     add("--disable-uniform-initialize-bn-weight", action="store_true", help="begin with normalisation weights of 1")
     add("--config-file", metavar="FILE", help="JSON with values for flags; the command line has the last word")
 
@@ -126,7 +132,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     add("--epochs-per-checkpoint", type=int, default=50, metavar="N", help="(50); the last epoch is always saved")
     add("--keep", type=int, default=2, help="how many checkpoints stay (2)")
     add("--resume", "--resume-from-last", action="store_true", help="go on from the newest checkpoint in --output")
-    add("--checkpoint-path", metavar="FILE", help="go on from checkpoint_Tacotron2_N.pt of the original, or tacotron2.pt")
+    add(
+        "--checkpoint-path",
+        metavar="FILE",
+        help="go on from checkpoint_Tacotron2_N.pt of the original, or tacotron2.pt",
+    )
     add("--use-saved-learning-rate", type=truth, default=False, help="that of --checkpoint-path (False)")
     add("--log_every", type=int, default=10, metavar="STEPS", help="how often to print a line (10)")
 

@@ -1,4 +1,4 @@
-"""Checkpoints of NVIDIA's training, `checkpoint_Tacotron2_N.pt`, and the weights that this recipe writes in their form."""
+"""Checkpoints of NVIDIA's training, `checkpoint_Tacotron2_N.pt`, and weights that this recipe writes in their form."""
 
 # torch is typed in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

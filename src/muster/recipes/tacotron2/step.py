@@ -1,4 +1,4 @@
-"""One training step: forward, loss, backward, clipping, Adam; where precision and the exchange of gradients are decided.
+"""One training step: forward, loss, backward, clipping, Adam; here precision and exchange of gradients are decided.
 
 step = TrainingStep(model, world, StepOptions())
 losses = step(examples, rate=1e-3)

@@ -11,10 +11,17 @@ import muster
 from .numerals import spell_numbers
 
 VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
-CONSONANTS = tuple("B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH".split())
+CONSONANTS = re.findall(r"[A-Z]+", "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH")
 ARPABET = sorted([*CONSONANTS, *VOWELS, *(vowel + stress for vowel in VOWELS for stress in "012")])
 
-SYMBOLS = ("_", "-", *"!'(),.:;? ", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *"abcdefghijklmnopqrstuvwxyz", *("@" + s for s in ARPABET))
+SYMBOLS = (
+    "_",
+    "-",
+    *"!'(),.:;? ",
+    *"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    *"abcdefghijklmnopqrstuvwxyz",
+    *("@" + s for s in ARPABET),
+)
 """All symbols in NVIDIA's order; the first one is padding."""
 
 NUMBER_OF = {symbol: number for number, symbol in enumerate(SYMBOLS)}
@@ -44,28 +51,16 @@ _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.", re.IGNORECASE)
 _BRACES = re.compile(r"\{([^{}]+)\}")
 
 # What NFKD leaves as it is. Pounds stay until the numbers are spelled out.
-_ASCII = str.maketrans(
-    {
-        "‘": "'",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "–": "-",
-        "—": "-",
-        "æ": "ae",
-        "Æ": "AE",
-        "œ": "oe",
-        "Œ": "OE",
-        "ß": "ss",
-        "ø": "o",
-        "Ø": "O",
-        "ł": "l",
-        "Ł": "L",
-        "đ": "d",
-        "ð": "d",
-        "þ": "th",
-    }
-)
+_ASCII = {
+    0x2018: "'",  # quotes
+    0x2019: "'",
+    0x201C: '"',
+    0x201D: '"',
+    0x2013: "-",  # dashes
+    0x2014: "-",
+    **str.maketrans({"æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ß": "ss", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L"}),
+    **str.maketrans({"đ": "d", "ð": "d", "þ": "th"}),
+}
 
 
 def to_ascii(text: str) -> str:
@@ -125,7 +120,7 @@ def symbols_of(text: str, cleaners: Sequence[Callable[[str], str]] = (english_cl
 
 
 def unknown_letters(text: str, cleaners: Sequence[Callable[[str], str]] = (english_cleaners,)) -> str:
-    """Return the letters and sounds of a text that no symbol stands for, each once; signs may be left out in silence."""
+    """Return the letters and sounds of a text that no symbol stands for, each once; other signs may get lost."""
     unknown: list[str] = []
     for i, part in enumerate(_BRACES.split(text)):
         if i % 2:

@@ -169,9 +169,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     sizes = ModelSizes(**{name: getattr(args, name) for name in SIZES})
     model = Tacotron2(sizes, uniform_bn=not args.disable_uniform_initialize_bn_weight)
     step = TrainingStep(model, world, options)
-    batches = muster.together(
-        world, lambda: muster.Batches(len(data.training), args.batch_size, world, seed=args.seed)
-    )
+    batches = muster.together(world, lambda: muster.Batches(len(data.training), args.batch_size, world, seed=args.seed))
     output = None if args.use_syn and not args.output else Path(args.output or "output")
     about = {field.name: getattr(sizes, field.name) for field in fields(sizes)}
     checkpoints = muster.Checkpoints(output, world, keep=args.keep, about=about) if output else None
@@ -183,9 +181,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     if not first:
         seed_all(args.seed + 1 + world.rank)  # a dropout of its own in each
     every = args.log_every
-    progress = muster.Progress(
-        world, batches, epochs=args.epochs, step=first, every=every, unit="mels", metrics=output
-    )
+    progress = muster.Progress(world, batches, epochs=args.epochs, step=first, every=every, unit="mels", metrics=output)
     tell(args, world, data, model, options, batches.total, origin, progress)
     return Run(
         args=args,
@@ -219,13 +215,17 @@ def tell(
         progress.say(f"skipped {name}: {why}")
     if data.bad:
         progress.say(f"skipped {len(data.bad)} {'clip' if len(data.bad) == 1 else 'clips'}")
-    clips, hours = len(data.training), sum(data.training.frames) * args.hop_length / args.sampling_rate / 3600
+    kind, clips, hours = (
+        "made-up clips" if args.use_syn else "clips",
+        len(data.training),
+        sum(data.training.frames) * args.hop_length / args.sampling_rate / 3600,
+    )
     aside = f" and {len(data.validation)} kept aside" if data.validation else ""
     where = "" if data.training.on_device else ", which stay in the host's memory"
     progress.say(
-        f"Tacotron2 with {count_parameters(model):,} parameters on {clips:,} {'made-up ' if args.use_syn else ''}clips, "
-        f"{hours:.1f} hours{aside}{where}; {world.size} {'rank' if world.size == 1 else 'ranks'} on "
-        f"{world.device.type} ({world.backend}), {options.precision}, {options.decoder} decoder, batch {total}, {origin}"
+        f"Tacotron2 with {count_parameters(model):,} parameters on {clips:,} {kind}, {hours:.1f} hours{aside}{where}; "
+        f"{world.size} {'rank' if world.size == 1 else 'ranks'} on {world.device.type} ({world.backend}), "
+        f"{options.precision}, {options.decoder} decoder, batch {total}, {origin}"
     )
 
 

@@ -1,7 +1,7 @@
 """The loss on clips that were kept aside, over all ranks, and a picture of one of them."""
 
 # torch is typed in part only.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def validate(
         inside = torch.arange(frames, device=world.device) < examples.mel_lengths[:, None]
         focus = outputs.alignments.float().amax(2)[inside].mean()
         count = len(chosen)
-        sums += torch.stack([x.double() * count for x in (both.reference, both.unpadded, focus)] + [sums.new_tensor(count)])
+        sums += torch.stack(
+            [x.double() * count for x in (both.reference, both.unpadded, focus)] + [sums.new_tensor(count)]
+        )
         if picture and start == mine.start and world.rank == 0:
             length, text = corpus.frames[start], corpus.symbols[start]
             draw_clip(
