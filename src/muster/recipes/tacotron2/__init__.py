@@ -12,10 +12,14 @@
 The files, in reading order:
 
     options.py    every flag                       model.py      the network, with NVIDIA's names; the plain loop
-    train.py      the loop over epochs             step.py       one training step, as CUDA graphs on a GPU
-    data.py       clips, kept mels, batches        audio.py      wav files, mel spectrograms, Griffin-Lim
+    train.py      the loop over epochs             step.py       one training step
+    data.py       clips and batches                mels.py       mels, computed once and kept
+    audio.py      wav files, mels, Griffin-Lim     infer.py      speak
     text.py       text to symbols                  numerals.py   numbers to words
     loss.py       reference and padding-aware      validate.py   the loss on clips kept aside, over all ranks
-    loop.py       the fast decoder as mathematics  kernels.py    the same in Triton
+    loop.py       the fast decoder                 tape.py       its tensors
+    steps.py      its steps in plain torch         kernels.py    the same in Triton
+    streams.py    two streams of a GPU             graphs.py     forward and backward as CUDA graphs
     original.py   NVIDIA's checkpoints             pictures.py   alignments and mels as PNG files
+    corpus.py     a corpus from espeak-ng          bench.py      frames per second
 """

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .tape import Tape, power_of_two
 
-CELL_CLIPS, CELL_HIDDEN = 32, 32
+CELL_CLIPS, CELL_HIDDEN = 16, 32
 """Clips and hidden units that one program of a cell kernel takes."""
 
 PRODUCT_OUTPUTS, PRODUCT_DEPTH, PRODUCT_WARPS, PRODUCT_STAGES = 64, 64, 4, 4
@@ -209,15 +209,18 @@ def attention_backward_kernel(
     b = tl.program_id(0)
     length = tl.load(lengths + b)
     s = tl.arange(0, SYMBOLS)
+    whole = tl.arange(0, WIDTH)
+    d_context = tl.load(d_outside + b * state_stride + whole, whole < width, 0.0).to(tl.float32)
+    d_context += add_up(d_recurrent, b * state_stride + whole, clips * state_stride, whole < width, SPLIT)
+    tl.store(d_contexts + b * width + whole, d_context, whole < width)
+    tl.debug_barrier()  # what other threads of this program have stored is read below
     total = tl.zeros((SYMBOLS, 16), tl.float32)
+    sixteen = tl.arange(0, 16)  # one column of a product is sixteen: the smallest that tensor cores take
     for start in range(0, WIDTH, COLUMNS):
         e = start + tl.arange(0, COLUMNS)
-        d_context = tl.load(d_outside + b * state_stride + e, e < width, 0.0).to(tl.float32)
-        d_context += add_up(d_recurrent, b * state_stride + e, clips * state_stride, e < width, SPLIT)
-        tl.store(d_contexts + b * width + e, d_context, e < width)
         good = (s[:, None] < length) & (e[None, :] < width)
         piece = tl.load(memory + (b * symbols + s[:, None]) * width + e[None, :], good, 0.0)
-        column = tl.broadcast_to(d_context[:, None], (COLUMNS, 16)).to(piece.dtype)
+        column = tl.load(d_contexts + b * width + e[:, None] + 0 * sixteen[None, :], e[:, None] < width, 0.0)
         total = tl.dot(piece, column, total, input_precision=PRECISION)
     real = s < length
     flat = b * symbols + s
@@ -244,14 +247,16 @@ def attention_backward_kernel(
     tl.store(d_query + b * attention + a, tl.sum(d_before, 0), good_a)
     kernel_back = tl.load(location_back + a[:, None] * (2 * TAPS) + k[None, :], good_a[:, None], 0.0)
     back = tl.dot(d_before.to(kernel_back.dtype), kernel_back, input_precision=PRECISION)
-    # Symbol j was seen by symbol j - tap + margin through this tap: sums along diagonals, with zeros before and after.
-    room = shifts + b * (SYMBOLS + 2 * TAPS) * (2 * TAPS)
-    tl.store(room + (TAPS + s[:, None]) * (2 * TAPS) + k[None, :], back)
-    tl.debug_barrier()  # what other threads of this program have stored is read below
+    # Symbol j was seen by symbol j - tap + margin through this tap. Each tap has a row of its own, moved by its place, so
+    # that sums along diagonals become sums of columns; what no symbol reaches stays zero.
+    length_of_row = SYMBOLS + 2 * TAPS
+    room = shifts + b * (2 * TAPS) * length_of_row + TAPS
+    tl.store(room + k[None, :] * length_of_row + s[:, None] + (k % TAPS)[None, :] - margin, back)
+    tl.debug_barrier()
     tap = tl.arange(0, TAPS)
-    diagonal = room + (TAPS + s[:, None] - tap[None, :] + margin) * (2 * TAPS) + tap[None, :]
-    tl.store(d_last + flat, tl.sum(tl.load(diagonal), 1), s < symbols)
-    more = tl.sum(tl.load(diagonal + TAPS), 1)
+    columns = room + tap[:, None] * length_of_row + s[None, :]
+    tl.store(d_last + flat, tl.sum(tl.load(columns), 0), s < symbols)
+    more = tl.sum(tl.load(columns + TAPS * length_of_row), 0)
     tl.store(d_sums + flat, tl.load(d_sums + flat, s < symbols, 0.0) + more, s < symbols)
 
 
@@ -377,7 +382,7 @@ def scratch(tape: Tape) -> dict[str, Tensor]:
             return zeros(splits(outputs, clips), clips, outputs)
 
         made["parts"] = zeros(triton.cdiv(tape.hidden, CELL_HIDDEN), clips, tape.attention)
-        made["shifts"] = zeros(clips, power_of_two(tape.symbols) + 2 * taps, 2 * taps)
+        made["shifts"] = zeros(clips, 2 * taps, power_of_two(tape.symbols) + 2 * taps)
         made["product"], made["second_product"] = product(4 * tape.hidden), product(4 * tape.second_hidden)
         made["d_recurrent"] = product(tape.width + tape.hidden)
         made["d_second_recurrent"] = product(tape.second_hidden)

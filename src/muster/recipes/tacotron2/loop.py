@@ -19,8 +19,6 @@ steps in plain torch, `kernels.py` the same in Triton.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
@@ -29,6 +27,7 @@ from torch.nn import functional as F
 
 from . import steps
 from .model import Decoder, shifted
+from .streams import Side
 from .tape import PIECE, Inputs, Tape
 
 
@@ -139,47 +138,10 @@ class Loop(torch.autograd.Function):
                 ops.cell_backward(tape, t)
             tape.gather_piece(start, end)
         side.join()
-        gradients = tape.gradients()
-        del ctx.tape
-        return (None, None, *gradients)
+        return (None, None, *tape.gradients())
 
 
 def pieces(frames: int) -> Iterator[tuple[int, int]]:
     """Cut the frames into pieces."""
     for start in range(0, frames, PIECE):
         yield start, min(start + PIECE, frames)
-
-
-class Side:
-    """A second stream of a GPU for what can run beside the main one; on a CPU everything is in line."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._main: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
-        self._side: Any = side_stream(device) if device.type == "cuda" else None
-
-    def stream(self) -> AbstractContextManager[Any]:
-        """What is started inside runs beside the main stream."""
-        return torch.cuda.stream(self._side) if self._side else nullcontext()
-
-    def after_main(self) -> AbstractContextManager[Any]:
-        """The same, after everything that the main stream has been given so far."""
-        self.start()
-        return self.stream()
-
-    def start(self) -> None:
-        """Let the side wait for the main stream."""
-        if self._side:
-            self._side.wait_stream(self._main)
-
-    def main_waits(self) -> None:
-        """Let the main stream wait for the side."""
-        if self._side:
-            self._main.wait_stream(self._side)
-
-    join = main_waits
-
-
-@cache
-def side_stream(device: torch.device) -> Any:
-    """One stream for each GPU, made once."""
-    return torch.cuda.Stream(device)

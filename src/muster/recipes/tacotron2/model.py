@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .streams import Side
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
@@ -122,9 +124,12 @@ class Encoder(nn.Module):
         places = torch.arange(x.shape[1], device=x.device)
         inside = places < lengths[:, None]
         backwards = torch.where(inside, lengths[:, None] - 1 - places, places)[:, :, None]
+        side = Side(x.device)
+        with side.after_main():
+            back = self._run(x.gather(1, backwards.expand(-1, -1, x.shape[2])), "_reverse")
+            back = back.gather(1, backwards.expand(-1, -1, back.shape[2]))
         there = self._run(x, "")
-        back = self._run(x.gather(1, backwards.expand(-1, -1, x.shape[2])), "_reverse")
-        back = back.gather(1, backwards.expand(-1, -1, back.shape[2]))
+        side.join()
         return torch.cat((there, back), 2) * inside[:, :, None]
 
     def _run(self, x: Tensor, direction: str) -> Tensor:
