@@ -18,7 +18,7 @@ from .tape import Tape, power_of_two
 CELL_CLIPS, CELL_HIDDEN = 16, 32
 """Clips and hidden units that one program of a cell kernel takes."""
 
-PRODUCT_OUTPUTS, PRODUCT_DEPTH, PRODUCT_WARPS, PRODUCT_STAGES = 64, 64, 4, 4
+PRODUCT_OUTPUTS, PRODUCT_DEPTH, PRODUCT_WARPS, PRODUCT_STAGES = 64, 64, 8, 4
 PROGRAMS = 132
 """Programs that a product is cut into at the most: the multiprocessors of a Hopper GPU."""
 
@@ -247,8 +247,8 @@ def attention_backward_kernel(
     tl.store(d_query + b * attention + a, tl.sum(d_before, 0), good_a)
     kernel_back = tl.load(location_back + a[:, None] * (2 * TAPS) + k[None, :], good_a[:, None], 0.0)
     back = tl.dot(d_before.to(kernel_back.dtype), kernel_back, input_precision=PRECISION)
-    # Symbol j was seen by symbol j - tap + margin through this tap. Each tap has a row of its own, moved by its place, so
-    # that sums along diagonals become sums of columns; what no symbol reaches stays zero.
+    # Symbol j was seen by symbol j - tap + margin through this tap. Each tap has a row of its own, moved by its place:
+    # so sums along diagonals become sums of columns. What no symbol reaches stays zero.
     length_of_row = SYMBOLS + 2 * TAPS
     room = shifts + b * (2 * TAPS) * length_of_row + TAPS
     tl.store(room + k[None, :] * length_of_row + s[:, None] + (k % TAPS)[None, :] - margin, back)

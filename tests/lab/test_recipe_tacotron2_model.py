@@ -167,7 +167,9 @@ def test_dropout_of_the_fast_decoder_has_the_distribution_of_the_plain_one():
 
 
 def test_the_network_gives_what_torchaudios_gives(monkeypatch):
-    theirs = pytest.importorskip("torchaudio.models.tacotron2", exc_type=ImportError)
+    theirs = pytest.importorskip(
+        "torchaudio.models.tacotron2", reason="torchaudio cannot be imported beside this torch", exc_type=ImportError
+    )
     monkeypatch.setattr(theirs.F, "dropout", lambda x, *_, **__: x)
     model = without_dropout()
     peer = theirs.Tacotron2(
