@@ -11,7 +11,20 @@ from pathlib import Path
 
 from muster.lab import Lab
 
-RECIPES: dict[str, list[str]] = {"hello": [], "message_passing": [], "check_config": []}
+RECIPES: dict[str, list[str]] = {
+    "hello": [],
+    "message_passing": [],
+    "check_config": [],
+    "mnist": ["--made_up=300", "--epochs=1", "--batch_size=10"],
+    "resnet50": [
+        "--use_syn",
+        "--steps_syn=1",
+        "--batch_size=2",
+        "--image_size=32",
+        "--arch=resnet18",
+        "--num_epochs=1",
+    ],
+}
 """Every recipe, with the arguments that make it short."""
 
 BIN = str(Path(sys.executable).parent)
@@ -83,7 +96,7 @@ class Started:
             host, self._argv, cwd="/", env={**ENV, **env}, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
         )
 
-    def end(self, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def end(self, timeout: float = 110) -> subprocess.CompletedProcess[str]:
         """Wait for its end."""
         try:
             out, err = self._process.communicate(timeout=timeout)
@@ -93,7 +106,7 @@ class Started:
         return subprocess.CompletedProcess(self._argv, self._process.returncode, out, err)
 
 
-def run_on(lab: Lab, host: str, *argv: object, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+def run_on(lab: Lab, host: str, *argv: object, timeout: float = 110, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command inside a lab host to its end."""
     return Started(lab, host, argv, **env).end(timeout)
 
@@ -119,6 +132,9 @@ def check_recipes(out: str, hosts: Sequence[str], launcher: str) -> None:
         assert f"host : {host}\ntorch version : " in block
         assert "torch git version : " in block
         assert "no cuda available" in block
+    assert len(re.findall(r"^accuracy: [01]\.\d{4}$", out, re.MULTILINE)) == 1, out
+    assert f"on synthetic: {2 * world} images, 1000 classes; {world} rank" in out
+    assert len(re.findall(r"^images/s: .* end to end", out, re.MULTILINE)) == 2, out
 
 
 def places(launcher: str, hosts: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from muster.cli.recipes import copy_recipe, find_recipes, summary
 def test_the_list_shows_each_recipe_with_one_line(capsys):
     assert main(["recipes"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert {"hello", "message_passing", "check_config"} <= lines.keys()
+    assert {"hello", "message_passing", "check_config", "mnist", "resnet50"} <= lines.keys()
     assert lines["hello"] == "Every rank says hello, in rank order"
 
 
@@ -29,9 +29,10 @@ print([name for name in sys.modules if name.startswith(("torch", "muster.recipes
     assert out.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", ["hello", "message_passing", "check_config"])
+@pytest.mark.parametrize("name", find_recipes())
 def test_every_recipe_opens_with_the_commands_that_run_it(name):
-    text = find_recipes()[name].read_text()
+    source = find_recipes()[name]
+    text = (source / "__init__.py" if source.is_dir() else source).read_text()
     docstring = text.split('"""')[1]
     for command in ("muster run", "torchrun", "mpirun", "python -m"):
         assert f"{command} " in docstring

@@ -189,7 +189,8 @@ class Checkpoints:
             entries: dict[str, Any] = reader.read_metadata().state_dict_metadata
             tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}
             dcp.load(tensors, storage_reader=reader, **self._alone)
-        except Exception as error:  # a damaged file fails in as many ways as there are bytes in it
+        # A damaged file fails in as many ways as it has bytes; torch wraps what happened into a BaseException.
+        except (Exception, dcp.CheckpointException) as error:
             raise MusterError(
                 f"{folder} cannot be read: {_cause(error)}",
                 hint=f"`rm -r {folder}` makes the checkpoint before it the newest",
@@ -261,4 +262,4 @@ def _cause(error: BaseException) -> str:
     failures: dict[int, Any] = getattr(error, "failures", {})
     for failure in failures.values():
         error = failure[0] if isinstance(failure, tuple) else failure
-    return str(error).partition("\n")[0] or type(error).__name__
+    return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from muster.errors import MusterError, UsageError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from muster.training.checkpoints import Stateful
@@ -49,6 +50,21 @@ def load_parts(state: Mapping[str, Stateful], saved: Mapping[str, Any], folder: 
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             words = str(error).partition("\n")[0]
             raise UsageError(f"the {name} in {folder} does not fit this run: {words}") from None
+        if isinstance(part, torch.optim.Optimizer):
+            lay_out(part)
+
+
+def lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Put the optimizer's tensors into memory as the parameters lie there (channels last), as fused optimizers want it.
+
+    A checkpoint holds numbers and shapes, not strides.
+    """
+    import torch
+
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def compare(saved: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:

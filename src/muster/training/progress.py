@@ -119,7 +119,8 @@ class Progress:
         if self._shows:
             if self._bar:
                 self._bar.clear()
-            print(line, flush=True)
+            sys.stdout.write(f"{line}\n")  # in one piece: torchrun's `python -u` writes what print gets piece by piece
+            sys.stdout.flush()
 
     def close(self) -> None:
         """Show the rates of the whole run, and draw the plot."""
@@ -127,9 +128,11 @@ class Progress:
         if not self._shows:
             return
         if self._run.steps:
+            last = "the last " if self._intervals > 1 else ""
+            steps = f"{self._run.steps} step{'s' * (self._run.steps > 1)}"
             self.say(
                 f"{self._unit}/s: {self._run.step_rate:,.1f} in the steps, {self._run.rate:,.1f} end to end "
-                f"({'the last ' * (self._intervals > 1)}{self._run.steps} steps, {clock(self._run.seconds)})"
+                f"({last}{steps}, {clock(self._run.seconds)})"
             )
         if self._metrics:
             self._metrics.close()

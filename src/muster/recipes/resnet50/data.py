@@ -49,7 +49,7 @@ def open_data(args: argparse.Namespace, world: muster.World) -> Data:
     folder = Path(args.data)
     for place in (folder, folder / "cifar-10-batches-py"):
         if (place / "data_batch_1").exists():
-            return Cifar10(place, world.device)
+            return Cifar10(place, world.device, cutout=args.cutout)
     if (folder / "train").is_dir():
         from .imagenet import ImageFolders
 
@@ -92,7 +92,11 @@ class Cifar10:
     margin = 4
     """Pixels by which an image may be moved."""
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    grey = 122
+    """The mean of all colours, for what is cut out."""
+
+    def __init__(self, folder: Path, device: torch.device, *, cutout: int = 0) -> None:
+        self._cutout = cutout
         parts = [read_cifar(folder / f"data_batch_{i}") for i in range(1, 6) if (folder / f"data_batch_{i}").exists()]
         images, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
         test_images, test_labels = read_cifar(folder / "test_batch")
@@ -104,7 +108,7 @@ class Cifar10:
         self.train_length, self.test_length = len(images), len(test_images)
 
     def train(self, batches: muster.Batches) -> Iterator[Images]:
-        """Each image at a random place, and mirrored half of the time."""
+        """Each image at a random place, mirrored half of the time, and with a grey square in it (Cutout)."""
         for batch in batches:
             yield batch, self._augment(batch.indices), self._labels[batch.indices]
 
@@ -114,7 +118,10 @@ class Cifar10:
         along = torch.arange(size, device=device)
         mirrored = torch.rand(count, 1, device=device) < 0.5
         rows, columns = corners[0] + along, corners[1] + torch.where(mirrored, size - 1 - along, along)
-        return self._images[indices[:, None, None], rows[:, :, None], columns[:, None, :]]
+        images = self._images[indices[:, None, None], rows[:, :, None], columns[:, None, :]]
+        middles = torch.randint(0, size, (2, count, 1), device=device)
+        near = (2 * (along - middles)).abs() < self._cutout
+        return images.masked_fill_((near[0][:, :, None] & near[1][:, None, :])[..., None], self.grey)
 
     def test(self, part: range, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Test images are not augmented."""

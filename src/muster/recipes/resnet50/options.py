@@ -28,6 +28,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--steps_syn", type=int, default=20, help="steps of an epoch of made-up images (20)")
     add("--image_size", type=int, default=224, help="of ImageNet and made-up images (224)")
     add("--batch_size", type=int, default=256, help="images per step and process; less if memory runs out (256)")
+    add(
+        "--cutout",
+        type=int,
+        default=8,
+        metavar="PIXELS",
+        help="side of a grey square in images of CIFAR-10; 0 for none (8)",
+    )
     add("--workers", type=int, default=8, help="processes that decode ImageNet for each rank (8)")
     add("--share", help="how much of each batch every rank takes: 8,2 or measured (all the same)")
 

@@ -90,15 +90,8 @@ class TrainingStep:
         """The module without DDP and compiler, for evaluation and measuring."""
         self.optimizer = build_optimizer(model, options)
         self._accumulate = options.accumulate
-        network: Any = self.loss
-        if world.size > 1:
-            network = DistributedDataParallel(
-                self.loss,
-                device_ids=[world.device.index] if world.device.type == "cuda" else None,
-                broadcast_buffers=False,  # statistics are averaged where they are used: evaluate.average_buffers
-                gradient_as_bucket_view=True,
-            )
-        self._ddp = network if world.size > 1 else None
+        self._ddp = wrap(self.loss, world) if world.size > 1 else None
+        network: Any = self._ddp or self.loss
         self._network = torch.compile(network) if options.compile else network
 
     def __call__(self, images: Tensor, labels: Tensor, *, weight: float, rate: float) -> Tensor:
@@ -121,6 +114,16 @@ class TrainingStep:
     def _quiet(self) -> AbstractContextManager[Any]:
         """Gradients are added up without talking to the other ranks, until the last part of a batch."""
         return self._ddp.no_sync() if self._ddp else nullcontext()
+
+
+def wrap(module: nn.Module, world: muster.World) -> DistributedDataParallel:
+    """Let DDP average the gradients, and nothing else."""
+    devices = [world.device.index] if world.device.type == "cuda" else None
+    ddp = DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+    # Statistics are averaged where they are needed (evaluate.average_buffers), not sent round in every step. The
+    # argument for it has one name before torch 2.13 and another since; this works with both.
+    ddp.broadcast_buffers = False
+    return ddp
 
 
 def build_optimizer(model: nn.Module, options: StepOptions) -> torch.optim.Optimizer:

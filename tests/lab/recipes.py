@@ -1,0 +1,114 @@
+"""Running recipes for tests: many command lines in one interpreter, since torch's import is most of their cost."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bare import ENV
+
+SERVER = """
+import contextlib, io, json, os, runpy, sys, traceback
+import torch, torch.distributed
+answers = os.fdopen(os.dup(1), "w")
+for line in sys.stdin:
+    request = json.loads(line)
+    os.chdir(request["folder"])
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        sys.argv[1:] = request["argv"]
+        try:
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        except SystemExit as left:
+            code = left.code or 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+    answers.write(json.dumps([code, out.getvalue(), err.getvalue()]) + "\\n")
+    answers.flush()
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A recipe that has run to its end."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        """The last line printed."""
+        return self.out.splitlines()[-1]
+
+
+class Interpreter:
+    """A Python process with torch imported, which runs one recipe after the other, as a world of one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error::FutureWarning", "-c", SERVER], env=ENV, stdin=pipe, stdout=pipe, text=True
+        )
+
+    def run(self, module: str, *argv: object, folder: Path | None = None) -> Ended:
+        """`python -m MODULE ARGV` in a folder."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"module": module, "argv": [str(word) for word in argv], "folder": str(folder or self._folder)}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the interpreter ended with {self._process.wait(10)}"
+        code, out, err = json.loads(answer)
+        return Ended(code=code, out=out, err=err)
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait(10)
+
+
+def write_idx(path: Path, sizes: tuple[int, ...], data: bytes) -> None:
+    """Write a file of the idx format, as MNIST's are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack(f">HBB{len(sizes)}I", 0, 8, len(sizes), *sizes) + data)
+
+
+def write_mnist(folder: Path, train: int, test: int) -> None:
+    """Write the four files with images that a network tells apart at once: each class has its own bright stripe."""
+    for name, count in (("train", train), ("t10k", test)):
+        labels = bytes(i % 10 for i in range(count))
+        images = b"".join(
+            bytes(
+                200 if row in (2 * label + 4, 2 * label + 5) else (row * column * 7) % 32
+                for row in range(28)
+                for column in range(28)
+            )
+            for label in labels
+        )
+        write_idx(folder / f"{name}-images-idx3-ubyte", (count, 28, 28), images)
+        write_idx(folder / f"{name}-labels-idx1-ubyte", (count,), labels)
+
+
+def write_cifar(folder: Path, train: int, test: int) -> Path:
+    """Write `cifar-10-batches-py` with images of one colour for each class."""
+    import numpy
+
+    batches = folder / "cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    for name, count in (("data_batch_1", train // 2), ("data_batch_2", train - train // 2), ("test_batch", test)):
+        labels = [i % 10 for i in range(count)]
+        colours = numpy.array([[25 * label, 255 - 25 * label, (80 * label) % 256] for label in labels], numpy.uint8)
+        noise = numpy.random.default_rng(0).integers(0, 8, (count, 3, 32, 32), numpy.uint8)
+        data = (colours[:, :, None, None] // 2 + noise).astype(numpy.uint8).reshape(count, -1)
+        with (batches / name).open("wb") as file:
+            pickle.dump({b"data": data, b"labels": labels}, file, protocol=2)
+    return batches

@@ -1,0 +1,211 @@
+"""muster.Checkpoints in real ranks: killed at any moment, resumed by more or fewer of them, never overwritten."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bare import ENV, script
+from launching import Done, run_here
+
+from muster.training.folders import find_complete
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+HERE = Path(__file__).parent
+
+
+def test_fifty_kills_at_random_moments_lose_an_interval_at_most_and_nothing_of_the_result(tmp_path):
+    """killing.py checks each attempt; it ends with an error if a resumed run differs from one that nobody killed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", HERE / "killing.py", tmp_path, "50", "1"],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=220,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["killed"] == 50
+    assert result["finished"] >= 1
+    assert len(set(result["reached"])) > 3, "the kills did not come at different moments"
+
+
+# Trains on numbers that tell which samples were used; writes them down for each rank.
+TRAIN = """
+import sys, torch, muster
+from pathlib import Path
+
+root, resume, stop = Path(sys.argv[1]), sys.argv[2] == "resume", int(sys.argv[3])
+with muster.init() as world, muster.Checkpoints(root / "saved", world, keep=3, about={"size": 4}) as checkpoints:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    torch.manual_seed(world.rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))
+    batches = muster.Batches(120, 5, world, seed=1)
+    state = {"model": model, "optimizer": optimizer, "batches": batches}
+    step = checkpoints.begin(state, resume=resume)
+    def show(words):
+        print(f"{words} weights {model.weight.sum().item():.6f}, draws {torch.rand(1).item():.6f}", flush=True)
+
+    show(f"from {step} at {batches.position}:")
+    for batch in batches:
+        optimizer.zero_grad()
+        (model(torch.ones(5, 4)).square().mean() * batch.weight).backward()
+        optimizer.step()
+        with (root / f"seen-{world.rank}").open("a") as seen:
+            seen.write(" ".join(map(str, batch.indices.tolist())) + "\\n")
+        step += 1
+        if step == stop:
+            break
+    checkpoints.save(step, state)
+    checkpoints.wait()
+    show(f"to {step} at {batches.position}:")
+"""
+
+
+def train(folder: Path, ranks: int, resume: str, stop: int) -> Done:
+    path = script(folder, TRAIN)
+    return run_here(folder, "--nproc", str(ranks), "--quiet", path, str(folder), resume, str(stop))
+
+
+def test_a_run_goes_on_with_the_same_or_another_number_of_ranks_and_sees_each_sample_once(tmp_path):
+    first = train(tmp_path, 2, "new", 3)
+    assert first.code == 0, first.said
+    assert all(first.lines(rank)[0].startswith("from 0 at 0: ") for rank in range(2))
+    second = train(tmp_path, 2, "resume", 4)
+    assert second.code == 0, second.said
+    for rank in range(2):  # the weights, and the generator of each rank
+        assert second.lines(rank)[0] == first.lines(rank)[-1].replace("to", "from", 1)
+    assert second.lines(0)[0] != second.lines(1)[0], "both draw the same"
+    third = train(tmp_path, 3, "resume", 5)
+    assert third.code == 0, third.said
+    for rank in range(2):
+        assert third.lines(rank)[0] == second.lines(rank)[-1].replace("to", "from", 1)
+    weights = third.lines(0)[0].split(", ")[0]
+    assert weights.startswith("from 4 at 40: weights")
+    assert third.lines(2)[0].startswith(weights)
+    last = train(tmp_path, 1, "resume", 99)
+    assert last.code == 0, last.said
+    assert last.lines(0)[0].startswith("from 5 at 55: ")
+    seen = [int(word) for rank in range(3) for word in (tmp_path / f"seen-{rank}").read_text().split()]
+    assert sorted(seen) == list(range(120))
+    found, _ = find_complete(tmp_path / "saved")
+    assert [(complete.step, complete.ranks) for complete in found] == [(4, 2), (5, 3), (18, 1)]
+
+
+REFUSALS = """
+import resource, signal, subprocess, sys
+from pathlib import Path
+import torch, muster
+from muster.training.folders import find_complete
+from torch.nn import BatchNorm1d, Linear, Sequential
+
+root = Path(sys.argv[1])
+
+
+def steps():
+    return [complete.step for complete in find_complete(root)[0]]
+
+
+def refuses(words, kind, work):
+    before = steps()
+    try:
+        work()
+    except muster.MusterError as error:
+        assert type(error) is kind and words in str(error), (type(error), error)
+        assert "\\n" not in str(error) and error.report().startswith("error: ")
+    else:
+        raise AssertionError(f"not refused: {words}")
+    assert steps() == before, (steps(), before)
+
+
+with muster.init() as world:
+    def begin(resume=True, about={}, **state):
+        return muster.Checkpoints(root, world, about=about).begin(state, resume=resume)
+
+    model = Sequential(Linear(4, 4), BatchNorm1d(4))
+    state = {"model": model, "batches": muster.Batches(100, 5, world)}
+    saved = muster.Checkpoints(root, world, keep=2, about={"arch": "small"})
+    assert saved.begin(state, resume=True) == 0
+    for step in (1, 2, 3):
+        saved.save(step, state)
+    saved.save(3, state)  # the same step again is no news
+    saved.wait()
+    assert steps() == [2, 3]
+
+    large, wrong, bad = {"arch": "large"}, muster.UsageError, muster.MusterError
+    refuses("holds the checkpoints of another run, up to step 3", wrong, lambda: begin(resume=False, **state))
+    refuses("saved with arch small, and this run has arch large", wrong, lambda: begin(about=large, **state))
+    other = Sequential(Linear(4, 5))
+    refuses("another model: its 0.weight is 4x4 and this run's is 5x4", wrong, lambda: begin(model=other))
+    refuses("another model: it has 1.weight too", wrong, lambda: begin(model=Sequential(Linear(4, 4))))
+    other = Sequential(Linear(4, 4), BatchNorm1d(4), Linear(4, 4))
+    refuses("another model: it has no 2.weight", wrong, lambda: begin(model=other))
+    refuses("holds no optimizer", wrong, lambda: begin(optimizer=torch.optim.SGD(model.parameters())))
+    refuses("of length 100, and this one has 50", wrong, lambda: begin(batches=muster.Batches(50, 5, world)))
+    refuses("with the seed 0, and this one has 3", wrong, lambda: begin(batches=muster.Batches(100, 5, world, seed=3)))
+    refuses("0 checkpoints cannot be kept", wrong, lambda: muster.Checkpoints(root, world, keep=0))
+
+    with torch.no_grad():
+        model[0].weight[2, 2] = float("nan")
+    refuses("the model holds values that are not finite (0.weight)", bad, lambda: saved.save(4, state))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+
+    # Strides are not saved: what is loaded lies in memory as the parameters do.
+    convolution = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    sgd = torch.optim.SGD(convolution.parameters(), lr=0.1, momentum=0.9)
+    convolution(torch.randn(2, 3, 8, 8)).sum().backward()
+    sgd.step()
+    with muster.Checkpoints(root / "strides", world) as strides:
+        strides.save(1, {"sgd": sgd})
+        strides.wait()
+        momentum = sgd.state[convolution.weight]["momentum_buffer"].clone()
+        sgd.state.clear()
+        strides.begin({"sgd": sgd}, resume=True)
+    loaded = sgd.state[convolution.weight]["momentum_buffer"]
+    assert torch.equal(loaded, momentum) and loaded.stride() == convolution.weight.stride()
+
+    # A disk that takes no more: no file may grow beyond this.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    saved.save(5, state)
+    refuses("step-00000005 could not be written: ", bad, saved.wait)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    saved.save(6, state)
+    saved.close()
+    assert steps() == [3, 6], steps()
+
+    # Another run that writes to the same folder.
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    pipe = subprocess.PIPE
+    other = subprocess.Popen([sys.executable, "-c", hold, root / "lock"], stdin=pipe, stdout=pipe)
+    other.stdout.readline()
+    refuses("another run is writing its checkpoints", wrong, lambda: muster.Checkpoints(root, world).save(7, state))
+    other.communicate(b"\\n")
+
+    # A file that lost its end is passed over, and replaced when the run comes to that step again.
+    file = root / "step-00000006" / "__0_0.distcp"
+    file.write_bytes(file.read_bytes()[:-10])
+    assert begin(**state) == 3
+    with muster.Checkpoints(root, world) as again:
+        again.save(6, state)
+    assert steps() == [3, 6]
+    file.write_bytes(bytes(len(file.read_bytes())))  # of the right size, and rotten
+    refuses("step-00000006 cannot be read: ", bad, lambda: begin(**state))
+print("all refused")
+"""
+
+
+def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_overwritten(tmp_path):
+    argv = [sys.executable, "-W", "error", script(tmp_path, REFUSALS), tmp_path / "saved"]
+    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all refused\n"
+    assert "step-00000006 is damaged: __0_0.distcp has" in done.stderr
+    assert "it is passed over" in done.stderr

@@ -1,0 +1,275 @@
+"""The MNIST recipe: its files, its own mp.spawn on unequal nodes, its checkpoints, and what it says to bad input."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.server
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bare import ENV, script
+from launching import Done, run_here
+from recipes import Interpreter, write_idx, write_mnist
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+MNIST = "muster.recipes.mnist"
+ACCURACY = re.compile(r"accuracy: (0\.\d{4}|1\.0000)")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    interpreter = Interpreter(tmp_path_factory.mktemp("python"))
+    yield interpreter
+    interpreter.close()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mnist")
+    write_mnist(folder, 600, 90)
+    return folder
+
+
+def accuracy(line: str) -> float:
+    match = ACCURACY.fullmatch(line)
+    assert match, line
+    return float(match[1])
+
+
+def test_it_learns_from_idx_files_packed_or_not(python, data, tmp_path):
+    plain = python.run(
+        MNIST,
+        "--data",
+        data,
+        "--epochs",
+        4,
+        "--batch_size",
+        20,
+        "--log_every",
+        20,
+        "--metrics",
+        tmp_path / "m",
+        "--plot",
+        tmp_path / "p.svg",
+    )
+    assert (plain.code, plain.err) == (0, "")
+    assert accuracy(plain.last) > 0.95
+    for file in data.iterdir():
+        (tmp_path / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+    packed = python.run(MNIST, "--data", tmp_path, "--epochs", 4, "--batch_size", 20, "--log_every", 20)
+    # The same images, the same seed, the same losses.
+    assert re.findall(r"loss (\S+)", packed.out) == re.findall(r"loss (\S+)", plain.out) != []
+    rows = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [20, 40, 60, 80, 100, 120, 120]
+    assert rows[0].keys() == {"time", "step", "epoch", "loss", "images_per_s", "images_per_s_step"}
+    assert rows[-1]["accuracy"] == accuracy(plain.last)
+    assert (tmp_path / "p.svg").read_text().count("<polyline") == 2
+
+
+def test_made_up_digits_need_no_files_and_can_be_learnt(python):
+    done = python.run(MNIST, "--made_up", 2000, "--epochs", 2, "--batch_size", 20)
+    assert (done.code, done.err) == (0, "")
+    assert accuracy(done.last) > 0.9
+
+
+def wrong(ended, *words: str, code: int = 2) -> None:
+    """One sentence, perhaps a hint, and nothing else on stderr."""
+    assert ended.code == code, ended.err
+    lines = ended.err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert all(line.startswith("hint: ") for line in lines[1:])
+    assert len(lines) <= 2
+    assert all(word in lines[0] for word in words), lines[0]
+
+
+def test_data_that_cannot_be_used_is_one_sentence(python, data, tmp_path):
+    wrong(
+        python.run(MNIST, "--data", tmp_path / "none"),
+        "none holds no train-images-idx3-ubyte.gz, and it cannot be downloaded",
+    )
+    write_mnist(tmp_path, 20, 10)
+    images = tmp_path / "train-images-idx3-ubyte"
+    whole = images.read_bytes()
+    images.write_bytes(whole[:-100])
+    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte has 15,580 bytes of data instead of 15,680")
+    images.write_bytes(b"\x89PNG, a picture")
+    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte is no idx file of bytes")
+    images.write_bytes(b"")
+    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte is no idx file of bytes")
+    images.unlink()
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(whole)[:-50])
+    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte.gz cannot be read")
+    images.write_bytes(whole)
+    write_idx(tmp_path / "train-labels-idx1-ubyte", (19,), bytes(19))
+    wrong(python.run(MNIST, "--data", tmp_path), "holds 20 images and 19 labels")
+    wrong(
+        python.run(MNIST, "--data", data, "--batch_size", 601),
+        "a batch of 601 samples is larger than the data, which has 600",
+    )
+    wrong(python.run(MNIST, "--data", data, "--share", "8,2"), "2 shares were given for 1 rank")
+    wrong(python.run(MNIST, "--data", data, "--share", "half"), "--share half is not understood")
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_checkpoints_alone(python, data, tmp_path):
+    argv = ["--data", data, "--model_dir", tmp_path / "runs", "--save_every", 5, "--log_every", 5, "--batch_size", 50]
+    first = python.run(MNIST, *argv, "--epochs", 1)
+    assert first.code == 0, first.err
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
+    wrong(python.run(MNIST, *argv, "--epochs", 1), "holds the checkpoints of another run, up to step 12")
+    wrong(python.run(MNIST, *argv, "--epochs", 4, "--lr", "1e30", "--resume"), "the loss is nan at step", code=125)
+    assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()} == before
+
+
+def test_missing_files_are_downloaded_whole_and_checked_or_not_at_all(tmp_path):
+    content = b"the file"
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "good.gz").write_bytes(content)
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(served))
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    base = f"http://127.0.0.1:{server.server_port}/"
+    md5 = hashlib.md5(content).hexdigest()
+    code = f"""
+from pathlib import Path
+from muster.recipes.mnist import fetch
+into = Path({str(tmp_path / "into")!r})
+assert fetch({base!r} + "good.gz", into / "good.gz", {md5!r}) == ""
+assert (into / "good.gz").read_bytes() == {content!r}
+assert "is not the file of MNIST" in fetch({base!r} + "good.gz", into / "bad.gz", "0")
+assert "404" in fetch({base!r} + "absent.gz", into / "absent.gz", "0")
+assert "refused" in fetch("http://127.0.0.1:9/", into / "nobody.gz", "0")
+assert [path.name for path in into.iterdir()] == ["good.gz"]
+"""
+    try:
+        done = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, timeout=60)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def start(*argv: object, **env: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    words = [sys.executable, "-m", MNIST, *map(str, argv)]
+    return subprocess.Popen(words, env={**ENV, **env}, stdout=pipe, stderr=pipe, text=True)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_by_itself_on_two_nodes_of_unequal_size(data):
+    port = free_port()
+    argv = ["-n", 2, "-g", "2,1", "--master-addr", "127.0.0.1", "--data", data, "--epochs", 3, "--batch_size", 10]
+    nodes = [
+        start(*argv, "-i", 0, "--master-port", port, "--share", "2,1,1"),
+        start(*argv, "-i", 1, "--share", "2,1,1", MASTER_PORT=str(port)),
+    ]
+    (first, first_err), (second, second_err) = (node.communicate(timeout=120) for node in nodes)
+    assert [node.returncode for node in nodes] == [0, 0], first_err + second_err
+    assert (first_err, second_err, second) == ("", "", "")
+    assert accuracy(first.splitlines()[-1]) > 0.9
+
+
+def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time():
+    argv = ["-n", 2, "-g", "1,1", "--made_up", 100, "--timeout", 2]
+    alone = start(*argv, "-i", 0, "--master-addr", "127.0.0.1", "--master-port", free_port())
+    lost = start(*argv, "-i", 1, "--master-addr", "no-such-host.invalid")
+    began = time.monotonic()
+    (_, alone_err), (_, lost_err) = alone.communicate(timeout=60), lost.communicate(timeout=60)
+    assert (alone.returncode, lost.returncode) == (125, 125), alone_err + lost_err
+    assert re.match(
+        r"error: rank 1 of 2 did not come to 127.0.0.1:\d+ within 2 s\nhint: -i 0 has rank 0, -i 1 has rank 1",
+        alone_err,
+    )
+    assert re.match(r"error: rank 1 on \S+ could not reach rank 0 at no-such-host.invalid:29500 within 2 s: ", lost_err)
+    assert alone_err.count("\n") == lost_err.count("\n") == 2
+    assert time.monotonic() - began < 50
+
+
+def test_nodes_that_make_no_sense_are_refused_at_once(python):
+    wrong(python.run(MNIST, "-n", 2, "-g", "2,1"), "the nodes do not know where node 0 is")
+    wrong(python.run(MNIST, "-n", 3, "-g", "2,1"), "-n 3 -g 2,1 is not understood")
+    wrong(python.run(MNIST, "-g", "two"), "-g two is not understood")
+    wrong(python.run(MNIST, "-n", 0), "-n 0")
+    wrong(python.run(MNIST, "-n", 2, "-g", 2, "-i", 2, "--master-addr", "a"), "-i 2 is none of 2 nodes")
+
+
+def test_a_launcher_and_spawning_together_are_refused(tmp_path):
+    done = run_here(tmp_path, "--quiet", "-m", MNIST, "-g", "2")
+    assert done.code == 2
+    assert "error: muster run started this process already" in done.err
+
+
+KILLED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+
+marker = Path(sys.argv[1])
+
+
+def kill():
+    while not marker.exists():
+        time.sleep(0.005)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if os.environ["RANK"] == "0":
+    threading.Thread(target=kill, daemon=True).start()
+import runpy
+sys.argv[1:] = sys.argv[2:]
+runpy.run_module("muster.recipes.mnist", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_killed_and_resumed_run_ends_with_the_loss_of_one_that_was_not(tmp_path):
+    argv = ["--made_up", "1200", "--epochs", "2", "--batch_size", "10", "--save_every", "10", "--log_every", "10"]
+
+    def run(folder: str, *more: str) -> Done:
+        words = [*argv, "--model_dir", str(tmp_path / folder), *more]
+        return run_here(tmp_path, "--nproc", "2", "--quiet", *words, OMP_NUM_THREADS="1")
+
+    argv = ["-m", MNIST, *argv]
+    whole = run("whole")
+    assert whole.code == 0, whole.said
+    argv = [script(tmp_path, KILLED), str(tmp_path / "runs" / "step-00000040" / "complete.json"), *argv[2:]]
+    killed = run("runs")
+    assert killed.code == 128 + signal.SIGKILL, killed.said
+    argv = ["-m", MNIST, *argv[2:]]
+    resumed = run("runs", "--resume")
+    assert resumed.code == 0, resumed.said
+    assert re.match(r"resumed at step ([4-9]|1[01])0,", resumed.lines(0)[0]), resumed.said
+    # Every line from there on, the last one and the accuracy included.
+    losses = [re.findall(r"step (\d+)  loss (\S+)", done.out) for done in (whole, resumed)]
+    assert losses[0][-1][0] == "120"
+    assert losses[1] == losses[0][-len(losses[1]) :] != []
+    assert float(losses[0][-1][1]) > 0
+    assert resumed.lines(0)[-1] == whole.lines(0)[-1]
+    assert accuracy(whole.lines(0)[-1]) > 0.9
+
+
+@pytest.mark.skipif(not os.environ.get("MUSTER_MNIST"), reason="MUSTER_MNIST=DIR names the folder of the real MNIST")
+def test_the_real_digits_are_recognised_in_99_of_100(python):
+    done = python.run(MNIST, "--data", os.environ["MUSTER_MNIST"])
+    assert done.code == 0, done.err
+    assert accuracy(done.last) >= 0.99
