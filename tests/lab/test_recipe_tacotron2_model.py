@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
 import pytest
 import torch
+from bare import ENV, script
 
 from muster.recipes.tacotron2 import tape
 from muster.recipes.tacotron2.audio import AudioSettings, filterbank, griffin_lim, mel_spectrogram
@@ -148,6 +152,42 @@ class Plain(torch.nn.Module):
 
     def forward(self, memory, lengths, mels):
         return fast_decoder(self.decoder, memory, lengths, mels)
+
+
+KERNELS = """
+import torch
+from muster.recipes.tacotron2 import loop, steps, tape
+from muster.recipes.tacotron2.kernels import TritonSteps
+from muster.recipes.tacotron2.model import ModelSizes, Tacotron2
+
+loop.PIECE = tape.PIECE = 2
+torch.manual_seed(0)
+sizes = {"symbols_embedding_dim": 16, "encoder_embedding_dim": 24, "decoder_rnn_dim": 20, "prenet_dim": 12,
+         "attention_rnn_dim": 40, "attention_dim": 18, "attention_location_kernel_size": 5, "postnet_embedding_dim": 8}
+decoder = Tacotron2(ModelSizes(**sizes)).decoder
+memory, lengths, mels = torch.randn(3, 19, 24, requires_grad=True), torch.tensor([19, 6, 11]), torch.randn(3, 80, 5)
+results = []
+for kind in (steps.TorchSteps, TritonSteps):
+    steps.choose = lambda tape: kind()
+    decoder.zero_grad()
+    memory.grad = None
+    torch.manual_seed(1)                                       # the same dropout
+    frames, gates, alignments = loop.fast_decoder(decoder, memory, lengths, mels)
+    (frames.square().sum() + gates.sum()).backward()
+    results.append([frames, gates, alignments, memory.grad, *(p.grad for p in decoder.parameters())])
+for torchs, tritons in zip(*results, strict=True):
+    torch.testing.assert_close(tritons, torchs, atol=1e-5, rtol=1e-4)
+print(len(results[0]), "tensors agree")
+"""
+
+
+def test_the_kernels_do_what_the_steps_in_torch_do(tmp_path):
+    pytest.importorskip("triton", reason="Triton comes with torch for GPUs only", exc_type=ImportError)
+    env = {**ENV, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, script(tmp_path, KERNELS)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=55)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "23 tensors agree\n"
 
 
 def test_dropout_of_the_fast_decoder_has_the_distribution_of_the_plain_one():

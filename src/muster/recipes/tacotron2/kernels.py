@@ -22,10 +22,11 @@ PRODUCT_OUTPUTS, PRODUCT_DEPTH, PRODUCT_WARPS, PRODUCT_STAGES = 64, 64, 8, 4
 PROGRAMS = 132
 """Programs that a product is cut into at the most: the multiprocessors of a Hopper GPU."""
 
-COLUMNS = 128
-"""Columns of the memory that an attention kernel takes at a time."""
+WIDE, NARROW = (128, 3), (64, 2)
+"""Columns of the memory that an attention kernel takes at a time, and how many times over it reads ahead."""
 
-FORWARD_WARPS, BACKWARD_WARPS = 8, 8
+LONGEST = 512
+"""Symbols up to which these kernels fit into a multiprocessor."""
 
 
 @triton.jit
@@ -303,7 +304,6 @@ class TritonSteps:
             tape.clips, tape.symbols, tape.attention, tape.width, tape.taps // 2, tape.looked.shape[3],
             tape.state.stride(1),
             PARTS=made["parts"].shape[0], PARTS_UP=triton.next_power_of_2(made["parts"].shape[0]), **shapes(tape),
-            num_warps=FORWARD_WARPS,
         )  # fmt: skip
 
     def attention_backward(self, tape: Tape, t: int, *, slot: int) -> None:
@@ -316,7 +316,7 @@ class TritonSteps:
             made["location"], made["location_back"], inputs.v, inputs.lengths, tape.looked[t], tape.looked[t + 1],
             tape.d_last, tape.d_sums, tape.d_v, tape.d_queries[t], tape.d_before[slot], made["shifts"],
             tape.clips, tape.symbols, tape.attention, tape.width, tape.taps // 2, tape.looked.shape[3],
-            tape.state.stride(1), SPLIT=len(made["d_recurrent"]), **shapes(tape), num_warps=BACKWARD_WARPS,
+            tape.state.stride(1), SPLIT=len(made["d_recurrent"]), **shapes(tape),
         )  # fmt: skip
 
     def cell_backward(self, tape: Tape, t: int) -> None:
@@ -397,14 +397,27 @@ def splits(outputs: int, clips: int) -> int:
 
 def shapes(tape: Tape) -> dict[str, Any]:
     """The sizes that the attention kernels are compiled for."""
+    columns, stages = tiles(tape)
     return {
         "PRECISION": precision(tape),
         "ATTENTION": power_of_two(tape.attention),
         "TAPS": power_of_two(tape.taps),
         "WIDTH": power_of_two(tape.width),
         "SYMBOLS": power_of_two(tape.symbols),
-        "COLUMNS": min(COLUMNS, power_of_two(tape.width)),
+        "COLUMNS": min(columns, power_of_two(tape.width)),
+        "num_warps": 8,
+        "num_stages": stages,
     }
+
+
+def tiles(tape: Tape) -> tuple[int, int]:
+    """Wide tiles where the shared memory of a multiprocessor holds them: 108 KiB for 128 symbols in bfloat16."""
+    if tape.device.type != "cuda":
+        return NARROW
+    columns, stages = WIDE
+    needed = (power_of_two(tape.symbols) * columns * stages + 6144) * tape.inputs.memory.element_size()
+    room = torch.cuda.get_device_properties(tape.device).shared_memory_per_block_optin
+    return WIDE if needed <= room else NARROW
 
 
 def cell_grid(clips: int, hidden: int) -> tuple[int, int]:

@@ -44,11 +44,14 @@ class Steps(Protocol):
 
 
 def choose(tape: Tape) -> Steps:
-    """Triton on a GPU, torch elsewhere."""
+    """Triton on a GPU, for texts that fit its kernels; torch elsewhere."""
     if tape.device.type == "cuda":
-        from .kernels import TritonSteps
-
-        return TritonSteps()
+        try:
+            from .kernels import LONGEST, TritonSteps
+        except ImportError:  # there are builds of torch without Triton
+            return TorchSteps()
+        if tape.symbols <= LONGEST:
+            return TritonSteps()
     return TorchSteps()
 
 
