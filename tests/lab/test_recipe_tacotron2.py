@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from bare import ENV
 from launching import run_here
 from recipes import Ended, Interpreter
@@ -119,6 +120,18 @@ def test_a_checkpoint_of_the_original_goes_on_in_its_epoch(python, corpus, tmp_p
     other = python.run(TACOTRON2, *argv[:-1], "3", "-o", "b", "--checkpoint-path", "a/tacotron2.pt", folder=tmp_path)
     assert (other.code, other.err) == (0, "")
     assert "with a/tacotron2.pt, in epoch 2" in other.out
+    # NVIDIA's files hold Adam's state too, in the order of the parameters; old ones count steps in plain numbers.
+    content = torch.load(tmp_path / "a" / "tacotron2.pt", weights_only=True)
+    weights = [w for n, w in content["state_dict"].items() if not re.search("running_|num_batches", n)]
+    state = {i: {"step": 7, "exp_avg": w * 0, "exp_avg_sq": w * 0} for i, w in enumerate(weights)}
+    group = {"lr": 0.5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-6, "amsgrad": False}
+    content["optimizer"] = {"state": state, "param_groups": [{**group, "params": list(range(len(weights)))}]}
+    content["state_dict"] = {f"module.{name}": weight for name, weight in content["state_dict"].items()}
+    torch.save(content, tmp_path / "checkpoint_Tacotron2_1.pt")
+    original = ["-o", "d", "--checkpoint-path", "checkpoint_Tacotron2_1.pt"]
+    third = python.run(TACOTRON2, *argv[:-1], "3", *original, folder=tmp_path)
+    assert (third.code, third.err) == (0, "")
+    assert "with checkpoint_Tacotron2_1.pt, in epoch 2" in third.out
     sizes = [*argv, "--prenet-dim", "24", "-o", "c", "--checkpoint-path", "a/tacotron2.pt"]
     wrong(python.run(TACOTRON2, *sizes, folder=tmp_path), "a/tacotron2.pt holds a network of other sizes")
 

@@ -326,3 +326,11 @@ def test_a_picture_is_a_png_that_can_be_read(tmp_path: Path):
     assert struct.unpack(">II", content[16:24]) == (8, 16)
     packed = content[content.index(b"IDAT") + 4 : content.index(b"IEND") - 8]
     assert len(zlib.decompress(packed)) == 16 * (1 + 3 * 8)
+
+
+def test_the_learning_rate_is_annealed_as_in_the_original():
+    from muster.recipes.tacotron2.train import learning_rate
+
+    steps = [500, 1000, 1500]
+    assert [learning_rate(1.0, e, steps, 0.1) for e in (0, 499, 500, 1000)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert [learning_rate(1.0, e, steps, 0.3) for e in (0, 500, 1000, 1500)] == pytest.approx([1, 0.3, 0.1, 0.03])

@@ -59,7 +59,8 @@ class Graphs:
         graph: Any = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # what the first call left would stand beside the pool
-        with torch.cuda.graph(graph, pool=self._pool):
+        # thread_local: nccl's watchdog may ask for its events in a thread of its own meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             losses = self._work(static)
         self._pool = graph.pool()
         return Captured(graph=graph, examples=static, losses=losses)

@@ -416,7 +416,8 @@ def tiles(tape: Tape) -> tuple[int, int]:
         return NARROW
     columns, stages = WIDE
     needed = (power_of_two(tape.symbols) * columns * stages + 6144) * tape.inputs.memory.element_size()
-    room = torch.cuda.get_device_properties(tape.device).shared_memory_per_block_optin
+    properties = torch.cuda.get_device_properties(tape.device)
+    room: int = getattr(properties, "shared_memory_per_block_optin", 48 * 1024)
     return WIDE if needed <= room else NARROW
 
 

@@ -94,7 +94,8 @@ class Tape:
 
     def begin_backward(self, d_seen: Tensor | None, d_spoken: Tensor | None) -> None:
         """Take the gradients from outside, and make room for those of the loop."""
-        self.scratch.clear()
+        for name in self.scratch.keys() & {"d_recurrent", "d_second_recurrent"}:
+            self.scratch[name].zero_()  # nothing comes from behind the last frame, in a second backward neither
         rows, clips = self.frames, self.clips
         self.d_outside = torch.zeros_like(self.state[1:]) if d_seen is None else d_seen.contiguous()
         self.d_spoken = torch.zeros_like(self.second_state[1:]) if d_spoken is None else d_spoken.contiguous()

@@ -268,9 +268,10 @@ def begin_with(args: argparse.Namespace, world: muster.World, step: TrainingStep
     original = muster.together(world, lambda: read_original(path))
     muster.together(world, lambda: load_weights(step.model, original, path))
     if original.optimizer and len(original.optimizer["state"]) == len(step.parameters):
-        fused = step.optimizer.param_groups[0]["fused"]
-        step.optimizer.load_state_dict(original.optimizer)
-        step.optimizer.param_groups[0].update(fused=fused, weight_decay=args.weight_decay)
+        saved = {**original.optimizer, "param_groups": [dict(g) for g in original.optimizer["param_groups"]]}
+        for group in saved["param_groups"]:  # a fused Adam keeps its counts on the GPU: it must know before it loads
+            group.update(fused=step.optimizer.param_groups[0]["fused"], weight_decay=args.weight_decay)
+        step.optimizer.load_state_dict(saved)
         if args.use_saved_learning_rate:
             args.learning_rate = step.optimizer.param_groups[0]["lr"]
     if original.epoch is not None:
