@@ -73,8 +73,7 @@ class LaunchError(MusterError):
         self.traceback = traceback
         """As it was printed there."""
         self._returned = dict(returned or {})
-        if traceback:
-            self.args = ("\n  ".join([message, *traceback.splitlines()]),)
+        self.args = ("\n  ".join([message, *traceback.splitlines()]) + (f"\n\nhint: {hint}" if hint else ""),)
 
     @property
     def results(self) -> dict[int, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -14,10 +15,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from launching import MUSTER, PLAIN, Done, wait_until
 from pbs import PbsSite
 
 from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
+
+NEEDS_SLURM = [
+    pytest.mark.lab,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.getuid() != 0, reason="Slurm needs a lab made by root"),
+    pytest.mark.skipif(
+        shutil.which("slurmctld", path=SYSTEM_PATH) is None,
+        reason="apt-get install slurmctld slurmd slurm-client munge",
+    ),
+]
 
 Ranks = Mapping[str, int]
 """How many ranks run on each host; the first is the one `muster run` runs on."""
@@ -28,13 +41,14 @@ Env = Mapping[str, "str | None"]
 # Runs `muster run` ($@) as a job script does: signals to the script are not the end of it, for only `muster run` knows
 # how the job ended. Its pid is written down, since a scheduler and not the test starts it.
 SCRIPT = """\
+#!/bin/sh
 {exports}
 cd {folder}
 trap : TERM INT HUP USR1 USR2
-sh -c 'echo $$ > {base}.pid; exec "$@" > {base}.out 2> {base}.err' sh {command}
+/bin/sh -c 'echo $$ > {base}.pid; exec "$@" > {base}.out 2> {base}.err' sh {command}
 code=$?
 echo $code > {base}.code.new
-mv {base}.code.new {base}.code
+/bin/mv {base}.code.new {base}.code
 exit $code
 """
 
@@ -92,6 +106,11 @@ class EngineJob:
     def wait_for_word(self, text: str, limit: float = 30) -> None:
         """Wait until stderr has a text."""
         wait_until(repr(text), lambda: text in self.err, limit, lambda: self.said)
+
+    @property
+    def ended(self) -> bool:
+        """Whether `muster run` has ended."""
+        return bool(self._read(".code"))
 
     def wait(self, timeout: float = 60) -> Done:
         """Wait for the end of `muster run`, and of what holds the job."""
@@ -159,9 +178,13 @@ class Engine(ABC):
     def _submit(self, job: EngineJob, script: Path, ranks: Ranks, request: Sequence[str]) -> None: ...
 
     def left(self) -> dict[str, list[str]]:
-        """The command lines of what lives on each host, where anything does."""
+        """The command lines of what lives on each host, and the jobs in the queue, where there are any."""
         found = {host: [f"{pid} {line}" for pid, line in self.processes(host)] for host in self.lab.names}
-        return {host: lines for host, lines in found.items() if lines}
+        return {who: what for who, what in {**found, "queue": self.jobs()}.items() if what}
+
+    def jobs(self) -> list[str]:
+        """The jobs that wait or run, where the engine knows jobs."""
+        return []
 
     def processes(self, host: str) -> list[tuple[int, str]]:
         """What lives on a host, the engine's own daemons aside."""
@@ -194,10 +217,10 @@ class SlurmEngine(Engine):
     summoner = "srun"
 
     def _submit(self, job: EngineJob, script: Path, ranks: Ranks, request: Sequence[str]) -> None:
-        wanted = [f"-N{len(ranks)}", f"-n{sum(ranks.values())}", f"-w{','.join(ranks)}"]
+        wanted = request or self.request(ranks)
         job.holder = self.lab.popen(
             "h1",
-            ["salloc", "--quiet", *(request or wanted), "sh", "-c", f"echo $SLURM_JOB_ID > {job.base}.id; sh {script}"],
+            ["salloc", "--quiet", *wanted, "sh", "-c", f"echo $SLURM_JOB_ID > {job.base}.id; sh {script}"],
             env=PLAIN,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -205,18 +228,39 @@ class SlurmEngine(Engine):
             start_new_session=True,
         )
 
+    def batch(self, ranks: Ranks, *argv: str, request: Sequence[str] = (), bare: bool = False, **env: Any) -> EngineJob:
+        """The same in a batch script, which runs on the first host; a `bare` one is replaced by `muster run`."""
+        job, script = self._script(argv, (MUSTER,), env)
+        if bare:
+            script.write_text(re.sub(r"^trap .*\n(/bin/sh -c .*)", r"exec \1", script.read_text(), flags=re.MULTILINE))
+        options = shlex.join([*self.request(ranks), *request])
+        submitted = self.shell(f"sbatch --parsable --output=/dev/null {options} {script}")
+        job.base.with_suffix(".id").write_text(submitted)
+        return job
+
+    def request(self, ranks: Ranks) -> list[str]:
+        """Options of salloc and sbatch."""
+        return [f"-N{len(ranks)}", f"-n{sum(ranks.values())}", f"-w{','.join(ranks)}"]
+
     def restore(self) -> None:
-        self.shell("scancel --me --signal=KILL; scancel --me")
+        if self.jobs():
+            self.shell("scancel --me --signal=KILL; scancel --me")
         super().restore()
 
     def shell(self, command: str, timeout: float = 30) -> str:
         """The output of a shell command on h1."""
         done = self.lab.run("h1", ["env", "-i", f"PATH={PLAIN['PATH']}", "sh", "-c", command], timeout=timeout)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def jobs(self) -> list[str]:
-        """The jobs that Slurm knows as waiting, running or ending."""
-        return self.shell("squeue -h -o %i").split()
+        # One that is completing waits for the word of a dead host; its other hosts are free.
+        return self.shell("squeue -h --states=PENDING,CONFIGURING,RUNNING,SUSPENDED -o '%i %T'").splitlines()
+
+    def state(self, job: str) -> str:
+        """The state of a job, such as TIMEOUT, and its exit code."""
+        text = self.shell(f"scontrol show job {job} -o")
+        return f"{text.partition('JobState=')[2].split()[0]} {text.partition('ExitCode=')[2].split()[0]}"
 
 
 class PbsEngine(Engine):
@@ -242,6 +286,10 @@ class PbsEngine(Engine):
 
     def processes(self, host: str) -> list[tuple[int, str]]:
         return [(pid, line) for pid, line in super().processes(host) if "/lib/mom.py" not in line]
+
+    def jobs(self) -> list[str]:
+        records = (self.site.job(path.stem) for path in (self.site.folder / "server").glob("*.json"))
+        return [f"{job.id} {job.state}" for job in records if job.state in "QHR"]  # one that exits asks dead hosts too
 
     def reboot(self, host: str) -> None:
         self.lab.reboot(host)
@@ -270,7 +318,8 @@ class MpiEngine(Engine):
 
     def options(self, ranks: Ranks) -> tuple[str, ...]:
         root = ("--mpi-args=--allow-run-as-root",) if self.name == "openmpi" else ()
-        return ("--engine", "mpi", *root, "-H", ",".join(f"{host}:{count}" for host, count in ranks.items()))
+        where = ("-H", ",".join(f"{host}:{count}" for host, count in ranks.items())) if ranks else ()
+        return ("--engine", "mpi", *root, *where)
 
     def _submit(self, job: EngineJob, script: Path, ranks: Ranks, request: Sequence[str]) -> None:
         job.holder = self.lab.popen(

@@ -57,11 +57,13 @@ class Done:
         ]
 
 
-def run_here(folder: Path, *argv: str, timeout: float = 60, state: Path | None = None, **env: str) -> Done:
-    """`muster run` on this machine, in a folder, with a state folder of its own."""
+def run_here(
+    folder: Path, *argv: str, command: str = "run", timeout: float = 60, state: Path | None = None, **env: str
+) -> Done:
+    """`muster run` (or another command) on this machine, in a folder, with a state folder of its own."""
     state = state or folder / f".state-{time.monotonic_ns()}"
     done = subprocess.run(
-        [MUSTER, "run", *argv],
+        [MUSTER, command, *argv],
         cwd=folder,
         env={**PLAIN, "XDG_STATE_HOME": str(state), **env},
         stdin=subprocess.DEVNULL,
@@ -77,9 +79,9 @@ def run_here(folder: Path, *argv: str, timeout: float = 60, state: Path | None =
 
 
 class HostJob:
-    """A `muster run` inside a lab host, so that a cut cable really cuts the controller off."""
+    """A `muster run` (or another command) inside a lab host, so that a cut cable really cuts the controller off."""
 
-    def __init__(self, lab: Lab, host: str, folder: Path, *argv: str, **env: str) -> None:
+    def __init__(self, lab: Lab, host: str, folder: Path, *argv: str, command: str = "run", **env: str) -> None:
         self.lab = lab
         self.host = host
         self.state = folder / f"state-{time.monotonic_ns()}"
@@ -88,7 +90,7 @@ class HostJob:
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = lab.popen(
                 host,
-                [MUSTER, "run", *argv],
+                [MUSTER, command, *argv],
                 cwd=str(folder),
                 env={**PLAIN, "XDG_STATE_HOME": str(self.state), **env},
                 stdin=subprocess.DEVNULL,
@@ -126,9 +128,11 @@ class HostJob:
                 self.process.wait(10)
 
 
-def run_in(lab: Lab, host: str, folder: Path, *argv: str, timeout: float = 60, **env: str) -> Done:
-    """`muster run` inside a lab host, to its end."""
-    return HostJob(lab, host, folder, *argv, **env).wait(timeout)
+def run_in(
+    lab: Lab, host: str, folder: Path, *argv: str, command: str = "run", timeout: float = 60, **env: str
+) -> Done:
+    """`muster run` (or another command) inside a lab host, to its end."""
+    return HostJob(lab, host, folder, *argv, command=command, **env).wait(timeout)
 
 
 def wait_until(what: str, check: Callable[[], Any], limit: float, said: Callable[[], str] = str) -> Any:

@@ -86,6 +86,7 @@ def steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]
                 self.code = code
         def rank(): return int(os.environ["RANK"])
         def boom(): raise Boom(7, "bang")
+        def code(): return lambda: 1
     """
     (folder / "project").mkdir()
     (folder / "project" / "steps.py").write_text(textwrap.dedent(source))
@@ -254,6 +255,7 @@ def test_a_restart_gives_the_results_of_the_attempt_that_ended_well():
         ({"timeout": 0}, "timeout=0"),
         ({"options": "--nprocs 3"}, "there is no option --nprocs"),
         ({"options": "train.py"}, "`train.py` is not an option"),
+        ({"options": "--python 'a"}, "no closing quotation"),
         ({"options": "--dry-run"}, "no use for --dry-run"),
         ({"options": "--slurm-args -N2"}, "no use for --slurm-args"),
         ({"hosts": ["a:2", "b:x"]}, "b:x"),
@@ -310,6 +312,8 @@ def test_another_python_on_a_host_is_told_before_the_start(folder: Path, steps: 
     with pytest.raises(muster.MusterError, match=r"its Python is 3\.9, and the code of lambda can be sent only to"):
         launch(lambda: 1, nproc=1, options=pretends)
     assert launch(steps.rank, nproc=1, options=pretends) == [0]  # which is only named
+    with pytest.raises(muster.LaunchError, match="it holds code, and the caller has another version of Python"):
+        launch(steps.code, nproc=1, options=pretends)
 
 
 # --- who calls, and where the output goes -------------------------------------------------------------------

@@ -367,3 +367,13 @@ def test_a_zygote_that_cannot_import_says_what_and_how_to_go_on(folder: Path) ->
     assert "broken_module" in done.err
     assert "libfoo.so.3 is missing" in done.err
     assert "--no-zygote" in done.err
+
+
+def test_a_module_that_takes_the_wakeup_descriptor_away_at_a_fork_does_not_break_the_ranks(folder: Path):
+    # What asyncio does since Python 3.12, and torch imports it.
+    (folder / "at_fork.py").write_text(
+        "import os, signal\nos.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))\n"
+    )
+    (folder / "who.py").write_text("print(1)")
+    done = run_here(folder, "--nproc", "2", "--preload", "at_fork", "who.py")
+    assert done.code == 0, done.said

@@ -1,24 +1,235 @@
+"""`muster run --engine mpi`: ranks below a real mpirun (Open MPI) and a real mpiexec.hydra (MPICH)."""
+
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import MpiEngine
-from engine_promises import Promises, nothing_left, scripts  # noqa: F401
+from engine_jobs import IMPATIENT, MpiEngine
+from engine_promises import (
+    ONE_EACH,
+    Promises,
+    check_refusal,
+    environments,
+    gone,
+    nothing_left,  # noqa: F401
+    scripts,  # noqa: F401
+)
+from launching import Done, run_in
 
 from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.getuid() != 0, reason="a host that loses power needs a lab made by root"),
+    pytest.mark.skipif(
+        not all(shutil.which(program, path=SYSTEM_PATH) for program in ("mpirun.openmpi", "mpiexec.hydra")),
+        reason="apt-get install openmpi-bin mpich",
+    ),
+]
+
+# MPI itself, by its C interface: in Open MPI handles are addresses of its objects, in MPICH numbers.
+MPI = """
+import ctypes, os, sys, time
+if os.environ.get("OMPI_COMM_WORLD_SIZE"):
+    mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+    handle = lambda name: ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name)))
+    WORLD, INT, SUM = handle("ompi_mpi_comm_world"), handle("ompi_mpi_int"), handle("ompi_mpi_op_sum")
+else:
+    mpi = ctypes.CDLL("libmpich.so.12", mode=ctypes.RTLD_GLOBAL)
+    WORLD, INT, SUM = ctypes.c_int(0x44000000), ctypes.c_int(0x4C000405), ctypes.c_int(0x58000003)
+def ask(name):
+    number = ctypes.c_int()
+    getattr(mpi, name)(WORLD, ctypes.byref(number))
+    return number.value
+"""
+
+# Each rank adds its own number to what MPI adds up.
+SUM = (
+    MPI
+    + """
+mpi.MPI_Init(None, None)
+mine, total = ctypes.c_int(ask("MPI_Comm_rank") + 1), ctypes.c_int()
+mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, INT, SUM, WORLD)
+print("MPI says", ask("MPI_Comm_rank"), "of", ask("MPI_Comm_size"), "sum", total.value, "RANK", os.environ["RANK"])
+# MPICH 4.0.2 hangs in MPI_Finalize, also below plain mpiexec, when its connections (UCX) are still being made.
+mpi.MPI_Barrier(WORLD)
+time.sleep(0.3)
+mpi.MPI_Finalize()
+"""
+)
+
+# Rank 2 does what the argument says while the others wait for it.
+BARRIER = (
+    MPI
+    + """
+mpi.MPI_Init(None, None)
+mpi.MPI_Barrier(WORLD)
+if ask("MPI_Comm_rank") == 2:
+    time.sleep(0.3)
+    if sys.argv[1] == "abort": mpi.MPI_Abort(WORLD, 7)
+    import atexit
+    atexit.register(mpi.MPI_Finalize)  # as mpi4py does; there it waits for the others
+    raise ValueError("bad sample in shard 7")
+mpi.MPI_Barrier(WORLD)
+"""
+)
+
 
 @pytest.fixture(scope="module")
-def hosts(shared: Path) -> Iterator[Lab]:
+def lab(shared: Path) -> Iterator[Lab]:
+    for name, text in (("sum", SUM), ("barrier", BARRIER)):
+        (shared / f"{name}.py").write_text(text)
     with Lab(3, mpi=True, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab:
         yield lab
 
+
 @pytest.fixture(scope="module", params=["openmpi", "hydra"])
-def engine(hosts: Lab, shared: Path, request) -> MpiEngine:
-    return MpiEngine(hosts, shared, request.param)
+def engine(lab: Lab, shared: Path, request: pytest.FixtureRequest) -> MpiEngine:
+    return MpiEngine(lab, shared, request.param)
+
 
 class TestEveryEngine(Promises):
-    pass
+    """What holds on every engine."""
+
+
+# --- MPI in the ranks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [{"h1": 2, "h2": 1}, {"h1": 1, "h2": 1, "h3": 2}], ids=["2+1", "1+1+2"])
+def test_mpi_itself_works_in_the_ranks_and_counts_them_alike(engine: MpiEngine, ranks: dict[str, int]) -> None:
+    done = engine.run(ranks, "--no-zygote", "sum.py")
+    assert done.code == 0, done.said
+    size = sum(ranks.values())
+    for rank in range(size):
+        assert done.lines(rank) == [f"MPI says {rank} of {size} sum {size * (size + 1) // 2} RANK {rank}"]
+
+
+def test_an_exception_while_the_others_are_in_mpi_is_told_and_ends_them(engine: MpiEngine) -> None:
+    begin = time.monotonic()
+    done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "barrier.py", "raise")
+    assert done.code == 1, done.said
+    assert re.search(r"^muster: rank 2 on h3 failed first, .*: ValueError: bad sample in shard 7", done.err, re.M), (
+        done.said
+    )
+    assert "Traceback (most recent call last):" in done.err.partition("failed first")[2]
+    assert time.monotonic() - begin < 12
+    gone(engine, 3)
+
+
+def test_an_abort_of_mpi_is_told_as_that_of_its_rank(engine: MpiEngine) -> None:
+    done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "barrier.py", "abort")
+    assert done.code == 7, done.said
+    what = (
+        "ended with exit code 7" if engine.name == "openmpi" else r"application called MPI_Abort\(MPI_COMM_WORLD, 7\)"
+    )
+    assert re.search(rf"^muster: rank 2 on h3 failed first, .*: ({what})", done.err, re.M), done.said
+    assert "Traceback" not in done.err
+    gone(engine, 3)
+
+
+@pytest.mark.parametrize(
+    ("argv", "gpus"),
+    [
+        ("-H h1,h2:1", {"h1": [None, None], "h2": [None]}),
+        ("-H h1:[1],h2:[0]", {"h1": ["1"], "h2": ["0"]}),
+        ("", {"h1": [None, None]}),
+    ],
+    ids=["unequal", "chosen", "this machine"],
+)
+def test_gpus_are_counted_and_chosen(engine: MpiEngine, argv: str, gpus: dict[str, list[str | None]]) -> None:
+    done = engine.run({}, "--no-zygote", *argv.split(), "who.py", CUDA_VISIBLE_DEVICES=None)
+    found: dict[str, list[str | None]] = {}
+    for env in environments(done):
+        found.setdefault(env["host"], []).append(env.get("CUDA_VISIBLE_DEVICES"))
+    assert found == gpus, done.said
+
+
+def test_more_options_reach_mpirun(engine: MpiEngine) -> None:
+    setting = "-x OF_MINE=a" if engine.name == "openmpi" else "-genv OF_MINE a"
+    args = f"--mpi-args={setting} --allow-run-as-root" if engine.name == "openmpi" else f"--mpi-args={setting}"
+    done = engine.run({}, args, "-H", "h1:1,h2:1", "--no-zygote", "who.py")
+    assert [env["OF_MINE"] for env in environments(done)] == ["a", "a"]
+
+
+# --- what cannot work -----------------------------------------------------------------------------------------
+
+
+def plain(engine: MpiEngine, *argv: str, **env: str) -> Done:
+    """`muster run --engine mpi` with nothing beside what a test writes."""
+    return run_in(engine.lab, "h1", engine.folder, "--engine", "mpi", *argv, **{"PATH": engine.path, **env})
+
+
+def test_mpirun_that_refuses_root(engine: MpiEngine) -> None:
+    done = plain(engine, "--no-zygote", "-H", "h1:1,h2:1", "train.py")
+    if engine.name == "openmpi":
+        check_refusal(done, 125, "mpirun refuses to run as root", "--mpi-args=--allow-run-as-root")
+    else:
+        assert done.code == 0, "hydra does not mind"
+
+
+def test_a_host_that_nobody_knows_is_told_at_once(engine: MpiEngine) -> None:
+    begin = time.monotonic()
+    done = engine.run({"h1": 1, "gpu99": 1}, "--no-zygote", "train.py")
+    check_refusal(done, 125, "gpu99: ssh does not know this name", "spelling")
+    assert time.monotonic() - begin < 8, "hydra itself waits for ever"
+
+
+def test_a_host_that_does_not_let_mpirun_in(engine: MpiEngine) -> None:
+    keys = "/run/muster-lab/authorized_keys"
+    in_host(engine, "h3", f"mv {keys} {keys}.away; touch {keys}")
+    try:
+        done = engine.run(ONE_EACH, "--no-zygote", "train.py")
+    finally:
+        in_host(engine, "h3", f"mv {keys}.away {keys}")
+    check_refusal(done, 125, "cannot log in to a host by ssh", "ssh HOST true")
+
+
+def in_host(engine: MpiEngine, host: str, command: str) -> None:
+    done = engine.lab.run(host, ["sh", "-ec", command], timeout=20)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_host_that_is_dead_is_named(engine: MpiEngine) -> None:
+    engine.lab.power_off("h3")
+    done = engine.run(ONE_EACH, "--no-zygote", "train.py", program=IMPATIENT)
+    check_refusal(done, 125, f"h3|{engine.lab.address('h3')}", "up")  # mpirun's ssh has its address only
+
+
+def test_a_remote_host_whose_ranks_nobody_counted(engine: MpiEngine) -> None:
+    check_refusal(plain(engine, "-H", "h1:1,h2", "train.py"), 2, "^h2: mpirun must know how many ranks", "-H h2:8")
+
+
+def test_a_machine_without_mpirun(engine: MpiEngine, shared: Path) -> None:
+    (shared / "nothing").mkdir(exist_ok=True)
+    done = engine.run({"h1": 1}, "train.py", PATH=str(shared / "nothing"))
+    check_refusal(done, 125, "there is no mpirun on this machine", "openmpi-bin")
+
+
+def test_a_program_that_is_no_mpirun(engine: MpiEngine, shared: Path) -> None:
+    (shared / "fake").mkdir(exist_ok=True)
+    (shared / "fake" / "mpirun").write_text("#!/bin/sh\necho SuperMPI 3\n")
+    (shared / "fake" / "mpirun").chmod(0o755)
+    done = plain(engine, "-H", "h1:1", "train.py", PATH=f"{shared}/fake:{engine.path}")
+    check_refusal(done, 125, "says `SuperMPI 3`, which is neither Open MPI, MPICH nor Intel MPI", "PATH")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "error"),
+    [
+        (["--mpi-args", '--x "y'], 2, "no closing quotation"),
+        (["--mpi-args", "--nonsense"], 125, "nonsense"),
+        (["--restarts", "2"], 2, "cannot be started again"),
+        (["--preload", "numpy"], 2, "--preload"),
+    ],
+    ids=["open quotes", "unknown option", "restarts", "preload"],
+)
+def test_a_wrong_option(engine: MpiEngine, options: list[str], code: int, error: str) -> None:
+    check_refusal(plain(engine, *options, "-H", "h1:1", "train.py"), code, error, ".")

@@ -1,21 +1,265 @@
+"""`muster run` in PBS jobs, on a stand-in that has each oddity of the real one."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from engine_jobs import PbsEngine
-from engine_promises import Promises, nothing_left, scripts  # noqa: F401
+from engine_promises import (
+    ONE_EACH,
+    Promises,
+    check_refusal,
+    environments,
+    gone,
+    nothing_left,  # noqa: F401
+    scripts,  # noqa: F401
+    start_stubborn,
+)
+from launching import Done, run_in, wait_until
 from pbs import PbsSite
 
 from muster.lab import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root"),
+]
+
 
 @pytest.fixture(scope="module")
-def engine(shared: Path) -> Iterator[PbsEngine]:
-    with Lab(3, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab, PbsSite(lab, shared) as site:
+def lab(shared: Path) -> Iterator[Lab]:
+    with Lab(3, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def engine(lab: Lab, shared: Path) -> Iterator[PbsEngine]:
+    with PbsSite(lab, shared) as site:
         yield PbsEngine(lab, shared, site)
 
+
 class TestEveryEngine(Promises):
-    pass
+    """What holds on every engine."""
+
+
+# --- what PBS gives -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "argv", "gpus"),
+    [
+        ("select=1:ncpus=2:ngpus=2:host=h1+1:ngpus=1:host=h2", "", {"h1": [None, None], "h2": [None]}),
+        ("select=1:ncpus=2:ngpus=2:host=h1+1:ngpus=1:host=h2", "-H h1:[1],h2", {"h1": ["1"], "h2": [None]}),
+        ("select=1:ncpus=2:ngpus=2:host=h1+1:ngpus=1:host=h2", "--nproc 1", {"h1": [None], "h2": [None]}),
+        ("select=1:ncpus=4:ngpus=1:mpiprocs=4:host=h1", "", {"h1": [None]}),
+        ("select=2:ncpus=1:mpiprocs=1", "", {"h1": [None], "h2": [None]}),
+    ],
+    ids=["unequal", "chosen", "nproc", "more lines than GPUs", "none asked for"],
+)
+def test_the_gpus_that_pbs_gives_are_the_ranks(
+    engine: PbsEngine, request_: str, argv: str, gpus: dict[str, list[str | None]]
+) -> None:
+    request = ("-l", request_, "-l", "place=scatter")
+    done = engine.run({}, "--no-zygote", *argv.split(), "who.py", request=request, CUDA_VISIBLE_DEVICES=None)
+    found: dict[str, list[str | None]] = {}
+    for env in environments(done):
+        found.setdefault(env["host"], []).append(env.get("CUDA_VISIBLE_DEVICES"))
+    assert found == gpus, done.said
+
+
+def test_the_ranks_of_a_host_share_the_cpus_that_pbs_gave(engine: PbsEngine) -> None:
+    request = ("-l", "select=1:ncpus=2:mpiprocs=2:host=h1+1:ncpus=1:mpiprocs=1:host=h2", "-l", "place=scatter")
+    done = engine.run({}, "--no-zygote", "who.py", request=request)
+    assert [env["OMP_NUM_THREADS"] for env in environments(done)] == ["1", "1", "1"]
+
+
+def test_what_the_job_script_exports_reaches_the_ranks_of_every_host(engine: PbsEngine) -> None:
+    envs = environments(engine.run(ONE_EACH, "--no-zygote", "who.py", OF_MY_SCRIPT="a = b; 'c'", PYTHONPATH="/mine"))
+    assert [(env["OF_MY_SCRIPT"], env["PYTHONPATH"]) for env in envs] == [("a = b; 'c'", "/mine")] * 3
+    assert len({env["PATH"] for env in envs}) == 1
+    assert [env["PBS_NODENUM"] for env in envs] == ["0", "1", "2"], "that is about a host"
+
+
+def test_the_sums_of_gadi_are_shared_out(engine: PbsEngine) -> None:
+    sums = {"PBS_NCPUS": "8", "PBS_NGPUS": "2", "PBS_NCI_NCPUS_PER_NODE": "4"}
+    request = ("-l", "select=2:ncpus=4:mpiprocs=4:ngpus=1", "-l", "place=scatter")
+    done = engine.run({}, "--no-zygote", "who.py", request=request, CUDA_VISIBLE_DEVICES=None, **sums)
+    assert [env["host"] for env in environments(done)] == ["h1", "h2"], done.said
+
+
+def test_the_job_ends_with_the_code_of_its_script(engine: PbsEngine) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "--grace", "0", "fail.py", "exit3")
+    assert job.wait().code == 3
+    assert engine.site.job(job.id).wait() == 3
+    assert engine.site.job(job.id).output == "", "nothing of it is lost in the file that comes at the end"
+
+
+def test_agents_by_ssh_belong_to_the_job(engine: PbsEngine) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "--grace", "1", "--pbs-start", "ssh", "stubborn.py")
+    job.wait_for("up\n", 3)
+    running = " ".join(line for lines in engine.left().values() for line in lines)
+    assert "pbsdsh" not in running
+    engine.site.job(job.id).qdel()
+    gone(engine)
+    assert "stopped by SIGTERM" in job.err, job.said
+
+
+def test_a_rank_that_fails_under_agents_by_ssh_is_told(engine: PbsEngine) -> None:
+    done = engine.run(ONE_EACH, "--no-zygote", "--grace", "0", "--pbs-start", "ssh", "fail.py", "exit3")
+    assert done.code == 3, done.said
+    assert "rank 2 on h3 failed first" in done.err
+
+
+def test_a_stranger_at_the_port_does_not_disturb_the_job(engine: PbsEngine, shared: Path) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "stranger.flag")
+    job.wait_for("up", 3)
+    (order,) = job.state.glob("muster/jobs/*/order.json")
+    port = json.loads(order.read_text())["port"]
+    knock = (
+        "import socket, sys\n"
+        "for words in (b'', b'GET / HTTP/1.0\\r\\n\\r\\n', bytes(range(256)) * 40, b'\\x16\\x03\\x01\\x02'):\n"
+        f"    with socket.create_connection(('h1', {port}), timeout=5) as s: s.sendall(words)\n"
+    )
+    assert engine.lab.run("h3", [sys.executable, "-c", knock], timeout=20).returncode == 0
+    (shared / "stranger.flag").touch()
+    done = job.wait()
+    assert done.code == 0, done.said
+    assert not re.search("Traceback|lost|SSL", done.err), done.said
+
+
+# --- being ended by PBS ---------------------------------------------------------------------------------------
+
+ENDED = r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job that is qdel, or the end of its walltime\)$"
+
+
+def test_qdel_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "never")
+    job.wait_for("up", 3)
+    engine.site.job(job.id).qdel()
+    done = job.wait(10)
+    assert done.code == 143, done.said
+    assert re.search(ENDED, done.err, re.MULTILINE), done.said
+    assert not re.search("failed|lost|Traceback", done.err), done.said
+    gone(engine)
+
+
+def test_qdel_of_ranks_that_ignore_it_leaves_nothing(engine: PbsEngine) -> None:
+    job = start_stubborn(engine, "--grace", "60")
+    engine.site.job(job.id).qdel()
+    gone(engine)
+    assert "SIGTERM: stopping all ranks (up to 60 s" in job.err, job.said
+
+
+def test_the_walltime_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> None:
+    request = ("-l", "select=2:ncpus=1:mpiprocs=1", "-l", "place=scatter", "-l", "walltime=5")
+    job = engine.start({}, "--no-zygote", "stubborn.py", request=request)
+    job.wait_for("up\n", 2)
+    wait_until("the end", lambda: "SIGTERM: stopping all ranks" in job.err, 10, lambda: job.said)
+    gone(engine)
+    assert engine.site.job(job.id).wait() == -29
+    assert "job killed: walltime" in engine.site.job(job.id).output
+
+
+def test_a_signal_by_qsig_reaches_each_rank_once(engine: PbsEngine, shared: Path) -> None:
+    # The login shell above the script gets it too, and with it the job would end.
+    (engine.site.home / ".bash_profile").write_text("trap : USR1\n")
+    job = engine.start(ONE_EACH, "--no-zygote", "listener.py", "qsig.flag")
+    job.wait_for("up", 3)
+    assert engine.site.run("h1", ["qsig", "-s", "USR1", job.id]).returncode == 0
+    job.wait_for("heard", 3)
+    time.sleep(0.7)  # for a second one, which must not come
+    (shared / "qsig.flag").touch()
+    done = job.wait()
+    assert done.code == 0, done.said
+    assert [len(done.lines(rank)) for rank in range(3)] == [2, 2, 2], done.said
+
+
+# --- Torque ---------------------------------------------------------------------------------------------------
+
+
+def test_torque_is_understood_too(lab: Lab, engine: PbsEngine, shared: Path) -> None:
+    folder = shared / "torque"
+    folder.mkdir()
+    (folder / "who.py").write_text((shared / "who.py").read_text())
+    engine.site.close()  # a host has one mom
+    try:
+        with PbsSite(lab, folder, flavour="torque") as site:
+            torque = PbsEngine(lab, folder, site)
+            done = torque.run({}, "--no-zygote", "who.py", request=("-l", "nodes=2:ppn=2"))
+            assert [env["host"] for env in environments(done)] == ["h1", "h1", "h2", "h2"]
+            request = ("-l", "nodes=2:ppn=2:gpus=1")
+            done = torque.run({}, "--no-zygote", "who.py", request=request, CUDA_VISIBLE_DEVICES=None)
+            assert [env["host"] for env in environments(done)] == ["h1", "h2"], done.said
+    finally:
+        for host in lab.names:
+            engine.site._start_mom(host)
+        for host in lab.names:
+            engine.site._await_mom(host)
+
+
+# --- what cannot work -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_login(engine: PbsEngine) -> Callable[..., Done]:
+    """`muster run` on h1, outside any job."""
+
+    def run(*argv: str, **env: str) -> Done:
+        return run_in(engine.lab, "h1", engine.folder, *argv, **env)
+
+    return run
+
+
+def test_outside_a_job(on_login: Callable[..., Done]) -> None:
+    check_refusal(on_login("--engine", "pbs", "train.py"), 2, "not inside a PBS job", "muster submit --pbs")
+
+
+def test_a_host_without_pbsdsh(engine: PbsEngine, shared: Path) -> None:
+    (shared / "nothing").mkdir(exist_ok=True)
+    env = {"PATH": str(shared / "nothing"), "PBS_EXEC": str(shared / "nothing")}
+    done = engine.run(ONE_EACH, "train.py", **env)
+    check_refusal(done, 125, "there is no pbsdsh on this host", "--pbs-start ssh")
+
+
+def test_a_host_that_is_not_in_the_job(engine: PbsEngine) -> None:
+    done = engine.run({"h1": 1, "h2": 1}, "--engine", "pbs", "-H", "h2,h3", "train.py")
+    check_refusal(done, 125, r"^h3: it is not in PBS job \S+, 2 hosts \(h1, h2\)", "leave -H out")
+
+
+def test_a_job_folder_that_the_hosts_do_not_share(engine: PbsEngine) -> None:
+    done = engine.run(ONE_EACH, "--no-zygote", "train.py", XDG_STATE_HOME="/tmp/mine")
+    check_refusal(done, 125, "^h[23]: the job's folder is not to be seen there", "XDG_STATE_HOME.*--pbs-start ssh")
+
+
+def test_a_job_folder_that_the_hosts_do_not_share_is_enough_for_ssh(engine: PbsEngine) -> None:
+    done = engine.run(ONE_EACH, "--no-zygote", "--pbs-start", "ssh", "who.py", XDG_STATE_HOME="/tmp/mine")
+    assert [env["host"] for env in environments(done)] == ["h1", "h2", "h3"]
+
+
+@pytest.mark.parametrize(
+    ("nodefile", "error"),
+    [
+        (None, "PBS_NODEFILE is not set"),
+        ("/nowhere", "PBS_NODEFILE /nowhere cannot be read"),
+        ("/dev/null", "PBS_NODEFILE names no host"),
+        ("/etc/passwd", "line 1 of PBS_NODEFILE is not a host name"),
+    ],
+    ids=["unset", "missing", "empty", "another file"],
+)
+def test_a_nodefile_that_cannot_be_used(engine: PbsEngine, nodefile: str | None, error: str) -> None:
+    done = engine.run({"h1": 1}, "train.py", PBS_NODEFILE=nodefile)
+    check_refusal(done, 2, error, ".")
+
+
+def test_more_ranks_than_pbs_gave_gpus(engine: PbsEngine) -> None:
+    request = ("-l", "select=1:ncpus=2:ngpus=2:host=h1", "-l", "place=scatter")
+    done = engine.run({}, "--no-zygote", "--nproc", "3", "train.py", request=request, CUDA_VISIBLE_DEVICES=None)
+    check_refusal(done, 125, "^h1: 3 ranks need 3 GPUs, but it has 2", "h1:2")

@@ -1,20 +1,309 @@
+"""`muster run` in a real Slurm: in allocations of salloc and sbatch, and what Slurm does to it there."""
+
 from __future__ import annotations
 
+import re
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import SlurmEngine
-from engine_promises import Promises, nothing_left, scripts  # noqa: F401
+from engine_jobs import NEEDS_SLURM, EngineJob, SlurmEngine
+from engine_promises import (
+    ONE_EACH,
+    Promises,
+    environments,
+    gone,
+    nothing_left,  # noqa: F401
+    scripts,  # noqa: F401
+    start_stubborn,
+)
+from launching import MUSTER, wait_until
 
 from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = NEEDS_SLURM
+
+# Fails the first time, on one host.
+FLAKY = """
+import os, time
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+if attempt == "0":
+    if os.environ["RANK"] == "1": raise ValueError("not yet")
+    time.sleep(30)
+print("attempt", attempt)
+"""
+
+# Takes its time to end, since the warning and the end may come together, in any order.
+WARNED = """
+import signal, sys, time
+def end(number, frame):
+    time.sleep(0.5)
+    sys.exit(1)
+signal.signal(signal.SIGUSR1, lambda number, frame: print("warned", flush=True))
+signal.signal(signal.SIGTERM, end)
+print("up", flush=True)
+time.sleep(1000)
+"""
+
 
 @pytest.fixture(scope="module")
 def engine(shared: Path) -> Iterator[SlurmEngine]:
     with Lab(3, slurm=True, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab:
         yield SlurmEngine(lab, shared)
 
+
+@pytest.fixture(scope="module", autouse=True)
+def over_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlurmEngine, EngineJob]]:
+    """A job that reaches its time limit while other tests run: Slurm looks at the limits every 30 s only."""
+    folder = tmp_path_factory.mktemp("limit")
+    (folder / "warned.py").write_text(WARNED)
+    with Lab(2, slurm=True, bind=(folder,)) as lab:
+        engine = SlurmEngine(lab, folder)
+        job = engine.batch({"h1": 1, "h2": 1}, "--no-zygote", "warned.py", request=("--time=1", "--signal=USR1@60"))
+        job.wait_for("up", 2)
+        engine.shell(f"scontrol update JobId={job.id} EndTime=now+2")
+        yield engine, job
+
+
 class TestEveryEngine(Promises):
-    pass
+    """What holds on every engine."""
+
+
+def slurm_ids(env: dict[str, str]) -> list[str]:
+    names = ("PROCID", "LOCALID", "NODEID", "NTASKS", "NPROCS", "STEP_NUM_TASKS", "TASKS_PER_NODE")
+    return [env[f"SLURM_{name}"] for name in names]
+
+
+# --- what Slurm gives -----------------------------------------------------------------------------------------
+
+
+def test_a_rank_finds_the_variables_of_a_task_of_srun(engine: SlurmEngine) -> None:
+    envs = environments(engine.run({"h1": 2, "h2": 1}, "--no-zygote", "who.py"))
+    assert [slurm_ids(env) for env in envs] == [
+        ["0", "0", "0", "3", "3", "3", "2,1"],
+        ["1", "1", "0", "3", "3", "3", "2,1"],
+        ["2", "0", "1", "3", "3", "3", "2,1"],
+    ]
+    assert {env["SLURM_JOB_ID"] for env in envs} == {engine.shell("scontrol show job -o | tail -1").split()[0][6:]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "argv", "gpus"),
+    [
+        ("-N1 -w h1 --gpus-per-node=2", "", {"h1": ["0,1", "0,1"]}),
+        ("-N2 -w h1,h2 --gpus-per-node=1", "", {"h1": ["0"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus=3", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus=3", "-H h1:[1],h2", {"h1": ["1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus=3", "-H h1:1", {"h1": ["0,1"]}),
+        ("-N2 -w h1,h2 --gpus=3 -n4", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus-per-task=1 -n3", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gres=gpu:1", "", {"h1": ["0"], "h2": ["0"]}),
+        ("-N3 -n3", "", {"h1": [None], "h2": [None], "h3": [None]}),
+    ],
+    ids=[
+        "all",
+        "one each",
+        "unequal",
+        "chosen",
+        "one rank",
+        "more tasks than GPUs",
+        "by task",
+        "gres",
+        "none asked for",
+    ],
+)
+def test_the_gpus_that_slurm_gives_are_the_ranks(
+    engine: SlurmEngine, request_: str, argv: str, gpus: dict[str, list[str | None]]
+) -> None:
+    done = engine.run({}, "--no-zygote", *argv.split(), "who.py", request=request_.split(), CUDA_VISIBLE_DEVICES=None)
+    found: dict[str, list[str | None]] = {}
+    for env in environments(done):
+        found.setdefault(env["host"], []).append(env.get("CUDA_VISIBLE_DEVICES"))
+    assert found == gpus, done.said
+
+
+def test_a_gpu_that_another_job_has_is_not_ours(engine: SlurmEngine, shared: Path) -> None:
+    other = engine.start({}, "--no-zygote", "patient.py", "gpu.flag", request=["-wh1", "--gpus-per-node=1"])
+    other.wait_for("up")
+    done = engine.run(
+        *({}, "--no-zygote", "-H", "h1:[0]", "who.py"),
+        request=["-wh1", "--gpus-per-node=1"],
+        CUDA_VISIBLE_DEVICES=None,
+    )
+    assert [env["CUDA_VISIBLE_DEVICES"] for env in environments(done)] == ["1"], "the first of ours is the second there"
+    (shared / "gpu.flag").touch()
+    assert other.wait().code == 0
+
+
+def test_some_hosts_of_the_allocation_can_be_chosen(engine: SlurmEngine) -> None:
+    envs = environments(engine.run(ONE_EACH, "--no-zygote", "-H", "h3:2,h2", "who.py"))
+    assert [(env["host"], env["SLURM_NODEID"]) for env in envs] == [("h3", "0"), ("h3", "0"), ("h2", "1")]
+
+
+def test_a_heterogeneous_job_is_one_job(engine: SlurmEngine) -> None:
+    request = ["-N1", "-wh1", "--gpus-per-node=2", ":", "-N2", "-n3", "-wh2,h3"]
+    done = engine.run({}, "--no-zygote", "who.py", request=request, CUDA_VISIBLE_DEVICES=None)
+    envs = environments(done)
+    assert [env["host"] for env in envs] == ["h1", "h1", "h2", "h2", "h3"], done.said
+    assert [env["SLURM_PROCID"] for env in envs] == ["0", "1", "2", "3", "4"]
+    assert [env.get("CUDA_VISIBLE_DEVICES") for env in envs] == ["0,1", "0,1", None, None, None]
+
+
+def test_a_batch_job_ends_with_the_code_of_its_script(engine: SlurmEngine) -> None:
+    job = engine.batch(ONE_EACH, "--no-zygote", "--grace", "0", "fail.py", "exit3")
+    done = job.wait()
+    assert done.code == 3, done.said
+    assert f"detected: Slurm allocation {job.id}, 3 hosts" in done.err
+    wait_until("the end of the job", lambda: engine.state(job.id) == "FAILED 3:0", 10, lambda: engine.state(job.id))
+
+
+def test_several_runs_in_one_allocation_at_once_and_one_after_the_other(engine: SlurmEngine, shared: Path) -> None:
+    line = f"{MUSTER} run --quiet --no-zygote --nproc 1 who.py"
+    (shared / "twice.sh").write_text(f"cd {shared}; {line} > a & {line} > b & wait; {line} > c\n")
+    engine.shell(f"salloc --quiet -N2 env XDG_STATE_HOME={shared}/twice CUDA_VISIBLE_DEVICES= sh {shared}/twice.sh")
+    assert [len((shared / name).read_text().splitlines()) for name in "abc"] == [2, 2, 2]
+
+
+def test_a_controller_outside_the_hosts_of_its_allocation(engine: SlurmEngine) -> None:
+    envs = environments(engine.run({"h2": 1, "h3": 1}, "--no-zygote", "who.py"))
+    assert [(env["host"], env["MASTER_ADDR"]) for env in envs] == [(h, engine.lab.address("h2")) for h in ("h2", "h3")]
+
+
+def test_what_was_asked_of_the_jobs_own_tasks_does_not_disturb_the_agents(engine: SlurmEngine, shared: Path) -> None:
+    # As sbatch --export=NONE and others leave it in the environment.
+    asked = {
+        "SLURM_EXPORT_ENV": "NONE",
+        "SLURM_LABELIO": "1",
+        "SLURM_CPU_BIND": "verbose,mask_cpu:0x1",
+        "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_DISTRIBUTION": "cyclic",
+        "SLURM_KILL_BAD_EXIT": "1",
+        "SLURM_MPI_TYPE": "pmi2",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_WAIT": "1",
+    }
+    done = engine.run({"h1": 2, "h2": 1}, "--no-zygote", "--grace", "1", "patient.py", "who.py", **asked)
+    assert done.code == 0, done.said
+    assert "[srun]" not in done.err, done.said
+
+
+def test_a_failed_attempt_is_followed_by_another(engine: SlurmEngine, shared: Path) -> None:
+    (shared / "flaky.py").write_text(FLAKY)
+    done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "--grace", "0", "--restarts", "1", "flaky.py")
+    assert done.code == 0, done.said
+    assert "restart 1 of 1" in done.err
+    assert sorted(done.out.splitlines()) == ["[h1 0] attempt 1", "[h2 1] attempt 1"]
+
+
+def test_code_that_only_this_machine_has_is_sent(engine: SlurmEngine) -> None:
+    engine.shell("mkdir -p /tmp/mine && echo 'import os; print(os.path.exists(\"mine.py\"))' > /tmp/mine/mine.py")
+    line = f"cd /tmp/mine && CUDA_VISIBLE_DEVICES= salloc --quiet -N2 -n2 {MUSTER} run --no-zygote"
+    refused = engine.lab.run("h1", ["sh", "-c", f"{line} mine.py"], timeout=30)
+    assert refused.returncode == 125
+    assert "error: h2: there is no folder /tmp/mine" in refused.stderr
+    assert "--sync" in refused.stderr.partition("hint: ")[2]
+    done = engine.shell(f"{line} --sync mine.py")
+    assert sorted(done.splitlines()) == ["[h1 0] True", "[h2 1] True"]
+
+
+@pytest.mark.skipif(shutil.which("mpirun.openmpi", path=SYSTEM_PATH) is None, reason="apt-get install openmpi-bin")
+def test_mpirun_runs_on_the_hosts_of_the_allocation(engine: SlurmEngine) -> None:
+    options = ("--engine", "mpi", "--mpi-args=--allow-run-as-root", "--no-zygote")
+    envs = environments(engine.run({"h1": 2, "h2": 1}, *options, "who.py"))
+    assert [(env["host"], env["OMPI_COMM_WORLD_RANK"]) for env in envs] == [("h1", "0"), ("h1", "1"), ("h2", "2")]
+
+
+# --- being ended by Slurm -------------------------------------------------------------------------------------
+
+
+def test_scancel_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "never")
+    job.wait_for("up", 3)
+    engine.shell(f"scancel {job.id}")
+    done = job.wait(10)
+    assert done.code == 143, done.said
+    assert f"\nmuster: Slurm ended job {job.id}: it was cancelled (scancel)\n" in done.err, done.said
+    assert "failed first" not in done.err, done.said
+    gone(engine, 3)
+
+
+@pytest.mark.torch
+def test_scancel_while_the_hosts_import_torch_is_told_as_that(engine: SlurmEngine) -> None:
+    job = engine.start(ONE_EACH, "train.py")
+    job.wait_for_word("importing torch")
+    engine.shell(f"scancel {job.id}")
+    done = job.wait(10)
+    assert done.code == 125, done.said
+    assert f"\nerror: Slurm ended job {job.id}: it was cancelled (scancel)\n" in done.err, done.said
+    assert "Traceback" not in done.err
+    gone(engine, 3)
+
+
+def test_scancel_of_ranks_that_ignore_it_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None:
+    job = start_stubborn(engine, "--grace", "60")
+    engine.shell(f"scancel {job.id}")
+    gone(engine)
+    done = job.wait(5)
+    assert done.code in (125, 137), done.said
+    last = done.err.splitlines()[-4:]
+    assert f"muster: Slurm ended job {job.id}: it was cancelled (scancel)" in last, done.said
+    assert "which neither Muster nor" not in done.err, done.said
+
+
+def test_scancel_of_a_batch_job_is_told_as_that_although_its_shell_dies_first(
+    engine: SlurmEngine, shared: Path
+) -> None:
+    script = f"#!/bin/bash\ncd {shared}\n{MUSTER} run --no-zygote listener.py never\n"
+    (shared / "plain.sh").write_text(script)
+    options = f"-N2 -n2 --export=ALL,CUDA_VISIBLE_DEVICES=,XDG_STATE_HOME={shared}/plain -o {shared}/plain.log"
+    number = engine.shell(f"sbatch --parsable {options} {shared}/plain.sh").strip()
+    log = shared / "plain.log"
+    wait_until("the ranks", lambda: log.exists() and log.read_text().count("up\n") == 2, 20)
+    engine.shell(f"scancel {number}")
+    gone(engine)
+    assert log.read_text().count("heard SIGTERM") == 2, log.read_text()
+    assert re.search(rf"stopped by SIGTERM after .* \(Slurm ended job {number}: it was cancelled", log.read_text()), (
+        log.read_text()
+    )
+
+
+@pytest.mark.parametrize("how", ["", "--batch", "--full"], ids=["steps", "batch script", "both"])
+def test_a_signal_by_scancel_reaches_each_rank_once(engine: SlurmEngine, shared: Path, how: str) -> None:
+    flag = f"heard{how}.flag"
+    job = engine.batch(ONE_EACH, "--no-zygote", "listener.py", flag, bare=True)
+    job.wait_for("up", 3)
+    engine.shell(f"scancel {how} --signal=USR1 {job.id}")
+    job.wait_for("heard SIGUSR1", 3)
+    time.sleep(0.5)  # for a second one, which must not come
+    (shared / flag).touch()
+    wait_until("its end", lambda: engine.state(job.id) == "COMPLETED 0:0", 20, lambda: job.said)
+    assert job.out.count("heard SIGUSR1") == 3, job.said
+    assert re.search("SIGUSR1 from Slurm has reached the ranks on h|SIGUSR1: passed on to all ranks", job.err), job.said
+
+
+def test_ranks_that_end_in_good_order_when_slurm_ends_the_job_are_told_as_that(engine: SlurmEngine) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "listener.py", "never")
+    job.wait_for("up", 3)
+    engine.shell(f"scancel {job.id}")
+    done = job.wait(10)
+    assert done.code == 0, done.said
+    assert done.out.count("heard SIGTERM") == 3, done.said
+    assert f"Slurm ended job {job.id}: it was cancelled (scancel); its ranks ended in good order" in done.err
+
+
+# --- the time limit (last: it needs its time) -----------------------------------------------------------------
+
+
+def test_the_time_limit_is_told_as_that_and_the_warning_reaches_the_ranks(
+    over_time: tuple[SlurmEngine, EngineJob],
+) -> None:
+    engine, job = over_time
+    done = job.wait(45)
+    assert done.out.count("warned") == 2, done.said
+    assert re.search(rf"Slurm ended job {job.id}: its time limit is reached", done.err), done.said
+    assert done.code == 143, done.said
+    gone(engine)
+    assert engine.state(job.id).startswith("TIMEOUT")

@@ -264,3 +264,12 @@ def test_an_agent_whose_controller_has_ended_meanwhile_does_not_wait_for_it():
     done = subprocess.run(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, capture_output=True, text=True, timeout=20)
     assert done.returncode == dial.NO_WAY
     assert "127.0.0.1 (connection refused)" in done.stderr
+
+
+def test_hosts_that_pull_an_image_are_given_the_time(tmp_path: Path):
+    slow = as_seat("a", "sh", "-c", 'echo "n1 pulls box:1"; sleep 2; exec "$@"', "sh", *AGENT)
+
+    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+        assert connector.last_words == "n1 pulls box:1"
+
+    connected(engine(slow, keys=("a",)), tmp_path, use, limit=1.5)

@@ -15,6 +15,7 @@ from muster.hosts import Host
 from muster.run.link import AgentLink
 from muster.run.piped import PipeLine
 from muster.transports import Command, Seat
+from muster.transports.container import Container
 
 # An agent's voice without an agent: says it is up, and answers pings with a clock that is {offset} s off.
 AGENT = """
@@ -143,3 +144,24 @@ def test_a_program_that_says_nothing_is_given_up_after_the_limit():
             await link.close(0.1)
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_host_that_pulls_an_image_is_given_the_time_and_its_words_are_shown():
+    words: list[str] = []
+    says = 'import sys,time;print("far pulls box:1\\nCopying blob 1",file=sys.stderr,flush=True);time.sleep(1)\n'
+    command = Command(
+        host=Host(name="far"),
+        argv=(sys.executable, "-Sc", says + agent()),
+        over_ssh=False,
+        box=Container(image="box:1"),
+    )
+
+    async def main() -> None:
+        link = AgentLink(Seat(host=command.host, name="far"), lambda _, event: None, lambda _, text: None)
+        try:
+            await link.open(PipeLine(link, command, words.append), b"", 0.6)
+        finally:
+            await link.close(5)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert words == ["far pulls box:1", "far: Copying blob 1"]

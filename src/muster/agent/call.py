@@ -5,6 +5,7 @@ What is unpickled here was pickled by the controller, which also sent this code;
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from _frozen_importlib import ModuleSpec
@@ -24,6 +25,10 @@ _PIECE = 3 << 14
 
 _LARGEST_EXCEPTION = 64 << 20
 """Bytes of an exception that are sent: it must arrive before the ranks that wait for this one are ended."""
+
+
+_caller: dict[str, Any] = {}
+"""What came before the function: its name, and what the caller has."""
 
 
 class Problem(Exception):
@@ -58,6 +63,7 @@ def _load(fd: int) -> Any:
     # All ranks of a host share one file in memory; opened anew, each has a place of its own in it.
     with open(f"/proc/self/fd/{fd}", "rb") as file:
         head = pickle.load(file)
+        _caller.update(head)
         _provide_cloudpickle(head["cloudpickle"], head["modules"])
         _show_lines(head["lines"])
         package.__dict__["is_loading"] = True  # a module that calls launch() when it is imported would never end
@@ -75,6 +81,7 @@ def _load(fd: int) -> Any:
             ) from None
         finally:
             package.__dict__["is_loading"] = False
+            os.close(fd)
 
 
 _MODULE_HINT = (
@@ -85,12 +92,15 @@ _MODULE_HINT = (
 
 def _pickled(result: Any) -> bytes:
     try:
-        return dumps(result)
+        data = dumps(result)
+        why = "" if _fits_caller(data) else "it holds code, and the caller has another version of Python"
     except Exception as error:
-        why = str(error).partition("\n")[0]
+        data, why = b"", str(error).partition("\n")[0] or type(error).__name__
+    if why:
         raise Problem(
             f"its result ({type_name(result)}) cannot be pickled: {why}", "return plain values, arrays or tensors"
-        ) from None
+        )
+    return data
 
 
 def send_exception(error: BaseException, reporter: Reporter) -> None:
@@ -107,7 +117,7 @@ def send_exception(error: BaseException, reporter: Reporter) -> None:
             data = dumps((type(error), args, state))
         except Exception:
             return  # the report has all that can be told of it
-    if len(data) <= _LARGEST_EXCEPTION:
+    if len(data) <= _LARGEST_EXCEPTION and _fits_caller(data):
         _send(reporter, "raised", data)
 
 
@@ -116,6 +126,16 @@ def dumps(value: Any) -> bytes:
     import cloudpickle
 
     return vars(cloudpickle)["dumps"](value)
+
+
+def holds_code(data: bytes) -> bool:
+    """Whether a pickle holds functions or classes themselves, made by cloudpickle's helpers, not only their names."""
+    return b"cloudpickle.cloudpickle" in data
+
+
+def _fits_caller(data: bytes) -> bool:
+    """Whether the caller may unpickle it: code of another Python would crash its interpreter when it runs."""
+    return _caller.get("python") == sys.version_info[:2] or not holds_code(data)
 
 
 def _travels(value: Any) -> bool:

@@ -58,6 +58,10 @@ class Crew:
         """The descriptor of the function the ranks run, if they run one."""
         self._strays: dict[int, float] = {}
         """When the spawner last got each of them."""
+        self._passed_on: dict[int, float] = {}
+        """When each was last sent on."""
+        self._signalled: dict[int, float] = {}
+        """When the controller last had each of them sent."""
 
     # --- what the controller asks for -----------------------------------------------------------------------
 
@@ -131,7 +135,14 @@ class Crew:
         self.stopping = Stopping(self.ranks.values(), self.spawner.pid if self.spawner else 0, grace)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the ranks that run."""
+        """Send a signal to the ranks that run, for the controller, unless a scheduler's has just reached them.
+
+        PBS signals the whole first host, the controller and the agent there among it.
+        """
+        waits = self._to_pass_on.pop(number, None) is not None
+        if (waits and self._has_reached(number)) or self._lately(self._passed_on, number):
+            return
+        self._signalled[number] = time.monotonic()
         processes.kill([rank.pid for rank in self._running()], number)
 
     def pass_on(self, number: int) -> bool:
@@ -142,8 +153,15 @@ class Crew:
         """
         if not self._running():
             return False
-        self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
+        if not self._lately(self._signalled, number):
+            self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
         return True
+
+    def _has_reached(self, number: int) -> bool:
+        return self._lately(self._strays, number)
+
+    def _lately(self, times: dict[int, float], number: int) -> bool:
+        return number in times and time.monotonic() - times[number] < _PASS_ON_AFTER * 5
 
     @property
     def is_busy(self) -> bool:
@@ -156,18 +174,17 @@ class Crew:
     def _step_signals(self) -> None:
         now = time.monotonic()
         for number, due in list(self._to_pass_on.items()):
-            reached = now - self._strays.get(number, -_PASS_ON_AFTER * 5) < _PASS_ON_AFTER * 5
+            reached = self._has_reached(number)
             if now < due and not reached:
                 continue
             del self._to_pass_on[number]
+            self._passed_on[number] = now
             running = self._running()
             if number == signal.SIGTERM:
-                unwarned = [rank for rank in running if rank.stopped_at is None]
-                for rank in unwarned:
+                running = [rank for rank in running if rank.stopped_at is None]
+                for rank in running:
                     rank.warned = True
-                processes.kill([] if reached else [rank.pid for rank in unwarned], number)
-            elif not reached:
-                self.signal(number)
+            processes.kill([] if reached else [rank.pid for rank in running], number)
             self.send({"t": "signal", "number": number, "ranks": [rank.number for rank in running]})
 
     def pause(self, paused: bool) -> None:

@@ -80,10 +80,39 @@ def seat(order: dict[str, Any]) -> str:
     return next((os.environ[name] for name in order["seat_from"] if name in os.environ), own_name())
 
 
+def stand_aside() -> None:
+    """Go on as a child in a session of its own, and leave this process to what started it.
+
+    When MPI aborts, hydra kills at once whom it has started: the last words of the ranks would die with the agent.
+    """
+    import ctypes
+    import signal
+
+    child = os.fork()
+    if not child:
+        os.setsid()
+        ctypes.CDLL(None).prctl(1, signal.SIGHUP, 0, 0, 0)  # PR_SET_PDEATHSIG: the agent then ends its ranks and goes
+        return
+
+    def pass_on(number: int, frame: object) -> None:
+        try:
+            os.kill(child, number)
+        except OSError:
+            pass  # it has just ended
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, pass_on)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os._exit(code if code >= 0 else 128 - code)
+
+
 def enter(order: dict[str, Any], space: dict[str, Any]) -> None:
     """Say who we are, then run what the controller sends; it finds the connection as `channel`."""
     if sys.version_info < (3, 9):
         leave(OLD_PYTHON, "Python 3.9 or newer is needed, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
+    if order.get("killed_at_once"):
+        stand_aside()
     channel = dial(order)
     channel.settimeout(order["limit"])
     hello = {"token": order["token"], "seat": seat(order), "host": own_name()}

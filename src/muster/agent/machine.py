@@ -61,16 +61,22 @@ def users_threads(env: Mapping[str, str]) -> str | None:
     return None if by_pbs else env.get("OMP_NUM_THREADS")
 
 
-def gpu_count(env: Mapping[str, str]) -> int:
+def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
     """How many GPUs a process here would see, without touching CUDA."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    devices = len([name for name in os.listdir(root + "dev") if name.startswith("nvidia") and name[6:].isdigit()])
     try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
+        gpus = len(os.listdir(root + "proc/driver/nvidia/gpus"))
     except OSError:
-        # In some containers that folder is hidden while the devices are there.
-        return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
+        return devices  # hidden in some containers
+    # A container sees all GPUs of its host there, but can use only those whose devices it was given. On a host the
+    # devices may be missing until the driver is first used.
+    return min(gpus, devices) if any(os.path.exists(root + sign) for sign in _SIGNS_OF_CONTAINERS) else gpus
+
+
+_SIGNS_OF_CONTAINERS = ("run/.containerenv", ".dockerenv")
 
 
 def interfaces() -> list[dict[str, Any]]:

@@ -31,12 +31,12 @@ def adopt_orphans() -> None:
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with(parent: int) -> None:
-    """End this process by SIGKILL when `parent` dies, also if it has died already.
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have this process end by a signal when `parent` dies, also if it has died already.
 
     The kernel acts when the *thread* that forked us exits, so fork from the parent's main thread.
     """
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 

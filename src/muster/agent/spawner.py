@@ -124,7 +124,13 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
         for fd in fds:
             os.set_inheritable(fd, False)
         request = json.loads(data)
-        pid = _start_rank(request["rank"], {**config, "env": {**base_env, **request["env"]}}, fds, sock, fork=fork)
+        pid = _start_rank(
+            request["rank"],
+            {**config, "env": {**base_env, **request["env"]}},
+            fds,
+            not_for_ranks=(sock, wake_read, wake_write),
+            fork=fork,
+        )
         for fd in fds:
             os.close(fd)
         _send(sock, {"t": "started", "rank": request["rank"], "pid": pid})
@@ -134,7 +140,14 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
             _send(sock, {"t": "exit", "rank": request["rank"], "status": 126, "time": time.time()})
 
 
-def _start_rank(number: int, config: dict[str, Any], fds: list[int], sock: socket.socket, *, fork: bool) -> int:
+def _start_rank(
+    number: int,
+    config: dict[str, Any],
+    fds: list[int],
+    *,
+    not_for_ranks: tuple[socket.socket, int, int],
+    fork: bool,
+) -> int:
     """Fork a rank and return its pid; 0 when the host allows no more processes, which the rank's stderr then says."""
     me = os.getpid()
     try:
@@ -144,10 +157,11 @@ def _start_rank(number: int, config: dict[str, Any], fds: list[int], sock: socke
         return 0
     if pid:
         return pid
-    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(-1)
     processes.die_with(me)
     os.setsid()
-    for fd in (sock.detach(), wakeup):
+    sock, *pipe = not_for_ranks
+    for fd in (sock.detach(), *pipe):
         os.close(fd)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))

@@ -11,6 +11,7 @@ from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
     "run": ("muster.cli.run", "Run a PyTorch script on this machine or on many hosts"),
+    "bench": ("muster.cli.bench", "Measure what collectives and links give, and how a script scales"),
     "submit": ("muster.cli.submit", "Write or submit the batch script of a run, for Slurm or PBS"),
     "recipes": ("muster.cli.recipes", "List the training recipes, or copy one into this folder"),
     "lab": ("muster.cli.lab", "A cluster of virtual hosts on this machine, with faults to inject"),

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from muster.engines import Choice, Means, Wish, build, choose, read_pbs_here
+from muster.cli.options import make_means, places
+from muster.engines import Choice, build
 from muster.environment import carried, of_whole_job, parse_env
 from muster.errors import UsageError
-from muster.hosts import Host, parse_hosts, read_hostfile
-from muster.job import Call, Job, job_folder, make_job_folder, new_job_id
+from muster.job import Call, Job, make_job_folder, new_job_id
 from muster.transports import Engine
-from muster.transports.container import Container
 
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from muster.logs.screen import Screen
     from muster.run.controller import Controller
 
 
@@ -35,61 +35,10 @@ class Assembly:
 @contextmanager
 def assembled(options: argparse.Namespace, command: list[str], call: Call | None = None) -> Generator[Assembly]:
     """Settle hosts, engine and job; the hosts of --lab live until the end of the `with`."""
-    from contextlib import ExitStack
-
-    with ExitStack() as stack:
-        ssh: tuple[str, ...] = ("ssh",)
-        hosts = choose_hosts(options)
-        if options.lab and not options.dry_run:
-            from muster.lab import Lab
-
-            lab = stack.enter_context(Lab(options.lab, bind=(os.getcwd(),)))
-            hosts = tuple(Host(name=name) for name in lab.names)
-            ssh = tuple(lab.ssh_argv())
-        wish = Wish(engine=options.engine, hosts=hosts, nproc=options.nproc, virtual=bool(options.lab))
-        choice = choose(wish, os.environ, read_pbs=read_pbs_here)
-        job = make_job(options, command, choice, call)
-        yield Assembly(job=job, engine=build(choice, make_means(options, job, choice, ssh)), choice=choice)
-
-
-def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
-    """The hosts of -H, --hostfile or --lab; None when none are given."""
-    given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
-    if len(given) > 1:
-        flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
-        raise UsageError(f"{flags} both say where to run", hint="give one of them")
-    if options.hosts is not None:
-        return parse_hosts(options.hosts)
-    if options.hostfile is not None:
-        return read_hostfile(options.hostfile)
-    if options.lab:
-        return tuple(Host(name=f"h{number + 1}") for number in range(options.lab))
-    return None
-
-
-def make_means(options: argparse.Namespace, job: Job, choice: Choice, ssh: tuple[str, ...]) -> Means:
-    """How the agents are started."""
-    box = None
-    if options.image is not None:
-        box = Container(
-            image=options.image,
-            program=options.container or "",
-            args=options.container_args,
-            cwd="" if job.sync else job.cwd,
-            folder=str(job_folder(job.id)),
-        )
-    elif options.container or options.container_args:
-        flag = "--container" if options.container else "--container-args"
-        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
-    return Means(
-        python=options.python,
-        box=box,
-        ssh=ssh,
-        only_ssh=bool(options.lab),
-        nproc=options.nproc,
-        pbs_start=options.pbs_start,
-        mpi_args=options.mpi_args,
-    )
+    with places(options) as where:
+        job = make_job(options, command, where.choice, call)
+        engine = build(where.choice, make_means(options, job, where))
+        yield Assembly(job=job, engine=engine, choice=where.choice)
 
 
 def make_job(options: argparse.Namespace, command: list[str], choice: Choice, call: Call | None = None) -> Job:
@@ -148,14 +97,18 @@ def settle_preload(job: Job, options: argparse.Namespace, choice: Choice, text: 
 
 @contextmanager
 def staged(
-    assembly: Assembly, options: argparse.Namespace, begin: float, streams: Mapping[int, TextIO | None] | None = None
+    assembly: Assembly,
+    options: argparse.Namespace,
+    begin: float,
+    streams: Mapping[int, TextIO | None] | None = None,
+    screen: Screen | None = None,
 ) -> Generator[Callable[[], Controller]]:
     """A screen, log files and a folder for the job, and what makes its controller; all is written out at the end."""
     from muster.logs.files import LogFiles
     from muster.logs.screen import Screen
     from muster.run.controller import Controller
 
-    screen = Screen(quiet=options.quiet, streams=streams)
+    screen = screen or Screen(quiet=options.quiet, streams=streams)
     logs = LogFiles(screen.tell)
     try:
         folder = make_job_folder(assembly.job.id)

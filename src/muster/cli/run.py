@@ -9,11 +9,11 @@ from textwrap import fill
 
 from muster.cli.arguments import Parser
 from muster.cli.assembly import Assembly, assembled, make_job, staged
+from muster.cli.options import add_engine, add_network, add_where, allocate, natural, seconds
 from muster.engines import Choice
-from muster.engines.choice import NAMES, this_host
+from muster.engines.choice import this_host
 from muster.environment import CARRIED
 from muster.errors import UsageError
-from muster.transports.container import PROGRAMS
 
 _MOST_RANKS = 1_000_000
 
@@ -48,55 +48,8 @@ def parser() -> argparse.ArgumentParser:
         description="Run a PyTorch script, unmodified, on this machine or on many hosts.",
         epilog=EXAMPLES,
     )
-    p.taking_options = {"--slurm-args", "--mpi-args", "--container-args"}
-    where = p.add_argument_group("where")
-    where.add_argument("-H", "--hosts", metavar="HOSTS", help="name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
-    where.add_argument("--hostfile", metavar="FILE", help="read hosts from a file, one per line (`host slots=8`)")
-    where.add_argument("--lab", metavar="N", type=_positive, help="run on N virtual hosts that live as long as the job")
-    where.add_argument(
-        "--nproc",
-        metavar="N",
-        type=_positive,
-        help="ranks per host, where HOSTS does not say (default: its GPUs)",
-    )
-    where.add_argument(
-        "--python",
-        metavar="PATH",
-        help="the interpreter on the hosts (default: this one's path, else python3)",
-    )
-    engine = p.add_argument_group("engine (what places the processes)")
-    engine.add_argument(
-        "--engine",
-        metavar="NAME",
-        choices=NAMES,
-        default="auto",
-        help="local, ssh, slurm, pbs, mpi, or auto: the job we are in, else ssh (default)",
-    )
-    engine.add_argument(
-        "--slurm-args",
-        metavar="ARGS",
-        help='get a Slurm allocation with these options of salloc: "-N4 --gpus-per-node=2 -p gpu"',
-    )
-    engine.add_argument(
-        "--pbs-start",
-        metavar="HOW",
-        choices=("tm", "ssh"),
-        default="tm",
-        help="inside a PBS job: agents as tasks of PBS (tm, the default), or by ssh and pbs_attach",
-    )
-    engine.add_argument(
-        "--mpi-args", metavar="ARGS", type=_words, default=(), help='more options for mpirun: "--mca btl ^openib"'
-    )
-    engine.add_argument("--image", metavar="IMAGE", help="run inside this container image on every host")
-    engine.add_argument(
-        "--container",
-        metavar="PROGRAM",
-        choices=PROGRAMS,
-        help="podman, docker or apptainer (default: what a host has)",
-    )
-    engine.add_argument(
-        "--container-args", metavar="ARGS", type=_words, default=(), help='more options for it: "-v /data:/data"'
-    )
+    add_where(p)
+    add_engine(p)
     what = p.add_argument_group("what")
     what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
@@ -120,21 +73,18 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--restarts",
         metavar="N",
-        type=_natural,
+        type=natural,
         default=0,
         help="after a failure start all ranks again, up to N times",
     )
     what.add_argument(
         "--grace",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         help="between SIGTERM and SIGKILL (default: 5)",
     )
-    network = p.add_argument_group("network (found by trying, if not given)")
-    network.add_argument("--master-addr", metavar="ADDRESS", help="address of the first host, where ranks meet")
-    network.add_argument("--master-port", metavar="PORT", type=_port, help="port there (default: a free one)")
-    network.add_argument("--interface", metavar="NAME", help="network interface for gloo and NCCL on every host")
+    add_network(p)
     screen = p.add_argument_group("screen")
     screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
     screen.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
@@ -156,22 +106,13 @@ def main(argv: list[str]) -> int:
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
         )
     if options.slurm_args is not None:
-        return in_new_allocation(options, argv, command)
+        # Finds a missing script or a bad option now, not after hours in the queue.
+        make_job(options, command, Choice(engine="slurm", hosts=(this_host(),)))
+        return allocate(options, "run", argv, command[0])
     with assembled(options, command) as assembly:
         if options.dry_run:
             return dry_run(assembly, options.nproc)
         return run(assembly, options, begin)
-
-
-def in_new_allocation(options: argparse.Namespace, argv: list[str], command: list[str]) -> int:
-    """Become salloc, which runs this very command line inside the allocation it gets, and gives that back."""
-    from muster.engines.allocate import salloc
-
-    if options.engine not in ("auto", "slurm"):
-        raise UsageError(f"--slurm-args are for --engine slurm, not for {options.engine}", hint="leave one of them out")
-    # Finds a missing script or a bad option now, not after hours in the queue.
-    make_job(options, command, Choice(engine="slurm", hosts=(this_host(),)))
-    return salloc(options.slurm_args, argv, command[0], dry_run=options.dry_run)
 
 
 def run(assembly: Assembly, options: argparse.Namespace, begin: float) -> int:
@@ -188,43 +129,6 @@ def dry_run(assembly: Assembly, nproc: int | None) -> int:
 
     sys.stdout.write(describe(assembly.job, assembly.engine, nproc=nproc))
     return 0
-
-
-def _words(text: str) -> tuple[str, ...]:
-    import shlex
-
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"`{text}`: {str(error).lower()}") from None
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number above 0")
-    return int(text)
-
-
-def _natural(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a port: 1 to 65535")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of seconds")
-    return value
 
 
 def _ranks(text: str) -> frozenset[int]:

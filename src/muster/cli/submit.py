@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from muster.cli import run
 from muster.cli.arguments import Parser
 from muster.cli.assembly import make_job
+from muster.cli.options import positive
 from muster.engines import Choice
 from muster.errors import UsageError
 from muster.hosts import Host
@@ -61,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
     to.add_argument("--slurm", action="store_true", help="write #SBATCH directives, submit with sbatch")
     to.add_argument("--pbs", action="store_true", help="write #PBS directives, submit with qsub")
     what = p.add_argument_group("what the job asks for (what you leave out, the site decides)")
-    what.add_argument("--nodes", metavar="N", type=run._positive, help="how many nodes")
-    what.add_argument("--gpus-per-node", metavar="N", type=run._positive, help="GPUs on each")
+    what.add_argument("--nodes", metavar="N", type=positive, help="how many nodes")
+    what.add_argument("--gpus-per-node", metavar="N", type=positive, help="GPUs on each")
     what.add_argument("--mem", metavar="SIZE", help="memory on each: 200G")
     what.add_argument("--time", metavar="TIME", help="2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes")
     what.add_argument("--partition", "--queue", metavar="NAME", help="where to queue; both words mean the same")

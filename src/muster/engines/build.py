@@ -12,6 +12,7 @@ from muster.allocations import nodefile_lines, nodefile_text
 from muster.engines.choice import Choice
 from muster.engines.mpi import find_mpi, networks_to, with_slots
 from muster.engines.pbs import pbs_program
+from muster.engines.slurm import gpus_of_job
 from muster.errors import MusterError
 from muster.hosts import Host
 from muster.plan import labels
@@ -45,7 +46,8 @@ def build(choice: Choice, means: Means) -> Engine:
     if choice.engine == "slurm" and choice.allocation is not None:
         _need("srun", "slurm")
         seats = _seats(choice.hosts, inherits=means.box is None)
-        return slurm_engine(choice.allocation, seats, python=means.python, box=means.box)
+        gpus = gpus_of_job(os.environ)
+        return slurm_engine(choice.allocation, seats, python=means.python, box=means.box, gpus=gpus)
     if choice.engine == "pbs" and choice.allocation is not None and means.pbs_start == "tm":
         return _pbs(choice, means)
     return _piped(choice, means)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from muster.agent.call import dumps
+from muster.agent.call import dumps, holds_code
 from muster.agent.report import type_name
 from muster.errors import UsageError
 from muster.job import Call
@@ -43,6 +44,7 @@ def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         name = f"{module.__name__}.{name}"
     head = {
         "name": name,
+        "python": sys.version_info[:2],
         "cloudpickle": cloudpickle.__version__,
         "modules": _sources(cloudpickle),
         "lines": {} if is_named else _lines_without_file(),
@@ -59,15 +61,10 @@ def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 def name_of(function: Callable[..., Any]) -> str:
     """What to call a function in sentences: its own name, without where in another function it stands."""
-    while hasattr(function, "func"):  # functools.partial
-        function = getattr(function, "func")  # noqa: B009
+    while isinstance(function, functools.partial):
+        function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
-
-
-def holds_code(pickled: bytes) -> bool:
-    """Whether a pickle holds functions or classes themselves, made by cloudpickle's helpers, not only their names."""
-    return b"cloudpickle.cloudpickle" in pickled
 
 
 def split_path(entries: Sequence[str], cwd: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -17,6 +17,7 @@ from muster.errors import MusterError, UsageError
 from muster.function.carry import carry
 from muster.function.outcome import exception_of, failure_of, results_of
 from muster.function.running import Running
+from muster.job import Call
 
 Result = TypeVar("Result")
 
@@ -70,28 +71,40 @@ def launch(
         call = carry(fn, args, kwargs or {}, cwd=os.getcwd())
         given = {"--hosts": hosts if hosts is None or isinstance(hosts, str) else ",".join(hosts)}
         given |= {"--nproc": nproc, "--engine": engine, "--image": image}
-        words = shlex.split(options) if isinstance(options, str) else options
-        parsed = _parse(given, env or {}, [*(["--quiet"] if quiet else []), *words])
-        for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
-            if stream is not None:
-                stream.flush()
-        with assembled(parsed, [call.name], call) as assembly, staged(assembly, parsed, begin, _streams()) as make:
-            running = Running(make)
-            running.wait(timeout)
+        parsed = _parse(given, env or {}, [*(["--quiet"] if quiet else []), *_words(options)])
+        running = _run(call, parsed, timeout, begin)
         verdict, attempt = running.finish()
-        if verdict.ok and attempt is not None:
-            return results_of(call.name, attempt)
     except MusterError as error:
-        raise _with_hint(error) from None
-    failure = _with_hint(failure_of(verdict, attempt))
+        # With its hint in what a traceback shows of it, and without the frames of the controller.
+        error.args = (f"{error}\n\nhint: {error.hint}",) if error.hint else error.args
+        raise error.with_traceback(None) from None
+    if verdict.ok and attempt is not None:
+        return results_of(call.name, attempt)
+    failure = failure_of(verdict, attempt)
     if running.timed_out:
-        raise TimeoutError(
-            f"{call.name} had not returned on every rank after {timeout:g} s; all have ended"
-        ) from failure
-    error = exception_of(verdict, attempt)
-    if error is None:
+        raise TimeoutError(f"{call.name} had not returned on every rank after {timeout:g} s") from failure
+    raised = exception_of(verdict, attempt)
+    if raised is None:
         raise failure
-    raise error from failure
+    raise raised from failure
+
+
+def _run(call: Call, options: argparse.Namespace, timeout: float | None, begin: float) -> Running:
+    """Run the job to its end, with all it shows."""
+    for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
+        if stream is not None:
+            stream.flush()
+    with assembled(options, [call.name], call) as assembly, staged(assembly, options, begin, _streams()) as make:
+        running = Running(make)
+        running.wait(timeout)
+    return running
+
+
+def _words(options: str | Sequence[str]) -> Sequence[str]:
+    try:
+        return shlex.split(options) if isinstance(options, str) else options
+    except ValueError as error:
+        raise UsageError(f"options={options!r}: {str(error).lower()}", hint="a list of words needs no quotes") from None
 
 
 def _parse(given: Mapping[str, object], env: Mapping[str, object], words: Sequence[str]) -> argparse.Namespace:
@@ -127,10 +140,3 @@ def _refuse_while_imported_by_a_rank() -> None:
             "launch() was called by a module that a rank imports for its function, so it would never end",
             hint="put the call below `if __name__ == '__main__':`, or into a function",
         )
-
-
-def _with_hint(error: MusterError) -> MusterError:
-    """The error with its hint in what a traceback shows of it, and without the frames of the controller."""
-    if error.hint:
-        error.args = (f"{error}\n\nhint: {error.hint}",)
-    return error.with_traceback(None)

@@ -20,6 +20,7 @@ _LATER = (signal.SIGTERM, signal.SIGHUP)
 """Signals that would end this process at once: they end the job first, and this process afterwards."""
 
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that are meant for the ranks."""
 
 
 class Running:

@@ -28,6 +28,9 @@ _DYING_LIMIT = 3.0
 # Frames below the user's script in the stack that faulthandler prints at a crash.
 _NOT_THE_USERS = re.compile(r'File "(<muster>|<string>|.*[/\\]muster[/\\]agent[/\\])|^Extension modules: ')
 
+# What MPICH and its kin write before they end everything.
+_MPI_ABORT = re.compile(r"Abort\((\d+)\) on node \d+ \(rank \d+ in comm \d+\): (.*)")
+
 
 @dataclass
 class _RankState:
@@ -188,6 +191,18 @@ class Attempt:
 
     def verdict(self) -> Verdict:
         """What to tell of this attempt."""
-        ends = [state.end for state in self._ranks.values() if state.end is not None]
-        verdict = judge(ends, self.losses, start=self.start)
+        aborted = self._aborted()
+        ends = [state.end for rank, state in self._ranks.items() if state.end is not None and rank not in aborted]
+        verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)
         return replace(verdict, can_restart=verdict.can_restart and not self.stuck)
+
+    def _aborted(self) -> dict[int, RankEnd]:
+        """The ranks that ended the whole job through MPI: hydra ends every agent then, as if all hosts were lost."""
+        found: dict[int, RankEnd] = {}
+        for rank, state in self._ranks.items() if self.losses else ():
+            said = [sign for sign in map(_MPI_ABORT.match, state.last_words) if sign]
+            if said and (state.end is None or state.end.stopped):
+                host, when = self.plan.placement_of(rank).name, self.losses[0].time
+                code = int(said[-1][1]) & 0xFF or 1
+                found[rank] = RankEnd(rank=rank, host=host, status=code, time=when, summary=said[-1][2])
+        return found

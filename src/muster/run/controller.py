@@ -118,8 +118,15 @@ class Controller:
 
     async def body(self) -> Verdict:
         """Connect, prepare, and attempt until there is nothing more to try."""
-        await self.connect()
-        plan = await self.prepare()
+        try:
+            await self.connect()
+            plan = await self.prepare()
+        except MusterError as error:
+            if isinstance(error, LinkLost) or any(link.lost for link in self.links):
+                reason = await self.scheduler_reason(hit=True)
+                if reason:
+                    raise MusterError(reason) from None
+            raise
         self.keep(plan)
         previous: Verdict | None = None
         for number in range(self.job.restarts + 1):
@@ -219,7 +226,7 @@ class Controller:
     async def prepare(self) -> Plan:
         """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
         job, links, screen = self.job, self.leaders, self.screen
-        self.waiting_for = lambda: f"importing {', '.join(job.preload) or 'nothing'} on {count(len(links), 'host')}"
+        self.waiting_for = lambda: ready.what_is_done(job, len(links))
         if job.preload_reason:
             screen.say(job.preload_reason)
         if job.preload and not screen.is_live:
@@ -280,9 +287,10 @@ class Controller:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
         return attempt.verdict()
 
-    async def scheduler_reason(self) -> str | None:
-        """Why the scheduler ended the job, if it did: its words may come a moment after its signals."""
-        give_up = time.monotonic() + (1.0 if signal.SIGTERM in self._passed_on else 0.0)
+    async def scheduler_reason(self, *, hit: bool = False) -> str | None:
+        """Why the scheduler ended the job, if it did: its words may come a moment after what it does."""
+        hit = hit or signal.SIGTERM in self._passed_on or all(link.lost for link in self.links)
+        give_up = time.monotonic() + (1.0 if hit else 0.0)
         while self.connector.why_ended() is None and time.monotonic() < give_up:
             await asyncio.sleep(0.05)
         return self.connector.why_ended()

@@ -18,8 +18,9 @@ from muster.agent.network import free_port
 from muster.errors import HostError, MusterError
 from muster.run.certificate import make_server_context
 from muster.run.child import Child
-from muster.run.link import AgentLink, all_or_errors
+from muster.run.link import AgentLink, LinkLost, all_or_errors
 from muster.run.piped import Words
+from muster.run.words import names
 from muster.transports import Dialled, Summons
 from muster.transports.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.transports.engine import ORDER_FILE
@@ -37,6 +38,10 @@ _TERM_LIMIT = 5.0
 
 _TERM_LIMIT_AFTER_LOSS = 1.0
 """The same where a host is lost: srun and mpirun would wait for a word from it, for minutes."""
+
+
+class NobodyCame(HostError):
+    """An agent did not come in time, and nothing says why."""
 
 
 class DialledLine(asyncio.Protocol):
@@ -99,7 +104,7 @@ class DialledLine(asyncio.Protocol):
         """Why no agent came, although one dialled."""
         assert self._link is not None
         last = noise.splitlines()[-1:] or ["its connection closed before it was up"]
-        return HostError(self._link.name, f"the agent did not start: {last[0]}")
+        return LinkLost(self._link.name, f"the agent did not start: {last[0]}")
 
 
 class Caller:
@@ -124,7 +129,10 @@ class Caller:
         self._ending = asyncio.ensure_future(self._explain_end())
 
     async def _explain_end(self) -> None:
-        self.give_up(await self._child.exit_code(_END_LIMIT))
+        code = await self._child.exit_code(_END_LIMIT)
+        self.give_up(code)
+        if not any(link.closing for link in self._links):
+            self._connector.on_end(self.summons, code)
 
     def give_up(self, code: int | None = None) -> None:
         """No more agents will come: say why, with the words there are."""
@@ -205,6 +213,7 @@ class DialledConnector:
             "certificate": certificate,
             "token": self._token,
             "seat_from": self.engine.seat_from,
+            "killed_at_once": self.engine.killed_at_once,
             "limit": limit / 2,
         }
         return json.dumps(order)
@@ -220,24 +229,26 @@ class DialledConnector:
         return Caller(Summons(argv=argv, seats=summons.seats), self, env)
 
     async def _all_up(self, limit: float) -> None:
-        waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came(link, limit))) for link in self.links]
+        waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came([link], limit))) for link in self.links]
         try:
             # The first failure ends the wait: with these engines one missing agent ends the whole start.
             await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
             failed = [task for task in waiting if task.done() and task.exception() is not None]
+            if failed and isinstance(failed[0].exception(), NobodyCame):
+                raise self._nobody_came([link for link in self.links if not link.facts], limit)
             if failed:
                 await all_or_errors([failed[0]])
         finally:
             for task in waiting:
                 task.cancel()
 
-    def _nobody_came(self, link: AgentLink, limit: float) -> HostError:
-        summons = next(summons for summons in self.engine.summons if link.seat in summons.seats)
+    def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
+        summons = next(summons for summons in self.engine.summons if missing[0].seat in summons.seats)
         program = os.path.basename(summons.argv[0])
-        return HostError(
-            link.name,
+        return NobodyCame(
+            names(list(dict.fromkeys(link.name for link in missing))),
             f"no agent has come from there within {limit:.0f} s of `{program}`",
-            hint=f"the agents dial {' or '.join(_own_addresses())}: is there a firewall between them and this machine?",
+            hint=f"is every host up? the agents dial {' or '.join(_own_addresses())}: is there a firewall between?",
         )
 
     def admit(self, line: bytes) -> AgentLink | None:
@@ -250,10 +261,11 @@ class DialledConnector:
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             return None
         free = [link for link in self.links if link.seat.key == key and not link.is_attached and not link.closing]
-        if not free:
+        if free:
+            return free[0]
+        if not any(link.closing for link in self.links):  # one that comes when the job is over is no surprise
             self._on_text(str(hello.get("host")), f"an agent came as `{key}`, which is not awaited; it was sent away")
-            return None
-        return free[0]
+        return None
 
     def on_line(self, caller: Caller, line: str) -> None:
         """A summons' process has written a line."""
@@ -268,6 +280,10 @@ class DialledConnector:
             caller.allow_pull(line)
             if self.engine.is_final(line):
                 caller.give_up()
+
+    def on_end(self, summons: Summons, code: int | None) -> None:
+        """A summons has ended before the job was over."""
+        self._why_ended = self._why_ended or self.engine.why_over(summons, code)
 
     def why_ended(self) -> str | None:
         """What the scheduler said about ending the job, if it has."""

@@ -15,7 +15,7 @@ from muster.logs.screen import Screen
 from muster.plan import Plan, check_gpus, default_threads, fill_slots, make_plan
 from muster.run import usercode
 from muster.run.link import AgentLink, all_or_errors
-from muster.run.words import names
+from muster.run.words import count, names
 
 IMPORT_LIMIT = 600.0
 """Seconds for the imports: torch from a cold network file system takes minutes."""
@@ -25,6 +25,13 @@ _WORTH_A_WORD = 1 << 20
 """Bytes above which it is said that they are sent, because it may take a while."""
 
 _SYNC_HINT = "`--sync` sends this folder to every host before the start"
+
+
+def what_is_done(job: Job, hosts: int) -> str:
+    """What takes the time until ranks can start, in words."""
+    if not job.preload and job.call is not None:
+        return f"sending {job.call.name} to {count(hosts, 'host')}"
+    return f"importing {', '.join(job.preload) or 'nothing'} on {count(hosts, 'host')}"
 
 
 def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen: Screen) -> Plan:

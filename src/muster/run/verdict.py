@@ -18,6 +18,9 @@ _SYMPTOM = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+_LOST = "host lost: "
+"""How the signature begins where a host was lost."""
+
 _SEEN_LATE = 1.0
 """Seconds by which a symptom may seem to come before its cause: a busy host notices a dead rank late."""
 
@@ -88,9 +91,11 @@ class Verdict:
         return self.exit_code == 0
 
     def because(self, reason: str) -> Verdict:
-        """The same end once it is known who ended the job: a rank that died of its SIGTERM is no failure to explain."""
-        if self.exit_code == 128 + signal.SIGTERM:
+        """The same end once it is known who ended the job: what died of its signals is no failure to explain."""
+        if self.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
             return replace(self, sentence=reason, detail="", notes=(), can_restart=False)
+        if self.signature.startswith(_LOST):
+            return replace(self, sentence=reason, notes=(self.sentence, *self.notes), can_restart=False)
         return replace(self, notes=(*self.notes, reason), can_restart=False)
 
 
@@ -188,7 +193,7 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
         exit_code=EXIT_MUSTER,
         sentence=f"host {loss.host} is lost: {loss.why}",
         notes=tuple(notes),
-        signature=f"lost {loss.host}",
+        signature=f"{_LOST}{loss.host}",
     )
 
 

@@ -73,14 +73,14 @@ class Container:
         """The command line, for a host, that runs `agent` inside the image."""
         share = "share" if self.shares_processes else ""
         settled = " ".join(what for what, sign in _SETTLING if any(sign.match(word) for word in self.args))
-        told = (self.program, self.image, self.cwd, self.folder, share, settled)
-        return ("/bin/sh", "-c", script(), "muster", *told, *self.args, self.image, *agent)
+        told = (script("container_janitor"), self.program, self.image, self.cwd, self.folder, share, settled)
+        return ("/bin/sh", "-c", script("container"), "muster", *told, *self.args, self.image, *agent)
 
 
 @cache
-def script() -> str:
+def script(name: str) -> str:
     """What runs on the host, as one line."""
-    lines = Path(__file__).with_name("container.sh").read_text().splitlines()
+    lines = Path(__file__).with_name(f"{name}.sh").read_text().splitlines()
     return " ".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
@@ -99,9 +99,10 @@ def too_slow_pull(host: str, image: str) -> HostError:
 
 def container_reason(box: Container, text: str) -> tuple[str, str] | None:
     """What went wrong with the container, and what to do, if these words of its program or of ours say so."""
-    # What the program says last before we say that it could not: the cause is at its end.
-    said = [line for line in text.splitlines() if line.strip() and not _OWN.search(line)]
     failed = _PROGRAM_FAILED.search(text)
+    # What the program said last before we say that it could not; an engine says its part before or after.
+    before = text[: failed.start() if failed else None].splitlines()
+    said = [line for line in before if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))]
     program = failed[1] if failed else box.program or "the container program"
     for sign, message, hint in _FAILURES:
         found = sign.search(text)
@@ -204,7 +205,9 @@ _FAILURES = (
         _PULL,
     ),
     (
-        re.compile(r"executable file \S+ not found|\bexec\b.* no such file or directory|python\S* not found", re.I),
+        re.compile(
+            r"executable file (?:\S+ )?not found|\bexec\b.* no such file or directory|python\S* not found", re.I
+        ),
         "there is no such Python in {image}",
         _OTHER_PYTHON,
     ),

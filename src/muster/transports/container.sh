@@ -1,10 +1,10 @@
 # Runs on a host, because only there it is known which container program and which devices there are.
-# Arguments: the six that `Container.run` gives, then the user's options, the image and the agent's command; each
+# Arguments: the seven that `Container.run` gives, then the user's options, the image and the agent's command; each
 # `set --` puts something before those.
 # It travels as one line (`script` in container.py), because csh takes no newline in quotes: hence the semicolons. csh
 # and fish also want no single quote, no ! before a word, and no two backslashes in it.
-program=$1 image=$2 cwd=$3 folder=$4 share=$5 settled=$6; shift 6;
-host=$(uname -n); host=${host%%.*}; job=${folder##*/};
+janitor=$1 program=$2 image=$3 cwd=$4 folder=$5 share=$6 settled=$7; shift 7;
+host=$(uname -n); host=${host%%.*}; name=muster-${folder##*/}-$$;
 fail() { printf "muster: %s: %s\n" "$host" "$2" >&2; exit "$1"; };
 
 # A task of PBS begins with an empty environment, and podman finds its helpers by PATH.
@@ -32,7 +32,7 @@ if [ "$cwd" ]; then
 else
   # The code is sent, into a folder of the job on this host, which keeps what the ranks write.
   state=${XDG_STATE_HOME:-$HOME/.local/state};
-  mine=$state/muster/jobs/$job;
+  mine=$state/muster/jobs/${folder##*/};
   (umask 077; mkdir -p "$mine") || fail 122 "the folder $mine cannot be made";
   set -- --mount "$(mount "$mine")" "$@";
 fi;
@@ -40,11 +40,11 @@ fi;
 [ -d "$folder" ] && [ "$folder" != "$mine" ] && set -- --mount "$(mount "$folder" ,ro)" "$@";
 
 # Only what a scheduler, mpirun or Muster has set comes along: the image has its own PATH and libraries.
-names="MUSTER_DIAL|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|(SLURMD?|PBS|OMPI|PMIX?|MPI|HYDI?)_[A-Za-z0-9_]+";
+names="MUSTER_DIAL|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|NCPUS|(SLURMD?|PBS|OMPI|PMIX?|MPI|HYDI?)_[A-Za-z0-9_]+";
 variables() { awk "BEGIN { for (name in ENVIRON) if (name ~ /^($names)\$/) print name }" </dev/null; };
 
 if [ "$kind" = apptainer ]; then
-  for name in $(variables); do export "APPTAINERENV_$name=$(printenv "$name")"; done;
+  for variable in $(variables); do export "APPTAINERENV_$variable=$(printenv "$variable")"; done;
   [ "$mine" ] && export "APPTAINERENV_XDG_STATE_HOME=$state";
   # It mounts the home folder, and what pip has put there is for the Python of the host.
   export APPTAINERENV_PYTHONNOUSERSITE=1;
@@ -58,7 +58,7 @@ fi;
 # Pull beforehand and not by `run`, which goes on for minutes when nobody wants the job any more. The parent of this
 # shell is sshd, muster, or a daemon of the scheduler.
 here() { "$program" image inspect "$image" >/dev/null 2>&1; };
-wanted() { read -r pid name state_letter parent rest </proc/$$/stat; [ "$parent" = "$PPID" ]; };
+wanted() { read -r pid comm letter parent rest </proc/$$/stat; [ "$parent" = "$PPID" ]; };
 case $settled in *pull*) ;; *)
   if here; then :;
   elif [ "$share" ] && [ "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-0}}" != 0 ]; then
@@ -109,18 +109,26 @@ else
   esac;
 fi;
 for file in /dev/infiniband/* /dev/gdrdrv; do [ -c "$file" ] && set -- --device "$file" "$@"; done;
-for name in $(variables); do set -- --env "$name" "$@"; done;
+for variable in $(variables); do set -- --env "$variable" "$@"; done;
 case $settled in *network*) ;; *) set -- --network host "$@";; esac;
 # The host's name, and its /dev/shm, which is large enough for data loaders.
 set -- --uts host --ipc host --security-opt label=disable "$@";
+# The container is no child of ours: a scheduler that kills its job does not reach it, and `run`, killed between making
+# and starting one, leaves it to wait for ever. So another process, out of the job, reads from a pipe that closes with us.
+leash=$(mktemp -d) || fail 125 "no temporary folder can be made";
+mkfifo "$leash/fifo";
+exec 3<&0 4<>"$leash/fifo" 5<"$leash/fifo";
+rm -r "$leash";
+there setsid && setsid=setsid || setsid=;
+($setsid /bin/sh -c "$janitor" muster "$kind" "$program" "$name" <&5 >/dev/null 2>&1 3<&- 4<&- 5<&- &);
+
 # A log would be a second copy of all that the agent sends, and the entrypoint of many an image is no wrapper.
-exec 3<&0;
-"$program" run --rm --interactive --name "muster-$job-$$" --log-driver none --entrypoint "" --user "$user" "$@" <&3 3<&- & run=$! ;
-exec 0</dev/null 3<&-;
-# `run` makes the container, then starts it. Ended between the two by a scheduler it leaves one that waits for ever.
+set -- --rm --interactive --name "$name" --log-driver none --entrypoint "" --user "$user" "$@";
+"$program" run "$@" <&3 3<&- 4<&- 5<&- & run=$! ;
+exec 0</dev/null 3<&- 5<&-;
 for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $run 2>/dev/null" "$signal"; done;
 while wait "$run"; code=$?; kill -0 "$run" 2>/dev/null; do :; done;
-[ "$code" = 0 ] || "$program" rm --force "muster-$job-$$" >/dev/null 2>&1;
+[ "$code" = 0 ] && echo "it has ended well" >&4;
 # Its own failures; the agent has no such codes.
 case $code in 125|126|127) fail "$code" "$program ended with code $code";; esac;
 exit "$code";

@@ -77,6 +77,10 @@ class Dialled:
     """The reason why a scheduler ended the job, if this line of a summons tells one."""
     pull_limit: float = 0.0
     """Seconds in which an image may have to come first, where no host can say that it pulls one."""
+    why_over: Callable[[Summons, int | None], str | None] = lambda summons, code: None
+    """The same where a summons ended with this code while its agents were up, if that ended them."""
+    killed_at_once: bool = False
+    """Whether what starts the agents may kill them without a warning, when they still have something to tell."""
     scheduler: str = ""
     """The batch system whose signals are for the ranks."""
     rank_env: Callable[[Plan, int], Mapping[str, str]] = lambda plan, rank: {}

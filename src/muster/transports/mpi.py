@@ -62,13 +62,17 @@ def mpi_engine(
     seats = _seats(hosts)
     agent = (python or (sys.executable if box is None else "python3"), "-c", dial.COMMAND)
     command = replace(box, shares_processes=True).run(agent) if box else agent
+    if box and mpi.flavour == "mpich" and "-pmi-port" not in args:
+        args = ("-pmi-port", *args)  # ranks talk to it over a port: an inherited descriptor gets into no container
     argv = (mpi.program, *_LAYOUTS[mpi.flavour](mpi, hosts, exported, networks, (*args, *command)))
     return Dialled(
         name="mpi",
         summons=(Summons(argv=argv, seats=tuple(seats)),),
-        seat_from=("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"),
+        seat_from=("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID"),
         explain=or_container(box, explain_mpirun),
         is_final=lambda line: bool(_FINAL.search(line)),
+        why_over=lambda summons, code: f"{summons.argv[0]} ended all ranks by itself, with code {code}",
+        killed_at_once=True,
         rank_env=network_variables,
         scheduler="mpirun",
     )

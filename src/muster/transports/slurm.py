@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from muster.agent import dial
 from muster.allocations import Allocation
@@ -20,7 +20,17 @@ _UNSET = tuple(
     f"SLURM_{name}"
     for name in (
         *("CPUS_PER_TASK", "CPU_BIND", "CPU_BIND_LIST", "CPU_BIND_TYPE", "CPU_BIND_VERBOSE", "DISTRIBUTION"),
-        *("EXCLUSIVE", "GPUS_PER_TASK", "GPU_BIND", "HINT", "LABELIO", "MEM_BIND", "MEM_PER_CPU", "MEM_PER_GPU"),
+        *(
+            "EXCLUSIVE",
+            "GPUS",
+            "GPUS_PER_TASK",
+            "GPU_BIND",
+            "HINT",
+            "LABELIO",
+            "MEM_BIND",
+            "MEM_PER_CPU",
+            "MEM_PER_GPU",
+        ),
         *("NNODES", "NPROCS", "NTASKS", "NTASKS_PER_CORE", "NTASKS_PER_GPU", "NTASKS_PER_NODE", "NTASKS_PER_SOCKET"),
         *("NTASKS_PER_TRES", "OVERCOMMIT", "TASKS_PER_NODE", "THREADS_PER_CORE", "TRES_PER_TASK", "UNBUFFEREDIO"),
         "WAIT",
@@ -36,14 +46,25 @@ _REASONS = {
 
 
 def slurm_engine(
-    allocation: Allocation, seats: Sequence[Seat], *, python: str | None, box: Container | None
+    allocation: Allocation,
+    seats: Sequence[Seat],
+    *,
+    python: str | None,
+    box: Container | None,
+    gpus: Mapping[str, int] | None = None,
 ) -> Dialled:
-    """The srun that starts an agent on each of these hosts of the allocation."""
+    """The srun that starts an agent on each of these hosts of the allocation.
+
+    `gpus` says how many the job has on each of its hosts, where srun has to be told.
+    """
     agent = (python or (sys.executable if box is None else "python3"), "-c", dial.COMMAND)
-    argv = ("srun", *_where(allocation, seats), "--ntasks-per-node=1", *_OPTIONS, *(box.run(agent) if box else agent))
+    command = ("--ntasks-per-node=1", *_OPTIONS, *(box.run(agent) if box else agent))
     return Dialled(
         name="slurm",
-        summons=(Summons(argv=argv, seats=tuple(seats)),),
+        summons=tuple(
+            Summons(argv=("srun", *_where(allocation, some), *share, *command), seats=tuple(some))
+            for some, share in _shares(seats, {} if allocation.groups else gpus or {})
+        ),
         seat_from=("SLURMD_NODENAME",),
         explain=or_container(box, explain_srun),
         why_ended=why_ended,
@@ -51,6 +72,16 @@ def slurm_engine(
         rank_env=task_variables,
         unset=_UNSET,
     )
+
+
+def _shares(seats: Sequence[Seat], gpus: Mapping[str, int]) -> list[tuple[Sequence[Seat], tuple[str, ...]]]:
+    """The seats that one srun can serve, and what it says of their GPUs: no srun can ask for 2 here and 1 there."""
+    if not gpus:
+        return [(seats, ())]
+    if len(set(gpus.values())) == 1:
+        return [(seats, (f"--gres=gpu:{next(iter(gpus.values()))}",))]
+    counts = [(seat, gpus.get(seat.host.name, 0)) for seat in seats]
+    return [([seat], (f"--gpus={count}" if count else "--gres=none",)) for seat, count in counts]
 
 
 _OPTIONS = (
@@ -84,11 +115,14 @@ def task_variables(plan: Plan, rank: int) -> dict[str, str]:
     """
     place = plan.placement_of(rank)
     slots = [placement.slots for placement in plan.placements]
+    hosts = str(len(slots))
     world, local = str(plan.world_size), str(rank - place.first_rank)
     return {
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": local,
         "SLURM_NODEID": str(plan.placements.index(place)),
+        "SLURM_NNODES": hosts,
+        "SLURM_STEP_NUM_NODES": hosts,
         "SLURM_NTASKS": world,
         "SLURM_NPROCS": world,
         "SLURM_STEP_NUM_TASKS": world,

@@ -1,0 +1,90 @@
+"""From the lines that rank 0 prints to a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from muster.bench.report import Carrier, LeftOut, Pair, Rank, Report, Row
+from muster.errors import MusterError
+
+MARKER = "@muster-bench "
+"""What such a line begins with; a library that prints something does not."""
+
+
+class Collector:
+    """Takes the records of one run, in their order."""
+
+    def __init__(self) -> None:
+        self.world: dict[str, Any] = {}
+        self.rows: list[Row] = []
+        self.pairs: list[Pair] = []
+        self.left_out: list[LeftOut] = []
+        self._room: dict[str, Any] = {}
+        self._last: dict[int, dict[str, Any]] = {}
+        self.complete = False
+
+    def take(self, line: str) -> dict[str, Any] | None:
+        """Read a line; None if it is not for us."""
+        if not line.startswith(MARKER):
+            return None
+        record: dict[str, Any] = json.loads(line[len(MARKER) :])
+        fields = {name: value for name, value in record.items() if name != "t"}
+        kind = record["t"]
+        if kind == "world":
+            self.world = fields
+        elif kind == "room":
+            self._room = fields
+        elif kind == "row":
+            seconds = tuple(fields.pop("seconds"))
+            self.rows.append(Row(**fields, seconds=seconds, ranks=self.size))
+        elif kind == "pair":
+            self.pairs.append(Pair(**fields))
+        elif kind == "left_out":
+            self.left_out.append(LeftOut(**fields))
+        elif kind == "rank":
+            self._last[fields.pop("rank")] = fields
+        elif kind == "end":
+            self.complete = True
+        return record
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.world["ranks"])
+
+    def report(self, hosts: Sequence[str]) -> Report:
+        """The report; `hosts` are the names of the plan, in its order."""
+        if not self.complete:
+            raise MusterError("the ranks ended without their last measurements")
+        return Report(
+            backend=self.world["backend"],
+            device=self.world["device"],
+            torch=self.world["torch"],
+            nccl=self.world["nccl"],
+            ranks=tuple(self._rank(number, hosts) for number in range(self.size)),
+            rows=tuple(self.rows),
+            pairs=tuple(self.pairs),
+            left_out=tuple(self.left_out),
+            room=self._room["size"],
+            narrowest=self._room["rank"],
+        )
+
+    def _rank(self, number: int, hosts: Sequence[str]) -> Rank:
+        first, last = self.world["ranks"][number], self._last[number]
+        pcie = first.get("pcie")
+        return Rank(
+            number=number,
+            host=hosts[int(first["host"])],
+            gpu=first.get("gpu", ""),
+            pcie=pcie_bandwidth(pcie["transfers"], pcie["lanes"]) if pcie else None,
+            nvlink=tuple(first.get("nvlink", ())),
+            copies=last["copies"],
+            carriers=tuple(Carrier(**carrier) for carrier in last["carriers"]),
+        )
+
+
+def pcie_bandwidth(transfers: float, lanes: int) -> float:
+    """Bytes per second each way of a PCIe link: up to 5 GT/s 8 bits travel as 10, above as 128 in 130."""
+    return transfers * lanes / 8 * (0.8 if transfers <= 5e9 else 128 / 130)

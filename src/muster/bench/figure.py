@@ -1,0 +1,141 @@
+"""The figures, as SVG: bus bandwidth by size with the matrix of the pairs, and efficiency by ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import ceil, floor, log2, log10
+
+from muster.bench.limits import limit_of
+from muster.bench.report import Report
+from muster.bench.table import directed, rank_names
+from muster.bench.units import rate_text, significant, size_text
+
+_COLOURS = ("#2da44e", "#0969da", "#bf3989", "#bc4c00", "#8250df", "#1b7c83")
+_LEFT, _TOP, _WIDTH, _HEIGHT = 70, 50, 520, 300
+_CELL = 56
+
+_STYLE = """\
+text { font: 12px system-ui, sans-serif; fill: #24292f } .title { font-weight: 600; font-size: 14px }
+.grid { stroke: #d0d7de; stroke-width: 1 } .limit { stroke: #cf222e; stroke-dasharray: 6 4; stroke-width: 1.5 }
+.small { font-size: 11px } polyline { fill: none; stroke-width: 2 }
+rect.paper { fill: #ffffff } .cell { fill: #2da44e } .end { text-anchor: end } .middle { text-anchor: middle }"""
+
+
+def bandwidth_figure(report: Report) -> str:
+    """Bus bandwidth over size for each operation, what the link can carry, and the bandwidth of every pair."""
+    curves = {
+        name: [(row.size, row.busbw) for row in report.rows if row.operation == name and row.busbw > 0]
+        for name in dict.fromkeys(row.operation for row in report.rows)
+    }
+    count = len(report.ranks)
+    where = report.hosts[0] if len(report.hosts) == 1 else f"{len(report.hosts)} hosts"
+    title = f"Bus bandwidth, {count} rank{'s' if count > 1 else ''} on {where}, {report.backend}"
+    body = _curves(
+        {name: curve for name, curve in curves.items() if curve}, title, limit_of(report).rate if count > 1 else None
+    )
+    height = _TOP + _HEIGHT + 60
+    width = _LEFT + _WIDTH + 150
+    if report.pairs:
+        matrix, wide, high = _heat_map(report, width)
+        body, width, height = [*body, *matrix], width + wide, max(height, high)
+    return _document(body, width, height, title)
+
+
+def efficiency_figure(curves: Mapping[str, Mapping[int, float]], title: str) -> str:
+    """Efficiency over ranks for each kind of scaling; 1 is as many times faster as there are ranks."""
+    ranks = sorted({number for curve in curves.values() for number in curve})
+    top = max(1.0, *(value for curve in curves.values() for value in curve.values()))
+    steps = [step / 5 for step in range(ceil(top * 5 - 1e-9) + 1)]
+    highest, last = steps[-1], max(len(ranks) - 1, 1)
+
+    def place(number: int, value: float) -> tuple[float, float]:
+        return _LEFT + _WIDTH * ranks.index(number) / last, _TOP + _HEIGHT * (1 - value / highest)
+
+    lines = [_text(_LEFT, _TOP - 22, title, "title"), _text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 42, "ranks", "middle")]
+    for step in steps:
+        y = place(ranks[0], step)[1]
+        lines += [_line(_LEFT, y, _LEFT + _WIDTH, y, "grid"), _text(_LEFT - 8, y + 4, f"{100 * step:.0f} %", "end")]
+    lines += [_text(place(number, 0)[0], _TOP + _HEIGHT + 20, str(number), "middle") for number in ranks]
+    ideal = place(ranks[0], 1.0)[1]
+    lines.append(_line(_LEFT, ideal, _LEFT + _WIDTH, ideal, "limit"))
+    for at, (name, curve) in enumerate(curves.items()):
+        lines += _curve([place(number, value) for number, value in sorted(curve.items())], at, name, at)
+    return _document(lines, _LEFT + _WIDTH + 150, _TOP + _HEIGHT + 60, title)
+
+
+def _curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str, limit: float | None) -> list[str]:
+    lines = [_text(_LEFT, _TOP - 22, title, "title")]
+    sizes = [size for curve in curves.values() for size, _ in curve]
+    rates = [rate for curve in curves.values() for _, rate in curve] + ([limit] if limit else [])
+    if not sizes:
+        return [*lines, _text(_LEFT, _TOP, "no data went from one rank to another")]
+    first, last = floor(log2(min(sizes))), max(ceil(log2(max(sizes))), floor(log2(min(sizes))) + 1)
+    low, high = floor(log10(min(rates))), max(ceil(log10(max(rates))), floor(log10(min(rates))) + 1)
+
+    def place(size: float, rate: float) -> tuple[float, float]:
+        x = _LEFT + _WIDTH * (log2(size) - first) / (last - first)
+        return x, _TOP + _HEIGHT * (1 - (log10(rate) - low) / (high - low))
+
+    for power in range(low, high + 1):
+        y = place(2**first, 10.0**power)[1]
+        lines += [_line(_LEFT, y, _LEFT + _WIDTH, y, "grid"), _text(_LEFT - 8, y + 4, rate_text(10.0**power), "end")]
+    for power in range(first, last + 1, max(1, ceil((last - first) / 9))):
+        lines.append(_text(place(2**power, 10.0**low)[0], _TOP + _HEIGHT + 20, size_text(2**power), "middle"))
+    lines.append(_text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 42, "size", "middle"))
+    if limit:
+        y = place(2**first, limit)[1]
+        lines += [_line(_LEFT, y, _LEFT + _WIDTH, y, "limit"), _text(_LEFT + 6, y - 6, f"link: {rate_text(limit)}")]
+    ends = sorted(curves, key=lambda name: -curves[name][-1][1])
+    for at, (name, curve) in enumerate(curves.items()):
+        lines += _curve([place(*point) for point in curve], at, name, ends.index(name))
+    return lines
+
+
+def _curve(points: Sequence[tuple[float, float]], number: int, name: str, line: int) -> list[str]:
+    """A curve, and its name on a line of the list at the right, where names never lie on each other."""
+    colour = _COLOURS[number % len(_COLOURS)]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+    x, y = _LEFT + _WIDTH + 24, _TOP + 14 + 18 * line
+    mark = f'<circle cx="{x - 8}" cy="{y - 4}" r="4" fill="{colour}"/>'
+    return [f'<polyline points="{path}" stroke="{colour}"/>', *dots, mark, _text(x, y, name)]
+
+
+def _heat_map(report: Report, left: float) -> tuple[list[str], float, float]:
+    """The bandwidth of every pair as a square of numbers, fuller where it is higher."""
+    names, rates = rank_names(report.ranks), directed(report.pairs)
+    ranks = sorted({rank for pair in rates for rank in pair})
+    highest = max(rates.values())
+    scale, unit = (1e9, "GB/s") if highest >= 1e9 else (1e6, "MB/s")
+    start = left + 8 * max(len(names[rank]) for rank in ranks)
+    lines = [_text(start, _TOP - 22, f"Pairs, from line to column ({unit})", "title")]
+    for row, a in enumerate(ranks):
+        y = _TOP + 24 + _CELL / 2 * row
+        lines.append(_text(start - 8, y + 18, names[a], "end"))
+        for column, b in enumerate(ranks):
+            x = start + _CELL * column
+            if row == 0:
+                lines.append(_text(x + _CELL / 2, _TOP + 16, names[b], "middle small"))
+            if (a, b) in rates:
+                fill = 0.15 + 0.75 * rates[a, b] / highest
+                box = f'x="{x:.0f}" y="{y:.0f}" width="{_CELL - 2}" height="{_CELL / 2 - 2:.0f}" rx="3"'
+                lines.append(f'<rect class="cell" {box} fill-opacity="{fill:.2f}"/>')
+                lines.append(_text(x + _CELL / 2, y + 17, significant(rates[a, b] / scale), "middle small"))
+    wide = start - left + max(_CELL * len(ranks), 250) + 20
+    return lines, wide, _TOP + 60 + _CELL / 2 * len(ranks)
+
+
+def _document(body: Sequence[str], width: float, height: float, title: str) -> str:
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    head = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">', f"<title>{escape(title)}</title>"]
+    paper = '<rect class="paper" width="100%" height="100%"/>'
+    return "\n".join([*head, f"<style>{_STYLE}</style>", paper, *body, "</svg>", ""])
+
+
+def _text(x: float, y: float, text: str, kind: str = "label") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'

@@ -1,0 +1,50 @@
+"""What a benchmark leaves behind: its data as JSON, its figure as SVG and, where a program can make it, as PNG."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from muster.errors import MusterError
+
+_CONVERTERS = {
+    "rsvg-convert": ("rsvg-convert", "--zoom=2", "--output={png}", "{svg}"),
+    "inkscape": ("inkscape", "--export-dpi=192", "--export-filename={png}", "{svg}"),
+}
+"""Programs that turn an SVG into a PNG; the figure has no need of a drawing library."""
+
+_CONVERT_LIMIT = 60.0
+
+
+def save(folder: Path, name: str, data: Mapping[str, Any], svg: str) -> list[Path]:
+    """Write the files into a folder, which is made if need be, and return those that could be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    except OSError as error:
+        raise MusterError(
+            f"{folder} cannot be written: {(error.strerror or str(error)).lower()}", hint="--out names another folder"
+        ) from None
+    paths = [folder / f"{name}.json", folder / f"{name}.svg"]
+    return [*paths, *([png] if (png := as_png(paths[1])) is not None else [])]
+
+
+def as_png(svg: Path) -> Path | None:
+    """Convert a figure with a program of this machine; None where none can."""
+    png = svg.with_suffix(".png")
+    for program, words in _CONVERTERS.items():
+        if shutil.which(program) is None:
+            continue
+        argv = [word.format(svg=svg, png=png) for word in words]
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=_CONVERT_LIMIT, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0 and png.exists():
+            return png
+    return None

@@ -1,0 +1,28 @@
+"""The screen of a benchmark: what rank 0 measured is taken out of its output, all else is shown as ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.logs.lines import Line
+from muster.logs.screen import Screen
+
+Hear = Callable[["ListeningScreen", int, str], bool]
+"""Gets a rank and a line of its stdout, and says whether it took it."""
+
+
+class ListeningScreen(Screen):
+    """Shows every line of a rank's stdout that `hear` does not take."""
+
+    def __init__(self, hear: Hear, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._hear = hear
+
+    def rank_line(self, host: str, rank: int, width: int, stream: int, line: Line) -> None:
+        """One line of a rank."""
+        if stream != 1 or not self._hear(self, rank, line.text):
+            super().rank_line(host, rank, width, stream, line)
+
+    def print(self, text: str) -> None:
+        """A line of the benchmark's own on stdout."""
+        self._show(1, text, "\n")

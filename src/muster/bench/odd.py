@@ -1,0 +1,156 @@
+"""Which host, link or GPU is not like the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from muster.bench.report import Rank, Report
+from muster.bench.table import directed, rank_names
+from muster.bench.units import rate_text, time_text
+
+ODD = 0.7
+"""Below this part of the median a bandwidth is odd."""
+
+SLOW = 3.0
+"""Above this many medians a latency is odd: it varies more than a bandwidth does."""
+
+_MOST_NAMED = 5
+
+
+def odd_ones(report: Report) -> list[str]:
+    """A sentence for each host, link or GPU that is odd; hosts before links, so that the cause comes first."""
+    return [*_network(report), *_inside(report), *_copies(report)]
+
+
+def _network(report: Report) -> list[str]:
+    """A slow host has no good link at all, so hosts are held against each other by the best link of each."""
+    host_of = {rank.number: rank.host for rank in report.ranks}
+    links: dict[tuple[str, str], float] = {}
+    latencies: dict[tuple[str, str], float] = {}
+    for (a, b), rate in directed(report.pairs).items():
+        link = host_of[a], host_of[b]
+        if link[0] != link[1]:
+            links[link] = max(rate, links.get(link, 0.0))
+    for pair in report.pairs:
+        link = host_of[pair.a], host_of[pair.b]
+        if link[0] != link[1]:
+            latencies[link] = min(pair.latency, latencies.get(link, pair.latency))
+    said, senders, receivers = _odd_hosts(links)
+    rest = {link: rate for link, rate in links.items() if link[0] not in senders and link[1] not in receivers}
+    said += _odd_links({f"{a} to {b}": rate for (a, b), rate in rest.items()})
+    return said + _late(latencies)
+
+
+def _odd_hosts(links: Mapping[tuple[str, str], float]) -> tuple[list[str], list[str], list[str]]:
+    sends, receives = _best(links, end=0), _best(links, end=1)
+    if len(sends) < 3:  # of two hosts nobody can say which is the odd one
+        return [], [], []
+    senders, receivers = _below(sends), _below(receives)
+    usual = {"sends": median(sends.values()), "receives": median(receives.values())}
+    said: list[str] = []
+    for host in sends:
+        found = [
+            f"{does} {rate_text(best[host])}, {_percent(best[host], usual[does])} of the hosts' median"
+            for does, best, odd in (("sends", sends, senders), ("receives", receives, receivers))
+            if host in odd
+        ]
+        if found:
+            said.append(f"{host} is the odd host: at its best it {', and '.join(found)}.")
+    return said, senders, receivers
+
+
+def _odd_links(links: Mapping[str, float]) -> list[str]:
+    usual = median(links.values()) if links else 0.0
+    odd = _below(links)
+    return _few(
+        [
+            f"{link} is an odd link: {rate_text(links[link])}, {_percent(links[link], usual)} of the links' median."
+            for link in sorted(odd, key=lambda link: links[link])
+        ],
+        "links",
+    )
+
+
+def _late(latencies: Mapping[tuple[str, str], float]) -> list[str]:
+    nearest: dict[str, float] = {}
+    for link, latency in latencies.items():
+        for host in link:
+            nearest[host] = min(latency, nearest.get(host, latency))
+    if len(nearest) < 3:
+        return []
+    usual = median(nearest.values())
+    late = {host for host, latency in nearest.items() if latency > SLOW * usual}
+    said = [
+        f"{host} is far away: 8 bytes take {time_text(nearest[host])} at least, and {time_text(usual)} between others."
+        for host in nearest
+        if host in late
+    ]
+    rest = {link: latency for link, latency in latencies.items() if not late & set(link)}
+    usual = median(rest.values()) if rest else 0.0
+    return said + _few(
+        [
+            f"{a} and {b} are far apart: 8 bytes take {time_text(latency)}, and {time_text(usual)} between others."
+            for (a, b), latency in rest.items()
+            if latency > SLOW * usual
+        ],
+        "links",
+    )
+
+
+def _inside(report: Report) -> list[str]:
+    """Links between GPUs of a host; those between processes on CPUs have no wire that could be bad."""
+    if report.device == "cpu":
+        return []
+    names = rank_names(report.ranks)
+    host_of = {rank.number: rank.host for rank in report.ranks}
+    links = {
+        f"{names[a]} to {names[b]}": rate for (a, b), rate in directed(report.pairs).items() if host_of[a] == host_of[b]
+    }
+    return _odd_links(links) if len(links) > 2 else []
+
+
+def _copies(report: Report) -> list[str]:
+    said: list[str] = []
+    for way, words in (("to_gpu", "filled"), ("from_gpu", "emptied")):
+        rates = {_gpu_name(rank): rank.copies[way] for rank in report.ranks if way in rank.copies}
+        said += _held_against_others(rates, f"is {words} from its host")
+    memory: dict[str, float] = {}
+    for rank in report.ranks:
+        memory[rank.host] = max(memory.get(rank.host, 0.0), rank.copies.get("memory", 0.0))
+    return said + _held_against_others({host: rate for host, rate in memory.items() if rate}, "copies memory")
+
+
+def _held_against_others(rates: Mapping[str, float], does: str) -> list[str]:
+    if len(rates) < 3:
+        return []
+    usual = median(rates.values())
+    return [
+        f"{who} {does} at {rate_text(rates[who])}, {_percent(rates[who], usual)} of the median."
+        for who in _below(rates)
+    ]
+
+
+def _gpu_name(rank: Rank) -> str:
+    return f"the GPU of rank {rank.number} on {rank.host}"
+
+
+def _best(links: Mapping[tuple[str, str], float], *, end: int) -> dict[str, float]:
+    best: dict[str, float] = {}
+    for link, rate in links.items():
+        best[link[end]] = max(rate, best.get(link[end], 0.0))
+    return best
+
+
+def _below(rates: Mapping[str, float]) -> list[str]:
+    usual = median(rates.values()) if rates else 0.0
+    return [name for name, rate in rates.items() if rate < ODD * usual]
+
+
+def _percent(value: float, whole: float) -> str:
+    return f"{100 * value / whole:.0f} %"
+
+
+def _few(sentences: Sequence[str], what: str) -> list[str]:
+    more = len(sentences) - _MOST_NAMED
+    return [*sentences[:_MOST_NAMED], *([f"{more} more {what} like that."] if more > 0 else [])]

@@ -1,0 +1,291 @@
+"""`muster bench`: measure collectives and links on every host, or how a training script scales."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from muster.bench.bandwidth import OPERATIONS
+from muster.bench.units import read_size, size_text, sizes_between
+from muster.cli.arguments import Parser
+from muster.cli.options import add_engine, add_network, add_where, allocate, natural, places
+from muster.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from muster.bench.collect import Collector
+    from muster.bench.listen import Hear, ListeningScreen
+    from muster.bench.report import Report
+    from muster.cli.options import Places
+    from muster.hosts import Host
+
+CALL_LIMIT = 2.0
+"""Seconds that one call may take; larger sizes are left out unless --max asks for them."""
+
+LARGEST = 1 << 30
+
+_CHOICES = (*OPERATIONS, "pairs")
+
+EXAMPLES = """\
+examples:
+  muster bench                                  every GPU of this machine
+  muster bench -H gpu[01-04]:8                  four machines over ssh, all pairs of hosts
+  muster bench -H a,b --backend gloo            the same without the GPUs
+  muster bench -H a,b --only all-reduce,pairs --min 1M --max 1G --factor 2
+  muster bench --lab 2                          two virtual hosts on this machine
+  muster bench -H a,b --json > bench.json
+  muster bench -H a:4,b:4 --scaling             a small training step on 1, 2, 4 and 8 ranks
+  muster bench -H a:4,b:4 --scaling train.py --batch-size 256
+
+The columns and factors are those of nccl-tests. Hosts need Python and torch, not Muster.
+--scaling reads the last rate that rank 0 prints: `1234.5 images/s`, samples/s or tokens/s of all ranks together.
+What follows its script belongs to the script.
+
+Exit code: 0; 1 if an operation left wrong data or a rank failed; otherwise as for `muster run`.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `muster bench`."""
+    p = Parser(
+        prog="muster bench",
+        usage="muster bench [options]\n       muster bench [options] --scaling [[-m] SCRIPT [its arguments]]",
+        description="Measure what collectives and links give, say what they should give, and who is the odd one.",
+        epilog=EXAMPLES,
+    )
+    add_where(p)
+    add_engine(p)
+    what = p.add_argument_group("what")
+    what.add_argument("--backend", choices=("gloo", "nccl"), default="", help="default: nccl with GPUs, else gloo")
+    what.add_argument(
+        "--only", metavar="NAMES", type=_names, default=_CHOICES, help=f"some of {', '.join(_CHOICES)} (default: all)"
+    )
+    what.add_argument("--min", metavar="SIZE", type=read_size, default=8, help="smallest size: 8, 64K, 1M (default: 8)")
+    what.add_argument(
+        "--max",
+        metavar="SIZE",
+        type=read_size,
+        help=f"largest size (default: {size_text(LARGEST)}, or less where a call would take {CALL_LIMIT:g} s)",
+    )
+    what.add_argument("--factor", metavar="N", type=_factor, default=8, help="from one size to the next (default: 8)")
+    what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
+    scaling = p.add_argument_group("scaling")
+    scaling.add_argument(
+        "--scaling", action="store_true", help="run a script on 1, 2, 4 … ranks and compare the rates it prints"
+    )
+    scaling.add_argument("-m", dest="module", action="store_true", help="it is a module, as for `python -m`")
+    scaling.add_argument(
+        "--split",
+        metavar="OPTION",
+        default="--batch-size",
+        help="its option for a rank's batch, shared out for strong scaling (default: --batch-size)",
+    )
+    add_network(p)
+    out = p.add_argument_group("output")
+    out.add_argument("--out", metavar="FOLDER", type=Path, help="where JSON and figure go (default: the job's folder)")
+    out.add_argument("--json", action="store_true", help="print the measurements as JSON instead of tables")
+    out.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
+    out.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
+    p.taking_options.add("--split")
+    p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    # What else `muster run` asks for, as it is there when nobody says anything.
+    p.set_defaults(sync=False, preload=[], no_zygote=False, restarts=0, grace=5.0, only_rank=None)
+    return p
+
+
+def main(argv: list[str]) -> int:
+    """Run what the command line describes and return the exit code."""
+    begin = time.time()
+    options = parser().parse_args(argv)
+    if (options.command or options.module) and not options.scaling:
+        what = options.command[0] if options.command else "-m"
+        raise UsageError(
+            f"muster bench: `{what}` is nothing to measure", hint=f"to see how a script scales: --scaling {what}"
+        )
+    if options.slurm_args is not None:
+        return allocate(options, "bench", argv, "muster-bench")
+    if options.scaling:
+        from muster.cli.scaling import scale
+
+        return scale(options, begin)
+    return collectives(options, begin)
+
+
+def collectives(options: argparse.Namespace, begin: float) -> int:
+    """Measure operations and pairs."""
+    from muster.bench.collect import Collector
+    from muster.bench.parcel import collectives
+
+    operations = [name for name in OPERATIONS if name in options.only]
+    command = collectives(
+        backend=options.backend,
+        operations=operations,
+        sizes=sizes_between(options.min, options.max or LARGEST, options.factor),
+        pairs="pairs" in options.only,
+        call_limit=None if options.max else CALL_LIMIT,
+    )
+    collector = Collector()
+    live = _Live(collector, show=not options.json)
+    with places(options) as where, rank_side() as code:
+        ran = run_once(options, where, command, live.hear, begin, code=code)
+    if ran.code != 0 or options.dry_run:
+        return ran.code
+    return conclude(collector.report(ran.hosts), options, ran.folder)
+
+
+def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
+    """Print matrices and verdict, and write the files."""
+    from muster.bench.figure import bandwidth_figure
+    from muster.bench.files import save
+    from muster.bench.table import matrices
+    from muster.bench.verdict import verdict
+
+    said = verdict(report)
+    data = {**report.as_data(), "verdict": said}
+    if options.json:
+        print(json.dumps(data, indent=1))
+    else:
+        print("\n".join([*matrices(report.pairs, report.ranks), *(f"# {sentence}" for sentence in said)]))
+    tell_files(save(options.out or folder, "bench", data, bandwidth_figure(report)), options)
+    return 1 if any(row.wrong for row in report.rows) else 0
+
+
+def tell_files(paths: Sequence[Path], options: argparse.Namespace) -> None:
+    """Say where the files are."""
+    if not options.quiet:
+        *most, last = (path.name for path in paths)
+        sys.stderr.write(f"muster: {', '.join(most)} and {last} are in {paths[0].parent}\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """One job that has ended."""
+
+    code: int
+    folder: Path
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan as the controller kept it."""
+        return json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
+
+    @property
+    def planned(self) -> list[Host]:
+        """The hosts with their slots, in the order of their ranks."""
+        from muster.hosts import parse_hosts
+
+        return [host for place in self.plan["hosts"] for host in parse_hosts(place["host"])]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Their names, as in the labels of `muster run`."""
+        from muster.plan import labels
+
+        return labels(self.planned)
+
+
+@contextmanager
+def rank_side() -> Generator[Path]:
+    """A folder with what the ranks run, to be sent to every host."""
+    from muster.bench.parcel import pack
+
+    with TemporaryDirectory(prefix="muster-bench-") as folder:
+        pack(Path(folder))
+        yield Path(folder)
+
+
+def run_once(
+    options: argparse.Namespace,
+    where: Places,
+    command: list[str],
+    hear: Hear,
+    begin: float,
+    *,
+    code: Path | None = None,
+    hosts: Sequence[Host] | None = None,
+) -> Ran:
+    """Run one job to its end; `code` is a folder to send, with a module in it, else the command is the user's."""
+    from muster.bench.listen import ListeningScreen
+    from muster.cli.assembly import Assembly, make_job, staged
+    from muster.cli.options import make_means
+    from muster.cli.run import dry_run
+    from muster.engines import build
+    from muster.job import job_folder
+    from muster.run.controller import run_job
+
+    if hosts is not None:
+        where = replace(where, choice=replace(where.choice, hosts=tuple(hosts)))
+    if code is not None:
+        options = argparse.Namespace(**{**vars(options), "module": True, "sync": True})
+    job = make_job(options, command, where.choice)
+    if code is not None:
+        job = replace(job, cwd=str(code))
+    assembly = Assembly(job=job, engine=build(where.choice, make_means(options, job, where)), choice=where.choice)
+    folder = job_folder(job.id)
+    if options.dry_run:
+        return Ran(code=dry_run(assembly, options.nproc), folder=folder)
+    screen = ListeningScreen(hear, quiet=options.quiet)
+    with staged(assembly, options, begin, screen=screen) as make_controller:
+        return Ran(code=run_job(make_controller), folder=folder)
+
+
+class _Live:
+    """Prints rows as they are measured, and what is being measured."""
+
+    def __init__(self, collector: Collector, *, show: bool) -> None:
+        self._collector = collector
+        self._show = show
+        self._operation = ""
+
+    def hear(self, screen: ListeningScreen, rank: int, text: str) -> bool:
+        """Take a line of a rank, if it is a measurement."""
+        record = self._collector.take(text)
+        if record is None:
+            return False
+        if record["t"] == "at":
+            self._progress(screen, record)
+        elif record["t"] == "row" and self._show:
+            self._row(screen)
+        return True
+
+    def _row(self, screen: ListeningScreen) -> None:
+        from muster.bench.table import header, row_line
+
+        row = self._collector.rows[-1]
+        if row.operation != self._operation:
+            self._operation = row.operation
+            for line in header(row.operation):
+                screen.print(line)
+        screen.print(row_line(row))
+
+    def _progress(self, screen: ListeningScreen, record: dict[str, Any]) -> None:
+        size = f" of {size_text(record['size'])}" if "size" in record else ""
+        first = (
+            record["what"] != self._operation and (not self._show or record["what"] == "pairs") and not record["done"]
+        )
+        if screen.is_live or first:
+            screen.status(f"measuring {record['what']}{size} ({record['done']} of {record['of']} done)")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in _CHOICES:
+            raise argparse.ArgumentTypeError(f"`{name}` is none of {', '.join(_CHOICES)}")
+    return names
+
+
+def _factor(text: str) -> int:
+    factor = natural(text)
+    if factor < 2:
+        raise argparse.ArgumentTypeError(f"`{text}`: the next size must be larger, by 2 at least")
+    return factor

@@ -1,0 +1,205 @@
+"""`muster bench --scaling`: the same script on 1, 2, 4 … ranks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muster.bench.figure import efficiency_figure
+from muster.bench.files import save
+from muster.bench.parcel import training_step
+from muster.bench.scaling import (
+    Kind,
+    Rate,
+    Run,
+    Scaling,
+    batch_of,
+    first_ranks,
+    rank_counts,
+    read_rate,
+    sentences,
+    table,
+    with_batch,
+)
+from muster.cli.bench import Ran, rank_side, run_once, tell_files
+from muster.cli.options import places
+from muster.cli.recipes import find_recipes
+from muster.errors import MusterError, UsageError
+from muster.run.words import count as counted
+
+if TYPE_CHECKING:
+    from muster.bench.listen import ListeningScreen
+    from muster.cli.options import Places
+    from muster.hosts import Host
+
+BATCH = 64
+"""Samples of one rank in the built-in training step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is run each time."""
+
+    command: tuple[str, ...]
+    """The script or module with its arguments; empty for the built-in step."""
+    module: bool
+    split: str
+    backend: str
+    batch: int | None
+    """Of one rank; None where the command does not say it, and then there is only weak scaling."""
+
+    @property
+    def name(self) -> str:
+        """How it is called in tables and figures."""
+        return " ".join(self.command) or "the built-in training step"
+
+    def words(self, kind: Kind, ranks: int) -> list[str]:
+        """The command for a number of ranks."""
+        batch = self.share(kind, ranks)
+        if not self.command:
+            return training_step(backend=self.backend, batch_size=batch or BATCH)
+        return with_batch(self.command, self.split, batch) if batch is not None else list(self.command)
+
+    def share(self, kind: Kind, ranks: int) -> int | None:
+        """A rank's batch."""
+        return self.batch // ranks if self.batch is not None and kind == "strong" else self.batch
+
+
+def scale(options: argparse.Namespace, begin: float) -> int:
+    """Run the script with all ranks, then with fewer, and print how the rates grow."""
+    work = work_of(options)
+    options.module = work.module
+    with places(options) as where, nullcontext() if work.command else rank_side() as code:
+        runner = _Runner(options=options, where=where, work=work, begin=begin, code=code)
+        if options.dry_run:
+            return runner.start("weak", 0, None).code
+        return runner.all_runs()
+
+
+def work_of(options: argparse.Namespace) -> Work:
+    """The script, module or recipe that the command line names, or the built-in step."""
+    command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
+    module = options.module
+    if options.module and not command:
+        raise UsageError("muster bench --scaling -m: no module is named", hint="`muster recipes` lists some")
+    if command and not module and not os.path.exists(command[0]) and command[0] in find_recipes():
+        command, module = [f"muster.recipes.{command[0]}", *command[1:]], True
+    return Work(
+        command=tuple(command),
+        module=module,
+        split=options.split,
+        backend=options.backend,
+        batch=batch_of(command, options.split) if command else BATCH,
+    )
+
+
+class _Hearer:
+    """Keeps the last rate that rank 0 prints; what ranks print is in the log files."""
+
+    def __init__(self) -> None:
+        self.rate: Rate | None = None
+
+    def hear(self, screen: ListeningScreen, rank: int, text: str) -> bool:
+        """Take a line of a rank."""
+        if rank == 0:
+            self.rate = read_rate(text) or self.rate
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Runner:
+    """One `--scaling`."""
+
+    options: argparse.Namespace
+    where: Places
+    work: Work
+    begin: float
+    code: Path | None
+
+    def all_runs(self) -> int:
+        """All ranks first, which shows how many there are; then 1, 2, 4 … of them."""
+        hearer = _Hearer()
+        first = self.start("weak", 0, None, hearer=hearer)
+        if first.code != 0:
+            return first.code
+        hosts = first.planned
+        total = sum(host.slots or 0 for host in hosts)
+        self.keep_threads(first)
+        rate = self.rate_of(hearer, first)
+        runs = [self.run_of("weak", total, hosts, rate)]
+        notes: list[str] = []
+        for kind, count in self.left(total, notes):
+            hearer = _Hearer()
+            ran = self.start(kind, count, first_ranks(hosts, count), hearer=hearer)
+            if ran.code != 0:
+                return ran.code
+            runs.append(self.run_of(kind, count, first_ranks(hosts, count), self.rate_of(hearer, ran)))
+        scaling = Scaling(command=self.work.name, thing=rate.thing, runs=tuple(runs), notes=tuple(notes))
+        self.conclude(scaling, first.folder)
+        return 0
+
+    def left(self, total: int, notes: list[str]) -> list[tuple[Kind, int]]:
+        """The runs after the first one, and why some are not made."""
+        counts = rank_counts(total)
+        weak: list[tuple[Kind, int]] = [("weak", count) for count in counts[:-1]]
+        batch = self.work.batch
+        if total == 1:
+            notes.append("There is one rank, and nothing to compare it with.")
+        elif batch is None:
+            notes.append(
+                f"Strong scaling was not measured: {self.work.name} has no {self.work.split} to share out "
+                "(--split names another option)."
+            )
+        shared: list[tuple[Kind, int]] = []
+        for count in counts[1:]:
+            if batch is not None and batch % count:
+                notes.append(f"Strong scaling left {count} ranks out: a batch of {batch} cannot be shared out evenly.")
+            elif batch is not None:
+                shared.append(("strong", count))
+        return [*weak, *shared]
+
+    def start(self, kind: Kind, count: int, hosts: Sequence[Host] | None, hearer: _Hearer | None = None) -> Ran:
+        """Run the script once; without hosts on all of them."""
+        begin = self.begin if hosts is None else time.time()
+        words = self.work.words(kind, count or 1)
+        if hosts is not None and not self.options.quiet:
+            sys.stderr.write(f"muster: {kind} scaling with {counted(count, 'rank')}\n")
+        return run_once(self.options, self.where, words, (hearer or _Hearer()).hear, begin, code=self.code, hosts=hosts)
+
+    def keep_threads(self, first: Ran) -> None:
+        """A rank that has its host for itself shall not get more threads than it has beside others."""
+        threads = {place["threads"] for place in first.plan["hosts"]}
+        if threads != {0} and len(threads) == 1:
+            self.options.env.append(f"OMP_NUM_THREADS={threads.pop()}")
+
+    def rate_of(self, hearer: _Hearer, ran: Ran) -> Rate:
+        """What the script printed, which it must have."""
+        if hearer.rate is None:
+            raise MusterError(
+                f"{self.work.name} printed no rate on rank 0 (its output is in {ran.folder})",
+                hint="print it for all ranks together, as in `1234.5 images/s`, samples/s or tokens/s",
+            )
+        return hearer.rate
+
+    def run_of(self, kind: Kind, count: int, hosts: Sequence[Host], rate: Rate) -> Run:
+        """The data of a run."""
+        return Run(kind=kind, ranks=count, hosts=len(hosts), batch=self.work.share(kind, count), rate=rate.value)
+
+    def conclude(self, scaling: Scaling, folder: Path) -> None:
+        """Print and keep what was found."""
+        said = sentences(scaling)
+        data = {**scaling.as_data(), "verdict": said}
+        if self.options.json:
+            print(json.dumps(data, indent=1))
+        else:
+            print("\n".join([*table(scaling), *(f"# {sentence}" for sentence in said)]))
+        figure = efficiency_figure(scaling.curves(), f"Efficiency of {scaling.command}")
+        tell_files(save(self.options.out or folder, "scaling", data, figure), self.options)

@@ -1,0 +1,45 @@
+"""What Slurm says about the GPUs of the job we are in, where its steps would not get them all."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+
+from muster.hosts import expand
+
+_SCONTROL_LIMIT = 10.0
+"""Seconds for a busy slurmctld to answer; without an answer the agents have what srun gives them."""
+
+# Of what these ask for, a step of one task per host gets one GPU on all hosts but the last (seen in Slurm 22.05);
+# of --gpus-per-node and --gres it gets all.
+_SHARED_OUT = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
+
+_NODES = re.compile(r"^\s+Nodes=(\S+) .*?\bGRES=(\S*)", re.MULTILINE)
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,]+)?:(\d+)")
+
+
+def gpus_of_job(env: Mapping[str, str]) -> dict[str, int]:
+    """How many GPUs the job has on each host; nothing where its steps get them by themselves, or nobody knows."""
+    if not any(env.get(name) for name in _SHARED_OUT):
+        return {}
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "job", "--details", env["SLURM_JOB_ID"]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SCONTROL_LIMIT,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return read_gpus(done.stdout)
+
+
+def read_gpus(details: str) -> dict[str, int]:
+    """The GPUs on each host from `scontrol show job --details`; nothing if there are none."""
+    found: dict[str, int] = {}
+    for names, gres in _NODES.findall(details):
+        count = sum(map(int, _GPUS.findall(re.sub(r"\([^)]*\)", "", gres))))
+        found |= dict.fromkeys(expand(names, source="scontrol"), count)
+    return found if any(found.values()) else {}

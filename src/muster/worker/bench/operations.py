@@ -1,0 +1,188 @@
+"""The six operations: their buffers, the call that is timed, and the check of what it left.
+
+Sizes and counts are those of nccl-tests: the size is the whole array (for all-gather, reduce-scatter and
+all-to-all the parts of all ranks together), the count is what a rank passes to the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from .group import Call, Group, dist
+
+WIDTH = 4
+"""Bytes of a float."""
+
+_PERIOD = 251
+"""A prime: blocks of any power of two that change places are noticed."""
+
+_PIECE = _PERIOD * 4096
+"""Elements that are filled or checked at a time, so that a check needs no second large buffer."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One operation at one size."""
+
+    size: int
+    count: int
+    call: Call
+    check: Callable[[], int]
+    """Fill the buffers, call once, and count the elements that are wrong on this rank."""
+
+
+class Values(NamedTuple):
+    """The numbers `scale * ((offset + i) % 251) + plus`: whole, and exact in a float for thousands of ranks."""
+
+    offset: int = 0
+    scale: int = 1
+    plus: int = 0
+
+    def fill(self, tensor: torch.Tensor) -> None:
+        """Write them."""
+        for start, values in self._pieces(tensor):
+            tensor[start : start + len(values)] = values
+
+    def wrong_in(self, tensor: torch.Tensor) -> int:
+        """How many elements are other numbers."""
+        return sum(
+            int((tensor[start : start + len(values)] != values).sum().item()) for start, values in self._pieces(tensor)
+        )
+
+    def _pieces(self, tensor: torch.Tensor) -> Any:
+        steps = torch.arange(min(_PIECE, len(tensor)), device=tensor.device)
+        whole = (((steps + self.offset) % _PERIOD) * self.scale + self.plus).to(tensor.dtype)
+        for start in range(0, len(tensor), _PIECE):
+            yield start, whole[: len(tensor) - start]
+
+
+def all_reduce(group: Group, size: int) -> Exercise:
+    """Every rank gets the sum of all arrays."""
+    data = group.zeros(max(1, size // WIDTH))
+
+    def call() -> object:
+        return dist.all_reduce(data, group=group.measured)
+
+    def check() -> int:
+        Values(plus=group.rank).fill(data)
+        call()
+        return _sum_of_all(group).wrong_in(data)
+
+    return Exercise(len(data) * WIDTH, len(data), call, check)
+
+
+def all_gather(group: Group, size: int) -> Exercise:
+    """Every rank gets the parts of all."""
+    part, whole = _part_and_whole(group, size)
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
+
+    def call() -> object:
+        return gather(whole, part, group=group.measured)
+
+    def check() -> int:
+        Values(plus=group.rank).fill(part)
+        whole.fill_(-1)
+        call()
+        return sum(Values(plus=rank).wrong_in(piece) for rank, piece in enumerate(whole.chunk(group.size)))
+
+    return Exercise(len(whole) * WIDTH, len(part), call, check)
+
+
+def reduce_scatter(group: Group, size: int) -> Exercise:
+    """Every rank gets its part of the sum of all arrays."""
+    part, whole = _part_and_whole(group, size)
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
+
+    def call() -> object:
+        return scatter(part, whole, group=group.measured)
+
+    def check() -> int:
+        Values(plus=group.rank).fill(whole)
+        part.fill_(-1)
+        call()
+        return _sum_of_all(group, offset=group.rank * len(part)).wrong_in(part)
+
+    return Exercise(len(whole) * WIDTH, len(part), call, check)
+
+
+def broadcast(group: Group, size: int) -> Exercise:
+    """Every rank gets the array of rank 0."""
+    data = group.zeros(max(1, size // WIDTH))
+
+    def call() -> object:
+        return dist.broadcast(data, src=0, group=group.measured)
+
+    def check() -> int:
+        Values(plus=-group.rank).fill(data)
+        call()
+        return Values().wrong_in(data)
+
+    return Exercise(len(data) * WIDTH, len(data), call, check)
+
+
+def all_to_all(group: Group, size: int) -> Exercise:
+    """Every rank gets one part from each."""
+    part, sent = _part_and_whole(group, size)
+    received = group.zeros(len(sent))
+
+    def call() -> object:
+        return dist.all_to_all_single(received, sent, group=group.measured)
+
+    def check() -> int:
+        Values(plus=group.rank).fill(sent)
+        received.fill_(-1)
+        call()
+        mine = group.rank * len(part)
+        pieces = enumerate(received.chunk(group.size))
+        return sum(Values(offset=mine, plus=rank).wrong_in(piece) for rank, piece in pieces)
+
+    return Exercise(len(sent) * WIDTH, len(part), call, check)
+
+
+def send_recv(group: Group, size: int) -> Exercise:
+    """Every rank sends to the next one and receives from the one before, all at the same time."""
+    sent = group.zeros(max(1, size // WIDTH))
+    received = group.zeros(len(sent))
+    after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+
+    def call() -> None:
+        # The receiver is made ready first: gloo tells the peer so over the same connection as the data, and behind
+        # the data of a send that word would come too late for the two directions to run at the same time.
+        both = [
+            dist.P2POp(dist.irecv, received, before, group.measured),
+            dist.P2POp(dist.isend, sent, after, group.measured),
+        ]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+
+    def check() -> int:
+        Values(plus=group.rank).fill(sent)
+        received.fill_(-1)
+        call()
+        return Values(plus=before).wrong_in(received)
+
+    return Exercise(len(sent) * WIDTH, len(sent), call, check)
+
+
+OPERATIONS: dict[str, Callable[[Group, int], Exercise]] = {
+    "all-reduce": all_reduce,
+    "all-gather": all_gather,
+    "reduce-scatter": reduce_scatter,
+    "broadcast": broadcast,
+    "all-to-all": all_to_all,
+    "send-recv": send_recv,
+}
+
+
+def _part_and_whole(group: Group, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A rank's part of an array, and the array, which has at least one element for each rank."""
+    count = max(1, size // WIDTH // group.size)
+    return group.zeros(count), group.zeros(count * group.size)
+
+
+def _sum_of_all(group: Group, offset: int = 0) -> Values:
+    return Values(offset=offset, scale=group.size, plus=group.size * (group.size - 1) // 2)
