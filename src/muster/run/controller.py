@@ -13,26 +13,22 @@ from traceback import format_exception
 from typing import Any
 
 from muster.agent.wire import HEARTBEAT, LAST_GRACE
-from muster.errors import EXIT_MUSTER, HostError, MusterError, UsageError
+from muster.errors import EXIT_MUSTER, MusterError, UsageError
 from muster.job import Job
 from muster.logs.files import LogFiles
 from muster.logs.screen import Screen
-from muster.plan import Plan, rank_environment
+from muster.plan import Plan
 from muster.run import ready
 from muster.run.attempt import Attempt
-from muster.run.dialled import DialledConnector
+from muster.run.board import Board
+from muster.run.fleet import Fleet
 from muster.run.link import AgentLink, LinkLost
 from muster.run.lookout import Check, Lookout
 from muster.run.meet import another_port, meet
-from muster.run.parcel import agent_payload
-from muster.run.piped import PipedConnector
 from muster.run.timeline import Timeline
 from muster.run.verdict import Verdict, is_same_failure
-from muster.run.words import count, names, ranks, tilde
-from muster.transports import Dialled, Engine, Piped, leaders
-
-CONNECT_LIMIT = 60.0
-"""Seconds until an agent must have answered: ssh's own 10 s, and a slow home directory."""
+from muster.run.words import count, ranks, tilde
+from muster.transports import Engine
 
 STILL_WAITING = 5.0
 """Seconds between two lines that say what is waited for, where no terminal can renew one."""
@@ -63,14 +59,8 @@ class Controller:
         self.only = only
         self.lookout = Lookout(check, screen.tell)
         self.timeline = Timeline(begin)
-        self.links: list[AgentLink] = []
-        self.leaders: list[AgentLink] = []
-        """The links that speak for their hosts: all of them, or under MPI the first of each host."""
-        self.connector: PipedConnector | DialledConnector = (
-            PipedConnector(engine) if isinstance(engine, Piped) else DialledConnector(engine, folder, self.on_text)
-        )
-        self.failed: set[str] = set()
-        """Hosts that could not be connected."""
+        self.fleet = Fleet(engine, folder, screen, on_event=self.on_event, on_text=screen.host_line)
+        self.board = Board(job, engine, begin)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.grace
@@ -78,7 +68,6 @@ class Controller:
         """Who ended the job from outside: a signal, a timeout."""
         self.signal: signal.Signals | None = None
         self._body: asyncio.Task[Verdict] | None = None
-        self._hurrying: list[asyncio.Future[None]] = []
         self._passed_on: set[signal.Signals] = set()
 
     # --- the whole ------------------------------------------------------------------------------------------
@@ -109,7 +98,7 @@ class Controller:
             ticking.cancel()
         if self.stopped_by:
             usual = self.engine.usual_reason(self.signal) if self.signal is not None else None
-            reason = self.connector.why_ended() or usual
+            reason = self.fleet.connector.why_ended() or usual
             because = f" ({reason})" if reason else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
             self.screen.tell(sentence)
@@ -125,7 +114,7 @@ class Controller:
             await self.connect()
             plan = await self.prepare()
         except MusterError as error:
-            if isinstance(error, LinkLost) or any(link.lost for link in self.links):
+            if isinstance(error, LinkLost) or any(link.lost for link in self.fleet.links):
                 reason = await self.scheduler_reason(hit=True)
                 if reason:
                     raise MusterError(reason) from None
@@ -134,7 +123,7 @@ class Controller:
         previous: Verdict | None = None
         for number in range(self.job.restarts + 1):
             if number:
-                plan = await another_port(self.job, self.links[0], plan)
+                plan = await another_port(self.job, self.fleet.links[0], plan)
             verdict = await self.try_once(plan, number)
             reason = None if verdict.ok else await self.scheduler_reason()
             if reason:
@@ -188,47 +177,26 @@ class Controller:
         elif self.grace > 0:
             self.grace = 0.0
             self.screen.tell("again: killing all ranks")
-            for link in self.links:
-                if not link.lost:
-                    self._hurrying.append(asyncio.ensure_future(self.stop_host(link)))
+            self.fleet.hurry(0.0, self.on_loss)
 
     def pass_on(self, number: signal.Signals) -> None:
         """Give a signal to all ranks: `kill -USR1`, or a scheduler that warns the batch script."""
         self.screen.tell(f"{signal.Signals(number).name}: passed on to all ranks")
-        for link in self.links:
-            if self.attempt is not None and not link.lost:
-                self._hurrying.append(asyncio.ensure_future(self.signal_host(link, number)))
-
-    async def signal_host(self, link: AgentLink, number: int) -> None:
-        """Give a signal to the ranks of one host; one that is lost has none."""
-        try:
-            await link.request("signal", limit=5, number=number)
-        except LinkLost:
-            pass
+        if self.attempt is not None:
+            self.fleet.signal(number)
 
     # --- before the ranks -----------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Start an agent for every seat, side by side."""
-        seats = self.engine.seats
-        self.links = [AgentLink(seat, self.on_event, self.on_text) for seat in seats]
-        self.leaders = [self.links[position] for position in leaders(seats)]
-        scheduler = self.engine.scheduler if isinstance(self.engine, Dialled) else ""
-        if self.connector.called:
-            self.screen.say(f"connecting to {names(self.connector.called)}")
-        self.waiting_for = self.hosts_missing
-
-        def on_failure(error: HostError) -> None:
-            self.failed.add(error.host)
-            if len(self.links) > 1:  # the others may take their time; this one is known now
-                self.screen.tell(error.message)
-
-        await self.connector.connect(self.links, agent_payload(self.job.id, scheduler), CONNECT_LIMIT, on_failure)
+        """Have an agent on every host."""
+        self.waiting_for = self.fleet.missing
+        await self.fleet.connect(self.job.id)
+        self.board.connected(self.fleet.leaders)
         self.timeline.connected = self.timeline.now()
 
     async def prepare(self) -> Plan:
         """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
-        job, links, screen = self.job, self.leaders, self.screen
+        job, links, screen = self.job, self.fleet.leaders, self.screen
         self.waiting_for = lambda: ready.what_is_done(job, len(links))
         if job.preload_reason:
             screen.say(job.preload_reason)
@@ -247,9 +215,9 @@ class Controller:
         folders = await ready.sync(job, links, screen) if job.sync else [job.cwd] * len(links)
         folders = await ready.check_code(job, links, folders, screen)
         by_host = dict(zip((link.name for link in links), folders, strict=True))
-        beside = [asyncio.ensure_future(ready.import_everywhere(job, self.links, by_host, screen))]
+        beside = [asyncio.ensure_future(ready.import_everywhere(job, self.fleet.links, by_host, screen))]
         if job.call is not None:
-            beside.append(asyncio.ensure_future(ready.send_call(job.call, self.links, screen)))
+            beside.append(asyncio.ensure_future(ready.send_call(job.call, self.fleet.links, screen)))
         self.lookout.begin(job, links)
         try:
             plan = await meet(job, links, plan, screen)
@@ -263,14 +231,6 @@ class Controller:
         self.waiting_for = None
         return plan
 
-    def hosts_missing(self) -> str:
-        """Which hosts are up and which are not."""
-        missing = list(dict.fromkeys(link.name for link in self.links if not link.facts))
-        up = len(self.leaders) - len(missing)
-        said = f" ({self.connector.last_words})" if self.connector.last_words else ""
-        waited_for = [name for name in missing if name not in self.failed]
-        return f"{up} of {len(self.leaders)} hosts up, waiting for {names(waited_for)}{said}"
-
     # --- the ranks ------------------------------------------------------------------------------------------
 
     async def try_once(self, plan: Plan, number: int) -> Verdict:
@@ -281,7 +241,8 @@ class Controller:
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
                 f"meeting at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
             )
-        await asyncio.gather(*(self.start(link, plan, number) for link in self.links))
+        self.board.begin_attempt(plan, number)
+        await self.fleet.start(plan, number, self.on_loss)
         noticing = asyncio.ensure_future(self.notice_early_ends(attempt))
         try:
             await attempt.over.wait()
@@ -294,29 +255,11 @@ class Controller:
 
     async def scheduler_reason(self, *, hit: bool = False) -> str | None:
         """Why the scheduler ended the job, if it did: its words may come a moment after what it does."""
-        hit = hit or signal.SIGTERM in self._passed_on or all(link.lost for link in self.links)
+        hit = hit or signal.SIGTERM in self._passed_on or all(link.lost for link in self.fleet.links)
         give_up = time.monotonic() + (1.0 if hit else 0.0)
-        while self.connector.why_ended() is None and time.monotonic() < give_up:
+        while self.fleet.connector.why_ended() is None and time.monotonic() < give_up:
             await asyncio.sleep(0.05)
-        return self.connector.why_ended()
-
-    async def start(self, link: AgentLink, plan: Plan, attempt: int) -> None:
-        """Start the ranks of one agent."""
-        ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
-        requests = [{"rank": rank, "env": self.rank_env(plan, rank, attempt)} for rank in ranks]
-        assert self.attempt is not None
-        try:
-            answer = await link.request("start", limit=30, ranks=requests)
-        except LinkLost as error:
-            self.attempt.on_loss(link.name, error.why)
-            return
-        if "problem" in answer:
-            self.attempt.on_loss(link.name, f"its ranks cannot be started: {answer['problem']}")
-
-    def rank_env(self, plan: Plan, rank: int, attempt: int) -> dict[str, str]:
-        """The plan's variables for a rank, and over them those of its engine."""
-        env = rank_environment(plan, rank, attempt=attempt)
-        return {**env, **self.engine.rank_env(plan, rank)} if isinstance(self.engine, Dialled) else env
+        return self.fleet.connector.why_ended()
 
     async def notice_early_ends(self, attempt: Attempt) -> None:
         """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
@@ -329,66 +272,53 @@ class Controller:
 
     async def stop_ranks(self) -> None:
         """End whatever still runs on the hosts that are left."""
-        await asyncio.gather(*(self.stop_host(link) for link in self.links if not link.lost))
-
-    async def stop_host(self, link: AgentLink) -> None:
-        """End the ranks of one host and say so if one cannot be ended."""
         grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
-        try:
-            answer = await link.request("stop", limit=grace + 10, grace=grace)
-        except LinkLost as error:
-            if self.attempt is not None:
-                self.attempt.on_loss(link.name, error.why)
-            return
-        if answer["left"]:
-            if self.attempt is not None:
-                self.attempt.stuck = True
-            pids = ", ".join(map(str, answer["left"]))
-            self.screen.tell(f"{link.name}: process {pids} does not die: the kernel holds it (disk or driver)")
+        stuck = await self.fleet.stop(grace, self.on_loss)
+        if stuck and self.attempt is not None:
+            self.attempt.stuck = True
+
+    def on_loss(self, host: str, why: str) -> None:
+        """A host is gone, and its ranks with it."""
+        if self.attempt is not None:
+            self.attempt.on_loss(host, why)
 
     async def end(self) -> None:
         """Leave no process and no connection, whatever state the job is in."""
         self.lookout.end()
         if self.attempt is not None:
             await self.stop_ranks()
-        await asyncio.gather(*(link.close(limit=LAST_GRACE + 8) for link in self.links))
-        await self.connector.close()
+        await self.fleet.close(limit=LAST_GRACE + 8)
 
     # --- events ---------------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
         """Send heartbeats, and keep the screen honest about what is being waited for."""
-        expected = time.monotonic()
         said = self.timeline.now()
         while True:
-            late = time.monotonic() - expected
-            for link in self.links:
-                if late > 1.0:
-                    link.excuse(late)
-                link.beat()
+            self.fleet.beat()
+            self.board.tick()
             if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)
             now = self.timeline.now()
             if self.waiting_for is not None and (self.screen.is_live or now - said > STILL_WAITING):
                 said = now
                 self.screen.status(f"{self.waiting_for()} ({now:.0f} s)")
-            expected = time.monotonic() + HEARTBEAT
             await asyncio.sleep(HEARTBEAT)
 
     def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
         """Something happened on a host."""
+        self.board.on_event(link, event)
         kind = event["t"]
         if kind == "silent":
-            if link in self.leaders:
+            if link in self.fleet.leaders:
                 self.screen.tell(f"{link.name} has been silent for {link.silence:.1f} s")
         elif kind == "heard":
-            if link in self.leaders:
+            if link in self.fleet.leaders:
                 self.screen.tell(f"{link.name} is back")
         elif kind == "lost" and link.lost is not None:
-            if sum(other.lost is not None for other in self.links if other.name == link.name) == 1:
+            if sum(other.lost is not None for other in self.fleet.links if other.name == link.name) == 1:
                 self.screen.tell(f"lost {link.lost.message}")
-            if self.attempt is not None:
-                self.attempt.on_loss(link.name, link.lost.why)
+            self.on_loss(link.name, link.lost.why)
         elif kind == "signal":
             self.on_scheduler_signal(link, signal.Signals(event["number"]))
         elif self.attempt is None:
@@ -400,14 +330,11 @@ class Controller:
 
     def on_scheduler_signal(self, link: AgentLink, number: signal.Signals) -> None:
         """A host's ranks were signalled from outside, which all hosts tell within a moment."""
-        scheduler = self.engine.scheduler if isinstance(self.engine, Dialled) else ""
         if number not in self._passed_on:
             self._passed_on.add(number)
-            self.screen.tell(f"{number.name} from {scheduler or 'outside'} has reached the ranks on {link.name}")
-
-    def on_text(self, source: str, text: str) -> None:
-        """A host, or a program that starts agents, wrote a line on stderr outside any rank."""
-        self.screen.host_line(source, text)
+            self.screen.tell(
+                f"{number.name} from {self.fleet.scheduler or 'outside'} has reached the ranks on {link.name}"
+            )
 
     # --- the end of it --------------------------------------------------------------------------------------
 
@@ -422,8 +349,8 @@ class Controller:
         """The last line: how it went, and where the time went."""
         code = f", exit code {verdict.exit_code}" if self.job.call is None else ""
         if verdict.ok:
-            if self.connector.why_ended():
-                self.screen.tell(f"{self.connector.why_ended()}; its ranks ended in good order")
+            if self.fleet.connector.why_ended():
+                self.screen.tell(f"{self.fleet.connector.why_ended()}; its ranks ended in good order")
             self.screen.say(f"done after {self.timeline.now():.1f} s ({self.timeline}){code}")
             return
         if self.job.call is None:  # a function's failure is told by the exception it becomes

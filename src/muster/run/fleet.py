@@ -1,0 +1,161 @@
+"""All agents of a job: connecting them, starting and ending their ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from muster.agent.wire import HEARTBEAT
+from muster.errors import HostError
+from muster.logs.screen import Screen
+from muster.plan import Plan, rank_environment
+from muster.run.dialled import DialledConnector
+from muster.run.link import AgentLink, LinkLost
+from muster.run.parcel import agent_payload
+from muster.run.piped import PipedConnector
+from muster.run.words import names
+from muster.transports import Dialled, Engine, Piped, leaders
+
+CONNECT_LIMIT = 60.0
+"""Seconds until an agent must have answered: ssh's own 10 s, and a slow home directory."""
+
+OnLoss = Callable[[str, str], None]
+"""Called with a host that is lost, and why."""
+
+
+class Fleet:
+    """The links to the agents of one job, and what is asked of all of them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        screen: Screen,
+        *,
+        on_event: Callable[[AgentLink, dict[str, Any]], None],
+        on_text: Callable[[str, str], None],
+    ) -> None:
+        self.engine = engine
+        self.screen = screen
+        self.on_event = on_event
+        self.on_text = on_text
+        self.links: list[AgentLink] = []
+        self.leaders: list[AgentLink] = []
+        """The links that speak for their hosts: all of them, or under MPI the first of each host."""
+        self.connector: PipedConnector | DialledConnector = (
+            PipedConnector(engine) if isinstance(engine, Piped) else DialledConnector(engine, folder, on_text)
+        )
+        self.failed: set[str] = set()
+        """Hosts that could not be connected."""
+        self._beat_due: float | None = None
+        self._under_way: set[asyncio.Future[None]] = set()
+
+    @property
+    def scheduler(self) -> str:
+        """The batch system whose agents these are, or nothing."""
+        return self.engine.scheduler if isinstance(self.engine, Dialled) else ""
+
+    async def connect(self, job_id: str) -> None:
+        """Start an agent for every seat, side by side."""
+        seats = self.engine.seats
+        self.links = [AgentLink(seat, self.on_event, self.on_text) for seat in seats]
+        self.leaders = [self.links[position] for position in leaders(seats)]
+        if self.connector.called:
+            self.screen.say(f"connecting to {names(self.connector.called)}")
+
+        def on_failure(error: HostError) -> None:
+            self.failed.add(error.host)
+            if len(self.links) > 1:  # the others may take their time; this one is known now
+                self.screen.tell(error.message)
+
+        await self.connector.connect(self.links, agent_payload(job_id, self.scheduler), CONNECT_LIMIT, on_failure)
+
+    def missing(self) -> str:
+        """Which hosts are up and which are not."""
+        missing = list(dict.fromkeys(link.name for link in self.links if not link.facts))
+        up = len(self.leaders) - len(missing)
+        said = f" ({self.connector.last_words})" if self.connector.last_words else ""
+        waited_for = [name for name in missing if name not in self.failed]
+        return f"{up} of {len(self.leaders)} hosts up, waiting for {names(waited_for)}{said}"
+
+    def beat(self) -> None:
+        """Send a heartbeat to every agent; to be called every HEARTBEAT seconds."""
+        now = time.monotonic()
+        late = 0.0 if self._beat_due is None else now - self._beat_due
+        for link in self.links:
+            if late > 1.0:
+                link.excuse(late)
+            link.beat()
+        self._beat_due = now + HEARTBEAT
+
+    # --- the ranks ------------------------------------------------------------------------------------------
+
+    async def start(self, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
+        """Start all ranks of an attempt."""
+        await asyncio.gather(*(self._start_host(link, plan, attempt, on_loss) for link in self.links))
+
+    async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
+        ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
+        requests = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
+        try:
+            answer = await link.request("start", limit=30, ranks=requests)
+        except LinkLost as error:
+            on_loss(link.name, error.why)
+            return
+        if "problem" in answer:
+            on_loss(link.name, f"its ranks cannot be started: {answer['problem']}")
+
+    def _rank_env(self, plan: Plan, rank: int, attempt: int) -> dict[str, str]:
+        """The plan's variables for a rank, and over them those of its engine."""
+        env = rank_environment(plan, rank, attempt=attempt)
+        return {**env, **self.engine.rank_env(plan, rank)} if isinstance(self.engine, Dialled) else env
+
+    def signal(self, number: int) -> None:
+        """Give a signal to all ranks; a host that is lost has none."""
+        for link in self.links:
+            if not link.lost:
+                self._begin(self._signal_host(link, number))
+
+    async def _signal_host(self, link: AgentLink, number: int) -> None:
+        try:
+            await link.request("signal", limit=5, number=number)
+        except LinkLost:
+            pass
+
+    async def stop(self, grace: float, on_loss: OnLoss) -> list[str]:
+        """End whatever still runs on the hosts that are left; what could not be ended is told, with its hosts."""
+        links = [link for link in self.links if not link.lost]
+        stuck = await asyncio.gather(*(self._stop_host(link, grace, on_loss) for link in links))
+        return [link.name for link, left in zip(links, stuck, strict=True) if left]
+
+    def hurry(self, grace: float, on_loss: OnLoss) -> None:
+        """Shorten the grace of a stop that is under way."""
+
+        async def again() -> None:
+            await self.stop(grace, on_loss)
+
+        self._begin(again())
+
+    async def _stop_host(self, link: AgentLink, grace: float, on_loss: OnLoss) -> bool:
+        try:
+            answer = await link.request("stop", limit=grace + 10, grace=grace)
+        except LinkLost as error:
+            on_loss(link.name, error.why)
+            return False
+        if answer["left"]:
+            pids = ", ".join(map(str, answer["left"]))
+            self.screen.tell(f"{link.name}: process {pids} does not die: the kernel holds it (disk or driver)")
+        return bool(answer["left"])
+
+    async def close(self, limit: float) -> None:
+        """Say goodbye to every agent and end what carried it."""
+        await asyncio.gather(*(link.close(limit=limit) for link in self.links))
+        await self.connector.close()
+
+    def _begin(self, work: Any) -> None:
+        task: asyncio.Future[None] = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)

@@ -1,0 +1,172 @@
+"""The state of a job as it is shown: by `muster ps` and `top`, on the page, as JSON and as metrics. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+VERSION = 1
+"""Raised when a field changes its meaning; readers ignore fields they do not know."""
+
+Phase = Literal["connecting", "preparing", "running", "stopping", "ended"]
+RankPhase = Literal["starting", "running", "waiting", "stopped", "disk", "ended", "failed", "lost"]
+"""waiting: in a collective; stopped: SIGSTOP or frozen; disk: uninterruptible (D); ended: with exit code 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuState:
+    """One GPU as its driver sees it; None where the driver does not say."""
+
+    index: int
+    name: str = ""
+    use: float | None = None
+    """0 to 1."""
+    memory_used: int | None = None
+    memory_total: int | None = None
+    clock: int | None = None
+    """MHz of the SMs now."""
+    clock_max: int | None = None
+    temperature: int | None = None
+    throttled: str = ""
+    """Why the driver holds its clock down, in words; empty when it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostState:
+    """One host of the job."""
+
+    name: str
+    state: Literal["connecting", "up", "silent", "lost"] = "connecting"
+    cpus: int = 0
+    cpu_use: float | None = None
+    """0 to 1 over all its CPUs."""
+    load: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    disk_wait: float | None = None
+    """Share of the time in which some task waited for a disk (0 to 1), where the kernel tells."""
+    network_in: float | None = None
+    """Bytes per second over all interfaces but loopback."""
+    network_out: float | None = None
+    gpus: tuple[GpuState, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankState:
+    """One rank of the job."""
+
+    rank: int
+    host: str
+    local_rank: int
+    gpu: int | None = None
+    pid: int | None = None
+    state: RankPhase = "starting"
+    collectives: int = 0
+    """How many have finished, over all process groups."""
+    steps: int = 0
+    """How many optimiser steps it has made."""
+    step_rate: float | None = None
+    """Steps per second lately; collectives per second where the script has no optimiser."""
+    waiting: float | None = None
+    """Share of the time lately in which it waited for other ranks (0 to 1)."""
+    cpu: float | None = None
+    """CPUs it uses, with its children."""
+    memory: int | None = None
+    """Bytes of memory of its own (RSS), with its children."""
+    gpu_memory: int | None = None
+    place: str = ""
+    """`train.py:88 in step` where it was last seen, if it was looked at."""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What is drawn over time."""
+
+    time: float
+    step_rate: float | None
+    """Of the slowest rank."""
+    waiting: Mapping[int, float]
+    """By rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Something Muster found while the job ran."""
+
+    kind: Literal["hang", "straggler", "stacks"]
+    time: float
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    """The ranks it names as the cause."""
+    detail: str = ""
+    """More lines for people."""
+    stacks: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Each rank's stack as text, where they were taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """All that is known of one job now."""
+
+    id: str
+    command: str
+    cwd: str
+    engine: str
+    begin: float
+    now: float
+    phase: Phase
+    controller: int
+    """The controller's process id."""
+    host: str
+    """The machine the controller runs on."""
+    attempt: int = 0
+    world_size: int = 0
+    hosts: tuple[HostState, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+    history: tuple[Moment, ...] = ()
+    reports: tuple[Report, ...] = ()
+    exit_code: int | None = None
+    sentence: str = ""
+    """How it ended, or what it is waiting for."""
+
+    def as_data(self) -> dict[str, Any]:
+        """The state as JSON can hold it."""
+        return {"version": VERSION, **asdict(self)}
+
+
+def from_data(data: Mapping[str, Any]) -> JobState:
+    """The state that `as_data` made, from this or another version of Muster."""
+    return JobState(
+        **_known(JobState, data, ("hosts", "ranks", "history", "reports")),
+        hosts=tuple(
+            HostState(
+                **_known(HostState, host, ("gpus",)),
+                gpus=tuple(GpuState(**_known(GpuState, gpu)) for gpu in host.get("gpus", ())),
+            )
+            for host in data.get("hosts", ())
+        ),
+        ranks=tuple(RankState(**_known(RankState, rank)) for rank in data.get("ranks", ())),
+        history=tuple(
+            Moment(time=item["time"], step_rate=item["step_rate"], waiting=_by_rank(item["waiting"]))
+            for item in data.get("history", ())
+        ),
+        reports=tuple(
+            Report(
+                **_known(Report, item, ("ranks", "stacks")),
+                ranks=tuple(item.get("ranks", ())),
+                stacks=_by_rank(item.get("stacks", {})),
+            )
+            for item in data.get("reports", ())
+        ),
+    )
+
+
+def _known(kind: Any, data: Mapping[str, Any], without: Sequence[str] = ()) -> dict[str, Any]:
+    return {name: data[name] for name in kind.__dataclass_fields__ if name in data and name not in without}
+
+
+def _by_rank(data: Mapping[Any, Any]) -> dict[int, Any]:
+    """JSON writes the numbers of ranks as text."""
+    return {int(rank): value for rank, value in data.items()}
