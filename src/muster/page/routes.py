@@ -1,0 +1,101 @@
+"""What can be asked of the page's server, and the answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs
+
+from muster.page import logs
+from muster.page.metrics import CONTENT_TYPE, metrics
+from muster.page.source import Source
+from muster.watch.state import from_data
+
+_STATIC = {
+    "": ("page.html", "text/html; charset=utf-8"),
+    "page.css": ("page.css", "text/css; charset=utf-8"),
+    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+_LONGEST_SEARCH = 200
+"""Characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What is sent back."""
+
+    status: int = HTTPStatus.OK
+    kind: str = "application/json"
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class NotThere(Exception):
+    """There is nothing at this address, and why."""
+
+
+def route(source: Source, path: str, query: str) -> Answer:
+    """The answer to a request for a path below the token."""
+    if path in _STATIC:
+        name, kind = _STATIC[path]
+        return Answer(kind=kind, body=(files("muster.page") / "static" / name).read_bytes())
+    asked = {name: values[-1] for name, values in parse_qs(query, errors="surrogateescape").items()}
+    if path == "view.json":
+        return _json(source.view(_number(asked, "since", 0.0)))
+    if path == "log.json":
+        return _json(_log(source, asked))
+    if path == "stacks.json":
+        try:
+            return _json(source.stacks(int(_number(asked, "report"))))
+        except IndexError:
+            raise NotThere("there is no such report") from None
+    if path in ("state.json", "metrics"):
+        state = source.state()
+        if state is None:
+            raise NotThere("nothing is known of the job yet")
+        return (
+            _json(state) if path == "state.json" else Answer(kind=CONTENT_TYPE, body=metrics(from_data(state)).encode())
+        )
+    raise NotThere("there is no such page")
+
+
+def _log(source: Source, asked: Mapping[str, str]) -> dict[str, Any]:
+    """A piece of one rank's log, or what was found in one or all of them."""
+    text = asked.get("find", "").strip()[:_LONGEST_SEARCH]
+    attempt = int(_number(asked, "attempt", 0))
+    if text and "rank" not in asked:
+        return source.find(text, attempt).as_data()
+    path = source.log(int(_number(asked, "rank")), attempt)
+    before = int(_number(asked, "before")) if "before" in asked else None
+    try:
+        if text:
+            return logs.find(path, text, before).as_data()
+        if "since" in asked:
+            return logs.new_lines(path, int(_number(asked, "since"))).as_data()
+        return logs.last_lines(path, before).as_data()
+    except FileNotFoundError:
+        raise NotThere("this rank has written nothing") from None
+    except OSError as error:
+        raise NotThere(f"the log cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
+def _number(asked: Mapping[str, str], name: str, default: float | None = None) -> float:
+    """A number of the query; it is never below 0 nor beyond what a file may hold."""
+    if name not in asked and default is not None:
+        return default
+    text = asked.get(name, "")
+    if not re.fullmatch(r"\d+(\.\d*)?", text, re.ASCII):
+        raise NotThere(f"`{name}` must be a number")
+    return min(float(text), 2.0**53)
+
+
+def _json(data: Any) -> Answer:
+    return Answer(body=json.dumps(data, separators=(",", ":")).encode("utf-8", "replace"))
