@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Any, NoReturn
 
+    from .gauges import Gauges
     from .probes import Probing
 
 _ENOUGH = 1 << 20
@@ -61,6 +62,9 @@ class Agent:
         self.held_port: socket.socket | None = None
         self.unpacking: usercode.Unpacking | None = None
         self.probing: Probing | None = None
+        self.gauges: Gauges | None = None
+        self._gauges_from: tuple[float, bool] | None = None
+        """When the ranks have been running for long enough to be gauged, and whether the host is too."""
 
     # --- the loop -------------------------------------------------------------------------------------------
 
@@ -100,9 +104,26 @@ class Agent:
             self.probing.step()
             if self.probing.is_over:
                 self.probing = None
+        self.gauge()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if nothing waits to be read: after a freeze of this host the controller's words do.
             self.end()
+
+    def gauge(self) -> None:
+        """Tell now and then what the host and its ranks use, from a second after their start."""
+        if self.gauges is not None:
+            self.gauges.step(self.crew.ranks.values())
+        elif self._gauges_from is not None and time.monotonic() >= self._gauges_from[0]:
+            from .gauges import Gauges  # not before: nothing may delay the ranks
+
+            self.gauges = Gauges(self.selector, self.send, self._gauges_from[1])
+
+    def end_gauges(self) -> None:
+        """No more of them: what is left of the job's processes now is to end."""
+        self._gauges_from = None
+        if self.gauges is not None:
+            self.gauges.end()
+            self.gauges = None
 
     def end(self) -> None:
         """Leave the loop."""
@@ -117,6 +138,7 @@ class Agent:
         """The end of the agent: ranks get a short grace, then everything below is killed, the spawner last."""
         if self.probing is not None:
             self.probing.drop()
+        self.end_gauges()
         self.crew.stop(None, min(self.grace, LAST_GRACE))
         while self.crew.stopping is not None:
             self.turn()
@@ -244,6 +266,7 @@ class Agent:
 
     def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""
+        self._gauges_from = time.monotonic() + 1.0, message.get("leader", True)
         return self.crew.start(message)
 
     def do_signal(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -253,6 +276,7 @@ class Agent:
 
     def do_stop(self, message: dict[str, Any]) -> None:
         """End all ranks and what they started."""
+        self.end_gauges()
         self.crew.stop(message["id"], message["grace"])
 
     def do_bye(self, message: dict[str, Any]) -> None:

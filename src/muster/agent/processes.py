@@ -46,9 +46,9 @@ def outlive_parent() -> None:
     libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
-def descendants(root: int) -> list[int]:
-    """Every living process below `root`; a zombie is not alive and has no children left."""
-    children: dict[int, list[int]] = {}
+def children() -> dict[int, list[int]]:
+    """The living children of every process of this host; a zombie is not alive and has no children left."""
+    found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -57,14 +57,24 @@ def descendants(root: int) -> list[int]:
             except OSError:
                 continue  # it ended while we looked
             if state not in (b"Z", b"X"):
-                children.setdefault(int(parent), []).append(int(name))
+                found.setdefault(int(parent), []).append(int(name))
+    return found
+
+
+def below(root: int, by_parent: Mapping[int, list[int]]) -> list[int]:
+    """Every process that descends from `root`."""
     found: list[int] = []
     queue = [root]
     while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
+        those = by_parent.get(queue.pop(), [])
+        found += those
+        queue += those
     return found
+
+
+def descendants(root: int) -> list[int]:
+    """Every living process below `root`."""
+    return below(root, children())
 
 
 def reap() -> list[tuple[int, int]]:

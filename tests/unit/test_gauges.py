@@ -1,0 +1,164 @@
+"""What an agent reads of its host and its ranks, and what the board makes of it."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.agent import gpus
+from muster.agent.gauges import Gauges
+from muster.hosts import parse_hosts
+from muster.job import Job
+from muster.plan import make_plan
+from muster.run.board import Board
+from muster.transports import Seat
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
+
+ROW = "0, NVIDIA H200, 87, 1000, 143771, 1305, 1980, 81, {hot}, Not Active, Not Active, Active"
+
+
+def busy_rank(number: int) -> tuple[Any, subprocess.Popen[bytes]]:
+    """A process that works, with a child that works too."""
+    code = "import os, time\nos.fork()\nend = time.time() + 20\nwhile time.time() < end: pass"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    return SimpleNamespace(number=number, pid=process.pid, exited=False), process
+
+
+def test_a_rank_is_gauged_together_with_its_children():
+    sent: list[dict[str, Any]] = []
+    rank, process = busy_rank(3)
+    try:
+        time.sleep(0.3)
+        gauges = Gauges(selectors.DefaultSelector(), sent.append, True)
+        gauges.step([rank])
+        time.sleep(0.5)
+        gauges.due = 0.0
+        gauges.step([rank])
+    finally:
+        for pid in [process.pid, *gpus.processes.descendants(process.pid)]:
+            os.kill(pid, 9)
+        process.wait()
+    first, second = sent
+    assert first["ranks"]["3"]["cpu"] is None
+    told = second["ranks"]["3"]
+    assert told["pid"] == process.pid
+    assert told["cpu_seconds"] > first["ranks"]["3"]["cpu_seconds"]
+    assert told["cpu"] > 0
+    assert told["memory"] > 8 << 20, "two interpreters"
+    host = second["host"]
+    assert 0 < host["memory_used"] < host["memory_total"]
+    assert 0 < host["cpu_use"] <= 1
+    assert host["network_in"] >= 0
+
+
+def test_nothing_is_told_without_ranks_nor_before_it_is_time():
+    sent: list[dict[str, Any]] = []
+    gauges = Gauges(selectors.DefaultSelector(), sent.append, True)
+    gone: Any = SimpleNamespace(number=0, pid=1, exited=True)
+    gauges.step([gone])
+    assert not sent
+    here: Any = SimpleNamespace(number=0, pid=os.getpid(), exited=False)
+    gauges.step([here])
+    gauges.step([here])
+    assert len(sent) == 1
+
+
+def test_the_board_shows_what_an_agent_sends():
+    sent: list[dict[str, Any]] = []
+    gauges = Gauges(selectors.DefaultSelector(), sent.append, True)
+    rank: Any = SimpleNamespace(number=0, pid=os.getpid(), exited=False)
+    gauges.step([rank])
+    gauges.due = 0.0
+    gauges.step([rank])
+    board = a_board()
+    link: Any = SimpleNamespace(name="box")
+    sent[-1]["host"]["gpus"] = gpus.read_smi(ROW.format(hot="Active"))
+    board.on_event(link, sent[-1])
+    board.on_event(link, {**sent[-1], "host": {}})  # another agent of the same host, under MPI
+    state = board.state()
+    assert state.ranks[0].memory == sent[-1]["ranks"]["0"]["memory"]
+    assert state.ranks[0].pid == os.getpid()
+    assert state.hosts[0].memory_total == sent[-1]["host"]["memory_total"]
+    assert state.hosts[0].gpus[0].throttled == "it is too hot"
+
+
+def a_board() -> Board:
+    hosts = parse_hosts("box:1")
+    job = Job(id="j", target="train.py", cwd="/", hosts=tuple(hosts), env={}, carried={})
+    engine: Any = SimpleNamespace(name="local", seats=[Seat(host=hosts[0], name="box")])
+    board = Board(job, engine, time.time())
+    board.begin_attempt(make_plan("j", hosts, threads=[1], restarts=0, user_env={}), 0)
+    return board
+
+
+def test_what_nvidia_smi_prints_is_read():
+    (gpu,) = gpus.read_smi(ROW.format(hot="Not Active") + "\n")
+    assert gpu == {
+        "index": 0,
+        "name": "NVIDIA H200",
+        "use": 0.87,
+        "memory_used": 1000 << 20,
+        "memory_total": 143771 << 20,
+        "clock": 1305,
+        "clock_max": 1980,
+        "temperature": 81,
+        "throttled": "its power limit is reached",
+    }
+    assert gpus.read_smi("No devices were found\n") == []
+    assert gpus.read_smi(", ".join(["0", "H200", *["[N/A]"] * 10]))[0]["use"] is None
+
+
+def put_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def wait_for(reader: gpus.Reader, check: Callable[[], object]) -> None:
+    limit = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < limit
+        for key, _ in reader.selector.select(0.1):
+            key.data()
+
+
+@pytest.mark.skipif(gpus.are_here(), reason="the driver's own library would answer")
+def test_gpus_are_read_in_a_child_that_leaves_with_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    put_nvidia_smi(tmp_path, monkeypatch, f"echo '{ROW.format(hot='Active')}'")
+    reader = gpus.Reader(selectors.DefaultSelector())
+    reader.step()
+    wait_for(reader, lambda: reader.gpus)
+    assert reader.gpus[0]["temperature"] == 81
+    child = reader._pid
+    reader.end()
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert reader.gpus == []
+
+
+@pytest.mark.skipif(gpus.are_here(), reason="the driver's own library would answer")
+def test_an_nvidia_smi_that_hangs_is_killed_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    put_nvidia_smi(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    reader = gpus.Reader(selectors.DefaultSelector())
+    begin = time.monotonic()
+    reader.step()
+    assert time.monotonic() - begin < 0.5
+    wait_for(reader, (tmp_path / "pid").exists)
+    child = reader._pid
+    reader._heard -= 60
+    reader.step()
+    assert reader._pid == 0, "the next try is a minute away"
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    pid = int((tmp_path / "pid").read_text())
+    wait_for(reader, lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
