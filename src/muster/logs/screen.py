@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from muster.logs.lines import Line, as_bytes
 
+_DIM = 2
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 _MOST_QUEUED = 64 << 20
 """Bytes that may wait for a screen that is not read (`| less`, Ctrl-S); more is left out there, never in the files."""
@@ -32,6 +33,8 @@ class Screen:
         self._streams = streams or {}
         self.closed_by_reader = threading.Event()
         """Set when nobody reads our stdout any more (`| head`)."""
+        self.beside: Callable[[int, str, str], None] | None = None
+        """Gets every line too, as plain text: the stream, the text, how it ends. Called in any thread."""
         self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
         self._colour = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
@@ -50,7 +53,7 @@ class Screen:
     def tell(self, text: str) -> None:
         """A sentence that --quiet does not silence: a warning or a failure."""
         for line in text.splitlines() or [""]:
-            self._show(2, self._dim("muster:") + " " + line if line else self._dim("muster:"), "\n")
+            self._show(2, f"muster: {line}" if line else "muster:", "\n", coloured=len("muster:"))
 
     def show_block(self, text: str) -> None:
         """Text that stands by itself, such as a traceback."""
@@ -60,7 +63,8 @@ class Screen:
     def status(self, text: str) -> None:
         """What is being waited for: one line that renews itself on a terminal, a new line elsewhere."""
         if not self.quiet:
-            self._show(2, self._dim("muster: " + text), "\r" if self._tty[2] else "\n")
+            text = f"muster: {text}"
+            self._show(2, text, "\r" if self._tty[2] else "\n", coloured=len(text))
 
     @property
     def is_live(self) -> bool:
@@ -70,10 +74,9 @@ class Screen:
     def rank_line(self, host: str, rank: int, width: int, stream: int, line: Line) -> None:
         """One line of a rank, with `[host rank]` before it."""
         label = f"[{host} {rank:>{width}}]"
-        if self._colour[stream]:
-            label = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{label}\x1b[0m"
         end = "\r" if line.end == "\r" and self._tty[stream] else "\n"
-        self._show(stream, f"{label} {line.text}", end)
+        colour = _COLOURS[rank % len(_COLOURS)]
+        self._show(stream, f"{label} {line.text}", end, coloured=len(label), colour=colour)
 
     def host_line(self, host: str, text: str) -> None:
         """A line the host itself wrote: ssh, a shell profile, an import."""
@@ -87,10 +90,12 @@ class Screen:
         self._queue.put(None)
         self._thread.join(limit)
 
-    def _dim(self, text: str) -> str:
-        return f"\x1b[2m{text}\x1b[0m" if self._colour[2] else text
-
-    def _show(self, fd: int, text: str, end: str) -> None:
+    def _show(self, fd: int, text: str, end: str, *, coloured: int = 0, colour: int = _DIM) -> None:
+        """Show a line, of which the first `coloured` characters have a colour where there are colours."""
+        if self.beside is not None:
+            self.beside(fd, text, end)
+        if coloured and self._colour[fd]:
+            text = f"\x1b[{colour}m{text[:coloured]}\x1b[0m{text[coloured:]}"
         # What ended in \r is still on the terminal's last line, whichever stream wrote it.
         clear = ""
         for other in (1, 2):

@@ -121,7 +121,7 @@ class Attempt:
 
     def _on_output(self, link: AgentLink, event: dict[str, Any]) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
-        self.logs.write(self.folder / f"rank-{rank}.log", text)
+        self.logs.write(self.folder / f"rank-{rank}.log", text, f"{rank} {stream}")
         self._show(link.name, rank, stream, self._ranks[rank].splitters[stream].feed(text))
 
     def _show(self, host: str, rank: int, stream: int, lines: list[Any]) -> None:

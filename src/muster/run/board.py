@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,13 +14,22 @@ from muster.job import Job
 from muster.plan import Placement, Plan
 from muster.run.link import AgentLink
 from muster.transports import Engine
+from muster.watch.place import birth
 from muster.watch.state import GpuState, HostState, JobState, Moment, Phase, RankPhase, RankState, Report
 
-_HISTORY = 900
-"""Moments kept for the curves."""
+_MOST_MOMENTS = 900
+_FEWEST_MOMENTS = 60
+_MOST_VALUES = 30_000
+"""How much is kept for the curves: moments, and values over all ranks. A state is sent and written as a whole."""
 
 _BETWEEN_MOMENTS = 2.0
-"""Seconds between two of them."""
+"""Seconds between two moments at first; when there are too many, every other one is dropped."""
+
+_LATELY = 10.0
+"""Seconds over which a step rate is taken."""
+
+_OVERDUE = 2.5
+"""Seconds after which a rank that tells no progress has made none; it tells every second."""
 
 _KERNEL_STATES: dict[str, RankPhase] = {"T": "stopped", "t": "stopped", "D": "disk"}
 """What the kernel says of a process that matters to people."""
@@ -35,30 +44,42 @@ class _Rank:
         self.gpu = gpu
         self.progress: Mapping[str, Any] = {}
         self.gauges: Mapping[str, Any] = {}
-        self.rate: float | None = None
+        self._counts: deque[tuple[float, int]] = deque()
+        """How far it was at which time lately, by our clock."""
+        self._counts_steps = False
         self.place = ""
         self.exit_status: int | None = None
+        self.ended_by_us = False
+        self.started = False
         self.lost = False
 
     def on_progress(self, event: Mapping[str, Any]) -> None:
-        before, self.progress = self.progress, event
-        between = event["time"] - before["time"] if before else 0.0
-        if between > 0:
-            made = self.count(event) - self.count(before)
-            self.rate = made / between if before else None
+        self.progress = event
+        now, steps = time.monotonic(), event.get("steps", 0)
+        if bool(steps) != self._counts_steps:
+            self._counts_steps = bool(steps)
+            self._counts.clear()
+        self._counts.append((now, steps or event["done"]))
+        while now - self._counts[0][0] > _LATELY and len(self._counts) > 2:
+            self._counts.popleft()
 
-    @staticmethod
-    def count(event: Mapping[str, Any]) -> int:
-        """Optimiser steps, or collectives in a script that has no optimiser."""
-        return event.get("steps") or event.get("done", 0)
+    def rate(self) -> float | None:
+        """Optimiser steps per second lately, or collectives in a script that has no optimiser."""
+        if len(self._counts) < 2:
+            return None
+        (first, before), (last, count) = self._counts[0], self._counts[-1]
+        now = time.monotonic()
+        if now - last > _LATELY:
+            return 0.0
+        return (count - before) / ((now if now - last > _OVERDUE else last) - first or _OVERDUE)
 
     @property
     def phase(self) -> RankPhase:
         if self.exit_status is not None:
-            return "ended" if self.exit_status == 0 else "failed"
+            return "ended" if self.exit_status == 0 or self.ended_by_us else "failed"
         if self.lost:
             return "lost"
-        if not self.progress and not self.gauges:
+        if not self.started:
             return "starting"
         kernel = _KERNEL_STATES.get(self.gauges.get("state", ""))
         if kernel is not None:
@@ -77,7 +98,7 @@ class _Rank:
             state=self.phase,
             collectives=self.progress.get("done", 0),
             steps=self.progress.get("steps", 0),
-            step_rate=self.rate,
+            step_rate=None if self.exit_status is not None else self.rate(),
             waiting=self.progress.get("waiting"),
             cpu=self.gauges.get("cpu"),
             memory=self.gauges.get("memory"),
@@ -103,11 +124,16 @@ class Board:
         self.phase: Phase = "connecting"
         self.sentence = ""
         self.exit_code: int | None = None
+        self.stopped_by = ""
+        self.on_started: Callable[[], None] | None = None
+        """Called once, when all ranks have been started."""
         self.reports: list[Report] = []
         self._attempt = 0
         self._hosts = {seat.name: HostState(name=seat.name) for seat in engine.seats}
         self._ranks: dict[int, _Rank] = {}
-        self._history: deque[Moment] = deque(maxlen=_HISTORY)
+        self._history: list[Moment] = []
+        self._between = _BETWEEN_MOMENTS
+        self._birth = birth(os.getpid())
 
     def begin_attempt(self, plan: Plan, number: int) -> None:
         """All ranks are new."""
@@ -118,6 +144,23 @@ class Board:
             for local, rank in enumerate(placement.ranks)
         }
 
+    def started(self) -> None:
+        """All ranks of an attempt have been started."""
+        for rank in self._ranks.values():
+            rank.started = True
+        on_started, self.on_started = self.on_started, None
+        if on_started is not None:
+            on_started()
+
+    def stopping(self) -> None:
+        """Whatever still runs is being ended."""
+        if self.phase != "ended":
+            self.phase = "stopping"
+
+    def ended(self, exit_code: int, sentence: str) -> None:
+        """Nothing of the job is left."""
+        self.phase, self.exit_code, self.sentence = "ended", exit_code, sentence
+
     def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
         """Take one event of a host."""
         kind = event["t"]
@@ -126,6 +169,7 @@ class Board:
             rank.on_progress(event)
         elif kind == "exit" and rank is not None:
             rank.exit_status = event["status"]
+            rank.ended_by_us = event["stopped_at"] is not None and event["time"] >= event["stopped_at"]
         elif kind == "gauges":
             self._on_gauges(link.name, event)
         elif kind == "silent":
@@ -140,30 +184,42 @@ class Board:
     def connected(self, links: Sequence[AgentLink]) -> None:
         """All hosts are up."""
         self.phase = "preparing"
+        self.see(links)
+
+    def see(self, links: Sequence[AgentLink]) -> None:
+        """Take in which hosts have answered."""
         for link in links:
-            self._hosts[link.name] = replace(self._hosts[link.name], state="up", cpus=link.facts["cpus"])
+            host = self._hosts[link.name]
+            if link.facts and host.state == "connecting":
+                self._hosts[link.name] = replace(host, state="up", cpus=link.facts["cpus"])
 
     def _set_host(self, name: str, state: Literal["up", "silent", "lost"]) -> None:
         self._hosts[name] = replace(self._hosts[name], state=state)
 
     def _on_gauges(self, name: str, event: Mapping[str, Any]) -> None:
         told = dict(event["host"])
-        gpus = tuple(GpuState(**gpu) for gpu in told.pop("gpus", ()))
-        self._hosts[name] = replace(self._hosts[name], gpus=gpus, **told)
+        if told:  # under MPI one agent of each host tells
+            gpus = tuple(GpuState(**gpu) for gpu in told.pop("gpus", ()))
+            self._hosts[name] = replace(self._hosts[name], gpus=gpus, **told)
         for number, gauges in event["ranks"].items():
             if int(number) in self._ranks:
                 self._ranks[int(number)].gauges = gauges
 
-    def tick(self) -> None:
-        """Keep the curves; to be called about every second."""
+    def tick(self, waiting_for: str = "") -> None:
+        """Keep the curves, and what is waited for; to be called about every second."""
+        if self.phase != "ended":
+            self.sentence = waiting_for
         now = time.time()
-        if self._ranks and (not self._history or now - self._history[-1].time >= _BETWEEN_MOMENTS):
+        if self.phase == "running" and (not self._history or now - self._history[-1].time >= self._between):
             states = [rank.state(number) for number, rank in self._ranks.items()]
             rates = [state.step_rate for state in states if state.step_rate is not None]
-            waiting = {state.rank: state.waiting for state in states if state.waiting is not None}
+            waiting = {state.rank: round(state.waiting, 3) for state in states if state.waiting is not None}
             self._history.append(Moment(time=now, step_rate=min(rates, default=None), waiting=waiting))
+            if len(self._history) > max(_FEWEST_MOMENTS, min(_MOST_MOMENTS, _MOST_VALUES // len(self._ranks))):
+                self._history = self._history[::2]
+                self._between *= 2
 
-    def state(self) -> JobState:
+    def state(self, *, history: bool = True) -> JobState:
         """All of it, as it is now."""
         return JobState(
             id=self.job.id,
@@ -174,13 +230,15 @@ class Board:
             now=time.time(),
             phase=self.phase,
             controller=os.getpid(),
+            controller_birth=self._birth,
             host=socket.gethostname(),
             attempt=self._attempt,
             world_size=len(self._ranks),
             hosts=tuple(self._hosts.values()),
             ranks=tuple(rank.state(number) for number, rank in self._ranks.items()),
-            history=tuple(self._history),
+            history=tuple(self._history) if history else (),
             reports=tuple(self.reports),
             exit_code=self.exit_code,
             sentence=self.sentence,
+            stopped_by=self.stopped_by,
         )

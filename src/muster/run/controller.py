@@ -21,10 +21,12 @@ from muster.plan import Plan
 from muster.run import ready
 from muster.run.attempt import Attempt
 from muster.run.board import Board
+from muster.run.door import Door
 from muster.run.fleet import Fleet
 from muster.run.link import AgentLink, LinkLost
 from muster.run.lookout import Check, Lookout
 from muster.run.meet import another_port, meet
+from muster.run.record import Record
 from muster.run.timeline import Timeline
 from muster.run.verdict import Verdict, is_same_failure
 from muster.run.words import count, ranks, tilde
@@ -61,6 +63,8 @@ class Controller:
         self.timeline = Timeline(begin)
         self.fleet = Fleet(engine, folder, screen, on_event=self.on_event, on_text=screen.host_line)
         self.board = Board(job, engine, begin)
+        self.record = Record(self.board, folder, logs)
+        self.door = Door(folder, self.board, screen, stop=self.on_request)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.grace
@@ -83,7 +87,17 @@ class Controller:
         loop.add_signal_handler(signal.SIGTSTP, self.on_ctrl_z)
 
     async def run(self) -> Verdict:
-        """Run the job and say how it ended; whatever happens, no process of it is left."""
+        """Run the job, let other commands ask about it meanwhile, and say how it ended."""
+        try:
+            async with self.door:
+                verdict = await self.live()
+                self.board.ended(verdict.exit_code, verdict.sentence)
+                return verdict
+        finally:
+            self.record.finish()
+
+    async def live(self) -> Verdict:
+        """The job from start to end; whatever happens, no process of it is left."""
         asyncio.get_running_loop().set_exception_handler(self.on_bug)
         self._body = asyncio.ensure_future(self.body())
         ticking = asyncio.ensure_future(self.tick())
@@ -161,6 +175,16 @@ class Controller:
             self.signal = signal.Signals(number)
         self.stop(signal.Signals(number).name)
 
+    def on_request(self, grace: float | None) -> None:
+        """End the job as by SIGTERM, because `muster stop` asks for it; asked again, only the grace gets shorter."""
+        if not self.stopped_by:
+            self.signal = signal.SIGTERM
+            self.grace = self.grace if grace is None else grace
+            self.stop("muster stop")
+        elif grace is not None and grace < self.grace:
+            self.grace = grace
+            self.fleet.hurry(grace, self.on_loss)
+
     def on_ctrl_z(self) -> None:
         """A stopped controller would send no heartbeat and so lose its job."""
         self.screen.tell("Ctrl-Z does nothing here: Ctrl-C ends the job")
@@ -168,7 +192,8 @@ class Controller:
     def stop(self, why: str) -> None:
         """End the job for a reason that is not in it: in order the first time, at once the second time."""
         if not self.stopped_by:
-            self.stopped_by = why
+            self.stopped_by = self.board.stopped_by = why
+            self.board.stopping()
             again = self.attempt is not None and self.grace > 0
             hurry = f" (up to {self.grace:g} s, Ctrl-C again to kill them now)" if again else ""
             self.screen.tell(f"{why}: stopping all ranks{hurry}")
@@ -243,6 +268,8 @@ class Controller:
             )
         self.board.begin_attempt(plan, number)
         await self.fleet.start(plan, number, self.on_loss)
+        if not attempt.losses:
+            self.board.started()
         noticing = asyncio.ensure_future(self.notice_early_ends(attempt))
         try:
             await attempt.over.wait()
@@ -272,6 +299,7 @@ class Controller:
 
     async def stop_ranks(self) -> None:
         """End whatever still runs on the hosts that are left."""
+        self.board.stopping()
         grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
         stuck = await self.fleet.stop(grace, self.on_loss)
         if stuck and self.attempt is not None:
@@ -296,7 +324,9 @@ class Controller:
         said = self.timeline.now()
         while True:
             self.fleet.beat()
-            self.board.tick()
+            self.board.see(self.fleet.links)
+            self.board.tick(self.waiting_for() if self.waiting_for is not None else "")
+            self.record.tick()
             if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)
             now = self.timeline.now()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 VERSION = 1
@@ -11,7 +11,7 @@ VERSION = 1
 
 Phase = Literal["connecting", "preparing", "running", "stopping", "ended"]
 RankPhase = Literal["starting", "running", "waiting", "stopped", "disk", "ended", "failed", "lost"]
-"""waiting: in a collective; stopped: SIGSTOP or frozen; disk: uninterruptible (D); ended: with exit code 0."""
+"""waiting: in a collective; stopped: SIGSTOP or frozen; disk: uninterruptible (D); ended: with code 0, or by us."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +121,8 @@ class JobState:
     """The controller's process id."""
     host: str
     """The machine the controller runs on."""
+    controller_birth: str = ""
+    """Tells the controller from a later process with its number (`watch.place.birth`)."""
     attempt: int = 0
     world_size: int = 0
     hosts: tuple[HostState, ...] = ()
@@ -130,10 +132,25 @@ class JobState:
     exit_code: int | None = None
     sentence: str = ""
     """How it ended, or what it is waiting for."""
+    stopped_by: str = ""
+    """Who ended it from outside: `SIGINT`, `muster stop`; empty if nobody did."""
 
     def as_data(self) -> dict[str, Any]:
-        """The state as JSON can hold it."""
-        return {"version": VERSION, **asdict(self)}
+        """The state as JSON can hold it; what it holds is shared, not copied (asdict took 0.3 s for 64 ranks)."""
+        return {
+            "version": VERSION,
+            **vars(self),
+            "hosts": [{**vars(host), "gpus": [vars(gpu) for gpu in host.gpus]} for host in self.hosts],
+            "ranks": [vars(rank) for rank in self.ranks],
+            "history": [vars(moment) for moment in self.history],
+            "reports": [vars(report) for report in self.reports],
+        }
+
+    def cut(self, *, since: float | None = None, stacks: bool = True) -> JobState:
+        """The state with the newer part of its history only, and without stacks if they are not wanted."""
+        history = self.history if since is None else tuple(moment for moment in self.history if moment.time > since)
+        reports = self.reports if stacks else tuple(replace(report, stacks={}) for report in self.reports)
+        return replace(self, history=history, reports=reports)
 
 
 def from_data(data: Mapping[str, Any]) -> JobState:

@@ -1,0 +1,40 @@
+"""The job's state as a file in its folder: what other commands know of a job that does not answer any more."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from muster.logs.files import LogFiles
+from muster.run.board import Board
+from muster.watch.place import STATE
+from muster.watch.state import JobState
+
+_BETWEEN = 3.0
+"""Seconds between two writings."""
+
+
+class Record:
+    """Keeps the state of one job on disk, in the thread that writes its logs."""
+
+    def __init__(self, board: Board, folder: Path, logs: LogFiles) -> None:
+        self._board = board
+        self._path = folder / STATE
+        self._logs = logs
+        self._due = 0.0
+        self._phase: str = ""
+
+    def tick(self) -> None:
+        """Write the state if it is time to, or if the job has come further; its curves, which are long, only at the end."""
+        now = time.monotonic()
+        if now >= self._due or self._board.phase != self._phase:
+            self._due, self._phase = now + _BETWEEN, self._board.phase
+            self._write(self._board.state(history=False))
+
+    def finish(self) -> None:
+        """Write all of it, now that the job has ended."""
+        self._write(self._board.state())
+
+    def _write(self, state: JobState) -> None:
+        self._logs.replace(self._path, lambda: json.dumps(state.as_data()).encode())
