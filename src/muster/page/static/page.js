@@ -1,0 +1,117 @@
+// Asks for news once a second and shows them. What comes from a job is only ever set as text, never as HTML.
+
+import { showCurves } from "./curves.js";
+import { chosenRank, onChoice, showHosts } from "./hosts.js";
+import { chooseLog, followLog, showLogChoices } from "./logview.js";
+import { showReports } from "./reports.js";
+import { $, clock, duration, element, fill, get, known, percent, significant } from "./words.js";
+
+const SECOND = 1000;
+const WHEN_HIDDEN = 20 * SECOND;
+const WHEN_ENDED = 10 * SECOND;
+const LONGEST_WAIT = 15 * SECOND;
+const MOST_MOMENTS = 2000;
+
+let history = [];
+let last = null; // the last view that came
+let failures = 0;
+let lost = 0; // when the connection was lost, by this machine's clock
+let timer = 0;
+
+async function poll() {
+  clearTimeout(timer);
+  try {
+    const since = history.length ? history[history.length - 1].time : 0;
+    show(await get("view.json", { since }));
+    failures = 0;
+    await followLog();
+  } catch (error) {
+    failures += 1;
+    lost ||= Date.now();
+    showLoss(error);
+  }
+  clearTimeout(timer);
+  timer = setTimeout(poll, pause());
+}
+
+function pause() {
+  if (failures) return Math.min(SECOND * 2 ** (failures - 1), LONGEST_WAIT);
+  if (document.hidden) return WHEN_HIDDEN;
+  return last.state && !last.live ? WHEN_ENDED : SECOND;
+}
+
+function show(view) {
+  last = view;
+  const state = view.state;
+  showConnection(view);
+  if (!state) return;
+  history = [...history, ...state.history].slice(-MOST_MOMENTS);
+  const causes = new Set(state.phase === "ended" ? [] : state.reports.slice(-1).flatMap((report) => report.ranks));
+  showHead(state, view);
+  showReports(state);
+  showHosts(state, causes);
+  showCurves(history, state, chosenRank());
+  showLogChoices(state, view.attempts);
+}
+
+function showHead(state, view) {
+  const died = !view.live && state.phase !== "ended";
+  const failed = state.phase === "ended" && state.exit_code !== 0;
+  const phase = died ? "controller died" : failed ? "failed" : state.phase;
+  $("phase").textContent = phase;
+  $("phase").className = `badge ${died ? "died" : phase}`;
+  $("id").textContent = state.id;
+  $("command").textContent = state.command;
+  $("sentence").textContent = state.sentence;
+  document.title = `${phase} · ${state.command}`;
+  const steps = state.ranks.map((rank) => rank.steps).filter((number) => number > 0);
+  const rates = state.ranks.map((rank) => rank.step_rate).filter(known);
+  const waits = state.ranks.map((rank) => rank.waiting).filter(known);
+  const figures = [
+    [state.phase === "ended" || died ? "ran" : "running for", duration(state.now - state.begin)],
+    [`${state.hosts.length === 1 ? "host" : `hosts`}, ${state.engine}`, state.hosts.length],
+    ["ranks", state.world_size || "–"],
+    state.phase === "ended" && known(state.exit_code) && ["exit code", state.exit_code],
+    steps.length && ["steps", Math.min(...steps)],
+    state.phase === "running" && rates.length && [steps.length ? "steps/s" : "collectives/s", significant(Math.min(...rates))],
+    state.phase === "running" && waits.length && ["waiting", percent(waits.reduce((a, b) => a + b) / waits.length)],
+    state.attempt > 0 && ["restarts", state.attempt],
+  ];
+  fill($("figures"), figures.filter(Boolean).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
+}
+
+function showConnection(view) {
+  const died = view.state && !view.live && view.state.phase !== "ended";
+  let words = "";
+  if (!view.state) {
+    words = `${view.job}: nothing is known of this job yet.`;
+    $("id").textContent = view.job;
+  } else if (died) {
+    words = `The controller of this job does not answer. This is what it wrote last, at ${clock(view.state.now)}.`;
+  } else if (lost) {
+    words = "Connected again.";
+    setTimeout(() => $("connection").textContent === words && ($("connection").textContent = ""), 5 * SECOND);
+  } else if ($("connection").textContent === "Connected again.") {
+    return;
+  }
+  lost = 0;
+  $("connection").textContent = words;
+  const over = view.state && !view.live;
+  const stays = view.stays ? `It stays while it is open, and ${duration(view.stays)} minutes longer.` : "It stays until the command that serves it is ended.";
+  $("stays").textContent = over ? `No news come any more; this page shows what the job left. ${stays}` : "";
+}
+
+function showLoss(error) {
+  const ago = duration((Date.now() - lost) / SECOND);
+  const gone = error.status === 403 ? "Another server answers here now." : "The connection to the page's server is lost.";
+  const job = last ? ` If it has ended, \`muster page ${last.job}\` brings it back.` : "";
+  $("connection").textContent = `${gone} Trying again, for ${ago} so far.${job}`;
+}
+
+onChoice((rank) => {
+  chooseLog(rank);
+  if (last?.state) showCurves(history, last.state, rank);
+});
+document.addEventListener("visibilitychange", () => document.hidden || poll());
+window.addEventListener("resize", () => last?.state && showCurves(history, last.state, chosenRank()));
+poll();

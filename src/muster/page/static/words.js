@@ -1,0 +1,66 @@
+// Numbers as people read them, and elements made of text only: nothing here parses HTML.
+
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === false || value == null) continue;
+    made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+export const $ = (id) => document.getElementById(id);
+
+export const known = (value) => value !== null && value !== undefined;
+
+export const percent = (share) => `${Math.round(100 * share)} %`;
+
+export function bytes(number) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (number >= 999.5 && unit < units.length - 1) {
+    number /= 1000;
+    unit += 1;
+  }
+  return `${significant(number)} ${units[unit]}`;
+}
+
+export function significant(number) {
+  if (number === 0) return "0";
+  const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(number))));
+  return number.toFixed(Math.min(digits, 4)).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+}
+
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  const two = (number) => String(number).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+}
+
+export const clock = (epoch) => new Date(1000 * epoch).toLocaleTimeString();
+
+export function ranks(numbers) {
+  const parts = [];
+  for (let at = 0; at < numbers.length; ) {
+    let last = at;
+    while (last + 1 < numbers.length && numbers[last + 1] === numbers[last] + 1) last += 1;
+    parts.push(last > at + 1 ? `${numbers[at]}–${numbers[last]}` : numbers.slice(at, last + 1).join(", "));
+    at = last + 1;
+  }
+  return (numbers.length === 1 ? "rank " : "ranks ") + parts.join(", ");
+}
+
+// Replaces the children of an element only if they would differ, so that a selection by the mouse stays.
+export function fill(parent, children) {
+  const same = parent.childNodes.length === children.length && children.every((child, at) => child.isEqualNode(parent.childNodes[at]));
+  if (!same) parent.replaceChildren(...children);
+}
+
+export async function get(path, query = {}) {
+  const answer = await fetch(`${path}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(10000) });
+  const data = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(data.error), { status: answer.status });
+  return data;
+}
