@@ -73,9 +73,18 @@ class Job:
 
 
 def new_job_id(target: str) -> str:
-    """A name for a job that sorts by time and tells what it ran: `20261115-0412-train-3f9a`."""
+    """A name for a job that sorts by time and tells what it ran: `20261115-041233-train-3f9a`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{short_name(target)}-{secrets.token_hex(2)}"
+
+
+def short_name(target: str) -> str:
+    """The part of a job's name that tells what it ran: `train` for train.py, src/train.py and the module my.train."""
     stem = re.sub(r"[^A-Za-z0-9_]+", "-", Path(target).stem if target.endswith(".py") else target.rpartition(".")[2])
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem[:24] or 'job'}-{secrets.token_hex(2)}"
+    return stem[:24] or "job"
+
+
+JOB_ID = re.compile(r"(?P<time>\d{8}-\d{6})-(?P<name>.+)-(?P<end>[0-9a-f]{4})")
+"""What `new_job_id` makes."""
 
 
 def state_folder() -> Path:

@@ -60,8 +60,8 @@ def take_stacks(folder: Path) -> dict[str, Any]:
 def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Generator[dict[str, Any] | None]:
     """All that the job shows from now on, after the `last` lines: {"stream", "text", "end"} each.
 
-    At the job's end {"end": exit code} comes last; it ends without that when the controller dies. With `every`, None comes
-    after that many seconds without a line.
+    At the job's end {"end": exit code} comes last; it ends without that when the controller dies. With `every`, None
+    comes after that many seconds without a line.
     """
     with _connected(folder, STATE_LIMIT) as peer:
         try:

@@ -26,7 +26,7 @@ class Record:
         self._phase: str = ""
 
     def tick(self) -> None:
-        """Write the state if it is time to, or if the job has come further; its curves, which are long, only at the end."""
+        """Write the state if it is time to, or if the job has come further; its curves are long, so only at the end."""
         now = time.monotonic()
         if now >= self._due or self._board.phase != self._phase:
             self._due, self._phase = now + _BETWEEN, self._board.phase

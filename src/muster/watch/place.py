@@ -29,8 +29,8 @@ def socket_in(folder: Path) -> Path | None:
 
 def socket_elsewhere(folder: Path) -> Path:
     """A short path for a job's socket, in a folder that only its user can enter, made if need be; OSError if not."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path(runtime, "muster") if runtime else Path(f"/tmp/muster-{os.getuid()}")
+    # Not $XDG_RUNTIME_DIR: systemd empties that when its user logs out, and a detached job goes on.
+    base = Path(f"/tmp/muster-{os.getuid()}")
     base.mkdir(mode=0o700, exist_ok=True)
     found = base.lstat()
     # /tmp is everybody's: one who made this folder before us could read what the job says, and stop it.

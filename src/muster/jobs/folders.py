@@ -1,0 +1,160 @@
+"""The jobs of this user, as their folders tell: which there are, which is meant, and what became of it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from muster.errors import MusterError, UsageError
+from muster.job import JOB_ID, short_name, state_folder
+from muster.jobs import client
+from muster.watch.place import STATE, address, birth, remove_address
+from muster.watch.state import JobState, from_data
+
+Life = Literal["alive", "ended", "died", "elsewhere", "unknown"]
+"""alive: its controller runs here; died: it was killed; elsewhere: on another machine; unknown: it left no state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptJob:
+    """One job, as far as its folder tells."""
+
+    id: str
+    folder: Path
+    state: JobState | None
+    life: Life
+
+    @property
+    def may_run(self) -> bool:
+        """Whether it has not ended, as far as can be known here."""
+        return self.life in ("alive", "elsewhere")
+
+
+def jobs_folder() -> Path:
+    """Where the folders of all jobs are."""
+    return state_folder() / "jobs"
+
+
+def job_folders() -> list[Path]:
+    """The folder of every job, the newest first."""
+    try:
+        entries = list(jobs_folder().iterdir())
+    except OSError:
+        return []
+    return sorted((entry for entry in entries if JOB_ID.fullmatch(entry.name)), key=lambda entry: entry.name)[::-1]
+
+
+def read_job(folder: Path) -> KeptJob:
+    """What became of one job; takes away the socket of a controller that died."""
+    state = _read_state(folder)
+    life = _life(state)
+    if life == "died":
+        state = _read_state(folder)  # it may have ended in order just before we looked for its process
+        life = "ended" if state is not None and state.phase == "ended" else "died"
+    if life == "died":
+        remove_address(folder)
+    return KeptJob(id=folder.name, folder=folder, state=state, life=life)
+
+
+def fresh(job: KeptJob, *, history: bool = False) -> KeptJob:
+    """The same job with its state of this moment, if it answers; otherwise as it was last written."""
+    if not job.may_run or address(job.folder) is None:
+        return job
+    try:
+        # Nothing is newer than the end of time, so that no history travels.
+        since = None if history else float(1 << 40)
+        return replace(job, state=from_data(client.state(job.folder, since=since)))
+    except (MusterError, TypeError, KeyError):
+        return read_job(job.folder)
+
+
+def running_jobs() -> list[KeptJob]:
+    """The jobs that have not ended; only they have a socket."""
+    found = [read_job(folder) for folder in job_folders() if address(folder) is not None]
+    return [job for job in found if job.may_run]
+
+
+def find(text: str) -> KeptJob:
+    """The job that a user means: by its id, the beginning or the end of it, the name of its script, or `last`."""
+    folders = job_folders()
+    if not folders:
+        raise UsageError("there are no jobs yet", hint="`muster run --detach train.py` starts one")
+    if text == "last":
+        return read_job(folders[0])
+    for matches in (
+        [folder for folder in folders if folder.name == text],
+        [folder for folder in folders if folder.name.startswith(text) or folder.name.endswith(f"-{text}")],
+    ):
+        if len(matches) == 1:
+            return read_job(matches[0])
+        if matches:
+            raise _ambiguous(text, [folder.name for folder in matches])
+    return _find_by_name(text, folders)
+
+
+def _find_by_name(text: str, folders: Sequence[Path]) -> KeptJob:
+    """The one of a script's jobs that runs, or the newest of those that have ended."""
+    named = [folder for folder in folders if _name(folder) == short_name(text)]
+    if not named:
+        raise _unknown(text, folders)
+    running = [job for job in map(read_job, named) if job.may_run]
+    if len(running) > 1:
+        raise _ambiguous(text, [job.id for job in running])
+    return running[0] if running else read_job(named[0])
+
+
+def the_running_one() -> KeptJob:
+    """The only job that runs now."""
+    running = running_jobs()
+    if not running:
+        raise UsageError("no job is running", hint="`muster ps` lists those that have ended")
+    if len(running) > 1:
+        raise UsageError(
+            f"{len(running)} jobs are running: {_some(job.id for job in running)}", hint="name one of them"
+        )
+    return running[0]
+
+
+def _name(folder: Path) -> str:
+    parts = JOB_ID.fullmatch(folder.name)
+    return parts["name"] if parts else ""
+
+
+def _ambiguous(text: str, ids: Sequence[str]) -> UsageError:
+    return UsageError(f"`{text}` could be {len(ids)} jobs: {_some(ids)}", hint="type more of the one you mean")
+
+
+def _unknown(text: str, folders: Sequence[Path]) -> UsageError:
+    from difflib import get_close_matches
+
+    known = {name: folder.name for folder in reversed(folders) for name in (folder.name, _name(folder))}
+    near = get_close_matches(text, known, n=1)
+    hint = f"did you mean `{known[near[0]]}`?" if near else f"the newest are {_some(f.name for f in folders)}"
+    return UsageError(f"there is no job `{text}`", hint=hint)
+
+
+def _some(ids: Iterator[str] | Sequence[str]) -> str:
+    """A few of many."""
+    names = list(ids)
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _read_state(folder: Path) -> JobState | None:
+    try:
+        return from_data(json.loads((folder / STATE).read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # a Muster that kept none, or one that was killed at once
+
+
+def _life(state: JobState | None) -> Life:
+    if state is None:
+        return "unknown"
+    if state.phase == "ended":
+        return "ended"
+    if state.host != socket.gethostname():
+        return "elsewhere"
+    return "alive" if state.controller_birth and birth(state.controller) == state.controller_birth else "died"
