@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,13 +17,15 @@ from muster.page.metrics import CONTENT_TYPE, metrics
 from muster.page.source import Source
 from muster.watch.state import from_data
 
-_STATIC = {
-    "": ("page.html", "text/html; charset=utf-8"),
-    "page.css": ("page.css", "text/css; charset=utf-8"),
-    "page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "icon.svg": ("icon.svg", "image/svg+xml"),
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
+
+_STATIC = {file.name: file for file in (files("muster.page") / "static").iterdir()}
+"""Files that are sent as they are; a name that is not among them is not looked for."""
 
 _LONGEST_SEARCH = 200
 """Characters."""
@@ -44,9 +47,9 @@ class NotThere(Exception):
 
 def route(source: Source, path: str, query: str) -> Answer:
     """The answer to a request for a path below the token."""
-    if path in _STATIC:
-        name, kind = _STATIC[path]
-        return Answer(kind=kind, body=(files("muster.page") / "static" / name).read_bytes())
+    name = path or "page.html"
+    if name in _STATIC:
+        return Answer(kind=_KINDS[PurePath(name).suffix], body=_STATIC[name].read_bytes())
     asked = {name: values[-1] for name, values in parse_qs(query, errors="surrogateescape").items()}
     if path == "view.json":
         return _json(source.view(_number(asked, "since", 0.0)))

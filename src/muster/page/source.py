@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ _FRESH = 0.5
 """Seconds in which a second reader gets what the first got: many readers cost the controller no more than one."""
 
 _MOST_MOMENTS = 2000
-"""Kept for the curves."""
+"""Kept for the curves; when there are more, every other one is dropped."""
 
 Data = dict[str, Any]
 Ask = Callable[[float, bool], "Data | None"]
@@ -32,7 +31,7 @@ class Source:
         self._lock = threading.Lock()
         self._asked = 0.0
         self._state: Data | None = None
-        self._history: deque[Data] = deque(maxlen=_MOST_MOMENTS)
+        self._history: list[Data] = []
         self._reports: list[Data] = []
         self._live = False
         self._read: tuple[int, int] | None = None
@@ -93,7 +92,9 @@ class Source:
             if len(state["reports"]) != len(self._reports):
                 whole = self._ask(state["now"], True)
                 self._reports = (whole or state)["reports"]
-            self._history.extend(moment for moment in state["history"] if moment["time"] > last)
+            self._history += [moment for moment in state["history"] if moment["time"] > last]
+            if len(self._history) > _MOST_MOMENTS:
+                self._history = self._history[::2]
             self._state = state
         else:
             self._read_file()
@@ -110,5 +111,4 @@ class Source:
         except (OSError, ValueError):
             return  # not there yet, or not whole: the next look may find it
         self._read = (status.st_mtime_ns, status.st_size)
-        self._state, self._reports = state, state["reports"]
-        self._history = deque(state["history"], maxlen=_MOST_MOMENTS)
+        self._state, self._reports, self._history = state, state["reports"], state["history"]

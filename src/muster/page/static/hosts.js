@@ -1,6 +1,6 @@
 // The hosts with their ranks as tiles and their GPUs as meters; one rank is always the chosen one.
 
-import { $, bytes, element, fill, known, percent, significant } from "./words.js";
+import { $, bytes, bytesOf, element, fill, known, percent, significant } from "./words.js";
 
 // Each state has a shape besides its colour, in a square of 12.
 const SHAPES = {
@@ -80,7 +80,7 @@ function showHost(host) {
   const words = [
     host.state === "up" ? "" : host.state,
     known(host.cpu_use) && `CPU ${percent(host.cpu_use)} of ${host.cpus}`,
-    known(host.memory_used) && `memory ${bytes(host.memory_used)}${host.memory_total ? ` of ${bytes(host.memory_total)}` : ""}`,
+    known(host.memory_used) && `memory ${bytesOf(host.memory_used, host.memory_total)}`,
     known(host.network_in) && host.network_in + (host.network_out || 0) > 1000 && `network ${bytes(host.network_in)}/s in, ${bytes(host.network_out || 0)}/s out`,
     known(host.disk_wait) && host.disk_wait > 0.05 && `disk wait ${percent(host.disk_wait)}`,
   ];
@@ -90,20 +90,17 @@ function showHost(host) {
 }
 
 function gpuLine(gpu) {
-  const words = [
-    known(gpu.clock) && `${gpu.clock}${gpu.clock_max ? ` of ${gpu.clock_max}` : ""} MHz`,
-    known(gpu.temperature) && `${gpu.temperature} °C`,
-    gpu.throttled && `held down: ${gpu.throttled}`,
-  ].filter(Boolean);
+  const clock = known(gpu.clock) && gpu.clock_max ? `${gpu.clock} of ${gpu.clock_max} MHz` : "";
+  const use = [known(gpu.use) ? `use ${percent(gpu.use)}` : "use unknown", known(gpu.temperature) && `${gpu.temperature} °C`];
   const share = gpu.memory_total ? gpu.memory_used / gpu.memory_total : null;
-  const memory = known(gpu.memory_used) ? `${bytes(gpu.memory_used)}${gpu.memory_total ? ` of ${bytes(gpu.memory_total)}` : ""}` : "memory unknown";
+  const held = gpu.throttled ? [element("span", { class: "words" }, `held down: ${gpu.throttled}${clock && `, ${clock}`}`)] : [];
   return element(
     "div",
-    { class: "gpu", title: gpu.name },
+    { class: "gpu", title: [gpu.name, clock].filter(Boolean).join(", ") },
     `GPU ${gpu.index}`,
-    meter(gpu.use, known(gpu.use) ? `use ${percent(gpu.use)}` : "use unknown"),
-    meter(share, memory),
-    ...(words.length ? [element("span", { class: "words" }, words.join(" · "))] : []),
+    meter(gpu.use, use.filter(Boolean).join(", ")),
+    meter(share, known(gpu.memory_used) ? bytesOf(gpu.memory_used, gpu.memory_total) : "memory unknown"),
+    ...held,
   );
 }
 
@@ -116,12 +113,12 @@ function meter(share, words) {
 function showTile(rank, cause) {
   const tile = $(`rank-${rank.rank}`);
   const code = known(rank.exit_code) && rank.exit_code !== 0 ? `, code ${rank.exit_code}` : "";
-  const rate = known(rank.step_rate) && ["running", "waiting"].includes(rank.state) ? ` ${significant(rank.step_rate)}/s` : "";
+  const rate = known(rank.step_rate) && ["running", "waiting"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
   const words = `${WORDS[rank.state] || rank.state}${code}`;
   tile.className = `tile ${rank.state}${cause ? " cause" : ""}`;
   tile.setAttribute("aria-label", `Rank ${rank.rank} on ${rank.host}: ${words}${cause ? ", named in the last report" : ""}`);
   tile.title = `rank ${rank.rank}: ${words}${known(rank.gpu) ? `, GPU ${rank.gpu}` : ""}`;
-  fill(tile, [shape(rank.state), element("b", {}, String(rank.rank)), element("span", {}, `${words}${rate}`)]);
+  fill(tile, [shape(rank.state), element("b", {}, String(rank.rank)), element("small", {}, rate), element("span", {}, words)]);
 }
 
 // Arrows move among tiles as they lie on the screen; Tab leaves them.
@@ -151,5 +148,7 @@ function nearest(tiles, from, way) {
 
 $("hosts").addEventListener("click", (event) => {
   const tile = event.target.closest(".tile");
-  if (tile) choose(Number(tile.dataset.rank));
+  if (!tile) return;
+  choose(Number(tile.dataset.rank));
+  if (matchMedia("(max-width: 70rem)").matches) $("log").scrollIntoView(); // else it is beside the tiles
 });

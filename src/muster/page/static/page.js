@@ -45,7 +45,8 @@ function show(view) {
   const state = view.state;
   showConnection(view);
   if (!state) return;
-  history = [...history, ...state.history].slice(-MOST_MOMENTS);
+  history = [...history, ...state.history];
+  if (history.length > MOST_MOMENTS) history = history.filter((_, at) => at % 2 === 0);
   const causes = new Set(state.phase === "ended" ? [] : state.reports.slice(-1).flatMap((report) => report.ranks));
   showHead(state, view);
   showReports(state);
@@ -69,12 +70,12 @@ function showHead(state, view) {
   const waits = state.ranks.map((rank) => rank.waiting).filter(known);
   const figures = [
     [state.phase === "ended" || died ? "ran" : "running for", duration(state.now - state.begin)],
-    [`${state.hosts.length === 1 ? "host" : `hosts`}, ${state.engine}`, state.hosts.length],
+    [`${state.hosts.length === 1 ? "host" : "hosts"} (${state.engine})`, state.hosts.length],
     ["ranks", state.world_size || "–"],
     state.phase === "ended" && known(state.exit_code) && ["exit code", state.exit_code],
     steps.length && ["steps", Math.min(...steps)],
     state.phase === "running" && rates.length && [steps.length ? "steps/s" : "collectives/s", significant(Math.min(...rates))],
-    state.phase === "running" && waits.length && ["waiting", percent(waits.reduce((a, b) => a + b) / waits.length)],
+    state.phase === "running" && waits.length && ["mean waiting", percent(waits.reduce((a, b) => a + b) / waits.length)],
     state.attempt > 0 && ["restarts", state.attempt],
   ];
   fill($("figures"), figures.filter(Boolean).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));

@@ -26,6 +26,13 @@ export function bytes(number) {
   return `${significant(number)} ${units[unit]}`;
 }
 
+// `61 of 141 GB`; the total may be unknown.
+export function bytesOf(used, total) {
+  if (!total) return bytes(used);
+  const [usedWords, totalWords] = [bytes(used).split(" "), bytes(total).split(" ")];
+  return usedWords[1] === totalWords[1] ? `${usedWords[0]} of ${totalWords.join(" ")}` : `${usedWords.join(" ")} of ${totalWords.join(" ")}`;
+}
+
 export function significant(number) {
   if (number === 0) return "0";
   const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(number))));
