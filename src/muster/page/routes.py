@@ -15,7 +15,6 @@ from urllib.parse import parse_qs
 from muster.page import logs
 from muster.page.metrics import CONTENT_TYPE, metrics
 from muster.page.source import Source
-from muster.watch.state import from_data
 
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -45,28 +44,28 @@ class NotThere(Exception):
     """There is nothing at this address, and why."""
 
 
-def route(source: Source, path: str, query: str) -> Answer:
-    """The answer to a request for a path below the token."""
+def route(source: Source, path: str, query: str, *, stays: float | None) -> Answer:
+    """The answer to a request for a path below the token; `stays` is what the page tells of its server's end."""
     name = path or "page.html"
     if name in _STATIC:
         return Answer(kind=_KINDS[PurePath(name).suffix], body=_STATIC[name].read_bytes())
     asked = {name: values[-1] for name, values in parse_qs(query, errors="surrogateescape").items()}
     if path == "view.json":
-        return _json(source.view(_number(asked, "since", 0.0)))
+        return _json({**source.view(_number(asked, "since", 0.0)), "stays": stays})
     if path == "log.json":
         return _json(_log(source, asked))
     if path == "stacks.json":
         try:
-            return _json(source.stacks(int(_number(asked, "report"))))
+            return _json(source.report(int(_number(asked, "report"))).stacks)
         except IndexError:
             raise NotThere("there is no such report") from None
     if path in ("state.json", "metrics"):
-        state = source.state()
+        state = source.job().state
         if state is None:
             raise NotThere("nothing is known of the job yet")
-        return (
-            _json(state) if path == "state.json" else Answer(kind=CONTENT_TYPE, body=metrics(from_data(state)).encode())
-        )
+        if path == "state.json":
+            return _json(state.as_data())
+        return Answer(kind=CONTENT_TYPE, body=metrics(state).encode())
     raise NotThere("there is no such page")
 
 

@@ -71,12 +71,14 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, listener: socket.socket, token: str, source: Source) -> None:
+    def __init__(self, listener: socket.socket, token: str, source: Source, stays: float | None = None) -> None:
+        """`stays` is for how many seconds after its last reader the server lives on when the job has ended."""
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.token = token
         self.source = source
+        self.stays = stays
         self.last_request = time.monotonic()
         """When somebody who knows the token last asked."""
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
@@ -138,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             return _refused(HTTPStatus.FORBIDDEN, "the address lacks its token; open the one `muster` printed")
         self.server.last_request = time.monotonic()
         try:
-            return route(self.server.source, rest[0], parts.query) if rest else _moved(token)
+            return route(self.server.source, rest[0], parts.query, stays=self.server.stays) if rest else _moved(token)
         except NotThere as error:
             return _refused(HTTPStatus.NOT_FOUND, str(error))
 

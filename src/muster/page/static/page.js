@@ -11,6 +11,7 @@ const WHEN_HIDDEN = 20 * SECOND;
 const WHEN_ENDED = 10 * SECOND;
 const LONGEST_WAIT = 15 * SECOND;
 const MOST_MOMENTS = 2000;
+const AGAIN = "Connected again.";
 
 let history = [];
 let last = null; // the last view that came
@@ -37,8 +38,10 @@ async function poll() {
 function pause() {
   if (failures) return Math.min(SECOND * 2 ** (failures - 1), LONGEST_WAIT);
   if (document.hidden) return WHEN_HIDDEN;
-  return last.state && !last.live ? WHEN_ENDED : SECOND;
+  return isOver(last) ? WHEN_ENDED : SECOND;
 }
+
+const isOver = (view) => ["ended", "died"].includes(view.life);
 
 function show(view) {
   last = view;
@@ -55,21 +58,19 @@ function show(view) {
   showLogChoices(state, view.attempts);
 }
 
-function showHead(state, view) {
-  const died = !view.live && state.phase !== "ended";
+function showHead(state, { life, status }) {
   const failed = state.phase === "ended" && state.exit_code !== 0;
-  const phase = died ? "controller died" : failed ? "failed" : state.phase;
-  $("phase").textContent = phase;
-  $("phase").className = `badge ${died ? "died" : phase}`;
+  $("phase").textContent = status;
+  $("phase").className = `badge ${life === "died" ? "died" : failed ? "failed" : state.phase}`;
   $("id").textContent = state.id;
   $("command").textContent = state.command;
   $("sentence").textContent = state.sentence;
-  document.title = `${phase} · ${state.command}`;
+  document.title = `${status} · ${state.command}`;
   const steps = state.ranks.map((rank) => rank.steps).filter((number) => number > 0);
   const rates = state.ranks.map((rank) => rank.step_rate).filter(known);
   const waits = state.ranks.map((rank) => rank.waiting).filter(known);
   const figures = [
-    [state.phase === "ended" || died ? "ran" : "running for", duration(state.now - state.begin)],
+    [["ended", "died"].includes(life) ? "ran" : "running for", duration(state.now - state.begin)],
     [`${state.hosts.length === 1 ? "host" : "hosts"} (${state.engine})`, state.hosts.length],
     ["ranks", state.world_size || "–"],
     state.phase === "ended" && known(state.exit_code) && ["exit code", state.exit_code],
@@ -82,24 +83,25 @@ function showHead(state, view) {
 }
 
 function showConnection(view) {
-  const died = view.state && !view.live && view.state.phase !== "ended";
-  let words = "";
-  if (!view.state) {
-    words = `${view.job}: nothing is known of this job yet.`;
-    $("id").textContent = view.job;
-  } else if (died) {
-    words = `The controller of this job does not answer. This is what it wrote last, at ${clock(view.state.now)}.`;
-  } else if (lost) {
-    words = "Connected again.";
-    setTimeout(() => $("connection").textContent === words && ($("connection").textContent = ""), 5 * SECOND);
-  } else if ($("connection").textContent === "Connected again.") {
-    return;
+  const banner = $("connection");
+  if (lost) {
+    banner.textContent = AGAIN;
+    setTimeout(() => banner.textContent === AGAIN && (banner.textContent = ""), 5 * SECOND);
+  } else if (banner.textContent !== AGAIN) {
+    banner.textContent = newsOf(view);
   }
   lost = 0;
-  $("connection").textContent = words;
-  const over = view.state && !view.live;
-  const stays = view.stays ? `It stays while it is open, and ${duration(view.stays)} minutes longer.` : "It stays until the command that serves it is ended.";
-  $("stays").textContent = over ? `No news come any more; this page shows what the job left. ${stays}` : "";
+  const stays = view.stays ? `while it is open, and ${Math.round(view.stays / 60)} minutes longer` : "until the command that serves it is ended";
+  $("stays").textContent = isOver(view) ? `The job is over; this page shows what it left, ${stays}.` : "";
+}
+
+// Where the news come from, if not from the controller itself.
+function newsOf({ job, life, state }) {
+  if (!state) return `Nothing is known of ${job} yet.`;
+  const written = `This is what it wrote at ${clock(state.now)}.`;
+  if (life === "died") return `The controller of this job was killed; its agents end the ranks within 10 seconds. ${written}`;
+  if (life === "elsewhere") return `The controller runs on ${state.host} and cannot be asked from here. ${written}`;
+  return "";
 }
 
 function showLoss(error) {

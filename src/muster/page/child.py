@@ -1,0 +1,57 @@
+"""The page of `muster run --page`: a process of its own, which cannot slow the job, and outlives it for a while."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from muster.page.server import PageServer, address, listen, new_token
+from muster.page.source import Source
+
+LINGER = 600.0
+"""Seconds for which the page stays after the job's end and its last reader; a page in a hidden tab asks each minute."""
+
+_START = (
+    "import json, sys; told = json.load(sys.stdin); sys.path[:] = told.pop('path'); "
+    "from muster.page.child import main; main(**told)"
+)
+
+
+def start(folder: Path, port: int = 0) -> str:
+    """Start the page of the job whose folder this is, and return its address, which works at once."""
+    token = new_token()
+    with listen(port) as listener:
+        told = {"path": sys.path, "folder": str(folder), "token": token, "listener": listener.fileno()}
+        # -I and the own path: the job's folder is no place to import from. The token is nothing for `ps` to show.
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _START, f"muster page {folder.name}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            pass_fds=(listener.fileno(),),
+            start_new_session=True,  # Ctrl-C and the end of the terminal are for the job
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(told).encode())
+        process.stdin.close()
+        return address(listener, token)
+
+
+def main(*, folder: str, token: str, listener: int, linger: float = LINGER) -> None:
+    """Serve until the process that started us has gone, and nobody has looked for a while since."""
+    controller = os.getppid()
+    os.nice(5)
+    server = PageServer(socket.socket(fileno=listener), token, Source(Path(folder)), stays=linger)
+    threading.Thread(target=server.serve_forever, name="page", daemon=True).start()
+    ended: float | None = None
+    while ended is None or time.monotonic() - max(ended, server.last_request) < linger:
+        time.sleep(1.0)
+        if ended is None and os.getppid() != controller:
+            ended = time.monotonic()
