@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from muster.cli.arguments import Parser
 from muster.cli.assembly import Assembly, assembled, make_job, staged
-from muster.cli.options import add_engine, add_network, add_where, allocate, natural, seconds
+from muster.cli.options import add_engine, add_network, add_where, allocate, natural, port, seconds
 from muster.engines import Choice
 from muster.engines.choice import this_host
 from muster.environment import CARRIED
 from muster.errors import UsageError
+
+if TYPE_CHECKING:
+    from muster.cli.detach import Background
+    from muster.run.controller import Controller
 
 _MOST_RANKS = 1_000_000
 
@@ -29,6 +35,7 @@ examples:
   muster run --engine mpi -H a:2,b:2 train.py        ranks started by mpirun, so that MPI works in them
   muster run --image pytorch/pytorch -H a,b train.py inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
+  muster run --detach train.py                       in the background; muster attach, logs, top and stop find it
   muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
 
 What follows the script belongs to the script.
@@ -89,6 +96,11 @@ def parser() -> argparse.ArgumentParser:
         default=5.0,
         help="between SIGTERM and SIGKILL (default: 5)",
     )
+    what.add_argument(
+        "--detach",
+        action="store_true",
+        help="go on in the background, also after logout: prints the job's id when its ranks have started",
+    )
     add_network(p)
     screen = p.add_argument_group("screen")
     screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
@@ -96,6 +108,10 @@ def parser() -> argparse.ArgumentParser:
     screen.add_argument(
         "--only-rank", metavar="RANKS", type=_ranks, help="show only these ranks (0 or 0,4-7); logs keep all"
     )
+    screen.add_argument(
+        "--page", action="store_true", help="serve a page that shows the job in a browser, and say where"
+    )
+    screen.add_argument("--page-port", metavar="PORT", type=port, default=0, help="its port (default: a free one)")
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return p
 
@@ -111,21 +127,50 @@ def main(argv: list[str]) -> int:
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
         )
     if options.slurm_args is not None:
+        if options.detach:
+            raise UsageError(
+                "--detach: an allocation from --slurm-args would end with this command",
+                hint="`muster submit --slurm` waits in the queue without you; `muster run --detach` works inside salloc",
+            )
         # Finds a missing script or a bad option now, not after hours in the queue.
         make_job(options, command, Choice(engine="slurm", hosts=(this_host(),)))
         return allocate(options, "run", argv, command[0])
+    if options.detach and not options.dry_run:
+        from muster.cli.detach import detached
+
+        return detached(lambda background: _run(options, command, begin, background))
+    return _run(options, command, begin)
+
+
+def _run(options: argparse.Namespace, command: list[str], begin: float, background: Background | None = None) -> int:
     with assembled(options, command) as assembly:
         if options.dry_run:
             return dry_run(assembly, options.nproc)
-        return run(assembly, options, begin)
+        return run(assembly, options, begin, background)
 
 
-def run(assembly: Assembly, options: argparse.Namespace, begin: float) -> int:
-    """Run the job with its screen."""
+def run(assembly: Assembly, options: argparse.Namespace, begin: float, background: Background | None = None) -> int:
+    """Run the job with its screen; without one that is a terminal, if it is in the background."""
     from muster.run.controller import run_job
 
+    if background is not None:
+        background.settle(assembly.job.id)
     with staged(assembly, options, begin) as make_controller:
-        return run_job(make_controller)
+        make = shown(make_controller, options.page_port) if options.page else make_controller
+        return run_job(make, background.started if background is not None else None)
+
+
+def shown(make_controller: Callable[[], Controller], number: int) -> Callable[[], Controller]:
+    """The same with a page that shows the job; its server is a process of its own."""
+    from muster.page.child import LINGER, start
+
+    def make() -> Controller:
+        controller = make_controller()
+        controller.screen.tell(f"page: {start(controller.folder, number)}")
+        controller.screen.say(f"the page stays for {LINGER / 60:.0f} minutes after the job's end and its last reader")
+        return controller
+
+    return make
 
 
 def dry_run(assembly: Assembly, nproc: int | None) -> int:

@@ -116,6 +116,7 @@ def _parse(given: Mapping[str, object], env: Mapping[str, object], words: Sequen
         raise UsageError(f"options: `{parsed.command[0]}` is not an option of `muster run`", hint="leave it out")
     refused = {
         "module": ("-m", "name a function of the module instead"),
+        "detach": ("--detach", "call launch() in a thread to go on meanwhile"),
         "dry_run": ("--dry-run", "`muster run --dry-run` prints a plan"),
         "slurm_args": ("--slurm-args", "run this program inside `salloc` or `sbatch`; launch() then uses its hosts"),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import TextIO
@@ -16,6 +17,18 @@ _MOST_QUEUED = 64 << 20
 """Bytes that may wait for a screen that is not read (`| less`, Ctrl-S); more is left out there, never in the files."""
 
 _CLEAR = "\r\x1b[K"
+
+_LABEL = re.compile(r"muster:|\[\S+ +(?P<rank>\d+)\]")
+
+
+def rank_label(host: str, rank: int, width: int) -> str:
+    """What stands before each line of a rank; `width` is that of the highest rank's number."""
+    return f"[{host} {rank:>{width}}]"
+
+
+def rank_colour(rank: int) -> int:
+    """The colour of a rank's label, as a terminal numbers it."""
+    return _COLOURS[rank % len(_COLOURS)]
 
 
 class Screen:
@@ -73,14 +86,23 @@ class Screen:
 
     def rank_line(self, host: str, rank: int, width: int, stream: int, line: Line) -> None:
         """One line of a rank, with `[host rank]` before it."""
-        label = f"[{host} {rank:>{width}}]"
+        label = rank_label(host, rank, width)
         end = "\r" if line.end == "\r" and self._tty[stream] else "\n"
-        colour = _COLOURS[rank % len(_COLOURS)]
-        self._show(stream, f"{label} {line.text}", end, coloured=len(label), colour=colour)
+        self._show(stream, f"{label} {line.text}", end, coloured=len(label), colour=rank_colour(rank))
 
     def host_line(self, host: str, text: str) -> None:
         """A line the host itself wrote: ssh, a shell profile, an import."""
         self._show(2, f"[{host}] {text}", "\n")
+
+    def repeat(self, stream: int, text: str, end: str) -> None:
+        """A line that the screen of another process has shown, with the colours it has on this one."""
+        end = end if self._tty[stream] else "\n"
+        label = _LABEL.match(text)
+        if label is None:
+            self._show(stream, text, end)
+        else:
+            colour = _DIM if label["rank"] is None else rank_colour(int(label["rank"]))
+            self._show(stream, text, end, coloured=label.end(), colour=colour)
 
     def close(self, limit: float = 10.0) -> None:
         """Write out what is queued; a screen that is not read holds us no longer than `limit` seconds."""

@@ -125,6 +125,7 @@ class Board:
         self.sentence = ""
         self.exit_code: int | None = None
         self.stopped_by = ""
+        self.stuck: tuple[str, ...] = ()
         self.on_started: Callable[[], None] | None = None
         """Called once, when all ranks have been started."""
         self.reports: list[Report] = []
@@ -241,4 +242,5 @@ class Board:
             exit_code=self.exit_code,
             sentence=self.sentence,
             stopped_by=self.stopped_by,
+            stuck=self.stuck,
         )

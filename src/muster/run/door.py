@@ -127,6 +127,8 @@ class Door:
     def _on_line(self, stream: int, text: str, end: str) -> None:
         """A line was shown; this may be any thread."""
         line = {"stream": stream, "text": text, "end": end}
+        if self._last and self._last[-1]["end"] == "\r":  # what renews itself is worth one line
+            self._last.pop()
         self._last.append(line if len(text) <= _KEPT_LENGTH else {**line, "text": text[:_KEPT_LENGTH] + "…"})
         if self._followers and self._loop is not None:
             self._new.append(line)

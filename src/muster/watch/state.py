@@ -134,6 +134,8 @@ class JobState:
     """How it ended, or what it is waiting for."""
     stopped_by: str = ""
     """Who ended it from outside: `SIGINT`, `muster stop`; empty if nobody did."""
+    stuck: tuple[str, ...] = ()
+    """Hosts on which a process of it could not be ended, because the kernel holds it."""
 
     def as_data(self) -> dict[str, Any]:
         """The state as JSON can hold it; what it holds is shared, not copied (asdict took 0.3 s for 64 ranks)."""
@@ -156,7 +158,8 @@ class JobState:
 def from_data(data: Mapping[str, Any]) -> JobState:
     """The state that `as_data` made, from this or another version of Muster."""
     return JobState(
-        **_known(JobState, data, ("hosts", "ranks", "history", "reports")),
+        **_known(JobState, data, ("hosts", "ranks", "history", "reports", "stuck")),
+        stuck=tuple(data.get("stuck", ())),
         hosts=tuple(
             HostState(
                 **_known(HostState, host, ("gpus",)),

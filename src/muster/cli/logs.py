@@ -1,0 +1,134 @@
+"""`muster logs`: what the ranks of a job wrote, while it runs or afterwards."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+
+from muster.cli.arguments import Parser
+from muster.cli.options import natural
+from muster.errors import UsageError
+from muster.jobs.folders import KeptJob, find, read_job
+from muster.jobs.logs import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
+from muster.jobs.words import SILENT
+from muster.logs.lines import as_bytes
+from muster.logs.screen import rank_colour, rank_label
+
+_BETWEEN_LOOKS = 0.2
+"""Seconds between two looks for new lines."""
+
+EPILOG = """\
+examples:
+  muster logs last                  all ranks of the newest job, in the order the lines came
+  muster logs train.py -f           of the job that runs train.py, until it ends
+  muster logs 3f9a --rank 3         what rank 3 wrote, byte for byte
+  muster logs 3f9a --attempt 0      before the first restart
+
+JOB is a job's id, its beginning or its end, the name of its script, or `last`.
+
+Exit code: 0; 2 for a wrong command line.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Print the logs of a job."""
+    parser = Parser(prog="muster logs", description="Show what the ranks of a job wrote.", epilog=EPILOG)
+    parser.add_argument("job", metavar="JOB", help="a job that `muster ps` lists")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    parser.add_argument("--rank", metavar="R", type=natural, help="this rank alone, exactly as it wrote it")
+    parser.add_argument("--attempt", metavar="N", type=natural, help="0 is the first (default: the last)")
+    args = parser.parse_args(argv)
+    job = find(args.job)
+    _check(job, args.attempt, args.rank)
+    reader = _Reader(job, args.attempt, args.rank, follow=args.follow and job.may_run)
+    reader.read()
+    return 0
+
+
+def _check(job: KeptJob, attempt: int | None, rank: int | None) -> None:
+    there = attempts(job.folder)
+    if attempt is not None and attempt not in there and not (job.may_run and attempt > max(there, default=-1)):
+        have = "has no logs yet" if not there else f"has attempts {', '.join(map(str, there))}"
+        raise UsageError(f"--attempt {attempt}: job {job.id} {have}", hint="leave it out for the last attempt")
+    size = job.state.world_size if job.state is not None else 0
+    if rank is not None and size and rank >= size:
+        have = "only rank 0" if size == 1 else f"ranks 0 to {size - 1}"
+        raise UsageError(f"--rank {rank}: job {job.id} has {have}", hint="try `--rank 0`")
+
+
+class _Reader:
+    """Prints the logs of a job as they are and as they grow."""
+
+    def __init__(self, job: KeptJob, attempt: int | None, rank: int | None, *, follow: bool) -> None:
+        self._job = job
+        self._wanted = attempt
+        self._rank = rank
+        self._follow = follow
+        self._terminal = sys.stdout.isatty()
+        self._colour = self._terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._unfinished = False
+        """The last line on the terminal is one that renews itself."""
+
+    def read(self) -> None:
+        """All there is; when following, until the job has ended."""
+        attempt = self._newest() if self._wanted is None else self._wanted
+        while True:
+            self._read_attempt(attempt)
+            newest = self._newest()
+            if self._wanted is not None or newest <= attempt:
+                return
+            attempt = attempt + 1 if self._follow else newest
+            sys.stderr.write(f"muster: attempt {attempt}\n")
+
+    def _newest(self) -> int:
+        return max(attempts(self._job.folder), default=0)
+
+    def _read_attempt(self, attempt: int) -> None:
+        tail = None if self._rank is None else Tail(rank_log(self._job.folder, attempt, self._rank))
+        merged = Merged(attempt_folder(self._job.folder, attempt))
+        looked = time.monotonic()
+        while self._follow:
+            # Looked at before reading, so that what came just before the end is read.
+            over = self._newest() > attempt or (time.monotonic() - looked > 1.0 and self._has_ended())
+            if time.monotonic() - looked > 1.0:
+                looked = time.monotonic()
+            self._show(merged.new()) if tail is None else _copy(tail)
+            sys.stdout.flush()
+            if over:
+                break
+            time.sleep(_BETWEEN_LOOKS)
+        self._show(merged.rest()) if tail is None else _copy(tail)
+        if self._unfinished:
+            sys.stdout.buffer.write(b"\n")
+        sys.stdout.flush()
+
+    def _has_ended(self) -> bool:
+        self._job = read_job(self._job.folder)
+        state = self._job.state
+        silent = self._job.life == "elsewhere" and state is not None and time.time() - state.now > SILENT
+        if silent and state is not None:
+            sys.stderr.write(f"muster: nothing has come from {state.host} for {SILENT:g} s\n")
+        if self._job.life == "died":
+            sys.stderr.write("muster: the controller of this job was killed\n")
+        return silent or not self._job.may_run
+
+    def _show(self, lines: Iterable[RankLine]) -> None:
+        state = self._job.state
+        hosts = {rank.rank: rank.host for rank in state.ranks} if state is not None else {}
+        width = len(str(max(hosts, default=0)))
+        for rank, line in lines:
+            if line.end == "\r" and not self._follow:
+                continue  # a state of a progress bar, which the next one has replaced
+            label = rank_label(hosts.get(rank, "rank"), rank, width)
+            if self._colour:
+                label = f"\x1b[{rank_colour(rank)}m{label}\x1b[0m"
+            clear = "\r\x1b[K" if self._unfinished else ""
+            self._unfinished = line.end == "\r" and self._terminal
+            sys.stdout.buffer.write(as_bytes(f"{clear}{label} {line.text}{'' if self._unfinished else chr(10)}"))
+
+
+def _copy(tail: Tail) -> None:
+    for data in tail.new():
+        sys.stdout.buffer.write(data)

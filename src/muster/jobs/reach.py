@@ -1,0 +1,39 @@
+"""A job that a command wants to talk to: here and running, or one sentence that says why not."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from muster.errors import MusterError, UsageError
+from muster.jobs.folders import KeptJob
+from muster.jobs.words import how_it_ended
+from muster.watch.place import birth
+from muster.watch.state import JobState
+
+
+def running_here(job: KeptJob, command: str) -> JobState:
+    """The state of a job whose controller runs on this machine; `command` is what the user typed before the job."""
+    if job.life == "elsewhere" and job.state is not None:
+        raise MusterError(
+            f"job {job.id} runs on {job.state.host}, and this is {socket.gethostname()}",
+            hint=f"`ssh -t {job.state.host} {command} {job.id}`; `muster ps`, `logs` and `top` work here too",
+        )
+    if job.life != "alive" or job.state is None:
+        raise UsageError(f"job {job.id} {how_it_ended(job)}", hint=f"`muster logs {job.id}` shows what its ranks wrote")
+    return job.state
+
+
+def has_gone(state: JobState) -> bool:
+    """Whether the controller of a job on this machine has ended."""
+    return birth(state.controller) != state.controller_birth
+
+
+def wait_until_gone(state: JobState, limit: float) -> bool:
+    """Wait for the end of a controller, at most `limit` seconds; whether it came."""
+    deadline = time.monotonic() + limit
+    while not has_gone(state):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
