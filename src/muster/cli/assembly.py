@@ -133,6 +133,21 @@ def staged(
         screen.close()
 
 
+def shown(make_controller: Callable[[], Controller], options: argparse.Namespace) -> Callable[[], Controller]:
+    """The same with a page that shows the job, if that is wanted; its server is a process of its own."""
+    if not options.page:
+        return make_controller
+    from muster.page.child import LINGER, start
+
+    def make() -> Controller:
+        controller = make_controller()
+        controller.screen.tell(f"page: {start(controller.folder, options.page_port)}")
+        controller.screen.say(f"the page stays for {LINGER / 60:.0f} minutes after the job's end and its last reader")
+        return controller
+
+    return make
+
+
 def _look(assembly: Assembly, options: argparse.Namespace, screen: Screen) -> Check:
     """The quick check of the hosts; its modules are loaded beside the first requests, on which the start waits."""
     import asyncio

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from muster.cli.arguments import Parser
-from muster.cli.assembly import Assembly, assembled, make_job, staged
+from muster.cli.assembly import Assembly, assembled, make_job, shown, staged
 from muster.cli.options import add_engine, add_network, add_where, allocate, natural, port, seconds
 from muster.engines import Choice
 from muster.engines.choice import this_host
@@ -19,7 +18,6 @@ from muster.errors import UsageError
 
 if TYPE_CHECKING:
     from muster.cli.detach import Background
-    from muster.run.controller import Controller
 
 _MOST_RANKS = 1_000_000
 
@@ -156,21 +154,7 @@ def run(assembly: Assembly, options: argparse.Namespace, begin: float, backgroun
     if background is not None:
         background.settle(assembly.job.id)
     with staged(assembly, options, begin) as make_controller:
-        make = shown(make_controller, options.page_port) if options.page else make_controller
-        return run_job(make, background.started if background is not None else None)
-
-
-def shown(make_controller: Callable[[], Controller], number: int) -> Callable[[], Controller]:
-    """The same with a page that shows the job; its server is a process of its own."""
-    from muster.page.child import LINGER, start
-
-    def make() -> Controller:
-        controller = make_controller()
-        controller.screen.tell(f"page: {start(controller.folder, number)}")
-        controller.screen.say(f"the page stays for {LINGER / 60:.0f} minutes after the job's end and its last reader")
-        return controller
-
-    return make
+        return run_job(shown(make_controller, options), background.started if background is not None else None)
 
 
 def dry_run(assembly: Assembly, nproc: int | None) -> int:

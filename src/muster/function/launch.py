@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TextIO, TypeVar
 
 from muster.agent import boot
-from muster.cli.assembly import assembled, staged
+from muster.cli.assembly import assembled, shown, staged
 from muster.cli.run import parser
 from muster.errors import MusterError, UsageError
 from muster.function.carry import carry
@@ -95,7 +95,7 @@ def _run(call: Call, options: argparse.Namespace, timeout: float | None, begin: 
         if stream is not None:
             stream.flush()
     with assembled(options, [call.name], call) as assembly, staged(assembly, options, begin, _streams()) as make:
-        running = Running(make)
+        running = Running(shown(make, options))
         running.wait(timeout)
     return running
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from muster.page.server import PageServer, address, listen, new_token
 from muster.page.source import Source
+from muster.watch.place import address as address_of_job
 
 LINGER = 600.0
 """Seconds for which the page stays after the job's end and its last reader; a page in a hidden tab asks each minute."""
@@ -45,13 +46,16 @@ def start(folder: Path, port: int = 0) -> str:
 
 
 def main(*, folder: str, token: str, listener: int, linger: float = LINGER) -> None:
-    """Serve until the process that started us has gone, and nobody has looked for a while since."""
+    """Serve until the job has ended, or the process that started us, and nobody has looked for a while since."""
     controller = os.getppid()
     os.nice(5)
     server = PageServer(socket.socket(fileno=listener), token, Source(Path(folder)), stays=linger)
     threading.Thread(target=server.serve_forever, name="page", daemon=True).start()
-    ended: float | None = None
+    opened, ended = False, None
     while ended is None or time.monotonic() - max(ended, server.last_request) < linger:
         time.sleep(1.0)
-        if ended is None and os.getppid() != controller:
+        # The job's socket goes with the job; it tells the end where its process lives on, as a notebook does.
+        is_open = address_of_job(Path(folder)) is not None
+        opened = opened or is_open
+        if ended is None and (os.getppid() != controller or (opened and not is_open)):
             ended = time.monotonic()
