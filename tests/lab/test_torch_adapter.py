@@ -18,10 +18,10 @@ assert torch_adapter.is_safe_to_fork() == "", torch_adapter.is_safe_to_fork()
 assert torch_adapter.collectives_done() == 0
 
 calls = []
-torch_adapter.after_init_process_group(lambda: calls.append(dist.is_initialized()))
+torch_adapter.around_init_process_group(lambda: calls.append(dist.is_initialized()), lambda: calls.append(dist.is_initialized()))
 from torch.distributed import init_process_group
 init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
-assert calls == [True], calls
+assert calls == [False, True], calls
 assert dist.init_process_group.__name__ == "init_process_group"
 
 for number in (1, 2, 3):
@@ -55,13 +55,13 @@ from muster.agent import torch_adapter
 
 assert torch_adapter.collectives_done() == 0
 calls = []
-torch_adapter.after_init_process_group(lambda: calls.append(1))
+torch_adapter.around_init_process_group(lambda: calls.append(0), lambda: calls.append(1))
 assert "torch" not in sys.modules
 finders = len(sys.meta_path)
 import torch.distributed as dist
 assert len(sys.meta_path) == finders - 1
 dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
-assert calls == [1]
+assert calls == [0, 1]
 dist.destroy_process_group()
 """
 

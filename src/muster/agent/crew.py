@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .stacks import Look
+
 _PASS_ON_AFTER = 0.2
 """Seconds to wait for the sign that a scheduler's signal has reached the ranks by itself."""
 
@@ -62,6 +64,8 @@ class Crew:
         """When each was last sent on."""
         self._signalled: dict[int, float] = {}
         """When the controller last had each of them sent."""
+        self._looks: list[Look] = []
+        """Looks at the ranks that are under way."""
 
     # --- what the controller asks for -----------------------------------------------------------------------
 
@@ -104,6 +108,7 @@ class Crew:
         for rank in self.ranks.values():
             for stream in rank.streams:
                 self._forget(stream)
+            rank.close()
         self.ranks = {}
         self._oom_before = machine.oom_kills()
         try:
@@ -166,7 +171,13 @@ class Crew:
     @property
     def is_busy(self) -> bool:
         """Whether something is due within milliseconds."""
-        return self.stopping is not None or bool(self._to_pass_on)
+        return self.stopping is not None or bool(self._to_pass_on) or bool(self._looks)
+
+    def look(self, request: int, deep: bool) -> None:
+        """Find out where every rank is, with its stacks if `deep`; the reply comes when all is known."""
+        from .stacks import Look  # most jobs never hang
+
+        self._looks.append(Look(request, self._running(), deep))
 
     def _running(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.pid and not rank.exited]
@@ -202,6 +213,11 @@ class Crew:
     def step(self) -> None:
         """Go on with passing signals on and with ending the ranks, and answer when they are gone."""
         self._step_signals()
+        for look in list(self._looks):
+            reply = look.step()
+            if reply is not None:
+                self._looks.remove(look)
+                self.send(reply)
         if self.stopping is not None and self.stopping.step():
             left = self.stopping.left()
             self.stopping = None
@@ -294,9 +310,16 @@ class Crew:
             self.transmit(line[:-1] + b',"rank":%d}\n' % rank)
             return
         try:
-            self.send({**json.loads(line), "rank": rank})
+            message = {**json.loads(line), "rank": rank}
         except (ValueError, TypeError):
-            pass  # a script that closes and reuses descriptors wrote into it
+            return  # a script that closes and reuses descriptors wrote into it
+        if message.get("t") == "sampling":
+            self.ranks[rank].thread = int(message.get("thread", 0))
+        elif message.get("t") == "answer":
+            for look in self._looks:
+                look.answer(rank, message)
+        else:
+            self.send(message)
 
     def _watch(self, stream: Stream) -> None:
         if stream.read >= 0 and not self._paused and stream.read not in self.selector.get_map():

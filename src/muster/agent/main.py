@@ -274,6 +274,10 @@ class Agent:
         self.crew.signal(message["number"])
         return {}
 
+    def do_stacks(self, message: dict[str, Any]) -> None:
+        """Find out where every rank is; the reply comes when all is known."""
+        self.crew.look(message["id"], message["deep"])
+
     def do_stop(self, message: dict[str, Any]) -> None:
         """End all ranks and what they started."""
         self.end_gauges()

@@ -9,7 +9,7 @@ import types
 from _frozen_importlib_external import SourceFileLoader
 
 from . import torch_adapter
-from .report import Reporter, place_of
+from .report import SIGNAL, Reporter, place_of
 
 # signal, ctypes and the like are imported where they are used: 10 ms that a fresh rank does not pay.
 
@@ -24,11 +24,12 @@ def main(config: dict[str, Any]) -> int:
     """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows."""
     _take_stdio([])  # descriptor 0 brought this code
     set_first_path(config)
+    os.set_inheritable(config["stacks"], False)
     return _run(config, Reporter(config["report"]))
 
 
 def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
-    """Turn this fork of the zygote into a rank; `fds` are its stdout, stderr and report, and its function's if any."""
+    """Turn this fork of the zygote into a rank; `fds`: stdout, stderr, report, stacks, and its function's if any."""
     import signal
 
     from . import processes
@@ -41,13 +42,15 @@ def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     _set_title([sys.executable, *_command(config)])
     torch_adapter.reseed()
     torch_adapter.set_threads(os.environ)
-    _quick_exit(_run({**config, "call": fds[3:]}, Reporter(fds[2])))
+    _quick_exit(_run({**config, "stacks": fds[3], "call": fds[4:]}, Reporter(fds[2])))
 
 
 def _run(config: dict[str, Any], reporter: Reporter) -> int:
     import faulthandler
 
     faulthandler.enable()  # a crash in C code then shows the Python line it came from
+    # Where the interpreter cannot answer because C code holds its lock, this still can. Forked children have it too.
+    faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
     reporter.watch_progress()
     sys.argv = [config["target"], *config["args"]]
     sys.orig_argv = [sys.executable, *_command(config)]

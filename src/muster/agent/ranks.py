@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import fcntl
 import os
 import signal
+import socket
 import time
 
 from . import processes
@@ -27,7 +29,8 @@ class Stream:
     def __init__(self, rank: int, number: int) -> None:
         self.rank = rank
         self.number = number
-        self.read, self.write = os.pipe()
+        # Reports go over a socket, so that the rank can be asked for one.
+        self.read, self.write = os.pipe() if number < 3 else _socket_pair()
         os.set_blocking(self.read, False)
         # Bytes that are no UTF-8 travel as lone surrogates and come out as the same bytes.
         self.decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -46,6 +49,11 @@ class Stream:
             self.write = -1
 
 
+def _socket_pair() -> tuple[int, int]:
+    ours, theirs = socket.socketpair()
+    return ours.detach(), theirs.detach()
+
+
 class Rank:
     """One rank of the running attempt."""
 
@@ -57,8 +65,16 @@ class Rank:
         self.stopped_at: float | None = None
         self.warned = False
         """Whether a scheduler has sent it SIGTERM already."""
+        self.thread = 0
+        """The kernel's number of the thread in it that answers questions; 0 as long as there is none."""
+        self.taken = False
+        """Whether the script uses the signal that has it write its stacks for something else."""
         self.streams: list[Stream] = []
+        self.stacks = -1
+        """A file in memory to which it writes them, each write to the end."""
         try:
+            self.stacks = os.memfd_create("muster stacks")
+            fcntl.fcntl(self.stacks, fcntl.F_SETFL, os.O_APPEND)
             for kind in (1, 2, 3):
                 self.streams.append(Stream(number, kind))
         except OSError:
@@ -70,6 +86,9 @@ class Rank:
         for stream in self.streams:
             stream.close_read()
             stream.close_write()
+        if self.stacks >= 0:
+            os.close(self.stacks)
+            self.stacks = -1
 
 
 class Stopping:

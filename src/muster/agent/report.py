@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from _thread import allocate_lock
 
@@ -12,8 +11,14 @@ from .wire import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Sequence
+    from types import FrameType, TracebackType
     from typing import Any
+
+    from .sampling import Sampler
+
+SIGNAL = 47
+"""SIGRTMIN + 13: has a rank write its stacks without its interpreter's help; USR1 and USR2 belong to users."""
 
 _LONGEST = 32_000
 """Characters of a traceback that are kept: the end, where the cause is."""
@@ -26,16 +31,22 @@ class Reporter:
         os.set_inheritable(fd, False)
         self.fd = fd
         self.pid = os.getpid()
-        self.pipe = _identity(fd)
+        self.socket = _identity(fd)
         self.told = 0
         """The number of collectives last told."""
+        self.sampler: Sampler | None = None
         self._lock = allocate_lock()
         """Held while one message is written: the sampling thread speaks too, and a long message is written in parts."""
 
+    @property
+    def is_whole(self) -> bool:
+        """False in a child, and in a script that closed all descriptors and has its own file behind this number."""
+        return os.getpid() == self.pid and _identity(self.fd) == self.socket
+
     def send(self, message: dict[str, Any]) -> None:
         """Send one message with the time of now; a lost agent is no reason to fail."""
-        if os.getpid() != self.pid or _identity(self.fd) != self.pipe:
-            return  # a child, or a script that closed all descriptors and has its own file behind this number
+        if not self.is_whole:
+            return
         line = encode({**message, "time": time.time()})
         try:
             with self._lock:
@@ -68,31 +79,34 @@ class Reporter:
 
     def watch_progress(self) -> None:
         """Once the script has a process group, sample its progress from a thread."""
-        torch_adapter.after_init_process_group(self._start_sampling)
+        torch_adapter.around_init_process_group(self._joining, self._start_sampling)
+
+    def _joining(self) -> None:
+        """The script begins to create its process group, which takes until all ranks do so."""
+        if self.sampler is None:
+            self.progress(0, joining=True)
 
     def _start_sampling(self) -> None:
-        if os.getpid() != self.pid:
+        if os.getpid() != self.pid or self.sampler is not None:
             return
-        from threading import Thread
+        from .sampling import Sampler
 
         # Started this late because gloo and NCCL have threads of their own by now: a script that forks before it
         # has a process group is as single-threaded as under plain python.
-        Thread(target=self._sample, name="muster-progress", daemon=True).start()
-
-    def _sample(self) -> None:
-        while not sys.is_finalizing():
-            # 20 ms until the first collective, whose time is shown to the user; then once a second.
-            time.sleep(0.02 if self.told == 0 else 1.0)
-            self._tell_progress(torch_adapter.collectives_done())
+        self.sampler = Sampler(self)
+        self.sampler.start()
 
     def last_look(self) -> None:
         """Tell how far a script has come that may have ended between two samples."""
-        self._tell_progress(torch_adapter.collectives_begun())
+        done = torch_adapter.collectives_begun()
+        if done > self.told:
+            more = {"groups": torch_adapter.group_numbers(), "steps": self.sampler.steps[0]} if self.sampler else {}
+            self.progress(done, **more)
 
-    def _tell_progress(self, done: int) -> None:
+    def progress(self, done: int, **more: Any) -> None:
+        """Tell how many collectives are over, and what else is known; the first one's time matters to the user."""
         told, self.told = self.told, max(self.told, done)
-        if done > told:
-            self.send({"t": "progress", "done": done, "first": told == 0})
+        self.send({"t": "progress", "done": self.told, "first": self.told > told == 0, **more})
 
 
 def summary_of(error: BaseException, message: str) -> str:
@@ -125,8 +139,20 @@ def place_of(traceback: TracebackType | None) -> str:
     frames = extract_tb(traceback)
     if not frames:
         return ""
-    library = os.path.dirname(os.__file__) + os.sep
-    foreign = ("<", library)
-    own = [f for f in frames if not f.filename.startswith(foreign) and "site-packages" not in f.filename]
-    frame = (own or frames)[-1]
+    frame = ([frame for frame in frames if is_users(frame.filename)] or frames)[-1]
     return f"{os.path.basename(frame.filename)}:{frame.lineno}"
+
+
+def innermost(frames: Sequence[FrameType]) -> str:
+    """`train.py:88 in step`: where the user's code is, of frames with the innermost first; empty where none is."""
+    for frame in frames:
+        code = frame.f_code
+        if is_users(code.co_filename):
+            return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
+    return ""
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own: not of a package, not of the standard library."""
+    library = os.path.dirname(os.__file__) + os.sep
+    return not filename.startswith(("<", library)) and "-packages" + os.sep not in filename

@@ -172,11 +172,11 @@ def _start_rank(
 
 def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
     """Replace this fork by a fresh interpreter that runs the rank."""
-    stdout, stderr, report, *call = fds
-    order = {**config, "report": report, "call": call, "env": None}
+    stdout, stderr, report, stacks, *call = fds
+    order = {**config, "report": report, "stacks": stacks, "call": call, "env": None}
     code = processes.file_with(boot.payload(boot.own_parcel(), "rank", order))
     try:
-        for fd in (report, *call):
+        for fd in (report, stacks, *call):
             os.set_inheritable(fd, True)
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)  # the originals close at exec

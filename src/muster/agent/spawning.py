@@ -68,12 +68,12 @@ class Spawner:
         self._theirs.close()
 
     def start_rank(self, rank: Rank, call: list[int]) -> None:
-        """Ask for one rank; the write ends of its pipes go along and are closed here, `call` goes along and stays open.
+        """Ask for one rank; the write ends of its pipes go along and are closed here; the others stay open.
 
         The agent asks for the next one when this one has started, so a message always fits into the socket.
         """
         request = json.dumps({"rank": rank.number, "env": rank.env}).encode()
-        socket.send_fds(self.socket, [request], [*(stream.write for stream in rank.streams), *call])
+        socket.send_fds(self.socket, [request], [*(stream.write for stream in rank.streams), rank.stacks, *call])
         for stream in rank.streams:
             stream.close_write()
 

@@ -7,7 +7,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import ModuleType
+    from types import FrameType, ModuleType
     from typing import Any
 
 C10D = "torch.distributed.distributed_c10d"
@@ -18,25 +18,26 @@ _RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 
 def collectives_done() -> int:
     """How many collectives have finished, over all process groups (8 microseconds)."""
-    return sum(_last_numbers("last_completed_collective").values())
+    return sum(finished for _, finished in group_numbers().values())
 
 
 def collectives_begun() -> int:
     """How many collectives have been called: exact, where the count of finished ones lags a moment behind."""
-    return sum(_last_numbers("last_enqueued_collective").values())
+    return sum(begun for begun, _ in group_numbers().values())
 
 
-def _last_numbers(key: str) -> dict[str, int]:
-    """The number of the last collective per process group, from the flight recorders.
+def group_numbers() -> dict[str, list[int]]:
+    """Per process group the number of the last collective called and of the last finished, from the flight recorders.
 
-    Empty when no group has one, or when this torch has no recorder.
+    The groups are numbered as this process made them: another rank's group 1 may be another group. Calls of send and
+    recv are counted too, once a collective follows them. Empty when no group has one, or this torch has no recorder.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")  # a script that has not imported it has done none
     if c10d is None:
         return {}
     import json
 
-    found: dict[str, int] = {}
+    found: dict[str, list[int]] = {}
     for name in _RECORDERS:
         dump: Callable[..., str | bytes] | None = vars(c10d).get(name)
         if dump is None:
@@ -44,23 +45,113 @@ def _last_numbers(key: str) -> dict[str, int]:
         try:
             status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status") or {}
             for group, state in status.items():
-                last = int(state.get(key, -1))
-                found[group] = max(found.get(group, 0), last)
+                begun, finished = int(state["last_enqueued_collective"]), int(state["last_completed_collective"])
+                before = found.get(group, [0, 0])
+                found[group] = [max(before[0], begun), max(before[1], finished)]
         except Exception:
             continue  # a recorder that changed its form must not disturb the script
-    return {group: number for group, number in found.items() if number > 0}
+    return {group: numbers for group, numbers in found.items() if numbers[0] > 0}
 
 
-def after_init_process_group(call: Callable[[], None]) -> None:
-    """Have `call` run after the script has created its default process group, whenever torch gets imported."""
+def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any]:
+    """The last collectives of each process group by its name, which is the same on all its ranks.
+
+    Each with its number, operation, sizes, types, whether it has finished, when and perhaps where it was called. 40 ms
+    where a recorder of 2000 calls is full, so it is asked for only on suspicion. Empty when this torch has none.
+    """
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    if c10d is None:
+        return {}
+    from pickle import loads
+
+    # Telling the lines of the calls makes torch import its compiler, a second of CPU that the script did not ask for.
+    places = "torch._dynamo.convert_frame" in sys.modules
+    found: dict[str, Any] = {}
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        dump: Callable[..., bytes] | None = vars(c10d).get(name)
+        try:
+            # The recorder's own form is a pickle, made by this very process.
+            entries = loads(dump(includeStackTraces=places)).get("entries", ()) if dump is not None else ()
+            for entry in entries:
+                if not entry.get("is_p2p"):
+                    group = found.setdefault(str(entry["process_group"][0]), {"id": str(entry["pg_id"]), "calls": []})
+                    group["calls"].append(entry)
+        except Exception:
+            continue
+    for group in found.values():
+        # Unfinished ones are kept however old they are: that is what the rank waits in.
+        calls = group["calls"]
+        old = [call for call in calls[:-length] if not _over(call)]
+        group["calls"] = [_call(call, is_users) for call in [*old[:length], *calls[-length:]]]
+    members = _members()
+    for name, group in found.items():
+        group["ranks"] = members.get(name)
+    return found
+
+
+def _over(entry: Mapping[str, Any]) -> bool:
+    return bool(entry.get("retired")) or entry.get("state") == "completed"
+
+
+def _call(entry: Mapping[str, Any], is_users: Callable[[str], bool]) -> dict[str, Any]:
+    users = (frame for frame in entry.get("frames") or () if is_users(frame["filename"]))
+    return {
+        "number": entry["collective_seq_id"],
+        "op": entry["profiling_name"].rpartition(":")[2],
+        "sizes": entry.get("input_sizes") or [],
+        "types": entry.get("input_dtypes") or [],
+        "over": _over(entry),
+        "time": entry["time_created_ns"] / 1e9,
+        "place": next(([frame["filename"], frame["line"], frame["name"]] for frame in users), None),
+    }
+
+
+def _members() -> dict[str, list[int]]:
+    """The ranks of each process group this process is in, by the group's name."""
+    try:
+        world: Any = vars(sys.modules[C10D])["_world"]
+        ranks = world.pg_group_ranks
+        return {name: sorted(ranks[group]) for group, name in world.pg_names.items()}
+    except Exception:
+        return {}
+
+
+def peer_of(frame: FrameType) -> int | None:
+    """The rank that a frame of torch's `send` or `recv` waits for, where it is one of them and names it."""
+    code = frame.f_code
+    key = {"recv": "src", "irecv": "src", "send": "dst", "isend": "dst"}.get(code.co_name)
+    if key is None or frame.f_globals.get("__name__") != C10D:
+        return None
+    peer = frame.f_locals.get(key)
+    return peer if isinstance(peer, int) else None
+
+
+def count_steps(steps: list[int]) -> None:
+    """Have every step of any optimiser raise `steps[0]`."""
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    compiler = sys.modules.get("torch.compiler")
+    if register is None or compiler is None:
+        return
+    is_compiling: Callable[[], bool] = compiler.is_compiling
+
+    def count(*unused: Any) -> None:
+        if not is_compiling():  # a compiled optimiser would be compiled anew for every number
+            steps[0] += 1
+
+    register(count)
+
+
+def around_init_process_group(before: Callable[[], None], call: Callable[[], None]) -> None:
+    """Have `before` and `call` run around the creation of the default process group, whenever torch gets imported."""
     if C10D in sys.modules:
-        _wrap(sys.modules[C10D], call)
-        _wrap(sys.modules["torch.distributed"], call)
+        _wrap(sys.modules[C10D], before, call)
+        _wrap(sys.modules["torch.distributed"], before, call)
     else:
-        sys.meta_path.insert(0, _OnImport(call))
+        sys.meta_path.insert(0, _OnImport(before, call))
 
 
-def _wrap(module: ModuleType, call: Callable[[], None]) -> None:
+def _wrap(module: ModuleType, before: Callable[[], None], call: Callable[[], None]) -> None:
     original: Callable[..., Any] | None = getattr(module, "init_process_group", None)
     if original is None:
         return
@@ -68,6 +159,7 @@ def _wrap(module: ModuleType, call: Callable[[], None]) -> None:
 
     @wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        before()
         result = original(*args, **kwargs)
         call()
         return result
@@ -78,7 +170,8 @@ def _wrap(module: ModuleType, call: Callable[[], None]) -> None:
 class _OnImport:
     """Finds torch's c10d module through the other finders and wraps its one function once it is loaded."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, before: Callable[[], None], call: Callable[[], None]) -> None:
+        self.before = before
         self.call = call
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -94,7 +187,7 @@ class _OnImport:
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            _wrap(module, self.call)
+            _wrap(module, self.before, self.call)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -1,0 +1,150 @@
+"""A thread inside a rank that sees how far it has come, tells it, and answers when the agent asks where it is.
+
+It needs the interpreter's lock for each look: a rank that holds the lock in C code does not answer, which tells too.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+from . import torch_adapter
+from .report import SIGNAL, innermost, is_users
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from .report import Reporter
+
+LOOK, STACKS = b"l", b"s"
+"""What the agent may write to a rank: tell where you are; tell it with all stacks and the last collectives."""
+
+_FIRST = 0.02
+"""Seconds between looks until the first collective, whose time is shown to the user."""
+
+_BETWEEN = 0.05
+"""Seconds between looks after it."""
+
+_TELL = 1.0
+"""Seconds between two messages at least."""
+
+_STILL = 5.0
+"""Seconds between two messages when nothing moves."""
+
+_DEEPEST = 100
+_MOST_THREADS = 64
+_TAIL = 20
+"""Collectives per group that are told on suspicion."""
+
+
+class Sampler:
+    """Looks twenty times a second, tells at most once a second."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.reporter = reporter
+        self.groups: dict[str, list[int]] = {}
+        self.steps = [0]
+        self.moved = time.time()
+        """When anything last moved: a collective was called or finished, or an optimiser stepped."""
+        self._seen: tuple[dict[str, list[int]], int] = ({}, 0)
+        self._looks = self._waiting = 0
+        self._told_at = 0.0
+        self._told_move = 0.0
+        self._main = threading.main_thread().ident
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        torch_adapter.count_steps(self.steps)
+        threading.Thread(target=self._run, name="muster-progress", daemon=True).start()
+
+    def _run(self) -> None:
+        self.reporter.send({"t": "sampling", "thread": threading.get_native_id()})
+        self.tell()
+        poll = select.poll()
+        poll.register(self.reporter.fd, select.POLLIN)
+        while not sys.is_finalizing() and self.reporter.is_whole:
+            wait = _BETWEEN if self.reporter.told else _FIRST
+            asked = poll.poll(wait * 1000)
+            self._look()
+            if asked and not self._answer():
+                return
+            now = time.monotonic()
+            is_news = self.moved > self._told_move or self._waiting
+            first = self.reporter.told == 0 and any(finished for _, finished in self.groups.values())
+            if first or now - self._told_at >= (_TELL if is_news else _STILL):
+                self.tell()
+
+    def _look(self) -> None:
+        self.groups = torch_adapter.group_numbers()
+        seen = (self.groups, self.steps[0])
+        if seen != self._seen:
+            self._seen = seen
+            self.moved = time.time()
+        self._looks += 1
+        self._waiting += any(begun > finished for begun, finished in self.groups.values())
+
+    def tell(self) -> None:
+        """Tell how far the rank has come, and what share of the time since the last word it waited."""
+        share = round(self._waiting / self._looks, 3) if self._looks else None
+        self._looks = self._waiting = 0
+        self._told_at, self._told_move = time.monotonic(), self.moved
+        done = sum(finished for _, finished in self.groups.values())
+        self.reporter.progress(done, waiting=share, **self._where())
+
+    def _where(self) -> dict[str, Any]:
+        place = innermost(_frames(sys._current_frames().get(self._main or 0)))
+        return {"steps": self.steps[0], "groups": self.groups, "moved": self.moved, "place": place}
+
+    def _answer(self) -> bool:
+        """Answer what the agent asked; False when it is gone."""
+        try:
+            asked = os.read(self.reporter.fd, 64)
+        except OSError:
+            return False
+        if not asked:
+            return False
+        deep = STACKS in asked
+        answer: dict[str, Any] = {"t": "answer", "deep": deep, **self._where(), "taken": _is_taken()}
+        if deep:
+            answer["stack"], answer["peer"] = self._stacks()
+            answer["recorder"] = torch_adapter.recorder_tail(_TAIL, is_users)
+        self.reporter.send(answer)
+        return True
+
+    def _stacks(self) -> tuple[str, int | None]:
+        """The stacks of all other threads as faulthandler writes them, the main thread last; and whom it waits for."""
+        names = {ident: thread.name for ident, thread in list(vars(threading)["_active"].items())}
+        frames = {ident: _frames(frame) for ident, frame in sys._current_frames().items()}
+        frames.pop(threading.get_ident(), None)
+        main = frames.pop(self._main or 0, [])
+        lines: list[str] = []
+        for ident, stack in [*list(frames.items())[:_MOST_THREADS], (self._main or 0, main)]:
+            lines.append(f"Thread 0x{ident:016x} {names.get(ident, '')} (most recent call first):")
+            lines += [
+                f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}'
+                for frame in stack[:_DEEPEST]
+            ]
+            lines.append("")
+        peers = [torch_adapter.peer_of(frame) for frame in main[:4]]
+        return "\n".join(lines), next((peer for peer in peers if peer is not None), None)
+
+
+def _frames(frame: FrameType | None) -> list[FrameType]:
+    """Its calls, the innermost first, without those of this package that lead to the script."""
+    found: list[FrameType] = []
+    ours = __name__.rpartition(".")[0] + "."
+    while frame is not None and not str(frame.f_globals.get("__name__", "")).startswith(ours):
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _is_taken() -> bool:
+    """Whether the script uses our signal for something of its own."""
+    return signal.getsignal(SIGNAL) not in (signal.SIG_DFL, None)
