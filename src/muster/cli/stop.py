@@ -60,7 +60,9 @@ def main(argv: list[str]) -> int:
 
 def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: bool) -> None:
     try:
-        client.stop(job.folder, grace=grace, stacks=stacks)
+        said = client.stop(job.folder, grace=grace, stacks=stacks)
+        if said:
+            sys.stderr.write(f"muster: {said}\n")
     except client.NoAnswer:
         # It may run where sockets cannot be, or be about to end.
         if not has_gone(state):

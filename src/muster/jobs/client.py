@@ -46,10 +46,13 @@ def state(
     return ask(folder, {"do": "state", "since": since, "stacks": stacks}, limit)
 
 
-def stop(folder: Path, *, grace: float | None = None, stacks: bool = False) -> None:
-    """Ask the job to end as after SIGTERM; returns when it has begun to, its stacks taken before if they are wanted."""
+def stop(folder: Path, *, grace: float | None = None, stacks: bool = False) -> str:
+    """Ask the job to end as after SIGTERM; returns when it has begun to.
+
+    With `stacks`, those of all ranks are taken before, and a sentence says where they are.
+    """
     limit = STACKS_LIMIT if stacks else STATE_LIMIT
-    ask(folder, {"do": "stop", "grace": grace, "stacks": stacks}, limit)
+    return ask(folder, {"do": "stop", "grace": grace, "stacks": stacks}, limit).get("said", "")
 
 
 def take_stacks(folder: Path) -> dict[str, Any]:

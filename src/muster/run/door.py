@@ -69,9 +69,8 @@ class Door:
         screen: Screen,
         *,
         stop: Callable[[float | None], None],
-        take_stacks: Callable[[], Awaitable[Report]] | None = None,
+        take_stacks: Callable[[], Awaitable[Report]],
     ) -> None:
-        """`take_stacks` is None where ranks are not watched."""
         self._folder = folder
         self._board = board
         self._screen = screen
@@ -181,8 +180,9 @@ class Door:
                     return
                 writer.write(_line(await self._answer(asked)))
                 await asyncio.wait_for(writer.drain(), _ANSWER_LIMIT)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, asyncio.TimeoutError):
-            pass  # it has gone, does not read, or speaks another language
+        except Exception as error:  # it has gone, does not read, or speaks another language
+            if writer is not None:
+                writer.write(_line({"error": f"the request failed: {type(error).__name__}: {error}"}))
         finally:
             if writer is None:
                 peer.close()
@@ -195,14 +195,11 @@ class Door:
         what = asked["do"]
         if what == "state":
             return self._board.state().cut(since=asked.get("since"), stacks=asked.get("stacks", True)).as_data()
-        if self._take_stacks is None and (what == "stacks" or asked.get("stacks")):
-            return {"error": "the ranks of this job are not watched, so their stacks cannot be taken"}
         if what == "stop":
-            if self._take_stacks is not None and asked.get("stacks"):
-                await self._take_stacks()
+            said = (await self._take_stacks()).sentence if asked.get("stacks") else ""
             self._stop(asked.get("grace"))
-            return {"ok": True}
-        if what == "stacks" and self._take_stacks is not None:
+            return {"ok": True, "said": said}
+        if what == "stacks":
             return {"report": vars(await self._take_stacks())}
         return {"error": f"this job does not know the request `{what}`: its Muster may be another version"}
 
