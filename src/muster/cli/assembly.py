@@ -133,19 +133,30 @@ def staged(
         screen.close()
 
 
-def shown(make_controller: Callable[[], Controller], options: argparse.Namespace) -> Callable[[], Controller]:
+@contextmanager
+def shown(
+    make_controller: Callable[[], Controller], options: argparse.Namespace
+) -> Generator[Callable[[], Controller]]:
     """The same with a page that shows the job, if that is wanted; its server is a process of its own."""
     if not options.page:
-        return make_controller
+        yield make_controller
+        return
     from muster.page.child import LINGER, start
+
+    last_words: list[Callable[[], None]] = []
 
     def make() -> Controller:
         controller = make_controller()
-        controller.screen.tell(f"page: {start(controller.folder, options.page_port)}")
-        controller.screen.say(f"the page stays for {LINGER / 60:.0f} minutes after the job's end and its last reader")
+        address = start(controller.folder, options.page_port)
+        controller.screen.tell(f"page: {address}")
+        stays = f"the page {address} stays for {LINGER / 60:.0f} minutes after its last reader"
+        again = f"`muster page {controller.job.id}` brings it back"
+        last_words.append(lambda: controller.screen.say(f"{stays}; {again}"))
         return controller
 
-    return make
+    yield make
+    for say in last_words:
+        say()
 
 
 def _look(assembly: Assembly, options: argparse.Namespace, screen: Screen) -> Check:

@@ -153,8 +153,8 @@ def run(assembly: Assembly, options: argparse.Namespace, begin: float, backgroun
 
     if background is not None:
         background.settle(assembly.job.id)
-    with staged(assembly, options, begin) as make_controller:
-        return run_job(shown(make_controller, options), background.started if background is not None else None)
+    with staged(assembly, options, begin) as make_controller, shown(make_controller, options) as make:
+        return run_job(make, background.started if background is not None else None)
 
 
 def dry_run(assembly: Assembly, nproc: int | None) -> int:

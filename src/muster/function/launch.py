@@ -94,8 +94,12 @@ def _run(call: Call, options: argparse.Namespace, timeout: float | None, begin: 
     for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
         if stream is not None:
             stream.flush()
-    with assembled(options, [call.name], call) as assembly, staged(assembly, options, begin, _streams()) as make:
-        running = Running(shown(make, options))
+    with (
+        assembled(options, [call.name], call) as assembly,
+        staged(assembly, options, begin, _streams()) as make_controller,
+        shown(make_controller, options) as make,
+    ):
+        running = Running(make)
         running.wait(timeout)
     return running
 
