@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("muster.cli.run", "Run a PyTorch script on this machine or on many hosts"),
     "ps": ("muster.cli.ps", "List your jobs: those that run, and how others ended"),
     "logs": ("muster.cli.logs", "Show what the ranks of a job wrote, or follow it"),
+    "top": ("muster.cli.top", "Watch a job in the terminal: hosts, ranks, speed, use, who waits"),
     "attach": ("muster.cli.attach", "Show the screen of a running job; Ctrl-C detaches"),
     "stop": ("muster.cli.stop", "End a job on all its hosts"),
     "check": ("muster.cli.check", "Look at every host before a job does: what is wrong, and how to mend it"),

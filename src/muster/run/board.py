@@ -55,6 +55,7 @@ class _Rank:
 
     def on_progress(self, event: Mapping[str, Any]) -> None:
         self.progress = event
+        self.place = event.get("place") or self.place
         now, steps = time.monotonic(), event.get("steps", 0)
         if bool(steps) != self._counts_steps:
             self._counts_steps = bool(steps)
@@ -108,10 +109,14 @@ class _Rank:
         )
 
 
-def _gpu(placement: Placement, local_rank: int) -> int | None:
-    """The GPU of a rank by its number on the host, where it was chosen or is plain."""
-    gpus = placement.host.gpus
-    return gpus[local_rank] if gpus else None
+def gpu_of(chosen: Sequence[int] | None, visible: str | None, count: int, local_rank: int) -> int | None:
+    """The GPU of a rank by the number its driver gives it; None where it has none, or where that cannot be told.
+
+    `chosen` are those of `-H host:0,2`, which count what the host's CUDA_VISIBLE_DEVICES shows, if that is set.
+    """
+    shown = [part.strip() for part in visible.split(",")] if visible is not None else [str(n) for n in range(count)]
+    ours = [shown[gpu] for gpu in chosen if gpu < len(shown)] if chosen else shown
+    return int(ours[local_rank]) if local_rank < len(ours) and ours[local_rank].isdigit() else None
 
 
 class Board:
@@ -131,6 +136,8 @@ class Board:
         self.reports: list[Report] = []
         self._attempt = 0
         self._hosts = {seat.name: HostState(name=seat.name) for seat in engine.seats}
+        self._facts: dict[str, Mapping[str, Any]] = {}
+        """What agents told of their hosts at first."""
         self._ranks: dict[int, _Rank] = {}
         self._history: list[Moment] = []
         self._between = _BETWEEN_MOMENTS
@@ -140,10 +147,17 @@ class Board:
         """All ranks are new."""
         self.phase, self._attempt = "running", number
         self._ranks = {
-            rank: _Rank(placement.name, local, _gpu(placement, local))
+            rank: _Rank(placement.name, local, self._gpu(placement, local))
             for placement in plan.placements
             for local, rank in enumerate(placement.ranks)
         }
+
+    def _gpu(self, placement: Placement, local_rank: int) -> int | None:
+        facts = self._facts.get(placement.name)
+        if facts is None:
+            return None
+        visible = self.job.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
+        return gpu_of(placement.host.gpus, visible, facts["gpus"], local_rank)
 
     def started(self) -> None:
         """All ranks of an attempt have been started."""
@@ -192,6 +206,7 @@ class Board:
         for link in links:
             host = self._hosts[link.name]
             if link.facts and host.state == "connecting":
+                self._facts[link.name] = link.facts
                 self._hosts[link.name] = replace(host, state="up", cpus=link.facts["cpus"])
 
     def _set_host(self, name: str, state: Literal["up", "silent", "lost"]) -> None:

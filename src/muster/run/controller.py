@@ -29,6 +29,7 @@ from muster.run.meet import another_port, meet
 from muster.run.record import Record
 from muster.run.timeline import Timeline
 from muster.run.verdict import Verdict, is_same_failure
+from muster.run.watcher import Watcher
 from muster.run.words import count, ranks, tilde
 from muster.transports import Engine
 
@@ -64,7 +65,9 @@ class Controller:
         self.fleet = Fleet(engine, folder, screen, on_event=self.on_event, on_text=screen.host_line)
         self.board = Board(job, engine, begin)
         self.record = Record(self.board, folder, logs)
-        self.door = Door(folder, self.board, screen, stop=self.on_request)
+        self.watcher = Watcher(self.fleet, self.board, screen, folder)
+        take_stacks = self.watcher.take_stacks
+        self.door = Door(folder, self.board, screen, stop=self.on_request, take_stacks=take_stacks)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.grace
@@ -195,7 +198,8 @@ class Controller:
             self.stopped_by = self.board.stopped_by = why
             self.board.stopping()
             again = self.attempt is not None and self.grace > 0
-            hurry = f" (up to {self.grace:g} s, Ctrl-C again to kill them now)" if again else ""
+            sooner = ", Ctrl-C again to kill them now" if self.signal in (signal.SIGINT, None) else ""
+            hurry = f" (up to {self.grace:g} s{sooner})" if again else ""
             self.screen.tell(f"{why}: stopping all ranks{hurry}")
             if self._body is not None:
                 self._body.cancel()
@@ -303,7 +307,7 @@ class Controller:
         grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
         stuck = await self.fleet.stop(grace, self.on_loss)
         if stuck and self.attempt is not None:
-            self.attempt.stuck = True
+            self.attempt.stuck, self.board.stuck = True, tuple(stuck)
 
     def on_loss(self, host: str, why: str) -> None:
         """A host is gone, and its ranks with it."""
@@ -390,11 +394,12 @@ class Controller:
         )
 
 
-def run_job(make: Callable[[], Controller]) -> int:
-    """Run a controller, made inside it, in a fresh event loop."""
+def run_job(make: Callable[[], Controller], on_started: Callable[[], None] | None = None) -> int:
+    """Run a controller, made inside it, in a fresh event loop; `on_started` is called when its ranks run."""
 
     async def main() -> int:
         controller = make()
+        controller.board.on_started = on_started
         controller.listen_to_signals()
         return (await controller.run()).exit_code
 
