@@ -65,8 +65,39 @@ assert calls == [0, 1]
 dist.destroy_process_group()
 """
 
+RECORDED = """
+import time, torch, torch.distributed as dist
+from collections import deque
+from muster.agent import torch_adapter
 
-@pytest.mark.parametrize("program", [LOADED, NOT_LOADED], ids=["torch imported before", "torch imported after"])
+torch_adapter.keep_recorder_small()
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+group = dist.new_group([0])
+begin = time.time()
+for _ in range(150):
+    dist.all_reduce(torch.ones(1))
+dist.all_reduce(torch.ones(1), group=group)
+(name, calls), (other, others) = torch_adapter.recent_calls().items()
+assert len(calls) + len(others) == 128, (len(calls), len(others))
+assert [number for number, _ in others] == [1]
+numbers, times = zip(*calls)
+assert list(numbers) == list(range(24, 151)), numbers
+assert begin <= times[0] and list(times) == sorted(times) and times[-1] <= time.time()
+steps, ends = [0], deque(maxlen=2)
+torch_adapter.count_steps(steps, ends)
+weight = torch.zeros(1, requires_grad=True)
+for optimiser in (torch.optim.SGD([weight], 0.1), torch.optim.Adam([weight], 0.1)):
+    for _ in range(2):
+        weight.sum().backward()
+        optimiser.step()
+assert steps == [4] and [number for number, _ in ends] == [3, 4] and begin < ends[0][1] <= ends[1][1], (steps, ends)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [LOADED, NOT_LOADED, RECORDED], ids=["torch imported before", "torch imported after", "calls recorded"]
+)
 def test_the_private_names_of_torch_are_as_muster_needs_them(program: str):
     # As the zygote is started: no thread pool while torch is imported.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

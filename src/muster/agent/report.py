@@ -84,6 +84,7 @@ class Reporter:
     def _joining(self) -> None:
         """The script begins to create its process group, which takes until all ranks do so."""
         if self.sampler is None:
+            torch_adapter.keep_recorder_small()
             self.progress(0, joining=True)
 
     def _start_sampling(self) -> None:

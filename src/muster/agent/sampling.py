@@ -13,6 +13,7 @@ import threading
 import time
 
 from . import torch_adapter
+from .arrivals import Arrivals
 from .report import SIGNAL, innermost, is_users
 
 TYPE_CHECKING = False
@@ -50,6 +51,7 @@ class Sampler:
         self.reporter = reporter
         self.groups: dict[str, list[int]] = {}
         self.steps = [0]
+        self.arrivals = Arrivals(reporter)
         self.moved = time.time()
         """When anything last moved: a collective was called or finished, or an optimiser stepped."""
         self._seen: tuple[dict[str, list[int]], int] = ({}, 0)
@@ -60,7 +62,7 @@ class Sampler:
 
     def start(self) -> None:
         """Begin, in a thread of its own."""
-        torch_adapter.count_steps(self.steps)
+        torch_adapter.count_steps(self.steps, self.arrivals.ends)
         threading.Thread(target=self._run, name="muster-progress", daemon=True).start()
 
     def _run(self) -> None:
@@ -79,6 +81,7 @@ class Sampler:
             first = self.reporter.told == 0 and any(finished for _, finished in self.groups.values())
             if first or now - self._told_at >= (_TELL if is_news else _STILL):
                 self.tell()
+            self.arrivals.step(self.moved)
 
     def _look(self) -> None:
         self.groups = torch_adapter.group_numbers()

@@ -6,6 +6,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Mapping
     from types import FrameType, ModuleType
     from typing import Any
@@ -126,18 +127,62 @@ def peer_of(frame: FrameType) -> int | None:
     return peer if isinstance(peer, int) else None
 
 
-def count_steps(steps: list[int]) -> None:
-    """Have every step of any optimiser raise `steps[0]`."""
+_RECORDED = "TORCH_FR_BUFFER_SIZE"
+_KEPT_CALLS = 128
+
+
+def keep_recorder_small() -> None:
+    """Have the flight recorder keep 128 calls, not 2000, unless the user chose: it is read as a whole, 8 us a call.
+
+    To be called before the first process group is made, which is when torch looks.
+    """
+    import os
+
+    if not {_RECORDED, "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(os.environ):
+        os.environ[_RECORDED] = str(_KEPT_CALLS)
+
+
+def recent_calls() -> dict[str, list[list[float]]]:
+    """Of the collectives in the recorders, by their group's name: number, when called, and seconds taken if measured.
+
+    A call has been measured where the backend does so: NCCL's with TORCH_NCCL_ENABLE_TIMING=1, never gloo's.
+    """
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    if c10d is None:
+        return {}
+    from pickle import loads
+
+    found: dict[str, list[list[float]]] = {}
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        dump: Callable[..., bytes] | None = vars(c10d).get(name)
+        if dump is None:
+            continue
+        try:
+            for entry in loads(dump(includeStackTraces=False)).get("entries", ()):
+                if not entry.get("is_p2p"):
+                    call = [entry["collective_seq_id"], entry["time_created_ns"] / 1e9]
+                    if entry.get("duration_ms") is not None:
+                        call.append(entry["duration_ms"] / 1e3)
+                    found.setdefault(str(entry["process_group"][0]), []).append(call)
+        except Exception:
+            continue  # a recorder that changed its form must not disturb the script
+    return found
+
+
+def count_steps(steps: list[int], ends: deque[tuple[int, float]]) -> None:
+    """Have every step of any optimiser raise `steps[0]`, and put its number and the time into `ends`."""
     optimizer = sys.modules.get("torch.optim.optimizer")
     register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
     compiler = sys.modules.get("torch.compiler")
     if register is None or compiler is None:
         return
     is_compiling: Callable[[], bool] = compiler.is_compiling
+    from time import time
 
     def count(*unused: Any) -> None:
         if not is_compiling():  # a compiled optimiser would be compiled anew for every number
             steps[0] += 1
+            ends.append((steps[0], time()))
 
     register(count)
 

@@ -1,0 +1,238 @@
+"""Which rank the others wait for: from the times at which ranks came to the same collectives. Pure.
+
+A collective ends for all when the last rank has come to it, so the ends of steps say nothing; the arrivals do. For each
+collective the rank in the middle sets the measure, and the lag of a rank in a step is the largest of its lags behind
+it: the buckets of one backward pass are called without waiting, so that a rank late at the first is late at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+TELL = 0.09
+"""How much slower than the others a rank must be to be told: below 10 % by no more than the measure may err."""
+
+EACH = 0.06
+"""How much slower in every single slice: what comes and goes is noise, an evaluation, a checkpoint."""
+
+GONE = 0.04
+"""Below this the others no longer wait for it."""
+
+SLICES = 5
+"""Slices of time that must agree."""
+
+SUSPECT_SLICES = 3
+"""Slices after which it is worth finding out why."""
+
+SHORTEST_SLICE = 0.15
+"""Seconds: a slice is one step, or as many as take so long."""
+
+WARM_UP = 3
+"""First steps of a job that are not counted: buckets are arranged, code is compiled, files are opened."""
+
+KEPT = 120.0
+"""Seconds for which arrivals are kept."""
+
+
+@dataclass
+class RankCalls:
+    """What one rank has told of its collectives and steps, by our clock."""
+
+    calls: dict[tuple[str, int], tuple[float, float | None]] = field(
+        default_factory=dict[tuple[str, int], tuple[float, float | None]]
+    )
+    """By group and number: when it came, and how long it then took, where the backend measures that."""
+    steps: dict[int, float] = field(default_factory=dict[int, float])
+    """When each optimiser step was over."""
+
+    def add(self, event: Mapping[str, Any], offset: float) -> None:
+        """Take a message of the rank; `offset` is its host's clock minus ours."""
+        now: float = event["at"] - offset
+        for group, calls in event["groups"].items():
+            for number, ago, *duration in calls:
+                self.calls[group, number] = (now - ago, duration[0] if duration else None)
+        for number, ago in event["ends"]:
+            self.steps[number] = now - ago
+        self._forget(now - KEPT)
+
+    def _forget(self, before: float) -> None:
+        if self.calls and next(iter(self.calls.values()))[0] < before:
+            self.calls = {key: call for key, call in self.calls.items() if call[0] >= before}
+            self.steps = {number: end for number, end in self.steps.items() if end >= before}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step, or the time from one collective to the next where the script has no optimiser."""
+
+    end: float
+    seconds: float
+    lags: Mapping[int, float]
+    """Seconds each rank came later than the one in the middle, where it did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow:
+    """Ranks the others wait for."""
+
+    ranks: tuple[int, ...]
+    """The slowest first."""
+    step: float
+    """Seconds a step takes."""
+    others: float
+    """Seconds it would take at the pace of the others."""
+    since: float
+
+    @property
+    def share(self) -> float:
+        """How much slower it is."""
+        return self.step / self.others - 1
+
+
+def steps_of(ranks: Mapping[int, RankCalls]) -> list[Step]:
+    """The steps whose collectives all their ranks have told of, in order."""
+    groups: dict[str, set[int]] = {}
+    for rank, told in ranks.items():
+        for group, _ in told.calls:
+            groups.setdefault(group, set()).add(rank)
+    steps: dict[float, Step] = {}
+    for group, members in groups.items():
+        if len(members) > 1:
+            for step in _steps_of_group(group, {rank: ranks[rank] for rank in sorted(members)}):
+                other = steps.get(step.end)
+                if other is not None:
+                    lags = {rank: max(step.lags.get(rank, 0.0), other.lags.get(rank, 0.0)) for rank in ranks}
+                    step = Step(end=step.end, seconds=step.seconds, lags=lags)
+                steps[step.end] = step
+    return [steps[end] for end in sorted(steps)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Collective:
+    """One collective, over all ranks of its group."""
+
+    time: float
+    """When the first of them in number came, whose steps are counted."""
+    earliest: float
+    latest: float
+    lags: Mapping[int, float]
+
+
+def _steps_of_group(group: str, members: Mapping[int, RankCalls]) -> list[Step]:
+    first = next(iter(members.values()))
+    common = [key for key in first.calls if key[0] == group and all(key in told.calls for told in members.values())]
+    collectives: list[_Collective] = []
+    for key in sorted(common, key=lambda key: key[1]):
+        arrivals = _arrivals(key, members)
+        in_order = sorted(arrivals.values())
+        middle = in_order[(len(in_order) - 1) // 2]
+        collectives.append(
+            _Collective(
+                time=first.calls[key][0],
+                earliest=in_order[0],
+                latest=in_order[-1],
+                lags={rank: time - middle for rank, time in arrivals.items()},
+            )
+        )
+    return _by_optimiser(first.steps, collectives) if first.steps else _by_collective(collectives)
+
+
+def _arrivals(key: tuple[str, int], members: Mapping[int, RankCalls]) -> dict[int, float]:
+    calls = {rank: told.calls[key] for rank, told in members.items()}
+    durations = {rank: duration for rank, (_, duration) in calls.items() if duration is not None}
+    if len(durations) < len(calls):
+        return {rank: time for rank, (time, _) in calls.items()}
+    # They end together: who takes least has come last, and no clocks are compared.
+    end = max(time for time, _ in calls.values()) + min(durations.values())
+    return {rank: end - duration for rank, duration in durations.items()}
+
+
+def _by_optimiser(ends: Mapping[int, float], collectives: Sequence[_Collective]) -> list[Step]:
+    numbers = sorted(ends)
+    times = [ends[number] for number in numbers]
+    found: dict[int, dict[int, float]] = {}
+    for collective in collectives:
+        place = bisect_left(times, collective.time)
+        if 0 < place < len(numbers) and numbers[place] > WARM_UP and numbers[place - 1] == numbers[place] - 1:
+            worst = found.setdefault(place, {})
+            for rank, lag in collective.lags.items():
+                worst[rank] = max(worst.get(rank, 0.0), lag)
+    return [
+        Step(end=times[place], seconds=times[place] - times[place - 1], lags=lags)
+        for place, lags in sorted(found.items())
+    ]
+
+
+def _by_collective(collectives: Sequence[_Collective]) -> list[Step]:
+    """Where nobody counts steps: from one collective to the next that somebody began after the one before was over."""
+    steps: list[Step] = []
+    begin: float | None = None
+    before: float | None = None
+    worst: dict[int, float] = {}
+    for collective in collectives[WARM_UP:]:
+        if before is not None and collective.earliest > before:
+            if begin is not None:
+                steps.append(Step(end=before, seconds=before - begin, lags=worst))
+            begin, worst = before, {}
+        worst = {rank: max(worst.get(rank, 0.0), lag) for rank, lag in collective.lags.items()}
+        before = collective.latest
+    return steps
+
+
+def judge(
+    steps: Sequence[Step],
+    uncertain: Mapping[int, float] | None = None,
+    *,
+    slices: int = SLICES,
+    ranks: Collection[int] = (),
+) -> Slow | None:
+    """The ranks that were slower than the others all through the last slices, if there are any.
+
+    `uncertain` is how many seconds the clock of each rank may be off. With `ranks`, only those, and by the weaker
+    measure that says whether they still are.
+    """
+    parts = _slices(steps, slices)
+    if len(parts) < slices:
+        return None
+    seconds = median(sum(step.seconds for step in part) / len(part) for part in parts)
+    found: dict[int, float] = {}
+    for rank in {rank for part in parts for step in part for rank in step.lags}:
+        lags = [sum(max(0.0, step.lags.get(rank, 0.0)) for step in part) / len(part) for part in parts]
+        shares = [
+            share_of(lag, sum(step.seconds for step in part) / len(part)) for lag, part in zip(lags, parts, strict=True)
+        ]
+        clock = 2 * (uncertain or {}).get(rank, 0.0)
+        if rank in ranks:
+            is_slow = median(shares) >= GONE
+        else:
+            is_slow = median(shares) >= TELL and min(shares) >= EACH and median(lags) > clock
+        if is_slow:
+            found[rank] = median(lags)
+    if not found:
+        return None
+    slowest = sorted(found, key=lambda rank: -found[rank])
+    lag = min(found[slowest[0]], seconds * 0.99)
+    return Slow(ranks=tuple(slowest), step=seconds, others=seconds - lag, since=parts[0][0].end - parts[0][0].seconds)
+
+
+def share_of(lag: float, seconds: float) -> float:
+    """How much slower a rank is that comes so late to the end of a step of so many seconds."""
+    return lag / max(seconds - lag, seconds * 0.01, 1e-9)
+
+
+def _slices(steps: Sequence[Step], count: int) -> list[list[Step]]:
+    """The last steps, in slices that are long enough; the newest last."""
+    parts: list[list[Step]] = []
+    part: list[Step] = []
+    for step in reversed(steps):
+        part.insert(0, step)
+        if sum(step.seconds for step in part) >= SHORTEST_SLICE:
+            parts.insert(0, part)
+            part = []
+            if len(parts) == count:
+                break
+    return parts
