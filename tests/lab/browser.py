@@ -20,9 +20,7 @@ PROGRAM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chrom
 class Browser:
     """One browser with one page in it; `with` ends it."""
 
-    def __init__(
-        self, *, width: int = 1280, height: int = 900, dark: bool = False, offline_but: str = "127.0.0.1"
-    ) -> None:
+    def __init__(self, *, width: int = 1280, height: int = 900, offline_but: str = "127.0.0.1") -> None:
         """`offline_but` is the one host it may reach: every other name leads nowhere."""
         assert PROGRAM is not None
         self._folder = tempfile.mkdtemp(prefix="muster-browser-")
@@ -62,10 +60,6 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        self.call(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
-        )
         self.resize(width, height)
 
     def __enter__(self) -> Browser:
@@ -120,6 +114,10 @@ class Browser:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
         )
+
+    def colours(self, scheme: str) -> None:
+        """What the system prefers: `light` or `dark`."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def open(self, address: str) -> None:
         """Go to an address."""

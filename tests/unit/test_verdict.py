@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from muster.run.verdict import HostLoss, RankEnd, Verdict, describe, exit_code_of, is_same_failure, judge
+from muster.run.ends import HostLoss, Memory, RankEnd
+from muster.run.verdict import Verdict, describe, exit_code_of, is_same_failure, judge
 
 PEER_GONE = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.77.0.2]:43871"
 
@@ -44,6 +45,34 @@ def test_a_symptom_does_not_hide_the_cause_that_was_noticed_a_little_later():
     assert result.sentence.startswith("rank 1 on h2 failed first")
     assert "crashed in native code (SIGSEGV)" in result.sentence
     assert result.exit_code == 128 + signal.SIGSEGV
+
+
+def test_a_rank_that_closes_its_connections_seconds_before_it_says_why_is_the_cause():
+    # Its `finally` tore the process group down and took its time.
+    ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, 1, time=12.5, summary="ValueError: bad sample")]
+    result = verdict(ends)
+    assert result.sentence.startswith("rank 1 on h2 failed first, 12.5 s after the start: ValueError: bad sample")
+    assert result.notes[0].startswith("1 rank failed after it only because it had gone: rank 0 on h1")
+
+
+def test_an_exception_raised_because_of_a_symptom_is_one_too():
+    chained = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in step\n    dist.all_reduce(loss)\n'
+        f"{PEER_GONE}\n\nThe above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    raise StepFailed(7)\n'
+        "StepFailed: step 7\n"
+    )
+    ends = [
+        end(0, 1, time=10.0, summary="StepFailed: step 7", message="step 7", traceback=chained),
+        end(1, 1, time=10.5, summary="ValueError: bad sample"),
+    ]
+    assert verdict(ends).sentence.startswith("rank 1 on h2 failed first")
+
+
+def test_a_rank_that_waited_in_vain_comes_before_those_that_lost_their_connection_to_it():
+    tired = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation"
+    ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, 1, time=10.1, summary=tired)]
+    assert verdict(ends).sentence.startswith("rank 1 on h2 failed first")
 
 
 def test_a_symptom_long_before_any_other_failure_is_told_first():
@@ -130,7 +159,13 @@ def test_the_traceback_stands_below_the_sentence_and_the_last_words_where_there_
         (end(0, 3, place="train.py:7"), "ended with exit code 3 at train.py:7"),
         (end(0, 3), "ended with exit code 3, without an exception"),
         (end(0, 1, summary="no data here", place="train.py:7"), "no data here (train.py:7)"),
-        (end(0, -signal.SIGKILL, oom=True), "killed by the kernel because the host ran out of memory (SIGKILL)"),
+        (end(0, -9, memory=Memory(group_kills=1)), "killed by the kernel for want of memory (SIGKILL)"),
+        (end(0, -9, memory=Memory(host_kills=1)), "killed by the kernel for want of memory (SIGKILL)"),
+        (
+            end(0, -9, memory=Memory(group_kills=0, host_kills=1)),
+            "killed, most likely by the kernel for want of memory (SIGKILL)",
+        ),
+        (end(0, -9), "killed by SIGKILL, which Muster did not send"),
         (end(0, -signal.SIGSEGV), "crashed in native code (SIGSEGV)"),
         (end(0, -signal.SIGABRT), "crashed in native code (SIGABRT)"),
         (end(0, -signal.SIGBUS), "crashed in native code (SIGBUS)"),
@@ -146,8 +181,8 @@ def test_what_happened_is_said_in_plain_words(failed: RankEnd, words: str):
 
 
 def test_a_kill_that_was_not_for_memory_is_not_called_one():
-    words = describe(end(0, -signal.SIGKILL))
-    assert words.startswith("killed by SIGKILL, which neither Muster nor the kernel's memory killer sent")
+    words = describe(end(0, -signal.SIGKILL, memory=Memory(group_kills=0)))
+    assert words == "killed by SIGKILL, which neither Muster nor the kernel's memory killer sent"
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (7, 7), (255, 255), (-9, 137), (-11, 139), (-15, 143)])
@@ -161,7 +196,8 @@ def test_a_lost_host_is_named_and_ranks_elsewhere_that_failed_of_it_are_not_the_
     result = verdict(ends, [HostLoss(host="h2", why="nothing heard from it for 5 s", time=15.0)])
     assert result.sentence == "host h2 is lost: nothing heard from it for 5 s"
     assert result.exit_code == 125
-    assert "rank 0 on h1" in result.notes[0]
+    assert result.notes[0].startswith("to mend it: see whether it is up")
+    assert "rank 0 on h1" in result.notes[1]
 
 
 def test_of_two_lost_hosts_the_first_is_named():
@@ -210,5 +246,5 @@ def test_many_followers_are_counted_and_only_the_first_few_described():
     ends = [end(0, 1, time=1.0, summary="ValueError: x")]
     ends += [replace(end(rank, 1, time=2.0 + rank), summary=PEER_GONE * 3) for rank in range(1, 40)]
     (note,) = verdict(ends).notes
-    assert note.startswith("39 ranks failed after it: ")
+    assert note.startswith("39 ranks failed after it only because it had gone: ")
     assert len(note) < 700

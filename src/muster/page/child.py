@@ -24,11 +24,18 @@ _START = (
 )
 
 
-def start(folder: Path, port: int = 0) -> str:
+def start(folder: Path, port: int = 0, linger: float = LINGER) -> str:
     """Start the page of the job whose folder this is, and return its address, which works at once."""
     token = new_token()
     with listen(port) as listener:
-        told = {"path": sys.path, "folder": str(folder), "token": token, "listener": listener.fileno()}
+        told = {
+            "path": sys.path,
+            "folder": str(folder),
+            "token": token,
+            "listener": listener.fileno(),
+            "controller": os.getpid(),
+            "linger": linger,
+        }
         # -I and the own path: the job's folder is no place to import from. The token is nothing for `ps` to show.
         process = subprocess.Popen(
             [sys.executable, "-I", "-c", _START, f"muster page {folder.name}"],
@@ -45,9 +52,8 @@ def start(folder: Path, port: int = 0) -> str:
         return address(listener, token)
 
 
-def main(*, folder: str, token: str, listener: int, linger: float = LINGER) -> None:
+def main(*, folder: str, token: str, listener: int, controller: int, linger: float) -> None:
     """Serve until the job has ended, or the process that started us, and nobody has looked for a while since."""
-    controller = os.getppid()
     os.nice(5)
     server = PageServer(socket.socket(fileno=listener), token, Source(Path(folder)), stays=linger)
     threading.Thread(target=server.serve_forever, name="page", daemon=True).start()

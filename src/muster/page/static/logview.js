@@ -174,7 +174,7 @@ async function inAll(find, number) {
 const lines = (number) => `${number} ${number === 1 ? "line" : "lines"}`;
 
 function foundLine(of, at, text, named) {
-  const button = element("button", { type: "button" }, ...(named ? [element("span", { class: "rank" }, `rank ${of}`)] : []), ...marked(text));
+  const button = element("button", { type: "button" }, ...(named ? [element("span", { class: "rank" }, `rank ${of}`), " "] : []), ...marked(text));
   button.addEventListener("click", () => goTo(of, at));
   return button;
 }

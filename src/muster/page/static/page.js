@@ -113,7 +113,9 @@ function showLoss(error) {
 
 onChoice((rank) => {
   chooseLog(rank);
-  if (last?.state) showCurves(history, last.state, rank);
+  if (!last?.state) return;
+  showLogChoices(last.state, last.attempts);
+  showCurves(history, last.state, rank);
 });
 document.addEventListener("visibilitychange", () => document.hidden || poll());
 window.addEventListener("resize", () => last?.state && showCurves(history, last.state, chosenRank()));

@@ -1,0 +1,380 @@
+"""The page in a browser: what a user sees of a job, and that nothing a job prints can take the page over."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import PROGRAM, Browser
+from launching import MUSTER, PLAIN, wait_until
+from tests.unit.sample_job import HOSTILE, ended, job, write_folder
+
+from muster.page.server import address, listen, new_token
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium: apt-get install chromium-headless-shell")
+
+EIGHT = "document.querySelectorAll('.tile b').length === 8"
+
+
+class Page:
+    """The page of a job that has ended, from a server that can be ended and begun again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.token = new_token()
+        self._folder = folder
+        with listen() as listener:
+            self.address = address(listener, self.token)
+        self.begin()
+
+    def begin(self) -> None:
+        code = (
+            "import sys; from pathlib import Path; "
+            "from muster.page.server import PageServer, listen; from muster.page.source import Source; "
+            "PageServer(listen(int(sys.argv[1])), sys.argv[2], Source(Path(sys.argv[3]))).serve_forever()"
+        )
+        port = self.address.split(":")[2].split("/")[0]
+        self._process = subprocess.Popen([sys.executable, "-c", code, port, self.token, str(self._folder)])
+        wait_until("the server", self._answers, 15)
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(self.address, timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    folder = tmp_path_factory.mktemp("jobs") / "20261115-101500-train-3f9a"
+    made = Page(write_folder(folder, ended(job())))
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def opened(browser: Browser, page: Page) -> Browser:
+    """The page of the sample job, on a screen of usual size, in light colours."""
+    browser.resize(1280, 900)
+    browser.colours("light")
+    browser.said.clear()
+    browser.requests.clear()
+    browser.open(page.address)
+    browser.wait(EIGHT)
+    browser.wait("document.querySelectorAll('#lines span').length > 0")
+    return browser
+
+
+# --- what is seen -------------------------------------------------------------------------------------------
+
+
+def test_the_grid_shows_every_rank_by_host_and_the_failed_one_in_words(opened: Browser):
+    ask = "[...document.querySelectorAll('.host')].map(h => [h.dataset.host, h.querySelectorAll('.tile').length])"
+    assert opened.js(ask) == [["gpu01", 4], ["gpu02", 4]]
+    assert opened.text("#rank-5") == "5\nfailed, code 1"
+    assert (
+        opened.js("document.querySelector('#rank-5').getAttribute('aria-label')") == "Rank 5 on gpu02: failed, code 1"
+    )
+    shapes = opened.js("[...document.querySelectorAll('.tile path')].map(p => p.getAttribute('d'))")
+    assert len({shapes[0], shapes[2], shapes[5]}) == 3  # waiting, running and failed differ without their colour
+    assert opened.text("#phase") == "failed 1"
+    assert "loss is nan" in opened.text("#sentence")
+
+
+def test_gpus_show_use_memory_and_why_they_are_slow(opened: Browser):
+    first = opened.text(".gpu")
+    assert "use 93 %" in first
+    assert "61 of 141 GB" in first
+    assert "held down: power, 1410 of 1980 MHz" in first
+
+
+def test_curves_are_drawn_and_told_in_words(opened: Browser):
+    assert opened.js("document.querySelector('#rate path.main').getAttribute('d').length") > 200
+    assert "steps/s by the slowest rank" in opened.text("#rate-words")
+    assert "least: rank 2 4 %" in opened.text("#waiting-words")
+
+
+def test_a_report_shows_its_stacks_side_by_side_the_named_rank_first(opened: Browser):
+    opened.wait("document.querySelectorAll('.columns article').length === 2")
+    left, right = opened.js(
+        "[...document.querySelectorAll('.columns article')].map(a => [a.innerText, a.getBoundingClientRect().top])"
+    )
+    assert left[0].startswith("Rank 2 on gpu01 (named)")
+    assert "line 33 in next_batch" in left[0]
+    assert right[0].startswith("Ranks 0, 1, 3\u20137 on gpu01, gpu02")
+    assert left[1] == right[1]
+    assert "rank 2 on gpu01 is in next_batch" in opened.text(".report .sentence")
+
+
+def test_a_chosen_rank_shows_its_log_and_its_numbers(opened: Browser):
+    opened.click("#rank-3")
+    opened.wait("document.querySelector('#lines').innerText.includes('rank 3')")
+    assert "pid\n9003" in opened.text("#rank-facts")
+    assert opened.js("document.querySelectorAll('#lines span').length") <= 1001
+
+
+# --- the log ------------------------------------------------------------------------------------------------
+
+
+def test_a_search_finds_a_line_in_every_rank_and_leads_to_it(opened: Browser):
+    opened.js("document.querySelector('#find').focus()")
+    for letter in "NEEDLE":
+        opened.press(letter)
+    opened.press("Enter")
+    opened.wait("document.querySelectorAll('#found button').length === 8")
+    assert opened.text("#found button:nth-child(7)") == "rank 6 needle in rank 6"
+    assert opened.js("document.querySelectorAll('#found mark').length") == 8
+    assert opened.text("#log-words") == "8 lines in 8 ranks"
+    opened.click("#found button:nth-child(7)")
+    opened.wait("document.querySelector('#lines .here')?.innerText === 'needle in rank 6'")
+    assert opened.js("document.querySelector('#log-rank').value") == "6"
+    edge = "document.querySelector('{}').getBoundingClientRect().{}"
+    seen = [opened.js(edge.format(*at)) for at in (("#lines", "top"), ("#lines .here", "top"), ("#lines", "bottom"))]
+    assert seen == sorted(seen)
+
+
+def test_a_search_that_finds_nothing_says_so(opened: Browser):
+    opened.js("document.querySelector('#find').value = 'no such words'")
+    opened.click("#search button")
+    opened.wait("document.querySelector('#log-words').innerText === '0 lines in 0 ranks'")
+
+
+def test_earlier_lines_lead_back_to_the_first(opened: Browser):
+    opened.wait("!document.querySelector('#earlier').disabled")
+    opened.click("#earlier")
+    opened.wait("document.querySelector('#lines').innerText.startsWith('step 0 ')")
+    assert opened.js("document.querySelector('#earlier').disabled")
+
+
+def test_what_a_rank_prints_is_text_and_nothing_else(opened: Browser):
+    assert opened.js("document.querySelector('#lines span:last-child').innerText") == HOSTILE
+    opened.js("document.querySelector('#find').value = '<script>'")
+    opened.click("#search button")
+    opened.wait("document.querySelectorAll('#found button').length === 8")
+    assert opened.js("document.querySelectorAll('main script, main img').length") == 0
+    assert "taken over" not in opened.js("document.title")
+    assert opened.said == []
+
+
+def test_hostile_names_are_text_too(browser: Browser, tmp_path: Path):
+    text = json.dumps(ended(job()).as_data())
+    for name in ("gpu02", "train.py", "ValueError", "next_batch", "NVIDIA", "power"):
+        text = text.replace(name, "<img src=x onerror=document.title=1>")
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", ended(job()))
+    (folder / "state.json").write_text(text)
+    page = Page(folder)
+    try:
+        browser.said.clear()
+        browser.open(page.address)
+        browser.wait(EIGHT)
+        browser.wait("document.querySelectorAll('.columns article').length === 2")
+        assert browser.js("document.querySelectorAll('main img').length") == 0
+        assert "<img src=x" in browser.text(".host:last-child h3")
+        assert browser.said == []
+    finally:
+        page.end()
+
+
+# --- who sees it, and on what -------------------------------------------------------------------------------
+
+
+def test_a_wrong_token_shows_nothing(browser: Browser, page: Page):
+    browser.open(page.address.replace(page.token, "x" * len(page.token)))
+    browser.wait("document.body.innerText.includes('the address lacks its token')")
+    assert browser.js("document.querySelectorAll('.tile').length") == 0
+
+
+def test_the_page_asks_no_other_host(opened: Browser, page: Page):
+    opened.click("#rank-1")
+    opened.wait("document.querySelector('#lines').innerText.includes('rank 1')")
+    assert len(opened.requests) > 8
+    assert [url for url in opened.requests if not url.startswith(page.address)] == []
+    assert opened.said == []
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 2560])
+def test_no_screen_is_too_narrow_or_too_wide(opened: Browser, width: int):
+    opened.resize(width, 740, phone=width < 768)
+    assert opened.js("document.documentElement.scrollWidth") <= width
+    wide = opened.js("[...document.querySelectorAll('section')].map(s => s.getBoundingClientRect().right)")
+    assert max(wide) <= width
+
+
+def test_dark_and_light_follow_the_system_and_can_be_read(opened: Browser):
+    for scheme, dark in (("light", False), ("dark", True)):
+        opened.colours(scheme)
+        for selector in (
+            "h1",
+            "#sentence",
+            "#rank-2 span",
+            "#rank-5 span",
+            "#rank-0 span",
+            ".words",
+            "#lines",
+            "#stays",
+        ):
+            front, back = contrast_of(opened, selector)
+            assert (luminance(back) < 0.1) is dark
+            ratio = (max(luminance(front), luminance(back)) + 0.05) / (min(luminance(front), luminance(back)) + 0.05)
+            assert ratio >= 4.5, (scheme, selector, front, back, ratio)
+
+
+def test_the_keyboard_reaches_ranks_and_search(opened: Browser):
+    opened.js("document.querySelector('#rank-0').focus()")
+    for key, rank in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowDown", 6), ("ArrowUp", 2), ("End", 7), ("Home", 0)):
+        opened.press(key)
+        assert opened.js("document.activeElement.id") == f"rank-{rank}"
+    opened.wait("document.querySelector('#lines').innerText.includes('rank 0')")
+    opened.press("/")
+    assert opened.js("document.activeElement.id + document.activeElement.value") == "find"
+
+
+def test_a_lost_connection_is_said_and_comes_back(browser: Browser, tmp_path: Path):
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", ended(job())))
+    browser.open(page.address)
+    browser.wait(EIGHT)
+    page.end()
+    browser.js("document.dispatchEvent(new Event('visibilitychange'))")  # as when one comes back to the tab
+    browser.wait("document.querySelector('#connection').innerText.includes('is lost')")
+    assert "muster page 20261115-101500-train-3f9a" in browser.text("#connection")
+    assert browser.text("#rank-5") == "5\nfailed, code 1"  # what was known stays
+    page.begin()
+    try:
+        browser.wait("document.querySelector('#connection').innerText === 'Connected again.'")
+    finally:
+        page.end()
+
+
+# --- with a real job ----------------------------------------------------------------------------------------
+
+
+SCRIPT = """\
+import os, time
+rank = int(os.environ["RANK"])
+print("hello from", rank, flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+if rank == 1:
+    raise ValueError("loss is <b>nan</b>")
+time.sleep(60)
+"""
+
+
+def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser, tmp_path: Path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    argv = [MUSTER, "run", "--page", "--no-zygote", "--no-check", "--nproc", "3", "train.py"]
+    env = {**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")}
+    with (tmp_path / "err").open("wb") as err:
+        run = subprocess.Popen(
+            argv, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err
+        )
+    try:
+        said = (tmp_path / "err").read_text
+        (where,) = wait_until(
+            "the address", lambda: re.findall(r"^muster: page: (http://127\S+)$", said(), re.M), 20, said
+        )
+        browser.open(where)
+        browser.wait("[...document.querySelectorAll('.tile span')].filter(s => s.innerText === 'running').length === 3")
+        browser.wait("document.querySelector('#lines').innerText.includes('hello from 0')")
+        (tmp_path / "go").touch()
+        assert run.wait(30) == 1
+        browser.wait("document.querySelector('#phase').innerText === 'failed 1'", limit=20)
+        assert browser.text("#rank-1") == "1\nfailed, code 1"
+        assert "loss is <b>nan</b>" in browser.text("#sentence")
+        assert "10 minutes longer" in browser.text("#stays")
+        assert f"the page {where} stays for 10 minutes after its last reader" in said()
+        with urllib.request.urlopen(f"{where}state.json", timeout=5) as answer:
+            assert json.load(answer)["exit_code"] == 1
+    finally:
+        run.terminate()
+        run.wait(20)
+        end_pages(tmp_path)
+
+
+def test_a_page_of_a_run_ends_when_job_and_readers_have_gone(tmp_path: Path):
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", ended(job()))
+    code = f"from pathlib import Path; from muster.page.child import start; print(start(Path({str(folder)!r}), 0, 1.0))"
+    where = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30).stdout.strip()
+    with urllib.request.urlopen(f"{where}view.json", timeout=10) as answer:
+        assert json.load(answer)["life"] == "ended"
+    wait_until("its end", lambda: not pages(tmp_path), 15)
+
+
+def test_muster_page_shows_a_job_that_has_ended_until_ctrl_c(browser: Browser, tmp_path: Path):
+    write_folder(tmp_path / "muster/jobs/20261115-101500-train-3f9a", ended(job()))
+    env = {**PLAIN, "XDG_STATE_HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        [MUSTER, "page", "train.py"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        where = process.stdout.readline().strip()
+        browser.open(where)
+        browser.wait(EIGHT)
+        assert "until the command that serves it is ended" in browser.text("#stays")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+        assert process.returncode == 0
+        assert said == "muster: the page of 20261115-101500-train-3f9a, until Ctrl-C\n"
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def pages(state: Path) -> list[int]:
+    """The servers left by `muster run --page` for jobs in a state folder."""
+    found: list[int] = []
+    jobs = [path.parent.name for path in state.rglob("state.json")]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(f"muster page {name}".encode() in command for name in jobs):
+            found.append(int(process.name))
+    return found
+
+
+def end_pages(state: Path) -> None:
+    for process in pages(state):
+        os.kill(process, signal.SIGTERM)
+    wait_until("the pages to end", lambda: not pages(state), 10)
+
+
+def contrast_of(browser: Browser, selector: str) -> list[list[float]]:
+    """The colour of an element's text and of what lies behind it, as sRGB from 0 to 1."""
+    return browser.js(f"""(() => {{
+        const pixel = document.createElement("canvas").getContext("2d", {{ willReadFrequently: true }});
+        let element = document.querySelector({json.dumps(selector)});
+        const front = getComputedStyle(element).color, layers = [];
+        for (; element; element = element.parentElement) layers.unshift(getComputedStyle(element).backgroundColor);
+        const read = (...colours) => {{
+            for (const colour of colours) {{ pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1); }}
+            return [...pixel.getImageData(0, 0, 1, 1).data].slice(0, 3).map(value => value / 255);
+        }};
+        const back = read("white", ...layers);
+        return [read(front), back];
+    }})()""")
+
+
+def luminance(colour: list[float]) -> float:
+    linear = [value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
