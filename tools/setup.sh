@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Gets this checkout ready for `make demo` and `make test`: a `.venv` with pinned versions and, as root on Debian or
-# Ubuntu, the packages of the virtual cluster. Without root it names what is missing and goes on with what there is.
+# Ubuntu, the packages of the virtual cluster and a headless browser. Without root it names what is missing and goes on
+# with what there is.
 # PYTHON=python3.12 chooses the interpreter. A second run finds everything in place and says nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +14,7 @@ LAB_PROGRAMS=(
     mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich podman:podman crun:crun
     munged:munge slurmctld:slurmctld slurmd:slurmd srun:slurm-client
 )
+BROWSERS=(chromium-headless-shell chromium google-chrome)
 SERVICE_POLICY=/usr/sbin/policy-rc.d # Debian asks it before it starts a service
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -67,6 +69,12 @@ prepare_lab() {
     fi
 }
 
+prepare_browser() { # by itself: not every Debian or Ubuntu has the package, and apt would then install nothing
+    command -v "${BROWSERS[@]}" >/dev/null && return
+    [ "$(uname)" = Linux ] && can_install && install_packages chromium-headless-shell
+    command -v "${BROWSERS[@]}" >/dev/null || say "there is no Chromium, so the page of a job is not tested in a browser"
+}
+
 check_python() {
     command -v "$1" >/dev/null || die "there is no $1; install Python 3.10 or newer, or name one: make PYTHON=python3.12 …"
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
@@ -110,4 +118,5 @@ prepare_venv() {
 }
 
 prepare_lab
+prepare_browser
 prepare_venv
