@@ -27,6 +27,7 @@ from muster.run.link import AgentLink, LinkLost
 from muster.run.lookout import Check, Lookout
 from muster.run.meet import another_port, meet
 from muster.run.record import Record
+from muster.run.straggling import Straggling
 from muster.run.timeline import Timeline
 from muster.run.verdict import Verdict, is_same_failure
 from muster.run.watcher import Watcher
@@ -66,6 +67,7 @@ class Controller:
         self.board = Board(job, engine, begin)
         self.record = Record(self.board, folder, logs)
         self.watcher = Watcher(self.fleet, self.board, screen, folder)
+        self.straggling = Straggling(self.board, screen)
         take_stacks = self.watcher.take_stacks
         self.door = Door(folder, self.board, screen, stop=self.on_request, take_stacks=take_stacks)
         self.attempt: Attempt | None = None
@@ -271,6 +273,7 @@ class Controller:
                 f"meeting at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
             )
         self.board.begin_attempt(plan, number)
+        self.straggling.begin_attempt()
         await self.fleet.start(plan, number, self.on_loss)
         if not attempt.losses:
             self.board.started()
@@ -330,6 +333,7 @@ class Controller:
             self.fleet.beat()
             self.board.see(self.fleet.links)
             self.board.tick(self.waiting_for() if self.waiting_for is not None else "")
+            self.straggling.tick()
             self.record.tick()
             if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)
@@ -342,6 +346,7 @@ class Controller:
     def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
         """Something happened on a host."""
         self.board.on_event(link, event)
+        self.straggling.on_event(link, event)
         kind = event["t"]
         if kind == "silent":
             if link in self.fleet.leaders:

@@ -219,6 +219,11 @@ def judge(
     return Slow(ranks=tuple(slowest), step=seconds, others=seconds - lag, since=parts[0][0].end - parts[0][0].seconds)
 
 
+def lasted(steps: Sequence[Step], since: float, slices: int = SLICES) -> bool:
+    """Whether so many slices have passed since a moment."""
+    return len(_slices([step for step in steps if step.end - step.seconds >= since], slices)) == slices
+
+
 def share_of(lag: float, seconds: float) -> float:
     """How much slower a rank is that comes so late to the end of a step of so many seconds."""
     return lag / max(seconds - lag, seconds * 0.01, 1e-9)

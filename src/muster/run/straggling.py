@@ -1,0 +1,147 @@
+"""Finds the rank that the others wait for while a job runs, finds out why, and says it once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from muster.logs.screen import Screen
+from muster.run.board import Board
+from muster.run.link import AgentLink, LinkLost
+from muster.watch import straggler
+from muster.watch.causes import Evidence, explain, gone, sentence
+from muster.watch.state import Report
+
+LOOK_FOR = (0.6, 3.0)
+"""Seconds an examination takes: a step and a half, but no less and no more than this."""
+
+ASKED_HOSTS = 4
+"""Hosts whose ranks are looked at beside that of the suspect."""
+
+REST = 20.0
+"""Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
+
+CHANGE_SLICES = 2 * straggler.SLICES
+"""Slices that must agree before something else is said than before."""
+
+
+class Straggling:
+    """The search, over one job."""
+
+    def __init__(self, board: Board, screen: Screen) -> None:
+        self.board = board
+        self.screen = screen
+        self._ranks: dict[int, straggler.RankCalls] = {}
+        self._links: dict[int, AgentLink] = {}
+        self._places: dict[int, deque[str]] = {}
+        """Where each rank's code was lately."""
+        self._is_news = False
+        self._not_before = 0.0
+        self._told: straggler.Slow | None = None
+        self._told_at = 0.0
+        self._evidence: dict[int, Evidence] = {}
+        self._examined: set[int] = set()
+        """The suspects the evidence is about."""
+        self._examining: asyncio.Future[None] | None = None
+
+    def begin_attempt(self) -> None:
+        """All ranks are new."""
+        self._ranks, self._links = {}, {}
+        self._told, self._examined = None, set()
+
+    def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
+        """Take one event of a host."""
+        if event["t"] == "arrivals":
+            rank: int = event["rank"]
+            self._links[rank] = link
+            self._ranks.setdefault(rank, straggler.RankCalls()).add(event, link.clock_offset)
+            self._is_news = True
+        elif event["t"] == "progress" and event.get("place"):
+            self._places.setdefault(event["rank"], deque(maxlen=6)).append(event["place"])
+        elif event["t"] == "exit":
+            self._ranks.pop(event["rank"], None)
+
+    def tick(self) -> None:
+        """Judge what has come since the last time; to be called about twice a second."""
+        now = time.monotonic()
+        if not self._is_news or now < self._not_before or len(self._ranks) < 2:
+            return
+        self._is_news = False
+        self._judge()
+        self._not_before = now + REST * (time.monotonic() - now)
+
+    def _judge(self) -> None:
+        steps = straggler.steps_of(self._ranks)
+        uncertain = {rank: self._uncertain(rank) for rank in self._ranks}
+        told = self._told
+        if told is not None:
+            still = straggler.judge(steps, uncertain, slices=CHANGE_SLICES, ranks=told.ranks)
+            if still is not None and set(still.ranks) <= set(told.ranks):
+                return
+            if not straggler.lasted(steps, self._told_at, CHANGE_SLICES):
+                return
+            if still is None:
+                self._say_gone(told)
+        slow = straggler.judge(steps, uncertain, slices=straggler.SLICES if told is None else CHANGE_SLICES)
+        suspect = slow or straggler.judge(steps, uncertain, slices=straggler.SUSPECT_SLICES)
+        if suspect is None or self._examining is not None:
+            return
+        if set(suspect.ranks) != self._examined:
+            self._examining = asyncio.ensure_future(self._examine(suspect))
+        elif slow is not None:
+            self._say(slow)
+
+    def _uncertain(self, rank: int) -> float:
+        """Seconds by which its clock may be off against the others'; on one host there is but one clock."""
+        one_host = len({link.name for link in self._links.values()}) == 1
+        return 0.0 if one_host else self._links[rank].clock_error
+
+    async def _examine(self, suspect: straggler.Slow) -> None:
+        """Have the suspect and some others watched from outside, and go on when that is known."""
+        try:
+            shortest, longest = LOOK_FOR
+            seconds = min(longest, max(shortest, 1.5 * suspect.step))
+            hosts = dict.fromkeys(
+                self._links[rank].name for rank in (*suspect.ranks, *self._ranks) if rank in self._links
+            )
+            asked = list(hosts)[: ASKED_HOSTS + 1]
+            links = {link for link in self._links.values() if link.name in asked and not link.lost}
+            answers = await asyncio.gather(*(self._look_at(link, seconds) for link in links))
+            state = self.board.state()
+            gpus = {host.name: {gpu.index: gpu for gpu in host.gpus} for host in state.hosts}
+            self._evidence = {}
+            for rank in state.ranks:
+                found = next((answer[str(rank.rank)] for answer in answers if str(rank.rank) in answer), None)
+                if found is not None:
+                    gpu = gpus.get(rank.host, {}).get(rank.local_rank if rank.gpu is None else rank.gpu)
+                    places = tuple(self._places.get(rank.rank, ()))
+                    self._evidence[rank.rank] = Evidence(host=rank.host, gpu=gpu, places=places, **found)
+            self._examined = set(suspect.ranks)
+        finally:
+            self._examining = None
+        self._is_news = True
+
+    async def _look_at(self, link: AgentLink, seconds: float) -> dict[str, Any]:
+        ranks = [rank for rank, its in self._links.items() if its is link]
+        try:
+            answer = await link.request("examine", limit=seconds + 3, ranks=ranks, seconds=seconds)
+        except LinkLost:
+            return {}
+        return answer["ranks"]
+
+    def _say(self, slow: straggler.Slow) -> None:
+        hosts = {rank: self._links[rank].name for rank in slow.ranks}
+        text = sentence(slow, hosts, explain(slow, self._evidence))
+        self._report(text, slow.ranks)
+        self._told, self._told_at = slow, time.time()
+
+    def _say_gone(self, slow: straggler.Slow) -> None:
+        self._report(gone(slow, {rank: self._links[rank].name for rank in slow.ranks}), slow.ranks)
+        self._told, self._examined = None, set()
+
+    def _report(self, text: str, ranks: tuple[int, ...]) -> None:
+        self.screen.tell(text)
+        self.board.reports.append(Report(kind="straggler", time=time.time(), sentence=text, ranks=ranks))
