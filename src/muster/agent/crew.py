@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _PASS_ON_AFTER = 0.2
 """Seconds to wait for the sign that a scheduler's signal has reached the ranks by itself."""
 
+_BETWEEN_KILLS = 10.0
+"""Seconds between two looks at how many processes the kernel has killed for memory."""
+
 _PIECE = b'{"t":"piece","piece":"'
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
@@ -53,7 +56,11 @@ class Crew:
         self._paused = False
         self._prepare_request: int | None = None
         self._stop_requests: list[int] = []
-        self._oom_before = 0
+        self._kills: list[tuple[int | None, int]] = [(None, 0)] * 2
+        """What the kernel has killed for memory: some seconds ago, and when it was last looked at."""
+        self._kills_due = 0.0
+        self._folders: list[str] = []
+        """Where ranks write unless told otherwise: their working directory and the temporary one."""
         self._to_pass_on: dict[int, float] = {}
         """Signals of a scheduler, and when each is sent on to the ranks."""
         self._call: list[int] = []
@@ -77,6 +84,7 @@ class Crew:
         if folder not in env.get("PATH", "").split(os.pathsep):
             # As in an activated environment: what the script starts (python, ninja) is this interpreter's.
             env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
+        self._folders = [message["cwd"], env.get("TMPDIR") or "/tmp"]
         config = {name: message[name] for name in ("preload", "cwd", "kind", "target", "args", "path")}
         config["nofile"] = self.nofile
         self.spawner = Spawner()
@@ -110,7 +118,8 @@ class Crew:
                 self._forget(stream)
             rank.close()
         self.ranks = {}
-        self._oom_before = machine.oom_kills()
+        self._kills = [machine.memory_kills()] * 2
+        self._kills_due = time.monotonic() + _BETWEEN_KILLS
         try:
             for request in message["ranks"]:
                 self.ranks[request["rank"]] = Rank(request["rank"], request["env"])
@@ -213,6 +222,10 @@ class Crew:
     def step(self) -> None:
         """Go on with passing signals on and with ending the ranks, and answer when they are gone."""
         self._step_signals()
+        if self.ranks and time.monotonic() > self._kills_due:
+            # An old reading is kept: a killed process of many gigabytes takes seconds to go.
+            self._kills = [self._kills[1], machine.memory_kills()]
+            self._kills_due = time.monotonic() + _BETWEEN_KILLS
         for look in list(self._looks):
             reply = look.step()
             if reply is not None:
@@ -272,17 +285,14 @@ class Crew:
             for _ in range(_DRAIN):
                 if not self._on_stream(stream):
                     break
-        status = message["status"]
-        self.send(
-            {
-                "t": "exit",
-                "rank": rank.number,
-                "status": status,
-                "time": message["time"],
-                "stopped_at": rank.stopped_at,
-                "oom": status == -signal.SIGKILL and machine.oom_kills() > self._oom_before,
-            }
-        )
+        end = {"t": "exit", "rank": rank.number, "stopped_at": rank.stopped_at}
+        for name in ("status", "time", "rss"):
+            end[name] = message.get(name, 0)
+        if end["status"] != 0 and (rank.stopped_at is None or end["status"] > 0):
+            from . import post_mortem
+
+            end["facts"] = post_mortem.facts(self._kills[0], [*rank.paths, *self._folders])
+        self.send(end)
 
     def _on_stream(self, stream: Stream) -> bool:
         """Pass on what a rank wrote or reported; False when there is nothing more to read now."""
@@ -319,6 +329,7 @@ class Crew:
             for look in self._looks:
                 look.answer(rank, message)
         else:
+            self.ranks[rank].paths = message.pop("paths", self.ranks[rank].paths)
             self.send(message)
 
     def _watch(self, stream: Stream) -> None:

@@ -73,10 +73,12 @@ def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
         return devices  # hidden in some containers
     # A container sees all GPUs of its host there, but can use only those whose devices it was given. On a host the
     # devices may be missing until the driver is first used.
-    return min(gpus, devices) if any(os.path.exists(root + sign) for sign in _SIGNS_OF_CONTAINERS) else gpus
+    return min(gpus, devices) if in_container(root) else gpus
 
 
-_SIGNS_OF_CONTAINERS = ("run/.containerenv", ".dockerenv")
+def in_container(root: str = "/") -> bool:
+    """Whether podman or docker has left its sign here."""
+    return any(os.path.exists(root + sign) for sign in ("run/.containerenv", ".dockerenv"))
 
 
 def interfaces() -> list[dict[str, Any]]:
@@ -117,13 +119,48 @@ def _ipv6_addresses() -> dict[str, list[str]]:
     return found
 
 
-def oom_kills() -> int:
-    """How many processes the kernel has killed for memory since this machine started."""
+def memory_kills() -> tuple[int | None, int]:
+    """How many processes the kernel has killed for memory: of this control group, where that is told, and in all."""
+    in_all = _count("/proc/vmstat", "oom_kill")
+    for folder in memory_groups():
+        for name in ("memory.events", "memory.oom_control"):  # version 2 and 1
+            count = _count(os.path.join(folder, name), "oom_kill")
+            if count is not None:
+                return count, in_all or 0
+    return None, in_all or 0
+
+
+def memory_groups() -> list[str]:
+    """The control groups that hold this process's memory, as folders: its own first, then those above it."""
     try:
-        with open("/proc/vmstat") as file:
+        with open("/proc/self/cgroup") as file:
+            own = [line.rstrip("\n").split(":", 2) for line in file]
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line.split(" - ") for line in file if " - cgroup" in line]
+    except (OSError, ValueError):
+        return []
+    for kind, is_mine in (
+        ("cgroup", lambda controllers: "memory" in controllers.split(",")),
+        ("cgroup2", lambda controllers: not controllers),
+    ):
+        path = next((path for _, controllers, path in own if is_mine(controllers)), None)
+        for before, after in mounts:
+            root, point = before.split()[3:5]
+            if path is None or after.split()[0] != kind or (kind == "cgroup" and "memory" not in after.split()[-1]):
+                continue
+            below = path[len(root.rstrip("/")) :] if path.startswith(root) else ""  # a container may not see it all
+            parts = [part for part in below.split("/") if part not in ("", "..")]
+            return [os.path.join(point, *parts[:length]) for length in range(len(parts), -1, -1)]
+    return []
+
+
+def _count(path: str, name: str) -> int | None:
+    """The number after a name in a file of the kernel's."""
+    try:
+        with open(path) as file:
             for line in file:
-                if line.startswith("oom_kill "):
+                if line.startswith(name + " "):
                     return int(line.split()[1])
-    except OSError:
+    except (OSError, ValueError):
         pass
-    return 0
+    return None

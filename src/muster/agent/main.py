@@ -172,7 +172,7 @@ class Agent:
             os.read(fd, 4096)
         except BlockingIOError:
             pass
-        for pid, status in processes.reap():
+        for pid, status, _ in processes.reap():
             if self.unpacking is not None and pid == self.unpacking.child:
                 self.send({"re": self.unpacking.request, **self.unpacking.outcome(status)})
                 self.unpacking = None

@@ -77,17 +77,17 @@ def descendants(root: int) -> list[int]:
     return below(root, children())
 
 
-def reap() -> list[tuple[int, int]]:
-    """The children that have ended since the last call, with the status each left."""
-    ended: list[tuple[int, int]] = []
+def reap() -> list[tuple[int, int, int]]:
+    """The children that have ended since the last call: each with the status it left and the most memory it held."""
+    ended: list[tuple[int, int, int]] = []
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, used = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return ended
         if pid == 0:
             return ended
-        ended.append((pid, status))
+        ended.append((pid, status, used.ru_maxrss * 1024))
 
 
 def kill(pids: Iterable[int], number: int) -> None:

@@ -55,7 +55,9 @@ def _run(config: dict[str, Any], reporter: Reporter) -> int:
     sys.argv = [config["target"], *config["args"]]
     sys.orig_argv = [sys.executable, *_command(config)]
     try:
-        return _run_target(config, reporter)
+        code = _run_target(config, reporter)
+        reporter.left("end")
+        return code
     except SystemExit as error:
         return _exit_code(error, reporter)
     except BaseException as error:
@@ -119,9 +121,10 @@ def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
 
 def _exit_code(error: SystemExit, reporter: Reporter) -> int:
     code = error.code
-    if code is None or code == 0:
-        return 0
     place = place_of(_users_part(error.__traceback__))
+    if code is None or code == 0:
+        reporter.left("exit", place)
+        return 0
     if isinstance(code, int):
         reporter.send({"t": "sysexit", "place": place, "text": ""})
         return code & 0xFF

@@ -65,6 +65,8 @@ class Rank:
         self.stopped_at: float | None = None
         self.warned = False
         """Whether a scheduler has sent it SIGTERM already."""
+        self.paths: list[str] = []
+        """The files that its exception is about."""
         self.thread = 0
         """The kernel's number of the thread in it that answers questions; 0 as long as there is none."""
         self.taken = False

@@ -59,6 +59,8 @@ class Reporter:
         """Tell of an uncaught exception, where it was raised, and how many collectives were done by then."""
         from traceback import format_exception
 
+        from .post_mortem import paths_of
+
         text = "".join(format_exception(type(error), error, traceback))
         message = str(error)
         self.send(
@@ -69,8 +71,14 @@ class Reporter:
                 "traceback": text[-_LONGEST:],
                 "place": place_of(traceback),
                 "done": torch_adapter.collectives_begun(),
+                "groups": torch_adapter.group_numbers(),
+                "paths": paths_of(error, traceback),
             }
         )
+
+    def left(self, how: str, place: str = "") -> None:
+        """Tell how a rank leaves that has no error: by the `end` of its script, or by sys.exit (`exit`)."""
+        self.send({"t": "left", "how": how, "place": place, "groups": torch_adapter.group_numbers()})
 
     def problem(self, sentence: str, hint: str) -> None:
         """Tell in words of our own why the rank fails."""

@@ -205,10 +205,10 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _tell_ends(sock: socket.socket, ranks: dict[int, int]) -> None:
-    for pid, status in processes.reap():
+    for pid, status, rss in processes.reap():
         if pid in ranks:
             code = os.waitstatus_to_exitcode(status)
-            _send(sock, {"t": "exit", "rank": ranks.pop(pid), "status": code, "time": time.time()})
+            _send(sock, {"t": "exit", "rank": ranks.pop(pid), "status": code, "time": time.time(), "rss": rss})
 
 
 def _end_all() -> None:

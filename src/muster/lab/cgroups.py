@@ -20,6 +20,7 @@ class Hierarchies:
     unified: Path | None = None
     freezer_v1: Path | None = None
     cpu_v1: Path | None = None
+    memory_v1: Path | None = None
 
 
 def read_hierarchies(mountinfo: str, own_cgroups: str, *, root: bool) -> Hierarchies:
@@ -36,13 +37,15 @@ def read_hierarchies(mountinfo: str, own_cgroups: str, *, root: bool) -> Hierarc
         if kind == "cgroup2":
             found.setdefault("unified", mount)
         elif kind == "cgroup" and root:
-            for controller in {"freezer", "cpu"} & set(options.split(",")):
+            for controller in {"freezer", "cpu", "memory"} & set(options.split(",")):
                 found.setdefault(controller, mount)
     unified = found.get("unified")
     if unified and not root:
         own = next((line[3:] for line in own_cgroups.splitlines() if line.startswith("0::")), "/")
         unified = (unified / own.strip("/")).parent if own.strip("/") else unified
-    return Hierarchies(unified=unified, freezer_v1=found.get("freezer"), cpu_v1=found.get("cpu"))
+    return Hierarchies(
+        unified=unified, freezer_v1=found.get("freezer"), cpu_v1=found.get("cpu"), memory_v1=found.get("memory")
+    )
 
 
 class Cgroups:
@@ -98,15 +101,34 @@ class Cgroups:
                 (group / "cpu.cfs_quota_us").write_text(str(quota or -1))
                 return group
             if unified and "cpu" in (unified / "cgroup.controllers").read_text().split():
-                (unified / "cgroup.subtree_control").write_text("+cpu")
-                parent = self._folder(unified)
-                (parent / "cgroup.subtree_control").write_text("+cpu")
-                group = self._join(unified, host, pids)
+                group = self._join_with(unified, "cpu", host, pids)
                 (group / "cpu.max").write_text(f"{quota or 'max'} {CPU_PERIOD_US}")
                 return group
         except OSError as error:
             raise _refused(host, "slowed", error) from error
         raise LabError(f"{host} cannot be slowed: this machine has no CPU quota for control groups")
+
+    def limit_memory(self, host: str, size: str | None, pids: Callable[[], list[int]]) -> Path:
+        """Let all processes of a host together hold `size` of memory (None: no limit); return their group."""
+        unified, v1 = self._hierarchies.unified, self._hierarchies.memory_v1
+        try:
+            if v1:
+                group = self._join(v1, host, pids)
+                (group / "memory.limit_in_bytes").write_text(size or "-1")
+                return group
+            if unified and "memory" in (unified / "cgroup.controllers").read_text().split():
+                group = self._join_with(unified, "memory", host, pids)
+                (group / "memory.max").write_text(size or "max")
+                return group
+        except OSError as error:
+            raise _refused(host, "given less memory", error) from error
+        raise LabError(f"{host} cannot be given less memory: this machine has no limits for control groups")
+
+    def _join_with(self, unified: Path, controller: str, host: str, pids: Callable[[], list[int]]) -> Path:
+        """The group of a host in the unified hierarchy, with a controller it may not have had before."""
+        for folder in (unified, self._folder(unified)):
+            (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+        return self._join(unified, host, pids)
 
     def release(self, host: str) -> None:
         """Remove the groups of a host whose processes are gone."""

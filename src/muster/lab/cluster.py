@@ -161,9 +161,9 @@ class Lab:
     def enter_argv(self, host: str, *, cwd: str | None = None) -> list[str]:
         """The command line that runs what follows it inside a host, in `cwd` if the host has that folder."""
         self._awake(host)
-        # A process has the control group of whoever starts it, so it must join that of a slow host first.
-        group = self._condition(host).cpu_group
-        join = ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh"] if group else []
+        # A process has the control group of whoever starts it, so it must join that of a limited host first.
+        groups = "".join(f'echo $$ > "{group}/cgroup.procs" && ' for group in self._condition(host).groups)
+        join = ["sh", "-c", f'{groups}exec "$@"', "sh"] if groups else []
         change = ["sh", "-c", 'cd "$0" 2>/dev/null || cd /; exec "$@"', cwd] if cwd else []
         return [*join, *self._up().enter_argv(host), *change]
 
@@ -253,6 +253,10 @@ class Lab:
         if cpu is not None:
             self._breakable(host, "slow").limit_cpu(host, cpu)
 
+    def limit_memory(self, host: str, size: str) -> None:
+        """Let all processes of a host together hold this much memory: 256m, 2g. The kernel kills who needs more."""
+        self._breakable(host, "limit-memory").limit_memory(host, _size(size))
+
     def block_port(self, host: str, port: int, *, how: Refusal = "reject", direction: Direction = "in") -> None:
         """Close a TCP port of a host ("in"), or that port of all others for it ("out")."""
         if not 1 <= port <= 65535:
@@ -264,7 +268,7 @@ class Lab:
         self._breakable(host, "fill-disk").fill_disk(host)
 
     def heal(self, host: str) -> None:
-        """Undo cut, loss, delay, slow, block_port and fill_disk."""
+        """Undo cut, loss, delay, slow, limit_memory, block_port and fill_disk."""
         self._breakable(host, "heal").heal(host)
 
     def freeze(self, host: str) -> None:

@@ -37,7 +37,9 @@ class Condition:
 
     frozen: bool = False
     cores: float | None = None
-    cpu_group: Path | None = None
+    memory: str | None = None
+    groups: tuple[Path, ...] = ()
+    """The control groups that its processes must be in."""
     disk_full: bool = False
     link: Link = field(default_factory=Link)
 
@@ -46,6 +48,8 @@ class Condition:
         said = list(self.link.describe())
         if self.cores is not None:
             said.append(f"cpu {self.cores:g}")
+        if self.memory is not None:
+            said.append(f"memory {self.memory}")
         if self.disk_full:
             said.append("disk full")
         return tuple(said)
@@ -81,8 +85,16 @@ class Faults:
     def limit_cpu(self, host: str, cores: float | None) -> None:
         """Let all processes of a host together have this much CPU time; None lifts the limit."""
         condition = self.condition(host)
-        condition.cpu_group = self._cgroups.limit_cpu(host, cores, lambda: self._site.pids(host))
+        group = self._cgroups.limit_cpu(host, cores, lambda: self._site.pids(host))
+        condition.groups = tuple(dict.fromkeys((*condition.groups, group)))
         condition.cores = cores
+
+    def limit_memory(self, host: str, size: str | None) -> None:
+        """Let all processes of a host together hold this much memory; None lifts the limit."""
+        condition = self.condition(host)
+        group = self._cgroups.limit_memory(host, size, lambda: self._site.pids(host))
+        condition.groups = tuple(dict.fromkeys((*condition.groups, group)))
+        condition.memory = size
 
     def fill_disk(self, host: str) -> None:
         """Shrink the host's file systems to what is in them: they are full, and no memory is used."""
@@ -105,6 +117,8 @@ class Faults:
         self.change_link(host, Link())
         if condition.cores is not None:
             self.limit_cpu(host, None)
+        if condition.memory is not None:
+            self.limit_memory(host, None)
         if condition.disk_full:
             self._inside(host, FREE_DISK, self._disk, what=f"the disk of {host} could not be freed")
             condition.disk_full = False

@@ -16,14 +16,18 @@ from muster.logs.files import LogFiles
 from muster.logs.lines import LineSplitter
 from muster.logs.screen import Screen
 from muster.plan import Plan
+from muster.run.ends import HostLoss, RankEnd, facts_of
 from muster.run.link import AgentLink
-from muster.run.verdict import HostLoss, RankEnd, Verdict, judge
+from muster.run.verdict import Verdict, judge
 
-_LAST_LINES = 30
-"""Lines of a rank's stderr kept for the verdict on a rank that leaves no exception."""
+_LAST_LINES = 300
+"""Lines of a rank's stderr kept for the verdict: what a crash is about stands above the stacks of all threads."""
 
 _DYING_LIMIT = 3.0
 """Seconds from a rank's uncaught exception to its end: atexit handlers, threads, destructors."""
+
+_CAUSE_LIMIT = 3.0
+"""Seconds to wait for the rank that has gone to say why, when others have only lost their connection to it."""
 
 # Frames below the user's script in the stack that faulthandler prints at a crash.
 _NOT_THE_USERS = re.compile(r'File "(<muster>|<string>|.*[/\\]muster[/\\]agent[/\\])|^Extension modules: ')
@@ -39,7 +43,10 @@ class _RankState:
     splitters: dict[int, LineSplitter] = field(default_factory=lambda: {1: LineSplitter(), 2: LineSplitter()})
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     failure: dict[str, Any] = field(default_factory=dict[str, Any])
+    left: dict[str, Any] = field(default_factory=dict[str, Any])
     done: int = 0
+    groups: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Per process group the number of the last collective called and of the last finished."""
     first_collective: float | None = None
     end: RankEnd | None = None
     pieces: list[bytes] = field(default_factory=list[bytes])
@@ -84,13 +91,17 @@ class Attempt:
             state = self._ranks[event["rank"]]
             state.failure = event
             state.done = event.get("done", state.done)
+            state.groups = event.get("groups", state.groups)
             if kind == "exception":
                 asyncio.get_running_loop().call_later(_DYING_LIMIT, self._if_still_dying, state)
         elif kind == "progress":
             state = self._ranks[event["rank"]]
             state.done = event["done"]
+            state.groups = event.get("groups", state.groups)
             if event["first"]:
                 state.first_collective = link.our_time(event["time"])
+        elif kind == "left":
+            self._ranks[event["rank"]].left = event
         elif kind in ("piece", "returned", "raised"):
             self._on_pickle(event)
         elif kind == "exit":
@@ -148,16 +159,25 @@ class Attempt:
             status=status,
             time=link.our_time(when),
             stopped=event["stopped_at"] is not None and when >= event["stopped_at"],
-            oom=event["oom"],
             summary=failure.get("summary", failure.get("text", "")),
             message=failure.get("message", ""),
             traceback=failure.get("traceback", ""),
-            place=failure.get("place", ""),
+            place=failure.get("place", "") or state.left.get("place", ""),
             done=state.done,
+            begun=_begun(state.left.get("groups", state.groups)),
+            left=state.left.get("how", ""),
+            rss=event.get("rss", 0),
             last_words="\n".join(line for line in state.last_words if not _NOT_THE_USERS.search(line)),
+            **facts_of(event.get("facts", {})),
         )
-        if state.end.failed or not self.running:
+        if not self.running or (state.end.failed and self._is_known(state.end)):
             self.over.set()
+        elif state.end.failed:
+            asyncio.get_running_loop().call_later(_CAUSE_LIMIT, self.over.set)
+
+    def _is_known(self, end: RankEnd) -> bool:
+        """Whether it need not be waited for another rank's word on what this one failed of."""
+        return not end.is_symptom or bool(self.ended_well)
 
     @property
     def running(self) -> list[int]:
@@ -206,3 +226,8 @@ class Attempt:
                 code = int(said[-1][1]) & 0xFF or 1
                 found[rank] = RankEnd(rank=rank, host=host, status=code, time=when, summary=said[-1][2])
         return found
+
+
+def _begun(groups: dict[str, list[int]]) -> int | None:
+    """How many collectives a rank had called; numbers of several groups say nothing about each other."""
+    return next(iter(groups.values()))[0] if len(groups) == 1 else None

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from muster.errors import EXIT_MUSTER
+from muster.run.ends import HostLoss, RankEnd
+from muster.run.explain import explain
+from muster.run.explain.machines import out_of_memory
 from muster.run.words import count
 
-# What survivors say when another rank has gone: symptoms, never the cause.
-_SYMPTOM = re.compile(
-    r"connection (closed|reset) by peer|broken pipe|socket closed|remote process exited|NCCL remote error|"
-    r"ncclRemoteError|connection refused|Connection was likely closed|Timed out waiting .* for (recv|send) operation|"
-    r"store.*(wait timeout|has timed out)|recvValueWithTimeout|failed to recv, got 0 bytes",
-    re.IGNORECASE | re.DOTALL,
-)
+TO_MEND = "to mend it: "
+"""How the line begins that says what to do, as in `muster check`."""
+
+_LAST_LINES = 30
+"""Lines of a rank's stderr that are shown once more, for one that leaves no exception."""
 
 _LOST = "host lost: "
 """How the signature begins where a host was lost."""
@@ -24,48 +24,8 @@ _LOST = "host lost: "
 _SEEN_LATE = 1.0
 """Seconds by which a symptom may seem to come before its cause: a busy host notices a dead rank late."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class RankEnd:
-    """How one rank ended, with times on the controller's clock."""
-
-    rank: int
-    host: str
-    status: int
-    """Exit code, or minus the number of the signal."""
-    time: float
-    stopped: bool = False
-    """Ended by Muster, because of something else."""
-    oom: bool = False
-    summary: str = ""
-    """Type and first line of an uncaught exception, or the text given to sys.exit."""
-    message: str = ""
-    """All that the exception says."""
-    traceback: str = ""
-    place: str = ""
-    last_words: str = ""
-    """The end of what it wrote, for ranks that left no exception."""
-    done: int = 0
-    """How many collectives it had come to."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether this rank failed of its own."""
-        return self.status != 0 and not self.stopped
-
-    @property
-    def is_symptom(self) -> bool:
-        """Whether its exception only says that another rank has gone."""
-        return bool(_SYMPTOM.search(self.message or self.summary))
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostLoss:
-    """A host that was given up."""
-
-    host: str
-    why: str
-    time: float
+_CAUSE_LATE = 4.0
+"""Seconds by which a rank's own failure may come after a symptom: it may close its connections before it says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +71,12 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
         return Verdict(exit_code=0)
     left_early = _left_early(ends, first)
     sentence = f"rank {first.rank} on {first.host} failed first, {_after(first.time - start)}: {describe(first)}"
+    explanation = explain(first, ends, left_early)
     notes: list[str] = []
+    if explanation is not None:
+        notes.append(explanation.sentence)
+        if explanation.fix:
+            notes.append(f"{TO_MEND}{explanation.fix}")
     if left_early is not None:
         sentence = (
             f"rank {left_early.rank} on {left_early.host} ended with exit code 0, {_after(left_early.time - start)}, "
@@ -119,8 +84,9 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
         )
     followers = [end for end in failures if end is not first]
     if followers:
+        only = " only because it had gone" if all(end.is_echo for end in followers) and not first.is_symptom else ""
         notes.append(
-            f"{count(len(followers), 'rank')} failed after it: " + "; ".join(_short(end) for end in followers[:4])
+            f"{count(len(followers), 'rank')} failed after it{only}: " + "; ".join(_short(end) for end in followers[:4])
         )
     stopped = sum(end.stopped for end in ends)
     if stopped:
@@ -128,7 +94,7 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
     return Verdict(
         exit_code=exit_code_of(first.status),
         sentence=sentence,
-        detail=first.traceback or (first.last_words if first.last_words != first.summary else ""),
+        detail=first.traceback or _end_of(first.last_words if first.last_words != first.summary else ""),
         notes=tuple(notes),
         signature=f"{first.place} {first.summary or first.status}",
         progress=first.done,
@@ -144,13 +110,13 @@ def describe(end: RankEnd) -> str:
         return text + (f" ({end.place})" if end.place else "")
     if end.status < 0:
         name = _signal_name(-end.status)
-        if end.oom:
-            return f"killed by the kernel because the host ran out of memory ({name})"
         if -end.status == signal.SIGKILL:
-            return (
-                f"killed by {name}, which neither Muster nor the kernel's memory killer sent: "
-                "another process did, or the limit of a container or job"
-            )
+            if end.memory is None:
+                return f"killed by {name}, which Muster did not send"
+            if out_of_memory(end):
+                likely = "" if end.memory.group_kills != 0 else ", most likely"
+                return f"killed{likely} by the kernel for want of memory ({name})"
+            return f"killed by {name}, which neither Muster nor the kernel's memory killer sent"
         if -end.status in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL):
             return f"crashed in native code ({name})"
         return f"ended by {name}, which Muster did not send"
@@ -173,8 +139,12 @@ def is_same_failure(previous: Verdict, now: Verdict) -> bool:
 
 def _first(failures: Sequence[RankEnd]) -> RankEnd | None:
     causes = [end for end in failures if not end.is_symptom]
-    if causes and causes[0].time <= failures[0].time + _SEEN_LATE:
+    if causes and causes[0].time <= failures[0].time + _CAUSE_LATE:
         return causes[0]
+    # One that waited in vain and left is why others lost their connections.
+    tired = [end for end in failures if not end.is_echo]
+    if tired and tired[0].time <= failures[0].time + _SEEN_LATE:
+        return tired[0]
     return failures[0] if failures else None
 
 
@@ -188,13 +158,19 @@ def _left_early(ends: Sequence[RankEnd], first: RankEnd) -> RankEnd | None:
 
 def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     others = [end for end in failures if end.host != loss.host]
-    notes = ["ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
+    notes = [f"{TO_MEND}see whether it is up and reachable; a run without it needs only another -H"]
+    if others:
+        notes.append("ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4]))
     return Verdict(
         exit_code=EXIT_MUSTER,
         sentence=f"host {loss.host} is lost: {loss.why}",
         notes=tuple(notes),
         signature=f"{_LOST}{loss.host}",
     )
+
+
+def _end_of(text: str) -> str:
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
 
 
 def _short(end: RankEnd) -> str:
