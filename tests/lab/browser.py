@@ -120,8 +120,9 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def open(self, address: str) -> None:
-        """Go to an address."""
+        """Go to an address, and wait until the page with its scripts is there."""
         self.call("Page.navigate", url=address)
+        self.wait("document.readyState === 'complete'")
 
     def js(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -263,6 +265,34 @@ def test_a_lost_connection_is_said_and_comes_back(browser: Browser, tmp_path: Pa
         page.end()
 
 
+def test_a_controller_that_was_killed_is_said(browser: Browser, tmp_path: Path):
+    state = replace(job(), host=socket.gethostname(), controller=2**30, controller_birth="gone")
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", state))
+    try:
+        browser.open(page.address)
+        browser.wait("document.querySelector('#phase').innerText === 'controller died'")
+        assert "The controller of this job was killed" in browser.text("#connection")
+    finally:
+        page.end()
+
+
+def test_each_attempt_of_a_restarted_job_has_its_logs(browser: Browser, tmp_path: Path):
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", replace(ended(job()), attempt=1))
+    (folder / "attempt-1").mkdir()
+    (folder / "attempt-1/rank-0.log").write_text("once more\n")
+    page = Page(folder)
+    try:
+        browser.open(page.address)
+        browser.wait("document.querySelector('#lines').innerText === 'once more'")
+        assert "restarts" in browser.text("#figures")
+        browser.js(
+            "(s => { s.value = 0; s.dispatchEvent(new Event('change')); })(document.querySelector('#log-attempt'))"
+        )
+        browser.wait("document.querySelector('#lines').innerText.includes('step 1499')")
+    finally:
+        page.end()
+
+
 # --- with a real job ----------------------------------------------------------------------------------------
 
 
@@ -272,6 +302,7 @@ rank = int(os.environ["RANK"])
 print("hello from", rank, flush=True)
 while not os.path.exists("go"):
     time.sleep(0.05)
+print("going on", flush=True)
 if rank == 1:
     raise ValueError("loss is <b>nan</b>")
 time.sleep(60)
@@ -295,6 +326,7 @@ def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser,
         browser.wait("[...document.querySelectorAll('.tile span')].filter(s => s.innerText === 'running').length === 3")
         browser.wait("document.querySelector('#lines').innerText.includes('hello from 0')")
         (tmp_path / "go").touch()
+        browser.wait("document.querySelector('#lines').innerText.includes('going on')")
         assert run.wait(30) == 1
         browser.wait("document.querySelector('#phase').innerText === 'failed 1'", limit=20)
         assert browser.text("#rank-1") == "1\nfailed, code 1"

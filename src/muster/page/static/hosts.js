@@ -66,7 +66,7 @@ function build(state) {
       { class: "host", "data-host": host.name },
       element("header", {}, element("h3", {}, host.name), element("p", { class: "words" })),
       element("div", { class: "tiles", role: "group", "aria-label": `Ranks on ${host.name}` }, ...tiles),
-      element("div", { class: "gpus" }),
+      element("details", { class: "gpus", open: state.ranks.length <= MANY }, element("summary"), element("div")),
     );
   });
   $("hosts").replaceChildren(...cards);
@@ -77,6 +77,7 @@ function build(state) {
 function showHost(host) {
   const card = [...document.querySelectorAll(".host")].find((found) => found.dataset.host === host.name);
   const [head, , gpus] = card.children;
+  const [summary, list] = gpus.children;
   const words = [
     host.state === "up" ? "" : host.state,
     known(host.cpu_use) && `CPU ${percent(host.cpu_use)} of ${host.cpus}`,
@@ -86,7 +87,16 @@ function showHost(host) {
   ];
   head.lastChild.textContent = words.filter(Boolean).join(" · ");
   card.classList.toggle("lost", host.state === "lost");
-  fill(gpus, host.gpus.map(gpuLine));
+  gpus.hidden = !host.gpus.length;
+  summary.textContent = gpuSummary(host.gpus);
+  fill(list, host.gpus.map(gpuLine));
+}
+
+function gpuSummary(gpus) {
+  const uses = gpus.map((gpu) => gpu.use).filter(known);
+  const held = gpus.filter((gpu) => gpu.throttled).length;
+  const mean = uses.length ? `, mean use ${percent(uses.reduce((a, b) => a + b) / uses.length)}` : "";
+  return `${gpus.length} ${gpus.length === 1 ? "GPU" : "GPUs"}${mean}${held ? `, ${held} held down` : ""}`;
 }
 
 function gpuLine(gpu) {

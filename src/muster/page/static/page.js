@@ -61,7 +61,7 @@ function show(view) {
 function showHead(state, { life, status }) {
   const failed = state.phase === "ended" && state.exit_code !== 0;
   $("phase").textContent = status;
-  $("phase").className = `badge ${life === "died" ? "died" : failed ? "failed" : state.phase}`;
+  $("phase").className = `badge ${life === "died" || status.startsWith("silent") ? "died" : failed ? "failed" : state.phase}`;
   $("id").textContent = state.id;
   $("command").textContent = state.command;
   $("sentence").textContent = state.sentence;

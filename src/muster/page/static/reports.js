@@ -3,15 +3,19 @@
 import { $, clock, element, get, ranks } from "./words.js";
 
 const MOST_COLUMNS = 24;
+const MOST_IN_SIGHT = 4;
 const KINDS = { hang: "Hang", straggler: "Slow rank", stacks: "Stacks" };
 
 let shown = 0;
 
 export function showReports(state) {
-  if (state.reports.length < shown) $("report-list").replaceChildren(((shown = 0), ""));
+  const [list, older] = [$("report-list"), $("older")];
   $("reports").hidden = !state.reports.length;
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
-  for (; shown < state.reports.length; shown += 1) $("report-list").prepend(card(state.reports[shown], shown, hosts));
+  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, hosts));
+  while (list.childElementCount > MOST_IN_SIGHT) older.firstElementChild.after(list.lastChild);
+  older.hidden = older.childElementCount === 1;
+  older.firstElementChild.textContent = `${older.childElementCount - 1} earlier`;
 }
 
 function card(report, number, hosts) {
