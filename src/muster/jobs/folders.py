@@ -146,7 +146,7 @@ def _some(ids: Iterator[str] | Sequence[str]) -> str:
 def _read_state(folder: Path) -> JobState | None:
     try:
         return from_data(json.loads((folder / STATE).read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # a Muster that kept none, or one that was killed at once
 
 

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -82,6 +83,8 @@ class Door:
         self._last: deque[dict[str, Any]] = deque(maxlen=_KEPT_LINES)
         self._new: list[dict[str, Any]] = []
         self._is_waking = False
+        self._lock = threading.Lock()
+        """Around the lines and the followers: lines are told in any thread."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Door:
@@ -126,23 +129,32 @@ class Door:
     def _on_line(self, stream: int, text: str, end: str) -> None:
         """A line was shown; this may be any thread."""
         line = {"stream": stream, "text": text, "end": end}
-        if self._last and self._last[-1]["end"] == "\r":  # what renews itself is worth one line
-            self._last.pop()
-        self._last.append(line if len(text) <= _KEPT_LENGTH else {**line, "text": text[:_KEPT_LENGTH] + "…"})
-        if self._followers and self._loop is not None:
+        with self._lock:
+            if self._last and self._last[-1]["end"] == "\r":  # what renews itself is worth one line
+                self._last.pop()
+            self._last.append(line if len(text) <= _KEPT_LENGTH else {**line, "text": text[:_KEPT_LENGTH] + "…"})
+            if not self._followers:
+                return
             self._new.append(line)
-            if not self._is_waking:
-                self._is_waking = True
-                self._loop.call_soon_threadsafe(self._flush)
+            is_first, self._is_waking = not self._is_waking, True
+        if is_first and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._flush)
 
-    def _flush(self) -> None:
-        """Give followers what is new, all at once."""
-        self._is_waking = False
-        lines, self._new = self._new, []
+    def _flush(self, new: _Follower | None = None, last: int = 0) -> None:
+        """Give followers what is new, all at once; from here on `new` is one of them, and gets the last lines."""
+        with self._lock:
+            self._is_waking = False
+            lines, self._new = self._new, []
+            followers = list(self._followers)
+            shown = list(self._last)[-last:] if last > 0 else []
+            if new is not None:
+                self._followers.add(new)
         if lines:
             data = b"".join(_line(line) for line in lines)
-            for follower in self._followers:
+            for follower in followers:
                 follower.give(data, len(lines))
+        if new is not None:
+            new.give(b"".join(_line(line) for line in shown), len(shown))
 
     # --- clients --------------------------------------------------------------------------------------------
 
@@ -157,7 +169,7 @@ class Door:
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(1.0, self._look_again)
             return
-        task = asyncio.ensure_future(self._serve(peer))
+        task = asyncio.ensure_future(self._serve(peer, len(self._tasks) >= MOST_CLIENTS))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -165,12 +177,12 @@ class Door:
         if self._socket is not None and self._socket.fileno() >= 0 and self._loop is not None:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
-    async def _serve(self, peer: socket.socket) -> None:
+    async def _serve(self, peer: socket.socket, is_one_too_many: bool) -> None:
         """One client from its first request to its last; nothing it does may reach the job as an error."""
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_unix_connection(sock=peer)
-            if len(self._tasks) > MOST_CLIENTS:
+            if is_one_too_many:
                 writer.write(_line({"error": f"{MOST_CLIENTS} others are connected to this job; try again later"}))
                 return
             while request := await asyncio.wait_for(reader.readline(), _IDLE_LIMIT):
@@ -204,16 +216,14 @@ class Door:
         return {"error": f"this job does not know the request `{what}`: its Muster may be another version"}
 
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, last: int) -> None:
-        self._flush()  # what others still have to get is among the last lines
-        shown = list(self._last)[-last:] if last > 0 else []
-        writer.write(b"".join(_line(line) for line in shown))
         follower = _Follower(writer)
-        self._followers.add(follower)
+        self._flush(follower, last)
         try:
             while await reader.read(1 << 16):
                 pass  # it has nothing more to ask
         finally:
-            self._followers.discard(follower)
+            with self._lock:
+                self._followers.discard(follower)
 
 
 def _line(data: dict[str, Any]) -> bytes:

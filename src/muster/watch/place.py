@@ -50,8 +50,8 @@ def leave_address(folder: Path, path: Path) -> None:
 
 def address(folder: Path) -> Path | None:
     """Where the socket of a job is; None if there is none any more."""
-    path = socket_in(folder)
-    if path is not None and path.exists():
+    path = folder / _SOCKET
+    if path.exists():
         return path
     try:
         return Path((folder / _ELSEWHERE).read_text())

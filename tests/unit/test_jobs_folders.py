@@ -1,0 +1,170 @@
+"""Which job is meant, and what became of it, from the folders that jobs leave."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from kept_jobs import keep, state_of
+
+from muster.errors import UsageError
+from muster.jobs.folders import find, job_folders, read_job, running_jobs, the_running_one
+from muster.jobs.words import age, places, status, table
+from muster.watch.place import address, birth, leave_address, socket_elsewhere, socket_in
+from muster.watch.state import HostState
+
+A, B, C = "20261114-080000-train-aaaa", "20261115-080000-train-bbbb", "20261115-090000-eval-cccc"
+
+
+@pytest.fixture(autouse=True)
+def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def keep_ended(*ids: str) -> None:
+    for job_id in ids:
+        keep(state_of(job_id, phase="ended", exit_code=0))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        (A, A),
+        ("20261114", A),
+        ("cccc", C),
+        ("eval", C),
+        ("eval.py", C),
+        ("src/eval.py", C),
+        ("my.eval", C),
+        ("last", C),
+    ],
+)
+def test_a_job_is_found_by_its_id_a_part_of_it_or_its_script(text: str, meant: str):
+    keep_ended(A, B, C)
+    assert find(text).id == meant
+
+
+def test_of_several_jobs_of_a_script_the_running_one_is_meant_or_else_the_newest():
+    keep_ended(A, B)
+    assert find("train.py").id == B
+    keep(state_of(A))
+    assert find("train.py").id == A
+
+
+def test_a_job_that_could_be_several_gets_their_names():
+    keep_ended(A, B, C)
+    with pytest.raises(UsageError, match=f"`20261115` could be 2 jobs: {C}, {B}"):
+        find("20261115")
+    keep(state_of(A))
+    keep(state_of(B))
+    with pytest.raises(UsageError, match=f"`train` could be 2 jobs: {B}, {A}"):
+        find("train")
+
+
+def test_a_job_that_is_not_there_gets_the_nearest_or_the_newest():
+    with pytest.raises(UsageError, match="there are no jobs yet"):
+        find("train")
+    keep_ended(A, B, C)
+    with pytest.raises(UsageError, match="there is no job `tarin`") as near:
+        find("tarin")
+    assert near.value.hint == f"did you mean `{B}`?"
+    with pytest.raises(UsageError, match="there is no job `/x`") as far:
+        find("/x")
+    assert far.value.hint == f"the newest are {C}, {B}, {A}"
+
+
+def test_the_newest_comes_first_and_what_is_no_job_is_left_alone(state_folder: Path):
+    keep_ended(A, C, B)
+    (state_folder / "muster" / "jobs" / "mine").mkdir()
+    assert [folder.name for folder in job_folders()] == [C, B, A]
+
+
+def test_a_controller_with_the_number_of_another_process_has_died():
+    now = time.time()
+    alive = read_job(keep(state_of(A)))
+    assert (alive.life, status(alive, now)) == ("alive", "running")
+    died = read_job(keep(state_of(B, controller_birth="00000000-1")))
+    assert (died.life, status(died, now)) == ("died", "controller died")
+    gone = read_job(keep(state_of(C, controller=2**22 + 1)))
+    assert (gone.life, status(gone, now)) == ("died", "controller died")
+
+
+def test_the_socket_of_a_controller_that_died_is_removed_and_that_of_another_machine_is_not():
+    died = keep(state_of(A, controller_birth="00000000-1"))
+    elsewhere = keep(state_of(B, host="other", controller_birth="00000000-1"))
+    for folder in (died, elsewhere):
+        (folder / "socket").touch()
+        read_job(folder)
+    assert address(died) is None
+    assert address(elsewhere) is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"phase": "connecting"}, "waiting for hosts"),
+        ({"phase": "stopping"}, "stopping"),
+        ({"phase": "ended", "exit_code": 0}, "done"),
+        ({"phase": "ended", "exit_code": 3}, "failed 3"),
+        ({"phase": "ended", "exit_code": 143, "stopped_by": "muster stop"}, "stopped"),
+        ({"host": "gpu01"}, "running on gpu01"),
+        ({"host": "gpu01", "now": 0.0}, "silent on gpu01"),
+        ({"host": "gpu01", "now": 0.0, "phase": "ended", "exit_code": 0}, "done"),
+    ],
+)
+def test_what_a_job_does_is_said_in_a_word_or_two(fields: dict[str, object], said: str):
+    assert status(read_job(keep(state_of(A, **fields))), time.time()) == said
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "x"}', '{"version": 9, "id": 3}'])
+def test_a_state_that_cannot_be_read_is_unknown(text: str):
+    folder = keep(state_of(A))
+    (folder / "state.json").write_text(text)
+    job = read_job(folder)
+    assert (job.state, job.life, status(job, 0.0)) == (None, "unknown", "unknown")
+
+
+def test_without_a_name_the_running_job_is_meant_and_several_are_named():
+    with pytest.raises(UsageError, match="no job is running"):
+        the_running_one()
+    (keep(state_of(A)) / "socket").touch()
+    assert the_running_one().id == A
+    (keep(state_of(B)) / "socket").touch()
+    assert [job.id for job in running_jobs()] == [B, A]
+    with pytest.raises(UsageError, match=f"2 jobs are running: {B}, {A}"):
+        the_running_one()
+
+
+def test_a_socket_lies_elsewhere_where_the_path_of_the_folder_is_too_long(tmp_path: Path):
+    long = tmp_path / ("x" * 120) / A
+    long.mkdir(parents=True)
+    assert socket_in(long) is None
+    path = socket_elsewhere(long)
+    assert len(str(path)) < 104
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    leave_address(long, path)
+    assert address(long) == path
+
+
+def test_a_process_has_one_birth_and_none_when_it_is_gone():
+    import subprocess
+
+    process = subprocess.Popen(["sleep", "30"])
+    assert birth(process.pid) == birth(process.pid) != ""
+    process.kill()
+    while birth(process.pid):  # a zombie has ended too
+        time.sleep(0.01)
+    process.wait()
+
+
+def test_the_columns_of_ps():
+    hosts = tuple(HostState(name=f"gpu{number:02d}") for number in range(8))
+    assert places(state_of(world_size=2)) == "2@h1"
+    assert places(state_of(world_size=64, hosts=hosts)) == "64@8 hosts"
+    assert places(state_of(world_size=0, hosts=hosts[:2])) == "@gpu00,gpu01"
+    assert [age(seconds) for seconds in (0.2, 90, 150, 7300, 200_000)] == ["0s", "90s", "2m", "2h", "2d"]
+    assert table([("A", "B"), ("aaa", "bbbbbb")], 8) == ["A    B", "aaa  bb…"]
+    assert socket.gethostname() == state_of().host

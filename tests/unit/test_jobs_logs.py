@@ -1,0 +1,84 @@
+"""Logs of ranks read back: merged in the order they came, while they grow and afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster.jobs.logs import Merged, RankLine, Tail, attempts
+from muster.logs.files import LogFiles
+from muster.logs.lines import Line
+
+PIECES = [(0, 1, "a0\n"), (1, 1, "b0\nb"), (0, 2, "err"), (0, 1, "a1\n"), (1, 1, "1\n"), (0, 2, "or\n"), (1, 1, "ü")]
+
+
+def write(folder: Path, pieces: list[tuple[int, int, str]]) -> None:
+    logs = LogFiles(lambda sentence: None)
+    for rank, stream, text in pieces:
+        logs.write(folder / f"rank-{rank}.log", text, f"{rank} {stream}")
+    logs.close()
+
+
+def shown(lines: list[RankLine]) -> list[str]:
+    return [f"{rank} {line.text}" for rank, line in lines]
+
+
+def test_lines_come_in_the_order_in_which_they_were_complete_each_stream_by_itself(tmp_path: Path):
+    write(tmp_path, PIECES)
+    merged = Merged(tmp_path)
+    assert shown(list(merged.new())) == ["0 a0", "1 b0", "0 a1", "1 b1", "0 error"]
+    assert shown(list(merged.new())) == []
+    assert shown(list(merged.rest())) == ["1 ü"]
+
+
+def test_what_is_added_later_comes_later(tmp_path: Path):
+    merged = Merged(tmp_path)
+    assert list(merged.new()) == []
+    write(tmp_path, PIECES[:3])
+    assert shown(list(merged.new())) == ["0 a0", "1 b0"]
+    write(tmp_path, PIECES[3:])
+    assert shown(list(merged.rest())) == ["0 a1", "1 b1", "0 error", "1 ü"]
+
+
+def test_a_piece_that_is_announced_and_not_there_yet_is_waited_for(tmp_path: Path):
+    (tmp_path / "rank-0.log").write_bytes(b"ab")
+    (tmp_path / "order").write_bytes(b"0 1 5\n1 1 3\n0")
+    merged = Merged(tmp_path)
+    assert list(merged.new()) == []
+    (tmp_path / "rank-0.log").write_bytes(b"abcd\n")
+    assert list(merged.new()) == [RankLine(0, Line("abcd", "\n"))]
+    (tmp_path / "rank-1.log").write_bytes(b"xy\n")
+    assert list(merged.new()) == [RankLine(1, Line("xy", "\n"))]
+
+
+def test_a_letter_that_was_cut_in_two_is_whole_again(tmp_path: Path):
+    write(tmp_path, [(0, 1, "\udcc3"), (1, 1, "x\n"), (0, 1, "\udcbc\n")])
+    assert shown(list(Merged(tmp_path).rest())) == ["1 x", "0 ü"]
+
+
+def test_logs_without_their_order_come_rank_by_rank(tmp_path: Path):
+    write(tmp_path, PIECES)
+    (tmp_path / "order").unlink()
+    assert shown(list(Merged(tmp_path).rest())) == ["0 a0", "0 erra1", "0 or", "1 b0", "1 b1", "1 ü"]
+
+
+def test_hundreds_of_ranks_are_merged_without_using_up_the_descriptors(tmp_path: Path):
+    write(tmp_path, [(rank, 1, f"{turn}\n") for turn in range(2) for rank in range(300)])
+    lines = list(Merged(tmp_path).rest())
+    assert [rank for rank, _ in lines] == [*range(300), *range(300)]
+    assert len(list(Path("/proc/self/fd").iterdir())) < 100
+
+
+def test_a_tail_gives_every_byte_once(tmp_path: Path):
+    tail = Tail(tmp_path / "rank-0.log")
+    assert list(tail.new()) == []
+    (tmp_path / "rank-0.log").write_bytes(b"\xff one")
+    assert b"".join(tail.new()) == b"\xff one"
+    with (tmp_path / "rank-0.log").open("ab") as file:
+        file.write(b" two")
+    assert b"".join(tail.new()) == b" two"
+
+
+def test_attempts_are_counted_by_their_folders(tmp_path: Path):
+    for name in ("attempt-10", "attempt-2", "attempt-x", "code"):
+        (tmp_path / name).mkdir()
+    assert attempts(tmp_path) == [2, 10]
