@@ -122,18 +122,19 @@ def _nobody_came(case: Case) -> Explanation | None:
         return different
     known = [end for end in case.ends if end.begun is not None]
     call = collective_of(case.first)
-    where = f" in {at(call)}" if call else ""
+    me = f"rank {case.first.rank}"
     late = [end for end in known if case.first.begun is not None and (end.begun or 0) < case.first.begun]
     if late and len(known) == len(case.ends) and seconds >= _STALE and not any(end.is_symptom for end in late):
-        names = ranks([end.rank for end in late])
+        where = at(call) if call else "a collective"
         return Explanation(
-            sentence=f"{names} had called {late[0].begun} collectives, rank {case.first.rank} was waiting in number "
-            f"{case.first.begun}{where} for {seconds:g} s: {'it' if len(late) == 1 else 'they'} did not come",
+            sentence=f"{ranks([end.rank for end in late])} had called {count(late[0].begun or 0, 'collective')} and did "
+            f"not come to number {case.first.begun}, {where}, where {me} waited {seconds:g} s",
             fix=_LOOK,
             row=37,
         )
+    where = f" in {at(call)}" if call else ""
     return Explanation(
-        sentence=f"rank {case.first.rank} waited{where} for {seconds:g} s, the time limit of its process group; "
+        sentence=f"{me} waited{where} for {seconds:g} s, the time limit of its process group; "
         "which rank did not come, or came with something else, cannot be told from its end",
         fix=_LOOK,
         row=37,

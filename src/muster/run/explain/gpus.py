@@ -37,7 +37,7 @@ def _gpu_full(case: Case) -> Explanation | None:
     # Without a figure for this process, the one `Process N` may be itself, seen from outside its container.
     others = sum(_bytes(*part) for part in _OTHERS.findall(text)) if own else 0
     reserved = sum(_bytes(*part) for part in _RESERVED.findall(text))
-    held = f": this rank holds {size(own[0])} of {size(total)}" if own else f" of {size(total)}"
+    held = f": this rank holds {size(own[0])} of {size(total)}" if own else f", all {size(total)} of it"
     where = f"GPU {found[3]} of {case.first.host}"
     if others > total // 20:
         return Explanation(
