@@ -1,0 +1,353 @@
+"""Jobs in the background, as a user has them: started, listed, followed, watched, stopped, and left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import MUSTER, PLAIN, Done, run_here, wait_until
+
+pytestmark = pytest.mark.timeout(90)
+
+LOOP = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+for number in range(int(sys.argv[1])):
+    print("line", number, flush=True)
+    time.sleep(0.1)
+sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+"""
+FAST = ("--no-zygote", "--no-check")
+FOR_EVER = ("loop.py", "100000")
+
+
+class User:
+    """One who has a folder with a script, and jobs of her own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        (folder / "loop.py").write_text(LOOP)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**PLAIN, "XDG_STATE_HOME": str(self.state)}
+
+    def muster(self, command: str, *argv: str, timeout: float = 30, **env: str) -> Done:
+        return run_here(self.folder, *argv, command=command, timeout=timeout, state=self.state, **env)
+
+    def detach(self, *argv: str, nproc: int = 2) -> str:
+        """Start a job in the background; its id."""
+        done = self.muster("run", "--detach", *FAST, "--nproc", str(nproc), *(argv or FOR_EVER))
+        assert done.code == 0, done.said
+        return done.out.strip()
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        done = self.muster("ps", "--json", "--all")
+        assert done.code == 0, done.said
+        return {job["id"]: job for job in json.loads(done.out)}
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return self.jobs()[job_id]
+
+    def terminal(self, command: str, *argv: str, **env: str) -> Terminal:
+        return Terminal([MUSTER, command, *argv], self.folder, {**self.env, "TERM": "xterm", **env})
+
+
+class Terminal:
+    """A program on a terminal of its own, of 80 columns."""
+
+    def __init__(self, argv: list[str], folder: Path, env: dict[str, str]) -> None:
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.execvpe(argv[0], argv, env)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(self.fd)
+        self.text = ""
+
+    def read(self, seconds: float = 0.05) -> str:
+        """All that it has shown so far."""
+        while select.select([self.fd], [], [], seconds)[0]:
+            try:
+                data = os.read(self.fd, 1 << 16)
+            except OSError:
+                break
+            if not data:
+                break
+            self.text += data.decode(errors="replace")
+        return self.text
+
+    def shows(self, text: str, limit: float = 15) -> None:
+        wait_until(f"{text!r} on the terminal", lambda: text in self.read(), limit, lambda: self.text[-2000:])
+
+    def type(self, keys: str) -> None:
+        os.write(self.fd, keys.encode())
+
+    def end(self, limit: float = 15) -> int:
+        """Wait for its end; its exit code."""
+        ended: list[int] = []
+
+        def check() -> bool:
+            self.read()
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                ended.append(os.waitstatus_to_exitcode(status))
+            return bool(ended)
+
+        wait_until("the end of the program", check, limit, lambda: self.text[-2000:])
+        self.read()
+        return ended[0]
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    user = User(tmp_path)
+    yield user
+    for job_id, job in user.jobs().items():
+        if job["phase"] != "ended" and job["status"] != "controller died":
+            user.muster("stop", "--now", job_id)
+
+
+def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
+    done = user.muster("run", "--detach", *FAST, "--nproc", "2", *FOR_EVER)
+    assert done.code == 0, done.said
+    job_id = done.out.strip()
+    assert re.fullmatch(r"\d{8}-\d{6}-loop-[0-9a-f]{4}", job_id)
+    assert f"`muster attach {job_id}` shows its screen" in done.err
+
+    row = user.muster("ps").out.splitlines()[1]
+    assert re.fullmatch(rf"{job_id}  running  \d+s  +2@\S+ +loop.py 100000", row)
+
+    wait_until("lines of both ranks", lambda: user.muster("logs", "last").out.count(" 1] line 3") == 1, 10)
+    merged = user.muster("logs", "loop.py").out.splitlines()
+    assert all(re.fullmatch(r"\[\S+ [01]\] line \d+", line) for line in merged)
+    places = {line.partition(" ")[2]: at for at, line in enumerate(merged)}
+    assert max(places["0] line 0"], places["1] line 0"]) < min(places["0] line 3"], places["1] line 3"])
+    assert user.muster("logs", job_id[-4:], "--rank", "1").out.startswith("line 0\nline 1\n")
+
+    stopped = user.muster("stop", job_id)
+    assert stopped.code == 0, stopped.said
+    assert stopped.err.endswith(f"job {job_id} was stopped by muster stop; nothing of it is left\n")
+    job = user.job(job_id)
+    assert (job["status"], job["exit_code"], job["sentence"][:22]) == ("stopped", 143, "stopped by muster stop")
+    assert [rank["state"] for rank in job["ranks"]] == ["ended", "ended"]
+    again = user.muster("stop", job_id)
+    assert (again.code, "there is nothing to stop" in again.err) == (0, True)
+    screen = (user.state / "muster" / "jobs" / job_id / "screen.log").read_text()
+    assert "line 0\n" in screen
+    assert screen.endswith("s\n")
+    assert "stopped by muster stop" in screen.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["missing.py"], 2, "error: missing.py: there is no such script"),
+        (
+            ["-H", "no-such-host.invalid", "loop.py", "1"],
+            125,
+            "error: no-such-host.invalid: ssh does not know this name",
+        ),
+        (["--nproc", "2", "--only-rank", "7", "loop.py", "1"], 2, "error: --only-rank: the job has ranks 0 to 1"),
+        (["--slurm-args", "-N2", "loop.py", "1"], 2, "error: --detach: an allocation from --slurm-args would end"),
+    ],
+)
+def test_what_fails_before_the_ranks_start_is_told_by_the_command_itself(
+    user: User, argv: list[str], code: int, said: str
+) -> None:
+    done = user.muster("run", "--detach", *FAST, *argv)
+    assert (done.code, done.out) == (code, ""), done.said
+    assert said in done.err
+
+
+def test_ctrl_c_before_the_ranks_start_ends_the_job(user: User) -> None:
+    ssh = user.folder / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text("#!/bin/sh\nexec sleep 60\n")  # a host that does not answer
+    ssh.chmod(0o755)
+    path = f"{ssh.parent}:{PLAIN['PATH']}"
+    terminal = user.terminal("run", "--detach", *FAST, "-H", "far", "loop.py", "1", PATH=path)
+    terminal.shows("connecting to far")
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    (job,) = user.jobs().values()
+    assert job["status"] == "stopped"
+
+
+def test_a_detached_job_survives_the_end_of_its_session(user: User) -> None:
+    shell = Terminal(["/bin/sh"], user.folder, {**user.env, "TERM": "xterm", "PS1": "$ "})
+    shell.type(f"{MUSTER} run --detach --no-zygote --no-check --nproc 1 loop.py 100000\n")
+    shell.shows("goes on in the background")
+    os.kill(shell.pid, signal.SIGKILL)  # the leader of the session: the kernel hangs the terminal up
+    os.close(shell.fd)
+    os.waitpid(shell.pid, 0)
+    ((job_id, job),) = user.jobs().items()
+    assert os.getsid(job["controller"]) == job["controller"]
+    before = user.muster("logs", job_id).out.count("\n")
+    wait_until("more lines", lambda: user.muster("logs", job_id).out.count("\n") > before + 3, 10)
+    assert user.job(job_id)["status"] == "running"
+
+
+def test_a_controller_that_was_killed_is_shown_as_that(user: User) -> None:
+    job_id = user.detach()
+    follower = subprocess.Popen(
+        [MUSTER, "logs", "-f", job_id], cwd=user.folder, env=user.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    wait_until("a rank", lambda: user.job(job_id)["ranks"], 10)
+    os.kill(user.job(job_id)["controller"], signal.SIGKILL)
+    wait_until("ps", lambda: user.job(job_id)["status"] == "controller died", 5)
+    stop = user.muster("stop", job_id)
+    assert stop.code == 0
+    assert "ended when its controller was killed; its agents ended all ranks" in stop.err
+    attach = user.muster("attach", job_id)
+    assert (attach.code, "its controller was killed" in attach.err) == (2, True)
+    _, words = follower.communicate(timeout=15)
+    assert (follower.returncode, words) == (0, b"muster: the controller of this job was killed\n")
+    folder = user.state / "muster" / "jobs" / job_id
+    assert not (folder / "socket").exists()
+
+
+def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> None:
+    job_id = user.detach()
+    wait_until("some lines", lambda: "line 5" in user.muster("logs", job_id).out, 10)
+    terminal = user.terminal("attach", job_id)
+    terminal.shows("\x1b[0m line 1\r\n")  # shown before we came, and with the colours of a terminal
+    terminal.shows("line 12")
+    terminal.type("\x03")
+    assert terminal.end() == 0
+    assert f"detached; job {job_id} goes on" in terminal.text
+    assert user.job(job_id)["status"] == "running"
+
+
+def test_attach_ends_with_the_job_and_with_its_exit_code(user: User) -> None:
+    job_id = user.detach("loop.py", "12", "3")
+    done = user.muster("attach", job_id)
+    assert done.code == 3, done.said
+    assert "line 11" in done.out
+    assert "failed first" in done.err
+    assert user.job(job_id)["status"] == "failed 3"
+    refused = user.muster("attach", job_id)
+    assert (refused.code, "failed, exit code 3: rank" in refused.err) == (2, True)
+
+
+def test_a_job_in_the_foreground_is_listed_and_stopped_like_any_other(user: User) -> None:
+    run = subprocess.Popen(
+        [MUSTER, "run", *FAST, *FOR_EVER], cwd=user.folder, env=user.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    wait_until("the job", lambda: [job for job in user.jobs().values() if job["status"] == "running"], 10)
+    began = time.monotonic()
+    stop = user.muster("stop", "last", "--now", "--stacks")
+    assert stop.code == 0, stop.said
+    _, words = run.communicate(timeout=10)
+    assert time.monotonic() - began < 8
+    assert run.returncode == 143
+    assert b"stopped by muster stop" in words
+    (job,) = user.jobs()
+    assert "stacks-1.txt" in stop.err
+    assert "loop.py" in (user.state / "muster" / "jobs" / job / "stacks-1.txt").read_text()
+
+
+def test_logs_follow_a_job_over_a_restart_to_its_end_and_keep_every_byte(user: User) -> None:
+    (user.folder / "twice.py").write_text(
+        "import os, sys, time\n"
+        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "os.write(1, b'\\xff attempt ' + attempt.encode() + b'\\n')\n"
+        "os.write(2, b'10%\\r20%\\r')\n"
+        "time.sleep(0.5)\n"
+        "os.write(2, b'100%\\nno newline')\n"
+        "sys.exit(1 - int(attempt))\n"
+    )
+    job_id = user.detach("--restarts", "1", "twice.py", nproc=1)
+    follow = subprocess.run(
+        [MUSTER, "logs", "-f", job_id], cwd=user.folder, env=user.env, capture_output=True, timeout=30
+    )
+    labelled = [re.sub(rb"^\[\S+ 0\] ", b"", line) for line in follow.stdout.splitlines()]
+    whole = [b"10%", b"20%", b"100%", b"no newline"]
+    assert labelled == [b"\xff attempt 0", *whole, b"\xff attempt 1", *whole]
+    assert follow.stderr == b"muster: attempt 1\n"
+    assert user.job(job_id)["status"] == "done"
+    first = user.muster("logs", job_id, "--attempt", "0", "--rank", "0").out
+    assert first == "\udcff attempt 0\n10%\r20%\r100%\nno newline"
+    assert "20%" not in user.muster("logs", job_id).out  # a bar that is long done
+    for argv, said in (
+        (["--attempt", "5"], "has attempts 0, 1"),
+        (["--rank", "1"], "has only rank 0"),
+    ):
+        wrong = user.muster("logs", job_id, *argv)
+        assert (wrong.code, said in wrong.err) == (2, True), wrong.said
+
+
+def test_top_shows_a_job_live_and_gives_the_terminal_back(user: User) -> None:
+    job_id = user.detach(nproc=3)
+    once = user.muster("top", "--once", COLUMNS="80")
+    assert once.code == 0, once.said
+    assert once.out.startswith(f"{job_id}  running, ")
+    assert re.search(r"^RANK +HOST +STATE", once.out, re.MULTILINE)
+    assert re.search(r"^ +2 +\S+ +running", once.out, re.MULTILINE)
+    assert max(map(len, once.out.splitlines())) <= 80
+    for leave in ("q", "\x03", signal.SIGTERM):
+        terminal = user.terminal("top")
+        terminal.shows("3 ranks on 1 host")
+        assert terminal.text.startswith("\x1b[?1049h\x1b[?25l")
+        if isinstance(leave, str):
+            terminal.type(leave)
+        else:
+            os.kill(terminal.pid, leave)
+        assert terminal.end() == (0 if isinstance(leave, str) else 143)
+        assert terminal.text.endswith("\x1b[?25h\x1b[?1049l")
+        assert termios.tcgetattr(terminal.fd)[:4] == terminal.before[:4]
+        os.close(terminal.fd)
+    plain = user.terminal("top", NO_COLOR="1")
+    plain.shows("3 ranks on 1 host")
+    assert not re.search(r"\x1b\[\d+m", plain.text)
+    user.muster("stop", "--now", job_id)
+    assert plain.end() == 0
+    assert f"job {job_id} was stopped by muster stop" in plain.text
+
+
+def test_two_running_jobs_have_to_be_named(user: User) -> None:
+    first, second = user.detach(nproc=1), user.detach(nproc=1)
+    done = user.muster("top")
+    assert done.code == 2
+    assert f"2 jobs are running: {second}, {first}" in done.err
+    wrong = user.muster("stop", "nothing-like-it")
+    assert (wrong.code, wrong.err.startswith("error: there is no job `nothing-like-it`")) == (2, True)
+
+
+def test_a_short_grace_overrides_a_long_one(user: User) -> None:
+    (user.folder / "deaf.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('deaf', flush=True)\ntime.sleep(100)\n"
+    )
+    job_id = user.detach("--grace", "60", "deaf.py", nproc=1)
+    wait_until("the rank", lambda: "deaf" in user.muster("logs", job_id).out, 10)
+    waiting = subprocess.Popen([MUSTER, "stop", job_id], cwd=user.folder, env=user.env, stderr=subprocess.PIPE)
+    wait_until("the stop", lambda: user.job(job_id)["phase"] == "stopping", 10)
+    begin = time.monotonic()
+    assert user.muster("stop", job_id, "--grace", "0.5").code == 0
+    assert time.monotonic() - begin < 8
+    assert waiting.wait(10) == 0
+
+
+@pytest.mark.lab
+def test_the_hosts_of_a_lab_live_as_long_as_the_detached_job(user: User) -> None:
+    done = user.muster("run", "--detach", "--lab", "2", *FAST, "--nproc", "1", *FOR_EVER, timeout=60)
+    assert done.code == 0, done.said
+    job = user.job(done.out.strip())
+    assert [host["name"] for host in job["hosts"]] == ["h1", "h2"]
+    assert user.muster("stop", "last").code == 0
+    assert user.job(job["id"])["status"] == "stopped"
