@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -110,3 +111,15 @@ def test_any_name_survives_as_a_label(field: str, name: str):
     found = [dict(labels) for (key, labels) in parse(metrics(state)) if key == "muster_job_info"]
     assert found[0][label] == readable
     assert value(state, "host_up", host=readable) == 0
+
+
+def test_the_documentation_lists_every_name_and_no_other():
+    emitted = {name for name, _ in parse(metrics(ended(replace(job(), hosts=(full_host(),)))))}
+    text = (Path(__file__).parents[2] / "docs/page.md").read_text(encoding="utf-8")
+    table = "".join(line for line in text.splitlines() if line.startswith("| `muster_"))
+    assert set(re.findall(r"`(muster_\w+)`", table)) == emitted
+
+
+def full_host() -> HostState:
+    """A host of which everything is known."""
+    return replace(job().hosts[0], disk_wait=0.25)

@@ -23,7 +23,9 @@ _KINDS = {
     ".svg": "image/svg+xml",
 }
 
-_STATIC = {file.name: file for file in (files("muster.page") / "static").iterdir()}
+_STATIC = {
+    file.name: file for file in (files("muster.page") / "static").iterdir() if PurePath(file.name).suffix in _KINDS
+}
 """Files that are sent as they are; a name that is not among them is not looked for."""
 
 _LONGEST_SEARCH = 200
