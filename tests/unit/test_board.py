@@ -12,7 +12,7 @@ from a_board import make_board
 
 from muster.run import board as board_module
 from muster.run.board import Board, gpu_of
-from muster.watch.state import JobState, Report, from_data
+from muster.watch.state import JobState, Moment, Report, from_data
 
 
 def progress(rank: int, **fields: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_a_state_survives_json_and_is_made_quickly():
     for rank in range(64):
         board.on_event(link, progress(rank, waiting=0.5, steps=3, place="train.py:8 in step"))
     for _ in range(3):
-        board._history.append(board_module.Moment(time=1.0, step_rate=2.0, waiting={0: 0.5}))
+        board._history.append(Moment(time=1.0, step_rate=2.0, waiting={0: 0.5}))
     board.reports.append(Report(kind="hang", time=1.0, sentence="it hangs", ranks=(2,), stacks={2: "File x"}))
     board.stuck = ("h1",)
     state = board.state()
@@ -134,7 +134,7 @@ def test_a_state_survives_json_and_is_made_quickly():
 
 
 def test_a_state_is_cut_to_what_is_wanted():
-    moments = tuple(board_module.Moment(time=float(second), step_rate=None, waiting={}) for second in range(5))
+    moments = tuple(Moment(time=float(second), step_rate=None, waiting={}) for second in range(5))
     report = Report(kind="stacks", time=0.0, sentence="s", stacks={0: "x"})
     fields = {"command": "", "cwd": "", "engine": "", "begin": 0.0, "now": 0.0, "controller": 1, "host": ""}
     state = JobState(id="x", phase="running", history=moments, reports=(report,), **fields)

@@ -1,4 +1,7 @@
-"""What is known of a running job, gathered from the events of its agents: the source of every view of it."""
+"""What is known of a running job, gathered from the events of its agents: the source of every view of it.
+
+The classes of a state take milliseconds to load, so they are loaded when a state is first made: while agents start.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from muster.job import Job
 from muster.plan import Placement, Plan
 from muster.run.link import AgentLink
 from muster.transports import Engine
 from muster.watch.place import birth
-from muster.watch.state import GpuState, HostState, JobState, Moment, Phase, RankPhase, RankState, Report
+
+if TYPE_CHECKING:
+    from muster.watch.state import HostState, JobState, Moment, Phase, RankPhase, RankState, Report
 
 _MOST_MOMENTS = 900
 _FEWEST_MOMENTS = 60
@@ -33,6 +37,23 @@ _OVERDUE = 2.5
 
 _KERNEL_STATES: dict[str, RankPhase] = {"T": "stopped", "t": "stopped", "D": "disk"}
 """What the kernel says of a process that matters to people."""
+
+
+class _Host:
+    """What is known of one host."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.phase: Literal["connecting", "up", "silent", "lost"] = "connecting"
+        self.facts: Mapping[str, Any] = {}
+        self.gauges: Mapping[str, Any] = {}
+
+    def state(self) -> HostState:
+        from muster.watch.state import GpuState, HostState
+
+        gpus = tuple(GpuState(**gpu) for gpu in self.gauges.get("gpus", ()))
+        told = {name: value for name, value in self.gauges.items() if name != "gpus"}
+        return HostState(name=self.name, state=self.phase, cpus=self.facts.get("cpus", 0), gpus=gpus, **told)
 
 
 class _Rank:
@@ -89,6 +110,8 @@ class _Rank:
         return "waiting" if any(begun > done for begun, done in groups.values()) else "running"
 
     def state(self, rank: int) -> RankState:
+        from muster.watch.state import RankState
+
         status = self.exit_status
         return RankState(
             rank=rank,
@@ -135,9 +158,7 @@ class Board:
         """Called once, when all ranks have been started."""
         self.reports: list[Report] = []
         self._attempt = 0
-        self._hosts = {seat.name: HostState(name=seat.name) for seat in engine.seats}
-        self._facts: dict[str, Mapping[str, Any]] = {}
-        """What agents told of their hosts at first."""
+        self._hosts = {seat.name: _Host(seat.name) for seat in engine.seats}
         self._ranks: dict[int, _Rank] = {}
         self._history: list[Moment] = []
         self._between = _BETWEEN_MOMENTS
@@ -153,8 +174,8 @@ class Board:
         }
 
     def _gpu(self, placement: Placement, local_rank: int) -> int | None:
-        facts = self._facts.get(placement.name)
-        if facts is None:
+        facts = self._hosts[placement.name].facts
+        if not facts:
             return None
         visible = self.job.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
         return gpu_of(placement.host.gpus, visible, facts["gpus"], local_rank)
@@ -188,11 +209,11 @@ class Board:
         elif kind == "gauges":
             self._on_gauges(link.name, event)
         elif kind == "silent":
-            self._set_host(link.name, "silent")
+            self._hosts[link.name].phase = "silent"
         elif kind == "heard":
-            self._set_host(link.name, "up")
+            self._hosts[link.name].phase = "up"
         elif kind == "lost":
-            self._set_host(link.name, "lost")
+            self._hosts[link.name].phase = "lost"
             for rank in self._ranks.values():
                 rank.lost = rank.lost or rank.host == link.name
 
@@ -205,18 +226,12 @@ class Board:
         """Take in which hosts have answered."""
         for link in links:
             host = self._hosts[link.name]
-            if link.facts and host.state == "connecting":
-                self._facts[link.name] = link.facts
-                self._hosts[link.name] = replace(host, state="up", cpus=link.facts["cpus"])
-
-    def _set_host(self, name: str, state: Literal["up", "silent", "lost"]) -> None:
-        self._hosts[name] = replace(self._hosts[name], state=state)
+            if link.facts and host.phase == "connecting":
+                host.phase, host.facts = "up", link.facts
 
     def _on_gauges(self, name: str, event: Mapping[str, Any]) -> None:
-        told = dict(event["host"])
-        if told:  # under MPI one agent of each host tells
-            gpus = tuple(GpuState(**gpu) for gpu in told.pop("gpus", ()))
-            self._hosts[name] = replace(self._hosts[name], gpus=gpus, **told)
+        if event["host"]:  # under MPI one agent of each host tells
+            self._hosts[name].gauges = event["host"]
         for number, gauges in event["ranks"].items():
             if int(number) in self._ranks:
                 self._ranks[int(number)].gauges = gauges
@@ -227,6 +242,8 @@ class Board:
             self.sentence = waiting_for
         now = time.time()
         if self.phase == "running" and (not self._history or now - self._history[-1].time >= self._between):
+            from muster.watch.state import Moment
+
             states = [rank.state(number) for number, rank in self._ranks.items()]
             rates = [state.step_rate for state in states if state.step_rate is not None]
             waiting = {state.rank: round(state.waiting, 3) for state in states if state.waiting is not None}
@@ -237,6 +254,8 @@ class Board:
 
     def state(self, *, history: bool = True) -> JobState:
         """All of it, as it is now."""
+        from muster.watch.state import JobState
+
         return JobState(
             id=self.job.id,
             command=self.job.command,
@@ -250,7 +269,7 @@ class Board:
             host=socket.gethostname(),
             attempt=self._attempt,
             world_size=len(self._ranks),
-            hosts=tuple(self._hosts.values()),
+            hosts=tuple(host.state() for host in self._hosts.values()),
             ranks=tuple(rank.state(number) for number, rank in self._ranks.items()),
             history=tuple(self._history) if history else (),
             reports=tuple(self.reports),

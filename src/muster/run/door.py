@@ -15,13 +15,15 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.errors import EXIT_MUSTER, MusterError
 from muster.logs.screen import Screen
 from muster.run.board import Board
 from muster.watch.place import leave_address, remove_address, socket_elsewhere, socket_in
-from muster.watch.state import Report
+
+if TYPE_CHECKING:
+    from muster.watch.state import Report
 
 MOST_CLIENTS = 32
 """Connections at a time."""

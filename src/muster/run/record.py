@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.logs.files import LogFiles
 from muster.run.board import Board
 from muster.watch.place import STATE
-from muster.watch.state import JobState
+
+if TYPE_CHECKING:
+    from muster.watch.state import JobState
 
 _BETWEEN = 3.0
 """Seconds between two writings."""
