@@ -7,8 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from muster.cli.arguments import Parser
-from muster.cli.options import natural
+from muster.cli.arguments import Parser, natural
 from muster.errors import UsageError
 from muster.jobs.folders import KeptJob, find, read_job
 from muster.jobs.logs import Merged, RankLine, Tail, attempt_folder, attempts, rank_log

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from muster.cli.arguments import Parser
+from muster.cli.arguments import Parser, port, positive, words
 from muster.engines import Choice, Means, Wish, choose, read_pbs_here
 from muster.engines.choice import NAMES
 from muster.errors import UsageError
@@ -157,43 +156,3 @@ def make_means(options: argparse.Namespace, job: Job, where: Places) -> Means:
         pbs_start=options.pbs_start,
         mpi_args=options.mpi_args,
     )
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Words as a shell would cut them."""
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"`{text}`: {str(error).lower()}") from None
-
-
-def positive(text: str) -> int:
-    """A number above 0."""
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number above 0")
-    return int(text)
-
-
-def natural(text: str) -> int:
-    """A whole number."""
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
-    return int(text)
-
-
-def port(text: str) -> int:
-    """A TCP port."""
-    if not text.isdigit() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a port: 1 to 65535")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """A time in seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of seconds")
-    return value

@@ -6,8 +6,7 @@ import argparse
 import os
 import sys
 
-from muster.cli.arguments import Parser
-from muster.cli.options import port
+from muster.cli.arguments import Parser, port
 
 EXAMPLES = """\
 examples:

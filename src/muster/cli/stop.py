@@ -7,8 +7,7 @@ import signal
 import sys
 import time
 
-from muster.cli.arguments import Parser
-from muster.cli.options import seconds
+from muster.cli.arguments import Parser, seconds
 from muster.errors import EXIT_MUSTER, UsageError
 from muster.jobs import client
 from muster.jobs.folders import KeptJob, find, read_job

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from muster.cli import run
-from muster.cli.arguments import Parser
+from muster.cli.arguments import Parser, positive
 from muster.cli.assembly import make_job
-from muster.cli.options import positive
 from muster.engines import Choice
 from muster.errors import UsageError
 from muster.hosts import Host
