@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 """Exit code for a wrong command line, host list or file."""
 
+EXIT_HANG = 124
+"""Exit code when the job hung and `--on-hang kill` ended it (the number timeout(1) uses)."""
+
 EXIT_MUSTER = 125
 """Exit code when Muster itself or a host failed, not the script (the number docker and podman use for the same)."""
 

@@ -56,6 +56,9 @@ class Job:
     """Why it imports something nobody asked for."""
     grace: float = 5.0
     restarts: int = 0
+    hang_after: float = 30.0
+    """Seconds without progress after which a hang is looked for; 0 for never."""
+    on_hang: Literal["report", "kill"] = "report"
     master_addr: str | None = None
     master_port: int | None = None
     interface: str | None = None

@@ -302,6 +302,8 @@ class Crew:
             data = os.read(stream.read, 1 << 16)
         except BlockingIOError:
             return False
+        except ConnectionResetError:
+            data = b""  # the end of a rank that had not read what it was asked
         if stream.number == 3:
             for line in stream.reports.lines(data):
                 self._pass_report(stream.rank, line)

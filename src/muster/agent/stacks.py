@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOK, STACKS = b"l", b"s"
 """What a rank may be asked; sampling.py answers."""
 
-_ANSWER_LIMIT = 0.7
+_ANSWER_LIMIT = 0.5
 """Seconds a rank has for its answer: it needs its interpreter's lock, which other threads give up every 5 ms."""
 
 _DUMP_LIMIT = 0.5
@@ -70,9 +70,10 @@ class View:
         self.facts: dict[str, Any] = {**outside(rank.pid), "answered": None, "stack": ""}
         children: list[dict[str, Any]] = [{"pid": pid, **outside(pid), "stack": ""} for pid in below[:_MOST_CHILDREN]]
         self.facts["children"] = self.children = children
-        self._wait = bool(rank.thread) and _ask(rank, STACKS if deep else LOOK)
+        self._wait = False
         if rank.thread:
             self.facts["answered"] = False
+            self._wait = self.facts["state"] not in ("T", "t") and _ask(rank, STACKS if deep else LOOK)
         self._targets: list[tuple[int, dict[str, Any]]] | None = None
         """Processes whose stacks are still wanted, with where to put them."""
         self._dump: Dump | None = None

@@ -65,6 +65,8 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
         carried=of_whole_job(os.environ) if choice.engine == "pbs" and not options.image else carried(os.environ),
         grace=options.grace,
         restarts=options.restarts,
+        hang_after=options.hang_after,
+        on_hang=options.on_hang,
         master_addr=options.master_addr,
         master_port=options.master_port,
         interface=options.interface,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster.bench.bandwidth import OPERATIONS
 from muster.bench.units import read_size, size_text, sizes_between
-from muster.cli.arguments import Parser
-from muster.cli.options import add_engine, add_network, add_where, allocate, natural, places
+from muster.cli.arguments import Parser, natural
+from muster.cli.options import add_engine, add_network, add_where, allocate, places
 from muster.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     # What else `muster run` asks for, as it is there when nobody says anything.
     p.set_defaults(sync=False, preload=[], no_zygote=False, restarts=0, grace=5.0, only_rank=None)
+    p.set_defaults(hang_after=30.0, on_hang="report")
     return p
 
 

@@ -8,9 +8,9 @@ import time
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from muster.cli.arguments import Parser
+from muster.cli.arguments import Parser, natural, port, seconds
 from muster.cli.assembly import Assembly, assembled, make_job, shown, staged
-from muster.cli.options import add_engine, add_network, add_where, allocate, natural, port, seconds
+from muster.cli.options import add_engine, add_network, add_where, allocate
 from muster.engines import Choice
 from muster.engines.choice import this_host
 from muster.environment import CARRIED
@@ -41,7 +41,7 @@ What follows the script belongs to the script.
 {fill("Carried to other hosts without being asked: " + ", ".join(CARRIED) + ".", 105)}
 
 Exit code: that of the first rank that failed (128 + n if signal n ended it); 2 for a wrong command line;
-125 when Muster or a host failed, not the script.
+124 when --on-hang kill ended the job; 125 when Muster or a host failed, not the script.
 """
 
 
@@ -95,6 +95,19 @@ def parser() -> argparse.ArgumentParser:
         help="between SIGTERM and SIGKILL (default: 5)",
     )
     what.add_argument(
+        "--hang-after",
+        metavar="SECONDS",
+        type=seconds,
+        default=30.0,
+        help="say which rank the others wait for when nothing moves for so long (default: 30; 0: never)",
+    )
+    what.add_argument(
+        "--on-hang",
+        choices=("report", "kill"),
+        default="report",
+        help="what to do then: report it and wait (default), or also end the job with exit code 124",
+    )
+    what.add_argument(
         "--detach",
         action="store_true",
         help="go on in the background, also after logout: prints the job's id when its ranks have started",
@@ -128,7 +141,7 @@ def main(argv: list[str]) -> int:
         if options.detach:
             raise UsageError(
                 "--detach: an allocation from --slurm-args would end with this command",
-                hint="`muster submit --slurm` waits in the queue without you; `muster run --detach` works inside salloc",
+                hint="`muster submit --slurm` waits in the queue without you; inside salloc --detach works",
             )
         # Finds a missing script or a bad option now, not after hours in the queue.
         make_job(options, command, Choice(engine="slurm", hosts=(this_host(),)))
@@ -152,7 +165,10 @@ def run(assembly: Assembly, options: argparse.Namespace, begin: float, backgroun
     from muster.run.controller import run_job
 
     if background is not None:
-        background.settle(assembly.job.id)
+        allocation = assembly.choice.allocation
+        background.settle(
+            assembly.job.id, "" if allocation is None else f"the job ends with {allocation} at the latest"
+        )
     with staged(assembly, options, begin) as make_controller, shown(make_controller, options) as make:
         return run_job(make, background.started if background is not None else None)
 

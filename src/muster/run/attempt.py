@@ -18,7 +18,7 @@ from muster.logs.screen import Screen
 from muster.plan import Plan
 from muster.run.ends import HostLoss, RankEnd, facts_of
 from muster.run.link import AgentLink
-from muster.run.verdict import Verdict, judge
+from muster.run.verdict import Verdict, hung, judge
 
 _LAST_LINES = 300
 """Lines of a rank's stderr kept for the verdict: what a crash is about stands above the stacks of all threads."""
@@ -77,6 +77,8 @@ class Attempt:
         self.over = asyncio.Event()
         """Set when all ranks have ended, or one failed, or a host is lost."""
         self.losses: list[HostLoss] = []
+        self.hang: Verdict | None = None
+        """Set when the job was ended because it hung."""
         self.stuck = False
         """Some process of it could not be ended, so nothing may be started on top of it."""
         self._width = len(str(plan.world_size - 1))
@@ -124,6 +126,11 @@ class Attempt:
         """A rank that failed may wait for the others in its last moments, as MPI_Finalize does: then they wait too."""
         if state.end is None:
             self.over.set()
+
+    def on_hang(self, sentence: str, culprits: Collection[int]) -> None:
+        """Nothing moves any more, and the user wants such a job ended."""
+        self.hang = hung(sentence, culprits, progress=min(state.done for state in self._ranks.values()))
+        self.over.set()
 
     def on_loss(self, host: str, why: str) -> None:
         """A host is gone, and its ranks with it."""
@@ -211,6 +218,8 @@ class Attempt:
 
     def verdict(self) -> Verdict:
         """What to tell of this attempt."""
+        if self.hang is not None:
+            return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()
         ends = [state.end for rank, state in self._ranks.items() if state.end is not None and rank not in aborted]
         verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)

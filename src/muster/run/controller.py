@@ -31,7 +31,7 @@ from muster.run.straggling import Straggling
 from muster.run.timeline import Timeline
 from muster.run.verdict import Verdict, is_same_failure
 from muster.run.watcher import Watcher
-from muster.run.words import count, ranks, tilde
+from muster.run.words import count, tilde
 from muster.transports import Engine
 
 STILL_WAITING = 5.0
@@ -66,7 +66,7 @@ class Controller:
         self.fleet = Fleet(engine, folder, screen, on_event=self.on_event, on_text=screen.host_line)
         self.board = Board(job, engine, begin)
         self.record = Record(self.board, folder, logs)
-        self.watcher = Watcher(self.fleet, self.board, screen, folder)
+        self.watcher = Watcher(self.fleet, self.board, screen, folder, job.hang_after, job.on_hang == "kill")
         self.straggling = Straggling(self.board, screen)
         take_stacks = self.watcher.take_stacks
         self.door = Door(folder, self.board, screen, stop=self.on_request, take_stacks=take_stacks)
@@ -190,6 +190,10 @@ class Controller:
             self.grace = grace
             self.fleet.hurry(grace, self.on_loss)
 
+    def on_timeout(self, why: str) -> None:
+        """End the job because its time is over, once it is known where its ranks are."""
+        self.watcher.stacks_then(lambda: self.stop(why))
+
     def on_ctrl_z(self) -> None:
         """A stopped controller would send no heartbeat and so lose its job."""
         self.screen.tell("Ctrl-Z does nothing here: Ctrl-C ends the job")
@@ -208,7 +212,7 @@ class Controller:
         elif self.grace > 0:
             self.grace = 0.0
             self.screen.tell("again: killing all ranks")
-            self.fleet.hurry(0.0, self.on_loss)
+            self.watcher.stacks_then(lambda: self.fleet.hurry(0.0, self.on_loss))
 
     def pass_on(self, number: signal.Signals) -> None:
         """Give a signal to all ranks: `kill -USR1`, or a scheduler that warns the batch script."""
@@ -277,11 +281,11 @@ class Controller:
         await self.fleet.start(plan, number, self.on_loss)
         if not attempt.losses:
             self.board.started()
-        noticing = asyncio.ensure_future(self.notice_early_ends(attempt))
+        watching = asyncio.ensure_future(self.watcher.watch(attempt))
         try:
             await attempt.over.wait()
         finally:
-            noticing.cancel()
+            watching.cancel()
         await self.stop_ranks()
         if number == 0 and attempt.first_collective is not None:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
@@ -294,15 +298,6 @@ class Controller:
         while self.fleet.connector.why_ended() is None and time.monotonic() < give_up:
             await asyncio.sleep(0.05)
         return self.fleet.connector.why_ended()
-
-    async def notice_early_ends(self, attempt: Attempt) -> None:
-        """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
-        while not attempt.ended_well:
-            await asyncio.sleep(0.5)
-        await asyncio.sleep(10)
-        if attempt.running:
-            ended, running = ranks(attempt.ended_well), ranks(attempt.running)
-            self.screen.say(f"{ended} ended with exit code 0 over 10 s ago; {running} still running")
 
     async def stop_ranks(self) -> None:
         """End whatever still runs on the hosts that are left."""
@@ -346,6 +341,7 @@ class Controller:
     def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
         """Something happened on a host."""
         self.board.on_event(link, event)
+        self.watcher.on_event(link, event)
         self.straggling.on_event(link, event)
         kind = event["t"]
         if kind == "silent":

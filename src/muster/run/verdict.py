@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from muster.errors import EXIT_MUSTER
+from muster.errors import EXIT_HANG, EXIT_MUSTER
 from muster.run.ends import HostLoss, RankEnd
 from muster.run.explain import explain
 from muster.run.explain.machines import out_of_memory
@@ -127,6 +127,16 @@ def describe(end: RankEnd) -> str:
 def exit_code_of(status: int) -> int:
     """A rank's status as a shell's exit code."""
     return 128 - status if status < 0 else status
+
+
+def hung(sentence: str, culprits: Collection[int], *, progress: int) -> Verdict:
+    """The end of a job that hung and was ended for it."""
+    return Verdict(
+        exit_code=EXIT_HANG,
+        sentence=f"ended because it hung (--on-hang kill): {sentence}",
+        signature=f"hang of {sorted(culprits)}",
+        progress=progress,
+    )
 
 
 def is_same_failure(previous: Verdict, now: Verdict) -> bool:

@@ -96,6 +96,17 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     return threads[-1].frames if threads else ()
 
 
+def training_thread(text: str) -> tuple[Frame, ...]:
+    """The calls of the thread the user's program runs in: the main one, or the only one it waits for."""
+    threads = parse(text)
+    if not threads:
+        return ()
+    main = threads[-1].frames
+    joins = bool(main) and main[0].file.endswith("/threading.py") and not main[0].is_users
+    others = [thread.frames for thread in threads[:-1] if any(frame.is_users for frame in thread.frames)]
+    return others[0] if joins and len(others) == 1 else main
+
+
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the user's code; that of an installed package where the whole program is one."""
     for frame in frames:
@@ -106,12 +117,13 @@ def users_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def short(frames: Sequence[Frame], most: int = 8) -> list[str]:
-    """The innermost calls down to the user's own, one line each, as they are shown on the screen."""
-    wanted = [frame for frame in frames if not frame.file.startswith("<")]
-    for position, frame in enumerate(wanted):
-        if frame.is_users and position + 1 >= most:
-            return [_line(frame) for frame in wanted[: most - 2]] + ["…", _line(frame)]
-    return [_line(frame) for frame in wanted[:most]]
+    """The innermost calls and below them only the user's own, one line each, as they are shown on the screen."""
+    first = next((at for at, frame in enumerate(frames) if frame.is_users), len(frames))
+    inner = list(frames[:first])
+    if len(inner) > most // 2:
+        inner = [*inner[: most // 4], *inner[-(most // 4) :]]
+    users = [frame for frame in frames[first:] if frame.is_users]
+    return [_line(frame) for frame in [*inner, *users][:most]]
 
 
 def _line(frame: Frame) -> str:
