@@ -62,6 +62,10 @@ class Piece:
         return {**vars(self), "lines": [[line.at, line.text] for line in self.lines]}
 
 
+NOTHING = Piece(start=0, end=0, size=0, lines=())
+"""What there is of a log that has not been begun."""
+
+
 def last_lines(path: Path, before: int | None = None) -> Piece:
     """The end of a log, or the lines that end at byte `before`."""
     with path.open("rb") as file:

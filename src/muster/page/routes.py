@@ -85,8 +85,8 @@ def _log(source: Source, asked: Mapping[str, str]) -> dict[str, Any]:
         if "since" in asked:
             return logs.new_lines(path, int(_number(asked, "since"))).as_data()
         return logs.last_lines(path, before).as_data()
-    except FileNotFoundError:
-        raise NotThere("this rank has written nothing") from None
+    except FileNotFoundError:  # it is made when the rank first writes
+        return logs.NOTHING.as_data()
     except OSError as error:
         raise NotThere(f"the log cannot be read: {(error.strerror or str(error)).lower()}") from None
 

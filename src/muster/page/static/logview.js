@@ -27,8 +27,11 @@ function restart() {
   $("lines").replaceChildren();
   $("earlier").disabled = true;
   $("follow").checked = true;
-  followLog();
+  answered(followLog());
 }
+
+// A question that was asked by hand says when it gets no answer.
+const answered = (asked) => asked.catch(() => ($("log-words").textContent = "The log could not be read."));
 
 export function showLogChoices(state, newAttempts) {
   const moved = attempt === null && newAttempts.length > attempts.length && attempts.length > 0;
@@ -65,25 +68,22 @@ function showFacts(item) {
 export async function followLog() {
   if (!$("follow").checked) return;
   const mine = (asking += 1);
-  try {
-    const piece = await get("log.json", start === null ? which() : { ...which(), since: end });
-    if (mine !== asking) return;
-    if (start === null || piece.skipped) $("lines").replaceChildren();
-    if (start === null || piece.skipped) start = piece.start;
-    end = piece.end;
-    $("lines").querySelector(".unfinished")?.remove();
-    const near = $("lines").scrollHeight - $("lines").scrollTop - $("lines").clientHeight < 40;
-    $("lines").append(...piece.lines.map(lineOf));
-    if (piece.unfinished) $("lines").append(element("span", { class: "unfinished" }, piece.unfinished));
-    while ($("lines").childElementCount > MOST_LINES) $("lines").firstChild.remove();
-    start = Number($("lines").querySelector("[data-at]")?.dataset.at ?? start);
-    if (near || piece.skipped) $("lines").scrollTop = $("lines").scrollHeight;
-    $("earlier").disabled = start === 0;
-    if (!$("find").value) $("log-words").textContent = piece.size ? `${bytes(piece.size)} so far` : "";
-  } catch (error) {
-    if (error.status !== 404) throw error;
-    if (mine === asking && !$("find").value) $("log-words").textContent = error.message;
+  const piece = await get("log.json", start === null ? which() : { ...which(), since: end });
+  if (mine !== asking) return;
+  if (start === null || piece.skipped) {
+    $("lines").replaceChildren();
+    start = piece.start;
   }
+  end = piece.end;
+  $("lines").querySelector(".unfinished")?.remove();
+  const near = $("lines").scrollHeight - $("lines").scrollTop - $("lines").clientHeight < 40;
+  $("lines").append(...piece.lines.map(lineOf));
+  if (piece.unfinished) $("lines").append(element("span", { class: "unfinished" }, piece.unfinished));
+  while ($("lines").childElementCount > MOST_LINES) $("lines").firstChild.remove();
+  start = Number($("lines").querySelector("[data-at]")?.dataset.at ?? start);
+  if (near || piece.skipped) $("lines").scrollTop = $("lines").scrollHeight;
+  $("earlier").disabled = start === 0;
+  if (!$("find").value) $("log-words").textContent = piece.size ? `${bytes(piece.size)} so far` : "it has written nothing yet";
 }
 
 async function showEarlier() {
@@ -175,7 +175,7 @@ const lines = (number) => `${number} ${number === 1 ? "line" : "lines"}`;
 
 function foundLine(of, at, text, named) {
   const button = element("button", { type: "button" }, ...(named ? [element("span", { class: "rank" }, `rank ${of}`), " "] : []), ...marked(text));
-  button.addEventListener("click", () => goTo(of, at));
+  button.addEventListener("click", () => answered(goTo(of, at)));
   return button;
 }
 
@@ -184,7 +184,7 @@ $("log-attempt").addEventListener("change", () => {
   attempt = Number($("log-attempt").value);
   restart();
 });
-$("earlier").addEventListener("click", showEarlier);
+$("earlier").addEventListener("click", () => answered(showEarlier()));
 $("follow").addEventListener("change", () => $("follow").checked && restart());
 $("search").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -25,7 +25,9 @@ function card(report, number, hosts) {
     element("p", { class: "when" }, element("span", { class: "badge" }, KINDS[report.kind] || report.kind), ` at ${clock(report.time)}`),
     element("p", { class: "sentence" }, report.sentence),
   );
-  if (report.detail) made.append(element("pre", {}, report.detail));
+  const detail = element("pre", {}, report.detail);
+  if (report.detail && report.stacks) made.append(element("details", {}, element("summary", {}, "As it was told in the terminal"), detail));
+  else if (report.detail) made.append(detail);
   if (report.stacks) made.append(...stacksOf(report, number, hosts));
   return made;
 }
@@ -77,6 +79,9 @@ function column({ text, members }, cause, hosts) {
     "article",
     { class: cause && "cause" },
     element("h3", {}, title[0].toUpperCase() + title.slice(1), ...(cause ? [" ", element("small", {}, "(named)")] : [])),
-    element("pre", { tabindex: "0", "aria-label": `Stack of ${title}` }, text || "(no stack could be taken)"),
+    element("pre", { tabindex: "0", "aria-label": `Stack of ${title}` }, shortened(text) || "(no stack could be taken)"),
   );
 }
+
+// Where packages are installed says little, and takes the room of what does.
+const shortened = (text) => text.replace(/"[^"\n]*\/(?:site-packages|dist-packages|lib\/python3\.\d+)\//g, '"…/');
