@@ -304,8 +304,8 @@ def test_a_model_that_differs_is_told_with_what_differs(message: str, words: str
 def test_a_crash_of_gloo_over_sizes_is_told_with_the_call_and_the_users_line():
     found = why(end(1, -signal.SIGABRT, last_words=texts.SIZES_ABORT), end(0, -15, stopped=True))
     assert found.sentence.startswith(
-        "another rank sent 4000 bytes where this one expected 1000 in all_reduce at train.py:9: the tensors differ in "
-        "shape or dtype"
+        "another rank sent 4000 bytes where this one expected 1000 in all_reduce at train.py:9: its tensor is "
+        "smaller, by shape or dtype"
     )
     assert "--env TORCH_DISTRIBUTED_DEBUG=DETAIL" in found.fix
     assert found.row == 35
@@ -315,7 +315,7 @@ def test_of_two_ranks_one_that_crashed_in_another_call_than_the_other_waited_in_
     crashed = end(1, -signal.SIGABRT, last_words=texts.SIZES_ABORT)
     trace = texts.in_collective("broadcast", 17, texts.RESET)
     found = why(crashed, end(0, message=texts.RESET, traceback=trace, place="train.py:17"))
-    assert found.sentence == "rank 1 was in all_reduce at train.py:9 while rank 0 was in broadcast at train.py:17"
+    assert found.sentence == "rank 0 was in broadcast at train.py:17, rank 1 in all_reduce at train.py:9"
     assert found.row == 34
 
 
@@ -349,10 +349,16 @@ def waiting(rank: int, call: str, line: int, begun: int | None, words: str = tex
 def test_ranks_that_waited_in_different_calls_of_one_number_have_called_different_collectives(words: str):
     found = why(waiting(0, "all_reduce", 21, 2, words), waiting(1, "barrier", 20, 2, texts.CLOSED))
     assert found.sentence == (
-        "rank 0 was in all_reduce at train.py:21 while rank 1 was in barrier at train.py:20, both as their collective "
-        "number 2"
+        "rank 0 was in all_reduce at train.py:21, rank 1 in barrier at train.py:20, all as their collective number 2"
     )
     assert found.row == 34
+
+
+def test_of_many_ranks_the_few_that_called_another_collective_come_last():
+    ends = [waiting(rank, "barrier" if rank == 0 else "all_reduce", 20 if rank == 0 else 21, 2) for rank in range(4)]
+    assert why(*ends).sentence.startswith(
+        "ranks 1, 2, 3 were in all_reduce at train.py:21, rank 0 in barrier at train.py:20"
+    )
 
 
 def test_different_calls_of_different_or_unknown_numbers_prove_nothing():

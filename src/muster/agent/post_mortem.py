@@ -29,13 +29,6 @@ _WRITING = re.compile(
 
 def paths_of(error: BaseException, traceback: TracebackType | None) -> list[str]:
     """The files an exception is about: those it names and, where a file could not be written, those its frames hold."""
-    try:
-        return list(dict.fromkeys(_paths(error, traceback)))[:_MOST_PATHS]
-    except Exception:
-        return []  # variables of the script may be anything, and fail at a mere look
-
-
-def _paths(error: BaseException, traceback: TracebackType | None) -> list[str]:
     found: list[str] = []
     writing = False
     for one in _chain(error):
@@ -45,7 +38,7 @@ def _paths(error: BaseException, traceback: TracebackType | None) -> list[str]:
         writing = writing or bool(_WRITING.search(str(one)))
     if writing:
         found += _paths_in_frames(traceback)
-    return found
+    return list(dict.fromkeys(found))[:_MOST_PATHS]
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -66,7 +59,10 @@ def _paths_in_frames(traceback: TracebackType | None) -> list[str]:
     found: list[str] = []
     for frame in reversed(frames[-20:]):
         for value in list(frame.f_locals.values()):
-            path = _path(value) or _path(getattr(value, "name", None) if hasattr(value, "fileno") else None)
+            try:
+                path = _path(value) or _path(getattr(value, "name", None) if hasattr(value, "fileno") else None)
+            except Exception:
+                continue  # variables of the script may be anything, and fail at a mere look
             if path and (os.sep in path[1:] or os.path.isabs(path)):
                 found.append(path)
         if len(found) >= _MOST_PATHS:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
-from muster.run.ends import RankEnd
-from muster.run.explain.case import Call, Case, Explanation, Row, at, collective_of, users_place
+from muster.run.explain.case import Case, Explanation, Row, at, collective_of, users_place
 from muster.run.words import count, ranks
 
 _DETAIL = "run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL`, which names the call and the shape of both ranks"
@@ -85,23 +85,28 @@ def _sizes_differ(case: Case) -> Explanation | None:
         # What came was for this very call, so the only other rank must have been in its own call of that number.
         other = next(((end, its) for end in case.waiting if (its := collective_of(end)) is not None), None)
         if call and other and other[1].name != call.name:
-            return _different_calls(case.first, call, *other)
+            return _different_calls({at(call): [case.first.rank], at(other[1]): [other[0].rank]})
     where = f" in {at(call)}" if call else ""
     return Explanation(
-        sentence=f"another rank sent {found[1]} bytes where this one expected {found[2]}{where}: the tensors differ in "
-        "shape or dtype, or the ranks called different collectives",
+        sentence=f"another rank sent {found[1]} bytes where this one expected {found[2]}{where}: its tensor is "
+        "smaller, by shape or dtype, or the ranks called different collectives",
         fix=f"{_DETAIL}; then {_SAME_SHAPES}",
         row=35,
     )
 
 
-def _different_calls(one: RankEnd, call: Call, two: RankEnd, other: Call) -> Explanation:
-    number = f", both as their collective number {one.begun}" if one.begun and one.begun == two.begun else ""
-    return Explanation(
-        sentence=f"rank {one.rank} was in {at(call)} while rank {two.rank} was in {at(other)}{number}",
-        fix=_SAME_CALLS,
-        row=34,
-    )
+def _different_calls(by_call: Mapping[str, Sequence[int]], number: int | None = None) -> Explanation:
+    """`ranks 0, 2 were in all_reduce at train.py:12, rank 1 in barrier at train.py:9`, those of the many first."""
+    told = [
+        f"{ranks(sorted(those))} {('was ' if len(those) == 1 else 'were ') if first else ''}in {call}"
+        for first, (call, those) in zip(
+            (True, *(False for _ in by_call)),
+            sorted(by_call.items(), key=lambda item: (-len(item[1]), min(item[1]))),
+            strict=False,
+        )
+    ]
+    as_number = f", all as their collective number {number}" if number else ""
+    return Explanation(sentence=f"{', '.join(told)}{as_number}", fix=_SAME_CALLS, row=34)
 
 
 # --- a rank that does not come ------------------------------------------------------------------------------------
@@ -127,8 +132,8 @@ def _nobody_came(case: Case) -> Explanation | None:
     if late and len(known) == len(case.ends) and seconds >= _STALE and not any(end.is_symptom for end in late):
         where = at(call) if call else "a collective"
         return Explanation(
-            sentence=f"{ranks([end.rank for end in late])} had called {count(late[0].begun or 0, 'collective')} and did "
-            f"not come to number {case.first.begun}, {where}, where {me} waited {seconds:g} s",
+            sentence=f"{ranks([end.rank for end in late])} had called {count(late[0].begun or 0, 'collective')} and "
+            f"did not come to number {case.first.begun}, {where}, where {me} waited {seconds:g} s",
             fix=_LOOK,
             row=37,
         )
@@ -145,12 +150,15 @@ _LOOK = "run again with `--hang-after 10`: Muster then says where every rank is,
 
 
 def _calls_of_one_number(case: Case) -> Explanation | None:
-    """Two ranks in one and the same group of all ranks that failed in different calls of one number."""
+    """Ranks that failed in different calls of one number, in the one group that each of them has."""
     inside = [(end, call) for end in case.waiting if end.begun and (call := collective_of(end)) is not None]
-    for one, call in inside:
-        for two, other in inside:
-            if one.begun == two.begun and call.name != other.name:
-                return _different_calls(one, call, two, other)
+    for number in {end.begun for end, _ in inside}:
+        by_call: dict[str, list[int]] = {}
+        for end, call in inside:
+            if end.begun == number:
+                by_call.setdefault(at(call), []).append(end.rank)
+        if len({words.split()[0] for words in by_call}) > 1:
+            return _different_calls(by_call, number)
     return None
 
 

@@ -1,0 +1,120 @@
+"""A job that fails in the way and on the rank that its arguments name; torch is imported only where it matters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+MODE, CULPRIT = sys.argv[1], int(sys.argv[2])
+RANK = int(os.environ["RANK"])
+MINE = RANK == CULPRIT
+
+
+def wait_for_all(name: str = "up") -> None:
+    """All ranks have got here; the folder is shared."""
+    open(f"{name}-{RANK}", "w").close()
+    while not all(os.path.exists(f"{name}-{rank}") for rank in range(int(os.environ["WORLD_SIZE"]))):
+        time.sleep(0.02)
+
+
+def without_torch() -> None:
+    """Failures in which torch has no part."""
+    wait_for_all()
+    if not MINE:
+        time.sleep(60)
+    if MODE == "value":
+        raise ValueError("bad sample in shard 7")
+    if MODE == "memory":
+        held: list[bytearray] = []
+        while True:
+            held.append(bytearray(os.urandom(1 << 20)))
+    if MODE == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if MODE == "write":
+        with open("/ckpt/state.bin", "wb") as file:
+            file.write(bytes(8_000_000))
+    if MODE == "data":
+        open("/data/set/train.bin", "rb").close()
+    if MODE == "wait":
+        time.sleep(60)
+
+
+def with_torch() -> None:
+    """Failures of what ranks do together."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", timeout=timedelta(seconds=4))
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    if MODE == "calls":
+        dist.barrier() if MINE else dist.all_reduce(torch.ones(1000))
+    if MODE == "shapes":
+        dist.all_reduce(torch.ones(1000 if MINE else 4000))
+    if MODE == "silent":
+        dist.all_reduce(torch.ones(2 if MINE else 4))  # returns where it is the smaller, with a wrong sum
+    if MODE == "dtypes":
+        dist.all_reduce(torch.ones(3, dtype=torch.float32 if MINE else torch.float64))
+    if MODE == "uneven":
+        for _ in range(5 if MINE else 8):
+            dist.all_reduce(one)
+    if MODE == "exit":
+        if MINE:
+            sys.exit(0)
+        dist.all_reduce(one)
+    if MODE == "_exit":
+        if MINE:
+            os._exit(0)
+        dist.all_reduce(one)
+    if MODE == "store" and not MINE:
+        time.sleep(1)
+        dist.new_group(list(range(dist.get_world_size())))
+    if MODE == "raise":
+        if MINE:
+            raise ValueError("bad sample in shard 7")
+        dist.all_reduce(one)
+    if MODE == "slow_raise":
+        if MINE:
+            try:
+                raise ValueError("bad sample in shard 7")
+            finally:
+                dist.destroy_process_group()
+                time.sleep(1.5)  # what a tracker of experiments takes to finish
+        dist.all_reduce(one)
+    if MODE == "save":
+        if MINE:
+            torch.save({"weights": torch.rand(2_000_000)}, "/ckpt/step-7.pt")
+        dist.barrier()
+
+
+def with_loader() -> None:
+    """Failures of DataLoader workers."""
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Images(Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if MODE == "sample" and index == 5:
+                raise ValueError("bad sample 5")
+            return torch.ones(1_000_000 if MODE == "shm" else 10)
+
+    wait_for_all()
+    if MINE:
+        for _ in DataLoader(Images(), batch_size=8, num_workers=1):
+            time.sleep(0.1)
+    time.sleep(60)
+
+
+if MODE in ("value", "memory", "kill", "write", "data", "wait"):
+    without_torch()
+elif MODE in ("shm", "sample"):
+    with_loader()
+else:
+    with_torch()

@@ -1,0 +1,151 @@
+"""What is found out when a rank has failed: the files its exception is about, disks, memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster.agent import machine, post_mortem
+from muster.run.ends import facts_of
+
+
+def raised(fail: Callable[[], object]) -> BaseException:
+    try:
+        fail()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def paths(fail: Callable[[], object]) -> list[str]:
+    error = raised(fail)
+    return post_mortem.paths_of(error, error.__traceback__)
+
+
+def test_the_file_that_an_exception_names_is_found(tmp_path: Path):
+    missing = tmp_path / "set" / "train.bin"
+    assert paths(lambda: missing.open()) == [str(missing)]
+
+
+def test_the_file_that_the_first_of_several_exceptions_names_is_found(tmp_path: Path):
+    def fail() -> None:
+        try:
+            (tmp_path / "x").open()
+        except OSError as error:
+            raise ValueError("no data") from error
+
+    assert paths(fail) == [str(tmp_path / "x")]
+
+
+def test_where_a_file_could_not_be_written_the_innermost_path_comes_first(tmp_path: Path):
+    def save(f: Path) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
+
+    def train(out: str) -> None:
+        save(tmp_path / "step-7.pt")
+
+    assert paths(lambda: train("/results/run"))[:2] == [str(tmp_path / "step-7.pt"), "/results/run"]
+
+
+def test_an_open_file_counts_as_its_path(tmp_path: Path):
+    def write() -> None:
+        with (tmp_path / "out.bin").open("wb") as file:
+            assert file
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert str(tmp_path / "out.bin") in paths(write)
+
+
+def test_the_variables_of_an_ordinary_exception_are_not_looked_at(tmp_path: Path):
+    def fail(path: str) -> None:
+        raise ValueError("bad sample")
+
+    assert paths(lambda: fail(str(tmp_path))) == []
+
+
+def test_variables_that_fail_at_a_look_do_no_harm(tmp_path: Path):
+    class Sulky:
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError("do not touch me")
+
+    def save() -> None:
+        sulky = Sulky()
+        assert sulky is not None
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "x"))
+
+    assert paths(save) == [str(tmp_path / "x")]
+
+
+@pytest.mark.parametrize("text", ["https://host/a/b", "<torch>/x", "--out/x", "a\nb/c", "", "x" * 5000 + "/y"])
+def test_what_is_no_path_is_not_taken_for_one(text: str):
+    def save(value: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert not any(text and text in path for path in paths(lambda: save(text)))
+
+
+def test_the_facts_have_the_room_under_a_path_that_is_not_there(tmp_path: Path):
+    missing = str(tmp_path / "a" / "b.pt")
+    found = facts_of(post_mortem.facts((0, 0), [missing]))
+    (disk,) = found["disks"]
+    assert (disk.path, disk.folder, disk.exists) == (missing, str(tmp_path), False)
+    assert 0 <= disk.free <= disk.total
+    assert found["shm"].total > 0
+    assert found["memory"].total > 0
+
+
+def test_a_disk_that_cannot_be_written_is_not_called_full():
+    point = next(
+        (
+            fields[1]
+            for fields in map(str.split, Path("/proc/self/mounts").read_text().splitlines())
+            if "ro" in fields[3].split(",") and os.path.isdir(fields[1])
+        ),
+        None,
+    )
+    if point is None:
+        pytest.skip("every file system here can be written")
+    assert post_mortem.facts((0, 0), [point])["disks"] == []
+
+
+def test_nothing_has_been_killed_for_memory_between_two_looks():
+    memory = facts_of(post_mortem.facts(machine.memory_kills(), []))["memory"]
+    assert memory.group_kills in (0, None)
+
+
+def test_the_control_groups_of_this_process_are_folders_the_own_one_first():
+    groups = machine.memory_groups()
+    if not groups:
+        pytest.skip("no control groups are to be seen here")
+    assert all(os.path.isdir(group) for group in groups)
+    assert [len(group) for group in groups] == sorted((len(group) for group in groups), reverse=True)
+    assert str(os.getpid()) in Path(groups[0], "cgroup.procs").read_text().split()
+
+
+def test_a_disk_that_never_answers_is_waited_for_once_and_not_for_long(tmp_path: Path):
+    fifo = tmp_path / "never"
+    os.mkfifo(fifo)
+    # A thread that hangs in open() of a pipe nobody writes to, as statvfs does on a server that has gone.
+    code = (
+        "import os, sys, time\nfrom muster.agent import post_mortem\n"
+        "post_mortem._room = lambda path: None if path == '/dev/shm' else open(path) and None\n"
+        "begin = time.monotonic()\nfor _ in range(3): post_mortem.facts((0, 0), [sys.argv[1]])\n"
+        "print(time.monotonic() - begin, flush=True)\nos._exit(0)\n"
+    )
+    begin = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-c", code, str(fifo)], stdout=subprocess.PIPE, text=True)
+    try:
+        took = float(process.communicate(timeout=20)[0])
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 0.4 < took < 1.5
+    assert time.monotonic() - begin < 20
