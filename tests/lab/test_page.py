@@ -111,7 +111,7 @@ def test_gpus_show_use_memory_and_why_they_are_slow(opened: Browser):
 def test_curves_are_drawn_and_told_in_words(opened: Browser):
     assert opened.js("document.querySelector('#rate path.main').getAttribute('d').length") > 200
     assert "steps/s by the slowest rank" in opened.text("#rate-words")
-    assert "least: rank 2 4 %" in opened.text("#waiting-words")
+    assert "least, dashed: rank 2, 4 %" in opened.text("#waiting-words")
 
 
 def test_a_report_shows_its_stacks_side_by_side_the_named_rank_first(opened: Browser):

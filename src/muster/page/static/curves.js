@@ -37,8 +37,8 @@ function showWaiting(history, at, read, chosen) {
   scales.waiting = draw($("waiting"), { curves: now.length ? curves : [], band, top: 1, format: percent, cursor: cursor === null ? null : at[read] });
   const words = [];
   const mine = now.find(([rank]) => Number(rank) === chosen);
-  if (mine) words.push(`rank ${chosen} ${percent(mine[1])}`);
-  if (least !== null && Number(least) !== chosen) words.push(`least: rank ${least} ${percent(history[read].waiting[least])} (dashed)`);
+  if (mine) words.push(`rank ${chosen}: ${percent(mine[1])}`);
+  if (least !== null && Number(least) !== chosen) words.push(`least, dashed: rank ${least}, ${percent(history[read].waiting[least])}`);
   $("waiting-words").textContent = words.length ? words.join(", ") + moment(at[read]) : "not known yet";
 }
 
