@@ -63,7 +63,7 @@ def _paths_in_frames(traceback: TracebackType | None) -> list[str]:
                 path = _path(value) or _path(getattr(value, "name", None) if hasattr(value, "fileno") else None)
             except Exception:
                 continue  # variables of the script may be anything, and fail at a mere look
-            if path and (os.sep in path[1:] or os.path.isabs(path)):
+            if path and not (isinstance(value, str) and os.sep not in value):  # most words are no paths
                 found.append(path)
         if len(found) >= _MOST_PATHS:
             break
@@ -73,10 +73,9 @@ def _paths_in_frames(traceback: TracebackType | None) -> list[str]:
 def _path(value: object) -> str:
     """A path as text, made absolute; empty where it is none."""
     try:
-        text = os.fspath(value)  # type: ignore[arg-type]
+        text = os.fsdecode(value)  # type: ignore[arg-type]
     except TypeError:
         return ""
-    text = os.fsdecode(text)
     is_one = 0 < len(text) < 1024 and text.isprintable() and "://" not in text and text[0] not in "<-"
     return os.path.abspath(text) if is_one else ""
 
