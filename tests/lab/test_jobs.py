@@ -174,7 +174,8 @@ def test_what_fails_before_the_ranks_start_is_told_by_the_command_itself(
     assert said in done.err
 
 
-def test_ctrl_c_before_the_ranks_start_ends_the_job(user: User) -> None:
+@pytest.mark.parametrize("way", ["Ctrl-C", "muster stop"])
+def test_a_job_can_be_ended_before_its_ranks_start(user: User, way: str) -> None:
     ssh = user.folder / "bin" / "ssh"
     ssh.parent.mkdir()
     ssh.write_text("#!/bin/sh\nexec sleep 60\n")  # a host that does not answer
@@ -182,10 +183,14 @@ def test_ctrl_c_before_the_ranks_start_ends_the_job(user: User) -> None:
     path = f"{ssh.parent}:{PLAIN['PATH']}"
     terminal = user.terminal("run", "--detach", *FAST, "-H", "far", "loop.py", "1", PATH=path)
     terminal.shows("connecting to far")
-    terminal.type("\x03")
-    assert terminal.end() == 130
     (job,) = user.jobs().values()
-    assert job["status"] == "stopped"
+    assert (job["status"], job["hosts"][0]["state"]) == ("waiting for hosts", "connecting")
+    if way == "Ctrl-C":
+        terminal.type("\x03")
+    else:
+        assert user.muster("stop", "last").code == 0
+    assert terminal.end() == (130 if way == "Ctrl-C" else 143)
+    assert user.job(job["id"])["status"] == "stopped"
 
 
 def test_a_detached_job_survives_the_end_of_its_session(user: User) -> None:
@@ -222,11 +227,17 @@ def test_a_controller_that_was_killed_is_shown_as_that(user: User) -> None:
 
 
 def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> None:
-    job_id = user.detach()
-    wait_until("some lines", lambda: "line 5" in user.muster("logs", job_id).out, 10)
+    (user.folder / "wait.py").write_text(
+        "import os, time\nprint('early', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\n"
+        "print('late', flush=True)\ntime.sleep(1000)\n"
+    )
+    job_id = user.detach("wait.py")
+    wait_until("both ranks", lambda: user.muster("logs", job_id).out.count("early") == 2, 10)
     terminal = user.terminal("attach", job_id)
-    terminal.shows("\x1b[0m line 1\r\n")  # shown before we came, and with the colours of a terminal
-    terminal.shows("line 12")
+    terminal.shows("1]\x1b[0m early\r\n")  # shown before we came, and with the colours of a terminal
+    (user.folder / "go").touch()
+    terminal.shows("1]\x1b[0m late\r\n")
     terminal.type("\x03")
     assert terminal.end() == 0
     assert f"detached; job {job_id} goes on" in terminal.text

@@ -92,6 +92,10 @@ def test_a_controller_with_the_number_of_another_process_has_died():
     assert (gone.life, status(gone, now)) == ("died", "controller died")
 
 
+def test_a_machine_that_has_another_name_meanwhile_still_knows_its_jobs():
+    assert read_job(keep(state_of(A, host="old-name"))).life == "alive"
+
+
 def test_the_socket_of_a_controller_that_died_is_removed_and_that_of_another_machine_is_not():
     died = keep(state_of(A, controller_birth="00000000-1"))
     elsewhere = keep(state_of(B, host="other", controller_birth="00000000-1"))
@@ -110,8 +114,8 @@ def test_the_socket_of_a_controller_that_died_is_removed_and_that_of_another_mac
         ({"phase": "ended", "exit_code": 0}, "done"),
         ({"phase": "ended", "exit_code": 3}, "failed 3"),
         ({"phase": "ended", "exit_code": 143, "stopped_by": "muster stop"}, "stopped"),
-        ({"host": "gpu01"}, "running on gpu01"),
-        ({"host": "gpu01", "now": 0.0}, "silent on gpu01"),
+        ({"host": "gpu01", "controller_birth": "x"}, "running on gpu01"),
+        ({"host": "gpu01", "controller_birth": "x", "now": 0.0}, "silent on gpu01"),
         ({"host": "gpu01", "now": 0.0, "phase": "ended", "exit_code": 0}, "done"),
     ],
 )

@@ -30,7 +30,7 @@ def test_only_jobs_that_ended_long_ago_are_removed_and_their_size_is_told():
     (old / "attempt-0" / "rank-0.log").write_text("x" * 1000)
     keep(state_of(job_id("died"), controller_birth="00000000-1", **OLD))
     keep(state_of(job_id("running"), **OLD))
-    keep(state_of(job_id("elsewhere"), host="gpu01", **OLD))
+    keep(state_of(job_id("elsewhere"), host="gpu01", controller_birth="x", **OLD))
     keep(state_of(job_id("new"), phase="ended", exit_code=0))
     done = prune(30 * DAY)
     assert set(done.removed) == {job_id("old"), job_id("died")}

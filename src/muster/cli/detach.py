@@ -28,19 +28,25 @@ class Background:
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
-    def settle(self, job_id: str) -> None:
-        """From here on the job's screen is a file in its folder."""
+    def settle(self, job_id: str, warning: str = "") -> None:
+        """From here on the job's screen is a file in its folder, and `warning` stands first on it."""
         path = make_job_folder(job_id) / SCREEN
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        _become(1, file)
-        _become(2, file)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
         os.close(file)
-        os.write(self._pipe, f"{job_id}\n".encode())
+        if warning:
+            sys.stderr.write(f"muster: {warning}\n")
+            sys.stderr.flush()
+        self._tell(f"{job_id}\n".encode())
 
     def started(self) -> None:
         """All ranks have been started: nobody needs to wait any more."""
+        self._tell(_STARTED)
+
+    def _tell(self, data: bytes) -> None:
         try:
-            os.write(self._pipe, _STARTED)
+            os.write(self._pipe, data)
         except OSError:
             pass  # the command in front has gone: its terminal was closed
 
@@ -62,32 +68,29 @@ def detached(run: Callable[[Background], int]) -> int:
         os.close(source)
         os.setsid()  # no terminal, and none of the signals that one sends
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        _become(0, nothing)
+        os.dup2(nothing, 0)
         os.close(nothing)
-        _become(1, early.fileno())
-        _become(2, early.fileno())
+        os.dup2(early.fileno(), 1)
+        os.dup2(early.fileno(), 2)
     return run(Background(sink))
-
-
-def _become(descriptor: int, file: int) -> None:
-    os.dup2(file, descriptor)
 
 
 class _Words:
     """What the job has said so far, passed on to our stderr."""
 
     def __init__(self, early: BinaryIO) -> None:
-        self._files = [early.fileno()]
+        self._file = early.fileno()
         self._at = 0
 
     def then(self, path: Path) -> None:
+        """From here on it speaks in another file."""
         self.pass_on()
-        self._files, self._at = [os.open(path, os.O_RDONLY)], 0
+        self._file, self._at = os.open(path, os.O_RDONLY), 0
 
     def pass_on(self) -> None:
-        while data := os.pread(self._files[0], 1 << 16, self._at):
+        """What is new."""
+        while data := os.pread(self._file, 1 << 16, self._at):
             self._at += len(data)
             sys.stderr.buffer.write(data)
         sys.stderr.flush()

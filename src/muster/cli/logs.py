@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from muster.cli.arguments import Parser, natural
 from muster.errors import UsageError
-from muster.jobs.folders import KeptJob, find, read_job
+from muster.jobs.folders import KeptJob, find, fresh, read_job
 from muster.jobs.logs import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
 from muster.jobs.words import SILENT
 from muster.logs.lines import as_bytes
@@ -113,9 +113,14 @@ class _Reader:
             sys.stderr.write("muster: the controller of this job was killed\n")
         return silent or not self._job.may_run
 
+    def _hosts(self) -> dict[int, str]:
+        """Where each rank runs; a job that has just begun knows it before it has written it down."""
+        if self._job.may_run and (self._job.state is None or not self._job.state.ranks):
+            self._job = fresh(read_job(self._job.folder))
+        return {rank.rank: rank.host for rank in self._job.state.ranks} if self._job.state is not None else {}
+
     def _show(self, lines: Iterable[RankLine]) -> None:
-        state = self._job.state
-        hosts = {rank.rank: rank.host for rank in state.ranks} if state is not None else {}
+        hosts = self._hosts()
         width = len(str(max(hosts, default=0)))
         for rank, line in lines:
             if line.end == "\r" and not self._follow:

@@ -155,6 +155,6 @@ def _life(state: JobState | None) -> Life:
         return "unknown"
     if state.phase == "ended":
         return "ended"
-    if state.host != socket.gethostname():
-        return "elsewhere"
-    return "alive" if state.controller_birth and birth(state.controller) == state.controller_birth else "died"
+    if state.controller_birth and birth(state.controller) == state.controller_birth:
+        return "alive"
+    return "died" if state.host == socket.gethostname() else "elsewhere"

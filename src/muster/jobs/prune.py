@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def prune(older: float) -> Pruned:
         if any(entry.name.startswith(_CODE) for entry in job.folder.iterdir()):
             with_code.append(job.folder)
             continue
-        holds = _size(job.folder)
+        holds = sum(found.st_size for found in _files(job.folder))
         try:
             shutil.rmtree(job.folder)
         except OSError as error:
@@ -51,9 +52,11 @@ def prune(older: float) -> Pruned:
 
 
 def last_written(job: KeptJob) -> float:
-    """When a job was last heard of, by its state or, where it left none, by its folder."""
-    return job.state.now if job.state is not None else job.folder.stat().st_mtime
+    """When a job was last heard of, by its state or, where it left none, by its files."""
+    if job.state is not None:
+        return job.state.now
+    return max((found.st_mtime for found in _files(job.folder)), default=job.folder.stat().st_mtime)
 
 
-def _size(folder: Path) -> int:
-    return sum(os.lstat(os.path.join(path, name)).st_size for path, _, names in os.walk(folder) for name in names)
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    return (os.lstat(os.path.join(path, name)) for path, _, names in os.walk(folder) for name in names)

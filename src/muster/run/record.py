@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _BETWEEN = 3.0
 """Seconds between two writings."""
 
+_RANKS_PER_SECOND = 200
+"""A large job writes its state less often: each rank is some 300 bytes, and a home folder may be far away."""
+
 
 class Record:
     """Keeps the state of one job on disk, in the thread that writes its logs."""
@@ -32,8 +35,9 @@ class Record:
         """Write the state if it is time to, or if the job has come further; its curves are long, so only at the end."""
         now = time.monotonic()
         if now >= self._due or self._board.phase != self._phase:
-            self._due, self._phase = now + _BETWEEN, self._board.phase
-            self._write(self._board.state(history=False))
+            state = self._board.state(history=False)
+            self._due, self._phase = now + max(_BETWEEN, len(state.ranks) / _RANKS_PER_SECOND), state.phase
+            self._write(state)
 
     def finish(self) -> None:
         """Write all of it, now that the job has ended."""
