@@ -19,7 +19,7 @@ from browser import PROGRAM, Browser
 from launching import MUSTER, PLAIN, wait_until
 from tests.unit.sample_job import HOSTILE, ended, job, write_folder
 
-from muster.page.server import address, listen, new_token
+from muster.page.address import address, listen, new_token
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium: apt-get install chromium-headless-shell")
 
@@ -39,7 +39,8 @@ class Page:
     def begin(self) -> None:
         code = (
             "import sys; from pathlib import Path; "
-            "from muster.page.server import PageServer, listen; from muster.page.source import Source; "
+            "from muster.page.address import listen; from muster.page.server import PageServer; "
+            "from muster.page.source import Source; "
             "PageServer(listen(int(sys.argv[1])), sys.argv[2], Source(Path(sys.argv[3]))).serve_forever()"
         )
         port = self.address.split(":")[2].split("/")[0]
@@ -272,6 +273,22 @@ def test_a_controller_that_was_killed_is_said(browser: Browser, tmp_path: Path):
         browser.open(page.address)
         browser.wait("document.querySelector('#phase').innerText === 'controller died'")
         assert "The controller of this job was killed" in browser.text("#connection")
+    finally:
+        page.end()
+
+
+def test_a_large_job_with_many_reports_stays_easy_to_survey(browser: Browser, tmp_path: Path):
+    state = ended(job(ranks=80))
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", replace(state, reports=6 * state.reports)))
+    try:
+        browser.resize(1280, 900)
+        browser.open(page.address)
+        browser.wait("document.querySelectorAll('.tile b').length === 80")
+        assert browser.js("document.querySelectorAll('#report-list > .report').length") == 4
+        assert browser.text("#older summary") == "2 earlier"
+        assert browser.text(".gpus summary") == "4 GPUs, mean use 78 %, 1 held down"
+        assert not browser.js("document.querySelector('.gpus').open")
+        assert browser.js("document.documentElement.scrollWidth") <= 1280
     finally:
         page.end()
 

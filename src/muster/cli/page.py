@@ -38,7 +38,8 @@ def main(argv: list[str]) -> int:
     """Serve the page until Ctrl-C."""
     options = parser().parse_args(argv)
     from muster.jobs.folders import find, running_jobs, the_running_one
-    from muster.page.server import PageServer, address, listen, new_token
+    from muster.page.address import address, listen, new_token
+    from muster.page.server import PageServer
     from muster.page.source import Source
 
     job = find(options.job) if options.job else the_running_one() if running_jobs() else find("last")

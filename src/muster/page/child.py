@@ -11,9 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from muster.page.server import PageServer, address, listen, new_token
-from muster.page.source import Source
-from muster.watch.place import address as address_of_job
+from muster.page.address import address, listen, new_token
 
 LINGER = 600.0
 """Seconds for which the page stays after the job's end and its last reader; a page in a hidden tab asks each minute."""
@@ -54,6 +52,10 @@ def start(folder: Path, port: int = 0, linger: float = LINGER) -> str:
 
 def main(*, folder: str, token: str, listener: int, controller: int, linger: float) -> None:
     """Serve until the job has ended, or the process that started us, and nobody has looked for a while since."""
+    from muster.page.server import PageServer
+    from muster.page.source import Source
+    from muster.watch.place import address as address_of_job
+
     os.nice(5)
     server = PageServer(socket.socket(fileno=listener), token, Source(Path(folder)), stays=linger)
     threading.Thread(target=server.serve_forever, name="page", daemon=True).start()

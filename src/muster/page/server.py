@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import secrets
 import socket
 import threading
 import time
@@ -13,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from muster.errors import MusterError
 from muster.page.routes import Answer, NotThere, route
 from muster.page.source import Source
 
@@ -38,32 +36,6 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-
-
-def listen(port: int = 0) -> socket.socket:
-    """A socket on 127.0.0.1, at a free port unless one is given."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(("127.0.0.1", port))
-    except OSError as error:
-        listener.close()
-        raise MusterError(
-            f"port {port} of this machine cannot be had: {(error.strerror or str(error)).lower()}",
-            hint="leave the port out to get a free one",
-        ) from None
-    listener.listen(16)
-    return listener
-
-
-def new_token() -> str:
-    """128 bits that nobody guesses."""
-    return secrets.token_urlsafe(16)
-
-
-def address(listener: socket.socket, token: str) -> str:
-    """What to open in a browser."""
-    return f"http://127.0.0.1:{listener.getsockname()[1]}/{token}/"
 
 
 class PageServer(ThreadingHTTPServer):
