@@ -20,6 +20,10 @@ from typing import Any
 import pytest
 from launching import MUSTER, PLAIN, Done, run_here, wait_until
 
+from muster.jobs.folders import fresh, job_folders, read_job
+from muster.jobs.words import status
+from muster.watch.state import JobState
+
 pytestmark = pytest.mark.timeout(90)
 
 LOOP = """
@@ -32,6 +36,10 @@ sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
 """
 FAST = ("--no-zygote", "--no-check")
 FOR_EVER = ("loop.py", "100000")
+
+
+def as_data(state: JobState | None) -> dict[str, Any]:
+    return state.as_data() if state is not None else {"phase": "unknown"}
 
 
 class User:
@@ -56,9 +64,13 @@ class User:
         return done.out.strip()
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        done = self.muster("ps", "--json", "--all")
-        assert done.code == 0, done.said
-        return {job["id"]: job for job in json.loads(done.out)}
+        """What `muster ps` would show of each job, without starting it each time."""
+        found = [fresh(read_job(folder)) for folder in job_folders()]
+        return {job.id: {**as_data(job.state), "status": status(job, time.time())} for job in found}
+
+    def lines(self, job_id: str) -> str:
+        """What all ranks have written so far."""
+        return "".join(path.read_text() for path in (self.state / "muster" / "jobs" / job_id).glob("*/rank-*.log"))
 
     def job(self, job_id: str) -> dict[str, Any]:
         return self.jobs()[job_id]
@@ -114,8 +126,9 @@ class Terminal:
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
     user = User(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(user.state))
     yield user
     for job_id, job in user.jobs().items():
         if job["phase"] != "ended" and job["status"] != "controller died":
@@ -131,8 +144,10 @@ def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
 
     row = user.muster("ps").out.splitlines()[1]
     assert re.fullmatch(rf"{job_id}  running  \d+s  +2@\S+ +loop.py 100000", row)
+    (known,) = json.loads(user.muster("ps", "--json").out)
+    assert (known["id"], known["status"], known["world_size"]) == (job_id, "running", 2)
 
-    wait_until("lines of both ranks", lambda: user.muster("logs", "last").out.count(" 1] line 3") == 1, 10)
+    wait_until("lines of both ranks", lambda: user.lines(job_id).count("line 3\n") == 2, 10)
     merged = user.muster("logs", "loop.py").out.splitlines()
     assert all(re.fullmatch(r"\[\S+ [01]\] line \d+", line) for line in merged)
     places = {line.partition(" ")[2]: at for at, line in enumerate(merged)}
@@ -202,8 +217,8 @@ def test_a_detached_job_survives_the_end_of_its_session(user: User) -> None:
     os.waitpid(shell.pid, 0)
     ((job_id, job),) = user.jobs().items()
     assert os.getsid(job["controller"]) == job["controller"]
-    before = user.muster("logs", job_id).out.count("\n")
-    wait_until("more lines", lambda: user.muster("logs", job_id).out.count("\n") > before + 3, 10)
+    before = user.lines(job_id).count("\n")
+    wait_until("more lines", lambda: user.lines(job_id).count("\n") > before + 3, 10)
     assert user.job(job_id)["status"] == "running"
 
 
@@ -212,7 +227,8 @@ def test_a_controller_that_was_killed_is_shown_as_that(user: User) -> None:
     follower = subprocess.Popen(
         [MUSTER, "logs", "-f", job_id], cwd=user.folder, env=user.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    wait_until("a rank", lambda: user.job(job_id)["ranks"], 10)
+    assert follower.stdout is not None
+    assert b"line 0" in follower.stdout.readline()
     os.kill(user.job(job_id)["controller"], signal.SIGKILL)
     wait_until("ps", lambda: user.job(job_id)["status"] == "controller died", 5)
     stop = user.muster("stop", job_id)
@@ -233,7 +249,7 @@ def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> 
         "print('late', flush=True)\ntime.sleep(1000)\n"
     )
     job_id = user.detach("wait.py")
-    wait_until("both ranks", lambda: user.muster("logs", job_id).out.count("early") == 2, 10)
+    wait_until("both ranks", lambda: user.lines(job_id).count("early") == 2, 10)
     terminal = user.terminal("attach", job_id)
     terminal.shows("1]\x1b[0m early\r\n")  # shown before we came, and with the colours of a terminal
     (user.folder / "go").touch()
@@ -345,7 +361,7 @@ def test_a_short_grace_overrides_a_long_one(user: User) -> None:
         "print('deaf', flush=True)\ntime.sleep(100)\n"
     )
     job_id = user.detach("--grace", "60", "deaf.py", nproc=1)
-    wait_until("the rank", lambda: "deaf" in user.muster("logs", job_id).out, 10)
+    wait_until("the rank", lambda: "deaf" in user.lines(job_id), 10)
     waiting = subprocess.Popen([MUSTER, "stop", job_id], cwd=user.folder, env=user.env, stderr=subprocess.PIPE)
     wait_until("the stop", lambda: user.job(job_id)["phase"] == "stopping", 10)
     begin = time.monotonic()
