@@ -134,19 +134,22 @@ def _nobody_came(case: Case) -> Explanation | None:
         return Explanation(
             sentence=f"{ranks([end.rank for end in late])} had called {count(late[0].begun or 0, 'collective')} and "
             f"did not come to number {case.first.begun}, {where}, where {me} waited {seconds:g} s",
-            fix=_LOOK,
+            fix=_look(seconds),
             row=37,
         )
     where = f" in {at(call)}" if call else ""
     return Explanation(
         sentence=f"{me} waited{where} for {seconds:g} s, the time limit of its process group; "
         "which rank did not come, or came with something else, cannot be told from its end",
-        fix=_LOOK,
+        fix=_look(seconds),
         row=37,
     )
 
 
-_LOOK = "run again with `--hang-after 10`: Muster then says where every rank is, before that limit"
+def _look(seconds: float) -> str:
+    """How to learn more before the time limit of the process group is over."""
+    sooner = max(1, min(10, int(seconds / 2)))
+    return f"run again with `--hang-after {sooner}`: Muster then says where every rank is before that limit"
 
 
 def _calls_of_one_number(case: Case) -> Explanation | None:
