@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SIGNAL = 47
 """SIGRTMIN + 13: has a rank write its stacks without its interpreter's help; USR1 and USR2 belong to users."""
 
+_LAST_CALLS = 3
+"""Collectives of each group that are told with an exception: they may differ from those of other ranks."""
+
 _LONGEST = 32_000
 """Characters of a traceback that are kept: the end, where the cause is."""
 
@@ -72,6 +75,7 @@ class Reporter:
                 "place": place_of(traceback),
                 "done": torch_adapter.collectives_begun(),
                 "groups": torch_adapter.group_numbers(),
+                "calls": torch_adapter.recorder_tail(_LAST_CALLS, is_users),
                 "paths": paths_of(error, traceback),
             }
         )

@@ -139,11 +139,15 @@ class Sampler:
 
 
 def _frames(frame: FrameType | None) -> list[FrameType]:
-    """Its calls, the innermost first, without those of this package that lead to the script."""
+    """Its calls, the innermost first, without those of this package."""
     found: list[FrameType] = []
     ours = __name__.rpartition(".")[0] + "."
-    while frame is not None and not str(frame.f_globals.get("__name__", "")).startswith(ours):
-        found.append(frame)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module in (ours + "rank", ours + "call"):
+            break  # what called the script
+        if not module.startswith(ours):
+            found.append(frame)
         frame = frame.f_back
     return found
 

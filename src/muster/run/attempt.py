@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+import signal
 import time
 from collections import deque
 from collections.abc import Collection
@@ -79,6 +80,8 @@ class Attempt:
         self.losses: list[HostLoss] = []
         self.hang: Verdict | None = None
         """Set when the job was ended because it hung."""
+        self.differing = ""
+        """Which ranks called what, if one failed because another called something else."""
         self.stuck = False
         """Some process of it could not be ended, so nothing may be started on top of it."""
         self._width = len(str(plan.world_size - 1))
@@ -192,6 +195,12 @@ class Attempt:
         return [rank for rank, state in self._ranks.items() if state.end is None]
 
     @property
+    def failed_in_collective(self) -> bool:
+        """Whether a rank failed as ranks do when another has gone, does not come, or calls something else."""
+        ends = [state.end for state in self._ranks.values() if state.end is not None and state.end.failed]
+        return any(end.is_symptom or end.status == -signal.SIGABRT for end in ends)
+
+    @property
     def ended_well(self) -> list[int]:
         """The ranks that have ended with code 0."""
         return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
@@ -223,6 +232,8 @@ class Attempt:
         aborted = self._aborted()
         ends = [state.end for rank, state in self._ranks.items() if state.end is not None and rank not in aborted]
         verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)
+        if self.differing and not verdict.ok:
+            verdict = replace(verdict, sentence=f"{self.differing}; then {verdict.sentence}")
         return replace(verdict, can_restart=verdict.can_restart and not self.stuck)
 
     def _aborted(self) -> dict[int, RankEnd]:

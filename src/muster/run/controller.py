@@ -286,6 +286,7 @@ class Controller:
             await attempt.over.wait()
         finally:
             watching.cancel()
+        await self.watcher.compare_calls(attempt)
         await self.stop_ranks()
         if number == 0 and attempt.first_collective is not None:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin

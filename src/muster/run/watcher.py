@@ -1,50 +1,35 @@
-"""Watches a running job: asks the agents where the ranks are when nothing moves, and says what it found.
-
-Nothing is asked as long as the job moves. When a rank has waited for most of --hang-after, the agents tell every few
-seconds what each rank uses; only when nobody that is waited for does anything are all stacks taken and judged.
-"""
+"""Watches a running job: hears how far its ranks are, and asks the agents where they stand."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.logs.screen import Screen
 from muster.run.attempt import Attempt
 from muster.run.board import Board
 from muster.run.fleet import Fleet
-from muster.run.link import SUSPECT_AFTER, AgentLink, LinkLost
+from muster.run.link import AgentLink, LinkLost
 from muster.run.words import count, tilde
 from muster.run.words import ranks as ranks_in_words
-from muster.watch.hang import Finding, judge, working
-from muster.watch.seen import Seen, seen, works
-from muster.watch.stacks import clean
-from muster.watch.state import Report
-from muster.watch.words import detail, sentence, still_working
+
+if TYPE_CHECKING:
+    from muster.watch.state import Report
 
 LOOK_LIMIT = 4.0
 """Seconds until an agent must have told where its ranks are: their own limits are shorter."""
 
-_TURN = 0.2
-"""Seconds between two thoughts."""
 
-_SELDOM = 10.0
-"""Seconds between stacks of a job in which somebody works."""
-
-_LONG = 300.0
-"""Seconds, and ten times --hang-after, that one rank may work while others wait before it is mentioned."""
-
-_ENOUGH = 3
-"""Looks without any work in between that make a hang."""
+_LAST_WORDS = 0.25
+"""Seconds for other ranks to come to their exceptions, which name the line of the call better than a stack."""
 
 
 @dataclass
-class _Heard:
+class Heard:
     """What a rank has told of itself."""
 
     host: str
@@ -52,6 +37,10 @@ class _Heard:
     moved: float = 0.0
     """When it last moved, on our clock."""
     exit_status: int | None = None
+    calls: Mapping[str, Any] | None = None
+    """Its last collectives, told with the exception that ended it."""
+    raised_at: str = ""
+    """`train.py:88`, where that was raised."""
 
     @property
     def is_pending(self) -> bool:
@@ -78,15 +67,10 @@ class Watcher:
         """Seconds without progress that make a hang; 0 for no watch."""
         self.kill = kill
         """End the job when it hangs."""
-        self._between = min(5.0, max(0.5, hang_after / 4))
-        self._heard: dict[int, _Heard] = {}
-        self._looks: deque[tuple[float, dict[int, dict[str, Any]]]] = deque(maxlen=_ENOUGH)
-        self._judged = 0.0
-        self._mentioned = False
+        self.heard: dict[int, Heard] = {}
+        """What each rank of the running attempt has told."""
         self._files = 0
         self._taking: asyncio.Future[None] | None = None
-        self._found: dict[int, dict[str, Any]] = {}
-        """What the last judgement was about."""
 
     # --- what it hears --------------------------------------------------------------------------------------
 
@@ -94,12 +78,15 @@ class Watcher:
         """Take one event of a host."""
         kind = event["t"]
         if kind == "progress":
-            heard = self._heard.setdefault(event["rank"], _Heard(link.name))
+            heard = self.heard.setdefault(event["rank"], Heard(link.name))
             # Its last word and its first have no time of their own.
             moved = link.our_time(event.get("moved", event["time"]))
             heard.progress, heard.moved = event, max(moved, heard.moved)
+        elif kind == "exception":
+            heard = self.heard.setdefault(event["rank"], Heard(link.name))
+            heard.calls, heard.raised_at = event.get("calls"), event.get("place", "")
         elif kind == "exit":
-            self._heard.setdefault(event["rank"], _Heard(link.name)).exit_status = event["status"]
+            self.heard.setdefault(event["rank"], Heard(link.name)).exit_status = event["status"]
 
     # --- asking ---------------------------------------------------------------------------------------------
 
@@ -117,7 +104,7 @@ class Watcher:
         for rank, facts in answer["ranks"].items():
             found[int(rank)] = {**facts, "host": link.name}
             told = facts.get("told")
-            heard = self._heard.get(int(rank))
+            heard = self.heard.get(int(rank))
             if told and heard is not None:
                 heard.progress = {**(heard.progress or {}), **told, "joining": False}
                 heard.moved = max(heard.moved, link.our_time(told["moved"]))
@@ -125,23 +112,49 @@ class Watcher:
 
     async def take_stacks(self) -> Report:
         """Where every rank is now, as a report that is kept; the stacks go into a file of the job's folder too."""
+        from muster.watch.state import Report
+
         found = await self.look(deep=True)
         path = self.write_stacks(found)
         report = Report(
             kind="stacks",
             time=time.time(),
             sentence=f"the stacks of {count(len(found), 'rank')} are in {tilde(path)}",
-            stacks=_stacks(found),
+            stacks=stacks_of(found),
         )
         self.board.reports.append(report)
         return report
+
+    async def compare_calls(self, attempt: Attempt) -> None:
+        """Before the rest is ended: if a rank failed in a collective, did another call something else?"""
+        if not attempt.failed_in_collective:
+            return
+        from muster.watch.hang import last_calls_differ
+        from muster.watch.seen import Seen, groups_of, last_seen_at
+        from muster.watch.stacks import training_thread
+        from muster.watch.words import sentence_of_differing
+
+        found = await self.look(deep=True)
+        await asyncio.sleep(_LAST_WORDS)
+        ranks: dict[int, Seen] = {}
+        for rank, heard in self.heard.items():
+            facts = found.get(rank, {})
+            calls = heard.calls or facts.get("recorder")
+            groups = None if calls is None else groups_of(calls)
+            if groups is not None and heard.calls is not None:
+                groups = last_seen_at(heard.raised_at, groups)
+            frames = training_thread(facts.get("stack", ""))
+            ranks[rank] = Seen(rank=rank, host=heard.host, groups=groups, frames=frames)
+        differing = last_calls_differ(ranks)
+        if differing is not None:
+            attempt.differing = sentence_of_differing(differing, ranks)
 
     def stacks_then(self, call: Callable[[], None]) -> None:
         """Take the stacks of what still runs, then do the rest: it may end what they would show."""
 
         async def both() -> None:
             try:
-                if self._heard:
+                if self.heard:
                     self.screen.tell((await self.take_stacks()).sentence)
             finally:
                 call()
@@ -150,6 +163,8 @@ class Watcher:
 
     def write_stacks(self, found: Mapping[int, Mapping[str, Any]], said: str = "") -> Path:
         """Write all stacks into the next stacks-N.txt of the job's folder."""
+        from muster.watch.stacks import clean
+
         self._files += 1
         path = self.folder / f"stacks-{self._files}.txt"
         blocks = [said] if said else []
@@ -183,154 +198,17 @@ class Watcher:
             self.screen.say(f"{ended} ended with exit code 0 over 10 s ago; {running} still running")
 
     async def _watch_for_hangs(self, attempt: Attempt) -> None:
-        self._heard = {
-            rank: _Heard(placement.name) for placement in attempt.plan.placements for rank in placement.ranks
-        }
-        self._forget()
-        while self.hang_after > 0:
-            await asyncio.sleep(_TURN)
-            ranks = await self._find_hang()
-            finding = judge(ranks) if ranks else None
-            if finding is not None and self._is_certain(finding, ranks):
-                said = self._report(finding, ranks)
-                if self.kill:
-                    attempt.on_hang(said, finding.culprits)
-                    return
-                await self._until_it_moves(finding)
-            elif ranks:
-                self._mention(ranks)
+        self.heard = {rank: Heard(place.name) for place in attempt.plan.placements for rank in place.ranks}
+        if self.hang_after > 0:
+            from muster.run.hanging import Hanging  # loaded while the ranks start, not before
 
-    async def _find_hang(self) -> dict[int, Seen]:
-        """All that is seen of a job that stands still, or nothing as long as it does not seem to."""
-        quiet = self._quiet()
-        if quiet < self.hang_after - (_ENOUGH - 1) * self._between or self._is_host_silent():
-            self._forget()
-            return {}
-        now = time.monotonic()
-        if self._looks and now - self._looks[-1][0] < self._between:
-            return {}
-        deep = quiet >= self.hang_after and len(self._looks) >= _ENOUGH - 1
-        if deep and self._somebody_works():
-            deep = now - self._judged > _SELDOM
-        found = await self.look(deep=deep)
-        self._looks.append((now, found))
-        if not deep or self._quiet() < self.hang_after:
-            return {}
-        self._judged = now
-        ranks = self._seen(found)
-        running = [rank for rank, heard in self._heard.items() if heard.exit_status is None]
-        if self._is_host_silent() or any(rank not in ranks for rank in running):
-            return {}  # a host that does not answer is told by its heartbeat
-        self._found = found
-        return ranks
-
-    def _quiet(self) -> float:
-        """How long the rank has been quiet that waits longest, or all of them where none says that it waits."""
-        now = time.time()
-        running = [heard for heard in self._heard.values() if heard.exit_status is None]
-        waiting = [now - heard.moved for heard in running if heard.is_pending]
-        joined = [heard for heard in running if heard.progress is not None]
-        everyone = min((now - heard.moved for heard in joined), default=0.0) if len(joined) == len(running) else 0.0
-        return max([*waiting, everyone], default=0.0)
-
-    def _is_host_silent(self) -> bool:
-        return any(link.lost is not None or link.silence > SUSPECT_AFTER * 0.7 for link in self.fleet.links)
-
-    def _somebody_works(self) -> bool:
-        """Whether a rank that does not wait itself did anything lately."""
-        free = [rank for rank, heard in self._heard.items() if heard.exit_status is None and not heard.is_pending]
-        return any(works(self._looks_at(rank)) for rank in free)
-
-    def _looks_at(self, rank: int) -> list[tuple[float, dict[str, Any]]]:
-        return [(when, found[rank]) for when, found in self._looks if rank in found]
-
-    def _seen(self, found: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
-        now, gpus = time.time(), self._gpus()
-        ranks: dict[int, Seen] = {}
-        for rank, heard in self._heard.items():
-            told: Mapping[str, Any] = heard.progress or {}
-            groups: Mapping[str, Any] = told.get("groups") or {}
-            begun = int(groups.get("0", (0, 0))[0]) if heard.progress is not None else None
-            quiet = now - heard.moved if heard.moved else 0.0
-            if heard.exit_status is not None:
-                ranks[rank] = Seen(rank=rank, host=heard.host, exit_status=heard.exit_status, begun=begun, quiet=quiet)
-            elif rank in found:
-                one = seen(
-                    rank,
-                    found[rank],
-                    self._looks_at(rank),
-                    quiet=quiet,
-                    joining=told.get("joining", False),
-                    begun=begun,
-                    place=told.get("place") or "",
-                    gpu=gpus.get(rank),
-                )
-                # One that moved lately goes on, whatever others wait for.
-                moves = heard.progress is not None and quiet < self.hang_after * 0.7
-                ranks[rank] = replace(one, works=True) if moves and not one.is_stopped else one
-        return ranks
-
-    def _gpus(self) -> dict[int, float]:
-        """How busy the GPU of each rank is, where that is known."""
-        state = self.board.state(history=False)
-        use = {(host.name, gpu.index): gpu.use for host in state.hosts for gpu in host.gpus}
-        found = ((rank.rank, use.get((rank.host, -1 if rank.gpu is None else rank.gpu))) for rank in state.ranks)
-        return {rank: share for rank, share in found if share is not None}
-
-    def _is_certain(self, finding: Finding, ranks: Mapping[int, Seen]) -> bool:
-        """Whether those that wait have done so long enough."""
-        if finding.culprits or finding.circle:
-            return max(ranks[wait.rank].quiet for wait in finding.waits) >= self.hang_after
-        return min(ranks[wait.rank].quiet for wait in finding.waits) >= self.hang_after
-
-    def _forget(self) -> None:
-        self._looks.clear()
-        self._judged, self._mentioned = 0.0, False
-
-    # --- saying ---------------------------------------------------------------------------------------------
-
-    def _report(self, finding: Finding, ranks: Mapping[int, Seen]) -> str:
-        said, more = sentence(finding, ranks), detail(finding, ranks)
-        path = self.write_stacks(self._found, said)
-        self.screen.tell(f"hang: {said}")
-        self.screen.show_block(more)
-        self.screen.tell(f"the stacks of all ranks are in {tilde(path)}")
-        self.board.reports.append(
-            Report(
-                kind="hang",
-                time=time.time(),
-                sentence=said,
-                ranks=finding.culprits,
-                detail=more,
-                stacks=_stacks(self._found),
-            )
-        )
-        return said
-
-    async def _until_it_moves(self, finding: Finding) -> None:
-        """One report is enough for a hang: wait until one of those in it moves, and say so."""
-        concerned = {wait.rank for wait in finding.waits} | set(finding.culprits)
-        before = {rank: self._heard[rank].moved for rank in concerned}
-        since = min(before[wait.rank] for wait in finding.waits)
-        while True:
-            await asyncio.sleep(_TURN)
-            if all(self._heard[wait.rank].exit_status is not None for wait in finding.waits):
-                break
-            moved = [self._heard[rank].moved for rank in concerned if self._heard[rank].moved > before[rank] + _TURN]
-            if moved:
-                self.screen.tell(f"moving again after {min(moved) - since:.0f} s")
-                break
-        self._forget()
-
-    def _mention(self, ranks: Mapping[int, Seen]) -> None:
-        """Say once that a rank has worked for minutes while others wait: nobody can know whether it will ever end."""
-        waits, busy = working(ranks)
-        if waits and busy and not self._mentioned and self._quiet() > max(_LONG, 10 * self.hang_after):
-            self._mentioned = True
-            self.screen.say(still_working(waits, [ranks[rank] for rank in busy]))
+            await Hanging(self, attempt).watch()
 
 
-def _stacks(found: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+def stacks_of(found: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    """Each rank's stacks for people, from what was found."""
+    from muster.watch.stacks import clean
+
     return {rank: clean(facts["stack"]) for rank, facts in found.items()}
 
 

@@ -7,11 +7,11 @@ cause. Where the chain runs in a circle, or all have called the same, nobody is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from muster.watch.seen import Call, Seen
+from muster.watch.seen import Call, Group, Seen
 
 DEFAULT = "0"
 """The name of the group of all ranks."""
@@ -149,13 +149,34 @@ def find_differing(wait: Wait, ranks: Mapping[int, Seen]) -> Differing | None:
     """The first number under which members of a waiting rank's group called different things."""
     if wait.kind != "collective":
         return None
-    recorded = {
-        rank: group
-        for rank in wait.members
-        if rank in ranks and (group := (ranks[rank].groups or {}).get(wait.group)) is not None
-    }
+    recorded = _recorded(wait.group, wait.members, ranks)
     # What has finished everywhere did no harm.
     numbers = {call.number for group in recorded.values() for call in group.calls if not call.over}
+    return _compare(wait.group, wait.members, numbers, recorded)
+
+
+def last_calls_differ(ranks: Mapping[int, Seen]) -> Differing | None:
+    """Whether ranks called different things just before one failed, as far as they could still tell."""
+    for seen in ranks.values():
+        for name, group in (seen.groups or {}).items():
+            members = group.ranks or (tuple(sorted(ranks)) if name == DEFAULT else ())
+            recorded = _recorded(name, members, ranks)
+            last = max((other.called for other in recorded.values()), default=0)
+            found = _compare(name, members, {last - 1, last}, recorded)
+            if found is not None:
+                return found
+    return None
+
+
+def _recorded(group: str, members: Sequence[int], ranks: Mapping[int, Seen]) -> dict[int, Group]:
+    return {
+        rank: found
+        for rank in members
+        if rank in ranks and (found := (ranks[rank].groups or {}).get(group)) is not None
+    }
+
+
+def _compare(name: str, members: Sequence[int], numbers: Set[int], recorded: Mapping[int, Group]) -> Differing | None:
     for number in sorted(numbers):
         calls = {rank: call for rank, group in recorded.items() if (call := group.call(number)) is not None}
         kinds: dict[object, list[int]] = {}
@@ -166,8 +187,8 @@ def find_differing(wait: Wait, ranks: Mapping[int, Seen]) -> Differing | None:
             common = [members for members in kinds.values() if len(members) == largest]
             odd = [rank for members in kinds.values() if members is not common[0] for rank in members]
             return Differing(
-                group=wait.group,
-                members=wait.members,
+                group=name,
+                members=tuple(members),
                 number=number,
                 calls=calls,
                 odd=tuple(sorted(odd)) if len(common) == 1 else (),

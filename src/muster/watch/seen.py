@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -188,7 +188,7 @@ def seen(
         last_place=place,
         begun=begun,
         peer=told.get("peer"),
-        groups=None if recorder is None else {name: _group(group) for name, group in recorder.items()},
+        groups=None if recorder is None else groups_of(recorder),
         children=tuple(
             Child(
                 pid=child["pid"],
@@ -223,6 +223,23 @@ def _rates(before: tuple[float, Mapping[str, Any]], after: tuple[float, Mapping[
         below = sum(max(0.0, child[key] - known.get(child["pid"], 0)) for child in after[1]["children"])
         totals.append((after[1][key] - before[1][key] + below) / seconds)
     return totals[0], totals[1]
+
+
+def groups_of(recorder: Mapping[str, Any]) -> dict[str, Group]:
+    """The last collectives by the name of their group, from what a rank told."""
+    return {name: _group(group) for name, group in recorder.items()}
+
+
+def last_seen_at(place: str, groups: Mapping[str, Group]) -> dict[str, Group]:
+    """The same, of a rank whose exception came out of the last call of each group at `train.py:88`."""
+    file, _, line = place.rpartition(":")
+    if not line.isdigit():
+        return dict(groups)
+    frame = Frame(file=file, line=int(line), function="")
+    return {
+        name: replace(group, calls=(*group.calls[:-1], *(replace(call, place=frame) for call in group.calls[-1:])))
+        for name, group in groups.items()
+    }
 
 
 def _group(data: Mapping[str, Any]) -> Group:

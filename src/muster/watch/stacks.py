@@ -12,8 +12,8 @@ _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function
 _LIBRARY = re.compile(r"/lib(64)?/python3(\.\d+)?/|/lib/python3\d+\.zip/")
 """The standard library, and with site-packages or dist-packages in it what is installed."""
 
-_OURS = re.compile(r"/muster/agent/\w+\.py$|^<muster>")
-"""What of Muster stands below the script."""
+_OURS = re.compile(r"(?:/muster/agent|^<muster>)/(\w+)\.py$")
+"""A module of Muster that runs in ranks; rank.py and call.py are what called the script."""
 
 _TORCH = re.compile(r"/torch/(\w+/)*\w+\.py$")
 
@@ -75,9 +75,15 @@ def parse(text: str) -> tuple[Thread, ...]:
 
 
 def _without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The calls above those that led to the script."""
-    first = next((position for position, frame in enumerate(frames) if _OURS.search(frame.file)), len(frames))
-    return tuple(frames[:first])
+    """The calls above the one that ran the script, without a wrapper of ours among them."""
+    kept: list[Frame] = []
+    for frame in frames:
+        ours = _OURS.search(frame.file)
+        if ours and ours[1] in ("rank", "call"):
+            break
+        if not ours:
+            kept.append(frame)
+    return tuple(kept)
 
 
 def clean(text: str) -> str:

@@ -15,7 +15,7 @@ _MANY = 8
 def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
     """Who waits in what, and who keeps them waiting."""
     if finding.differing is not None:
-        return _differing(finding.differing, ranks)
+        return sentence_of_differing(finding.differing, ranks)
     waiting = [wait for wait in finding.waits if wait.rank not in finding.culprits]
     clauses = list(_waits(waiting, ranks))
     if finding.culprits:
@@ -196,7 +196,7 @@ def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:
     )
 
 
-def _differing(differing: Differing, ranks: Mapping[int, Seen]) -> str:
+def sentence_of_differing(differing: Differing, ranks: Mapping[int, Seen]) -> str:
     """Who called what under the same number."""
     sizes = len({call.op for call in differing.calls.values()}) == 1
     by_kind: dict[tuple[bool, str], list[int]] = {}

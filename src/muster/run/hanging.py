@@ -1,0 +1,193 @@
+"""Finds out that a job hangs, and says who keeps it from going on.
+
+Nothing is asked as long as the job moves. When a rank has waited for most of --hang-after, the agents tell every few
+seconds what each rank uses; only when nobody that is waited for does anything are all stacks taken and judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from muster.run.attempt import Attempt
+from muster.run.link import SUSPECT_AFTER
+from muster.run.watcher import Watcher, stacks_of
+from muster.run.words import tilde
+from muster.watch.hang import Finding, judge, working
+from muster.watch.seen import Seen, seen, works
+from muster.watch.state import Report
+from muster.watch.words import detail, sentence, still_working
+
+_TURN = 0.2
+"""Seconds between two thoughts."""
+
+_SELDOM = 10.0
+"""Seconds between stacks of a job in which somebody works."""
+
+_LONG = 300.0
+"""Seconds, and ten times --hang-after, that one rank may work while others wait before it is mentioned."""
+
+_ENOUGH = 3
+"""Looks without any work in between that make a hang."""
+
+
+class Hanging:
+    """The watch over one attempt."""
+
+    def __init__(self, watcher: Watcher, attempt: Attempt) -> None:
+        self.watcher = watcher
+        self.attempt = attempt
+        self.hang_after = watcher.hang_after
+        self.between = min(5.0, max(0.5, self.hang_after / 4))
+        """Seconds between two looks at a job that stands still."""
+        self._looks: deque[tuple[float, dict[int, dict[str, Any]]]] = deque(maxlen=_ENOUGH)
+        self._judged = 0.0
+        self._mentioned = False
+
+    async def watch(self) -> None:
+        """Watch until it is cancelled, or the job is to be ended."""
+        while True:
+            await asyncio.sleep(_TURN)
+            ranks = await self._look()
+            finding = judge(ranks) if ranks else None
+            if finding is not None and self._is_certain(finding, ranks):
+                said = self._report(finding, ranks)
+                if self.watcher.kill:
+                    self.attempt.on_hang(said, finding.culprits)
+                    return
+                await self._until_it_moves(finding)
+            elif ranks:
+                self._mention(ranks)
+
+    async def _look(self) -> dict[int, Seen]:
+        """All that is seen of a job that stands still; nothing as long as it does not seem to."""
+        quiet = self._quiet()
+        if quiet < self.hang_after - (_ENOUGH - 1) * self.between or self._is_host_silent():
+            self._forget()
+            return {}
+        now = time.monotonic()
+        if self._looks and now - self._looks[-1][0] < self.between:
+            return {}
+        deep = quiet >= self.hang_after and len(self._looks) >= _ENOUGH - 1
+        if deep and self._somebody_works():
+            deep = now - self._judged > _SELDOM
+        found = await self.watcher.look(deep=deep)
+        self._looks.append((now, found))
+        if not deep or self._quiet() < self.hang_after:
+            return {}
+        self._judged = now
+        ranks = self._seen(found)
+        running = [rank for rank, heard in self.watcher.heard.items() if heard.exit_status is None]
+        if self._is_host_silent() or any(rank not in ranks for rank in running):
+            return {}  # a host that does not answer is told by its heartbeat
+        return ranks
+
+    def _quiet(self) -> float:
+        """How long the rank has been quiet that waits longest, or all of them where none says that it waits."""
+        now = time.time()
+        running = [heard for heard in self.watcher.heard.values() if heard.exit_status is None]
+        waiting = [now - heard.moved for heard in running if heard.is_pending]
+        joined = [heard for heard in running if heard.progress is not None]
+        everyone = min((now - heard.moved for heard in joined), default=0.0) if len(joined) == len(running) else 0.0
+        return max([*waiting, everyone], default=0.0)
+
+    def _is_host_silent(self) -> bool:
+        links = self.watcher.fleet.links
+        return any(link.lost is not None or link.silence > SUSPECT_AFTER * 0.7 for link in links)
+
+    def _somebody_works(self) -> bool:
+        """Whether a rank that does not wait itself did anything lately."""
+        heard = self.watcher.heard.items()
+        free = [rank for rank, told in heard if told.exit_status is None and not told.is_pending]
+        return any(works(self._looks_at(rank)) for rank in free)
+
+    def _looks_at(self, rank: int) -> list[tuple[float, dict[str, Any]]]:
+        return [(when, found[rank]) for when, found in self._looks if rank in found]
+
+    def _seen(self, found: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
+        now, gpus = time.time(), self._gpus()
+        ranks: dict[int, Seen] = {}
+        for rank, heard in self.watcher.heard.items():
+            told: Mapping[str, Any] = heard.progress or {}
+            groups: Mapping[str, Any] = told.get("groups") or {}
+            begun = int(groups.get("0", (0, 0))[0]) if heard.progress is not None else None
+            quiet = now - heard.moved if heard.moved else 0.0
+            if heard.exit_status is not None:
+                ranks[rank] = Seen(rank=rank, host=heard.host, exit_status=heard.exit_status, begun=begun, quiet=quiet)
+            elif rank in found:
+                one = seen(
+                    rank,
+                    found[rank],
+                    self._looks_at(rank),
+                    quiet=quiet,
+                    joining=told.get("joining", False),
+                    begun=begun,
+                    place=told.get("place") or "",
+                    gpu=gpus.get(rank),
+                )
+                # One that moved lately goes on, whatever others wait for.
+                moves = heard.progress is not None and quiet < self.hang_after * 0.7
+                ranks[rank] = replace(one, works=True) if moves and not one.is_stopped else one
+        return ranks
+
+    def _gpus(self) -> dict[int, float]:
+        """How busy the GPU of each rank is, where that is known."""
+        state = self.watcher.board.state(history=False)
+        use = {(host.name, gpu.index): gpu.use for host in state.hosts for gpu in host.gpus}
+        found = ((rank.rank, use.get((rank.host, -1 if rank.gpu is None else rank.gpu))) for rank in state.ranks)
+        return {rank: share for rank, share in found if share is not None}
+
+    def _is_certain(self, finding: Finding, ranks: Mapping[int, Seen]) -> bool:
+        """Whether those that wait have done so long enough."""
+        quiets = [ranks[wait.rank].quiet for wait in finding.waits]
+        return (max(quiets) if finding.culprits or finding.circle else min(quiets)) >= self.hang_after
+
+    def _forget(self) -> None:
+        self._looks.clear()
+        self._judged, self._mentioned = 0.0, False
+
+    # --- saying ---------------------------------------------------------------------------------------------
+
+    def _report(self, finding: Finding, ranks: Mapping[int, Seen]) -> str:
+        said, more = sentence(finding, ranks), detail(finding, ranks)
+        found, screen = self._looks[-1][1], self.watcher.screen
+        path = self.watcher.write_stacks(found, said)
+        screen.tell(f"hang: {said}")
+        screen.show_block(more)
+        screen.tell(f"the stacks of all ranks are in {tilde(path)}")
+        self.watcher.board.reports.append(
+            Report(
+                kind="hang",
+                time=time.time(),
+                sentence=said,
+                ranks=finding.culprits,
+                detail=more,
+                stacks=stacks_of(found),
+            )
+        )
+        return said
+
+    async def _until_it_moves(self, finding: Finding) -> None:
+        """One report is enough for a hang: wait until one of those in it moves, and say so."""
+        heard = self.watcher.heard
+        concerned = {wait.rank for wait in finding.waits} | set(finding.culprits)
+        before = {rank: heard[rank].moved for rank in concerned}
+        since = min(before[wait.rank] for wait in finding.waits)
+        while not all(heard[wait.rank].exit_status is not None for wait in finding.waits):
+            await asyncio.sleep(_TURN)
+            moved = [heard[rank].moved for rank in concerned if heard[rank].moved > before[rank] + _TURN]
+            if moved:
+                self.watcher.screen.tell(f"moving again after {min(moved) - since:.0f} s")
+                break
+        self._forget()
+
+    def _mention(self, ranks: Mapping[int, Seen]) -> None:
+        """Say once that a rank has worked for minutes while others wait: nobody can know whether it will ever end."""
+        waits, busy = working(ranks)
+        if waits and busy and not self._mentioned and self._quiet() > max(_LONG, 10 * self.hang_after):
+            self._mentioned = True
+            self.watcher.screen.say(still_working(waits, [ranks[rank] for rank in busy]))
