@@ -18,6 +18,8 @@ from muster.run.verdict import TO_MEND
 MUSTER = str(Path(sys.executable).with_name("muster"))
 FOLDER = Path(__file__).parent
 LIMIT = 90.0
+VERDICT = r"(^|; then )(rank \d+ on \S+ (failed first|ended with)|host \S+ is lost)"
+"""The first line of the verdict, and of nothing that is told before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +87,7 @@ def judge(fault: Fault, said: str, seconds: float) -> Score:
     """Compare what was said with what must be said."""
     lines = [line.removeprefix("muster: ") for line in said.splitlines() if line.startswith("muster: ")]
     # The verdict, without what was told before it.
-    starts = [
-        n for n, line in enumerate(lines) if re.match(r"rank \d+ on \S+ (failed first|ended with)|host \S+ is", line)
-    ]
+    starts = [n for n, line in enumerate(lines) if re.search(VERDICT, line)]
     verdict = lines[starts[0] :] if starts else []
     others = ", ".join(str(rank) for rank in range(3) if rank != fault.culprit)
 

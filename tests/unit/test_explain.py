@@ -10,9 +10,10 @@ from typing import Any
 import failure_texts as texts
 import pytest
 
-from muster.run.ends import Disk, Memory, RankEnd
+from muster.run.ends import RankEnd
 from muster.run.explain import ROWS, Explanation, explain
 from muster.run.explain.case import size
+from muster.run.facts import Disk, Memory
 from muster.run.verdict import judge
 
 GB = 1 << 30

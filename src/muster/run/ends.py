@@ -6,71 +6,27 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from muster.run.facts import Disk, Memory
+
+# Patterns are compiled when a rank has failed, not at the start of every job.
 # What survivors say when another rank has gone: symptoms, never the cause.
-_ECHO = re.compile(
+_ECHO = (
     r"connection (closed|reset) by peer|broken pipe|socket closed|remote process exited|NCCL remote error|"
-    r"ncclRemoteError|connection refused|Connection was likely closed|recvValueWithTimeout|failed to recv, got 0 bytes",
-    re.IGNORECASE,
+    r"ncclRemoteError|connection refused|Connection was likely closed|recvValueWithTimeout|failed to recv, got 0 bytes"
 )
 
 # What they say when another rank does not come.
-_TIRED = re.compile(
+_TIRED = (
     r"Timed out waiting .* for (recv|send) operation|wait timeout after|socket has timed out|"
-    r"failed to pass monitoredBarrier",
-    re.IGNORECASE | re.DOTALL,
+    r"failed to pass monitoredBarrier"
 )
 
 _WATCHDOG = "Watchdog caught collective operation timeout"
 
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disk:
-    """The file system under a path, as a rank's agent saw it when the rank had failed."""
-
-    path: str
-    """What the rank wrote to or looked for."""
-    folder: str
-    """The path, or the nearest folder above it that exists."""
-    free: int
-    """Bytes that are left for this user."""
-    total: int
-    inodes: int | None = None
-    """How many more files it can hold, where it counts them."""
-
-    @property
-    def exists(self) -> bool:
-        """Whether the path itself is there."""
-        return self.folder == self.path
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing of any size fits on it, or not one more file."""
-        return self.free <= max(1 << 20, self.total // 1000) or self.inodes == 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """What the kernel counted about memory in the seconds before a rank's end."""
-
-    group_kills: int | None = None
-    """How many processes of the rank's control group it killed; None where it does not tell."""
-    host_kills: int = 0
-    """How many of the whole host."""
-    limit: int | None = None
-    """The memory limit of the control group or of one above it, if there is one."""
-    peak: int | None = None
-    """The most that the group with this limit has held."""
-    total: int = 0
-    """The memory of the host."""
-
-    @property
-    def at_limit(self) -> bool:
-        """Whether the group has come to its limit: the kernel gives up a little below it."""
-        return self.limit is not None and (self.peak is None or self.peak >= 0.9 * self.limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +72,12 @@ class RankEnd:
         """Whether its exception only says that another rank has gone, or does not come."""
         if self.status == -signal.SIGABRT and _WATCHDOG in self.last_words:
             return True  # NCCL's watchdog ends the process without an exception
-        return self.is_echo or bool(_TIRED.search(self.root))
+        return self.is_echo or bool(re.search(_TIRED, self.root, re.IGNORECASE | re.DOTALL))
 
     @property
     def is_echo(self) -> bool:
         """Whether its exception says that another rank has gone."""
-        return bool(_ECHO.search(self.root))
+        return bool(re.search(_ECHO, self.root, re.IGNORECASE))
 
     @property
     def root(self) -> str:
@@ -156,6 +112,8 @@ def facts_of(told: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a RankEnd from what its agent found out after the rank's end."""
     if not told:
         return {}
+    from muster.run.facts import Disk, Memory  # most jobs do not fail
+
     shm = told.get("shm")
     return {
         "memory": Memory(**told["memory"]),

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from muster.errors import EXIT_HANG, EXIT_MUSTER
 from muster.run.ends import HostLoss, RankEnd
-from muster.run.explain import explain
-from muster.run.explain.machines import out_of_memory
 from muster.run.words import count
 
 TO_MEND = "to mend it: "
@@ -71,6 +69,8 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
         return Verdict(exit_code=0)
     left_early = _left_early(ends, first)
     sentence = f"rank {first.rank} on {first.host} failed first, {_after(first.time - start)}: {describe(first)}"
+    from muster.run.explain import explain  # most jobs do not fail
+
     explanation = explain(first, ends, left_early)
     notes: list[str] = []
     if explanation is not None:
@@ -113,6 +113,8 @@ def describe(end: RankEnd) -> str:
         if -end.status == signal.SIGKILL:
             if end.memory is None:
                 return f"killed by {name}, which Muster did not send"
+            from muster.run.explain.machines import out_of_memory
+
             if out_of_memory(end):
                 likely = "" if end.memory.group_kills != 0 else ", most likely"
                 return f"killed{likely} by the kernel for want of memory ({name})"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import signal
 
-from muster.run.ends import Disk, Memory, RankEnd
+from muster.run.ends import RankEnd
 from muster.run.explain.case import Case, Explanation, Row, size
+from muster.run.facts import Disk, Memory
 
 _USE_LESS = "a smaller batch, fewer DataLoader workers"
 
