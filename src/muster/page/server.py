@@ -115,6 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
             return route(self.server.source, rest[0], parts.query, stays=self.server.stays) if rest else _moved(token)
         except NotThere as error:
             return _refused(HTTPStatus.NOT_FOUND, str(error))
+        except Exception as error:
+            return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, f"a bug of Muster, {type(error).__name__}: {error}")
 
     def _answer(self, answer: Answer, *, body: bool = True) -> None:
         self.send_response(answer.status)

@@ -73,7 +73,7 @@ class Source:
     def _look(self) -> KeptJob:
         try:
             return replace(self._job, state=self._ask(self._job.state), life="alive")
-        except (MusterError, TypeError, KeyError):  # nobody answers, or a Muster that speaks otherwise
+        except (MusterError, ValueError, TypeError, KeyError):  # nobody answers, or a Muster that speaks otherwise
             return read_job(self.folder)
 
     def _ask(self, before: JobState | None) -> JobState:

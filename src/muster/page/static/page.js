@@ -19,26 +19,32 @@ let failures = 0;
 let lost = 0; // when the connection was lost, by this machine's clock
 let timer = 0;
 
+const newest = () => (history.length ? history[history.length - 1].time : 0);
+
 async function poll() {
   clearTimeout(timer);
+  let view = null;
   try {
-    const since = history.length ? history[history.length - 1].time : 0;
-    show(await get("view.json", { since }));
+    view = await get("view.json", { since: newest() });
     failures = 0;
-    await followLog();
   } catch (error) {
     failures += 1;
     lost ||= Date.now();
     showLoss(error);
   }
-  clearTimeout(timer);
-  timer = setTimeout(poll, pause());
+  try {
+    if (view) show(view);
+  } finally {
+    clearTimeout(timer);
+    timer = setTimeout(poll, pause());
+  }
+  if (view) await followLog().catch(() => {}); // if the connection is lost, the next question tells
 }
 
 function pause() {
   if (failures) return Math.min(SECOND * 2 ** (failures - 1), LONGEST_WAIT);
   if (document.hidden) return WHEN_HIDDEN;
-  return isOver(last) ? WHEN_ENDED : SECOND;
+  return last && isOver(last) ? WHEN_ENDED : SECOND;
 }
 
 const isOver = (view) => ["ended", "died"].includes(view.life);
@@ -48,7 +54,7 @@ function show(view) {
   const state = view.state;
   showConnection(view);
   if (!state) return;
-  history = [...history, ...state.history];
+  history.push(...state.history.filter((moment) => moment.time > newest()));
   if (history.length > MOST_MOMENTS) history = history.filter((_, at) => at % 2 === 0);
   const causes = new Set(state.phase === "ended" ? [] : state.reports.slice(-1).flatMap((report) => report.ranks));
   showHead(state, view);
@@ -106,9 +112,9 @@ function newsOf({ job, life, state }) {
 
 function showLoss(error) {
   const ago = duration((Date.now() - lost) / SECOND);
-  const gone = error.status === 403 ? "Another server answers here now." : "The connection to the page's server is lost.";
+  const why = { 403: "Another server answers here now.", undefined: "The connection to the page's server is lost." };
   const job = last ? ` If it has ended, \`muster page ${last.job}\` brings it back.` : "";
-  $("connection").textContent = `${gone} Trying again, for ${ago} so far.${job}`;
+  $("connection").textContent = `${why[error.status] ?? `The page's server has no answer: ${error.message}.`} Trying again, for ${ago} so far.${job}`;
 }
 
 onChoice((rank) => {
