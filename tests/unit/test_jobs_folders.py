@@ -82,6 +82,12 @@ def test_the_newest_comes_first_and_what_is_no_job_is_left_alone(state_folder: P
     assert [folder.name for folder in job_folders()] == [C, B, A]
 
 
+def test_of_two_jobs_of_one_second_the_later_comes_first():
+    keep(state_of("20261115-080000-zzz-aaaa", begin=100.2))
+    keep(state_of("20261115-080000-aaa-aaaa", begin=100.7))
+    assert find("last").id == "20261115-080000-aaa-aaaa"
+
+
 def test_a_controller_with_the_number_of_another_process_has_died():
     now = time.time()
     alive = read_job(keep(state_of(A)))

@@ -116,7 +116,10 @@ def _prune(older: float) -> int:
     jobs = f"{len(done.removed)} job{'' if len(done.removed) == 1 else 's'}"
     for job in done.removed:
         print(job)
-    sys.stderr.write(f"removed the folders of {jobs} that ended over {age(older)} ago: {size}\n")
+    if done.removed:
+        sys.stderr.write(f"removed the folders of {jobs} that ended over {age(older)} ago: {size}\n")
+    else:
+        sys.stderr.write(f"nothing is removed: no job that can go ended over {age(older)} ago\n")
     if done.with_code:
         sys.stderr.write(
             "kept, because ranks worked there (--sync) and may have left files; remove by hand what you do not need:\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +46,14 @@ def job_folders() -> list[Path]:
         entries = list(jobs_folder().iterdir())
     except OSError:
         return []
-    return sorted((entry for entry in entries if JOB_ID.fullmatch(entry.name)), key=lambda entry: entry.name)[::-1]
+    begun = {entry: match["time"] for entry in entries if (match := JOB_ID.fullmatch(entry.name))}
+    together = Counter(begun.values())
+
+    def place(entry: Path) -> tuple[str, float]:
+        state = _read_state(entry) if together[begun[entry]] > 1 else None  # ids tell seconds only
+        return begun[entry], state.begin if state is not None else 0.0
+
+    return sorted(begun, key=place, reverse=True)
 
 
 def read_job(folder: Path) -> KeptJob:
