@@ -34,6 +34,7 @@ examples:
   muster run --image pytorch/pytorch -H a,b train.py inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
   muster run --detach train.py                       in the background; muster attach, logs, top and stop find it
+  muster run --page train.py                         with a page that shows the job in a browser
   muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
 
 What follows the script belongs to the script.
@@ -166,9 +167,7 @@ def run(assembly: Assembly, options: argparse.Namespace, begin: float, backgroun
 
     if background is not None:
         allocation = assembly.choice.allocation
-        background.settle(
-            assembly.job.id, "" if allocation is None else f"the job ends with {allocation} at the latest"
-        )
+        background.settle(assembly.job.id, f"the job ends with {allocation} at the latest" if allocation else "")
     with staged(assembly, options, begin) as make_controller, shown(make_controller, options) as make:
         return run_job(make, background.started if background is not None else None)
 
