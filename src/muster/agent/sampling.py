@@ -67,6 +67,9 @@ class Sampler:
 
     def _run(self) -> None:
         self.reporter.send({"t": "sampling", "thread": threading.get_native_id()})
+        why = torch_adapter.why_unwatched()
+        if why:
+            self.reporter.send({"t": "unwatched", "why": why})
         self.tell()
         poll = select.poll()
         poll.register(self.reporter.fd, select.POLLIN)

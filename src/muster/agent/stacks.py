@@ -155,7 +155,7 @@ def _signal_thread(pid: int, thread: int) -> bool:
 def _would_write(pid: int, file: int) -> bool:
     """Whether the process has our handler and still writes into our file: one that was exec'd would die instead."""
     try:
-        caught = int(_field(pid, "SigCgt"), 16)
+        caught = int(_status(pid).get("SigCgt", "0"), 16)
         own = os.fstat(file)
         for name in os.listdir(f"/proc/{pid}/fd"):
             there = os.stat(f"/proc/{pid}/fd/{name}")
@@ -167,14 +167,19 @@ def _would_write(pid: int, file: int) -> bool:
 
 
 def outside(pid: int) -> dict[str, Any]:
-    """What the kernel tells of a process: its state, where it sleeps, CPU seconds, bytes read and written."""
-    facts: dict[str, Any] = {"state": "", "wchan": "", "cpu_seconds": 0.0, "io": 0, "command": ""}
+    """What the kernel tells of a process: its state, where it sleeps, CPU seconds, bytes read and written.
+
+    And how often its main thread was switched: one that waits in one and the same call is hardly ever.
+    """
+    facts: dict[str, Any] = {"state": "", "wchan": "", "cpu_seconds": 0.0, "io": 0, "switches": 0, "command": ""}
     try:
         name, _, rest = _read(f"/proc/{pid}/stat").rpartition(")")
         fields = rest.split()
         facts["state"] = fields[0]
         facts["cpu_seconds"] = (int(fields[11]) + int(fields[12])) / _TICKS
         facts["command"] = name.partition("(")[2]
+        status = _status(pid)
+        facts["switches"] = sum(int(status.get(f"{kind}voluntary_ctxt_switches", 0)) for kind in ("", "non"))
         facts["wchan"] = _read(f"/proc/{pid}/wchan").strip("0\n")
         for line in _read(f"/proc/{pid}/io").splitlines():
             kind, _, number = line.partition(": ")
@@ -188,11 +193,9 @@ def outside(pid: int) -> dict[str, Any]:
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def _field(pid: int, name: str) -> str:
-    for line in _read(f"/proc/{pid}/status").splitlines():
-        if line.startswith(name + ":"):
-            return line.partition(":")[2].strip()
-    return "0"
+def _status(pid: int) -> dict[str, str]:
+    lines = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
+    return {name: value.strip() for name, _, value in lines}
 
 
 def _read(path: str) -> str:

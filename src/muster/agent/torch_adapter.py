@@ -54,6 +54,25 @@ def group_numbers() -> dict[str, list[int]]:
     return {group: numbers for group, numbers in found.items() if numbers[0] > 0}
 
 
+def why_unwatched() -> str:
+    """Why the progress of collectives cannot be seen with this torch, or as it was started; empty when it can."""
+    import json
+    import os
+
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    torch = sys.modules.get("torch")
+    dumps = [vars(c10d)[name] for name in _RECORDERS if name in vars(c10d)] if c10d is not None else []
+    if not dumps:
+        return f"torch {getattr(torch, '__version__', '')} has no flight recorder that Muster knows"
+    try:
+        known = any("pg_status" in json.loads(dump(includeCollectives=False)) for dump in dumps)
+    except Exception:
+        known = False
+    if not known:
+        return f"the flight recorder of torch {getattr(torch, '__version__', '')} has a form that Muster does not know"
+    return f"{_RECORDED}=0 turns torch's flight recorder off" if os.environ.get(_RECORDED) == "0" else ""
+
+
 def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any]:
     """The last collectives of each process group by its name, which is the same on all its ranks.
 

@@ -278,11 +278,11 @@ class Controller:
             )
         self.board.begin_attempt(plan, number)
         self.straggling.begin_attempt()
-        await self.fleet.start(plan, number, self.on_loss)
-        if not attempt.losses:
-            self.board.started()
-        watching = asyncio.ensure_future(self.watcher.watch(attempt))
+        watching = self.watcher.begin(attempt)
         try:
+            await self.fleet.start(plan, number, self.on_loss)
+            if not attempt.losses:
+                self.board.started()
             await attempt.over.wait()
         finally:
             watching.cancel()

@@ -50,7 +50,7 @@ class Hanging:
 
     async def watch(self) -> None:
         """Watch until it is cancelled, or the job is to be ended."""
-        while True:
+        while not self.watcher.unwatched:
             await asyncio.sleep(_TURN)
             ranks = await self._look()
             finding = judge(ranks) if ranks else None
@@ -66,7 +66,8 @@ class Hanging:
     async def _look(self) -> dict[int, Seen]:
         """All that is seen of a job that stands still; nothing as long as it does not seem to."""
         quiet = self._quiet()
-        if quiet < self.hang_after - (_ENOUGH - 1) * self.between or self._is_host_silent():
+        soon = max(self.hang_after * 0.3, self.hang_after - (_ENOUGH - 1) * self.between)
+        if quiet < soon or self._is_host_silent():
             self._forget()
             return {}
         now = time.monotonic()
@@ -158,7 +159,8 @@ class Hanging:
         path = self.watcher.write_stacks(found, said)
         screen.tell(f"hang: {said}")
         screen.show_block(more)
-        screen.tell(f"the stacks of all ranks are in {tilde(path)}")
+        goes_on = "" if self.watcher.kill else "; the job goes on, --on-hang kill would end it"
+        screen.tell(f"the stacks of all ranks are in {tilde(path)}{goes_on}")
         self.watcher.board.reports.append(
             Report(
                 kind="hang",

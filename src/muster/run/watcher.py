@@ -69,6 +69,8 @@ class Watcher:
         """End the job when it hangs."""
         self.heard: dict[int, Heard] = {}
         """What each rank of the running attempt has told."""
+        self.unwatched = ""
+        """Why the ranks cannot tell how far they are, if they cannot."""
         self._files = 0
         self._taking: asyncio.Future[None] | None = None
 
@@ -82,6 +84,9 @@ class Watcher:
             # Its last word and its first have no time of their own.
             moved = link.our_time(event.get("moved", event["time"]))
             heard.progress, heard.moved = event, max(moved, heard.moved)
+        elif kind == "unwatched" and not self.unwatched:
+            self.unwatched = event["why"]
+            self.screen.say(f"hangs and slow ranks cannot be told in this job: {self.unwatched}")
         elif kind == "exception":
             heard = self.heard.setdefault(event["rank"], Heard(link.name))
             heard.calls, heard.raised_at = event.get("calls"), event.get("place", "")
@@ -181,8 +186,13 @@ class Watcher:
 
     # --- watching -------------------------------------------------------------------------------------------
 
-    async def watch(self, attempt: Attempt) -> None:
-        """Watch the ranks of one attempt until it is cancelled; a bug here ends the watch, not the job."""
+    def begin(self, attempt: Attempt) -> asyncio.Future[None]:
+        """Watch the ranks of an attempt that is about to start, until this is cancelled."""
+        self.heard = {rank: Heard(place.name) for place in attempt.plan.placements for rank in place.ranks}
+        return asyncio.ensure_future(self._watch(attempt))
+
+    async def _watch(self, attempt: Attempt) -> None:
+        """A bug here ends the watch, not the job."""
         try:
             await asyncio.gather(self._notice_early_ends(attempt), self._watch_for_hangs(attempt))
         except Exception as error:
@@ -198,9 +208,9 @@ class Watcher:
             self.screen.say(f"{ended} ended with exit code 0 over 10 s ago; {running} still running")
 
     async def _watch_for_hangs(self, attempt: Attempt) -> None:
-        self.heard = {rank: Heard(place.name) for place in attempt.plan.placements for rank in place.ranks}
         if self.hang_after > 0:
-            from muster.run.hanging import Hanging  # loaded while the ranks start, not before
+            await asyncio.sleep(0.5)  # nothing can hang yet, and the ranks are just being started
+            from muster.run.hanging import Hanging
 
             await Hanging(self, attempt).watch()
 

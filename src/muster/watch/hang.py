@@ -20,6 +20,10 @@ _SAME_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather_bas
 """Operations that need the same sizes and types on all ranks; others may differ by design."""
 
 
+_ACTIVE = 10.0
+"""Switches a second above which a main thread does not wait in one single call."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wait:
     """A rank that waits."""
@@ -95,6 +99,9 @@ def wait_of(seen: Seen, ranks: Mapping[int, Seen]) -> Wait | None:
         members = group.ranks or (tuple(sorted(ranks)) if name == DEFAULT else ())
         late = _late([ranks[rank] for rank in members if rank in ranks and rank != seen.rank], name, call.number)
         return Wait(rank=seen.rank, kind="collective", group=name, members=members, call=call, blockers=late)
+    # Calls that no recorder counts may be many short ones: then the main thread runs again and again.
+    if seen.switches > _ACTIVE:
+        return None
     if seen.peer is not None:
         return Wait(rank=seen.rank, kind="peer", blockers=(seen.peer,) if seen.peer in ranks else ())
     if seen.blocking_call and not seen.works:

@@ -100,6 +100,8 @@ class Seen:
     """It, or a process it started, used the CPU, its GPU or a disk lately."""
     cpu: float = 0.0
     """CPUs used lately."""
+    switches: float = 0.0
+    """How often a second its main thread was given the CPU lately."""
     state: str = "S"
     wchan: str = ""
     frames: tuple[Frame, ...] = ()
@@ -182,6 +184,7 @@ def seen(
         answered=answered,
         works=works(looks, gpu),
         cpu=_rates(looks[0], looks[-1])[0] if len(looks) > 1 else 0.0,
+        switches=_switches(looks),
         state=facts["state"],
         wchan=facts["wchan"],
         frames=training_thread(facts["stack"]),
@@ -223,6 +226,13 @@ def _rates(before: tuple[float, Mapping[str, Any]], after: tuple[float, Mapping[
         below = sum(max(0.0, child[key] - known.get(child["pid"], 0)) for child in after[1]["children"])
         totals.append((after[1][key] - before[1][key] + below) / seconds)
     return totals[0], totals[1]
+
+
+def _switches(looks: Sequence[tuple[float, Mapping[str, Any]]]) -> float:
+    if len(looks) < 2:
+        return 0.0
+    (before, first), (after, last) = looks[-2:]
+    return (last["switches"] - first["switches"]) / max(after - before, 0.001)
 
 
 def groups_of(recorder: Mapping[str, Any]) -> dict[str, Group]:
