@@ -479,12 +479,12 @@ def test_nccls_own_reason_is_taken_out_of_its_general_words():
 # --- in the verdict ------------------------------------------------------------------------------------------------
 
 
-def notes(ends: Sequence[RankEnd]) -> tuple[str, ...]:
-    return judge(ends, [], start=0.0).notes
+def lines(ends: Sequence[RankEnd]) -> tuple[str, ...]:
+    return judge(ends, [], start=0.0).lines
 
 
 def test_the_verdict_tells_the_explanation_and_then_what_to_do():
-    told = notes([end(1, message=texts.MODEL_COUNT), end(0, message=texts.CLOSED, time=10.2)])
+    told = lines([end(1, message=texts.MODEL_COUNT), end(0, message=texts.CLOSED, time=10.2)])
     assert told[0].startswith("the model is not the same on all ranks")
     assert told[1].startswith("to mend it: build it from the same arguments")
     assert told[2].startswith("1 rank failed after it only because it had gone: rank 0 on h1")
@@ -493,11 +493,19 @@ def test_the_verdict_tells_the_explanation_and_then_what_to_do():
 def test_the_verdict_explains_the_cause_and_not_the_loudest():
     loud = end(0, message=texts.CLOSED, time=10.0)
     quiet = end(1, message=texts.ENOSPC, kind="OSError", time=10.4, disks=(disk(),))
-    assert notes([loud, quiet])[0].startswith("the disk is full: /ckpt on h2")
+    assert lines([loud, quiet])[0].startswith("the disk is full: /ckpt on h2")
+
+
+def test_a_line_for_lists_of_jobs_has_the_cause_and_the_fix_but_not_the_others():
+    ends = [end(1, message=texts.MODEL_COUNT), end(0, message=texts.CLOSED, time=10.2)]
+    short = judge(ends, [], start=0.0).in_short
+    assert "the model is not the same on all ranks" in short
+    assert "; to mend it: build it" in short
+    assert "failed after it" not in short
 
 
 def test_no_explanation_leaves_the_verdict_as_short_as_it_was():
-    assert notes([end(0, message="bad sample", kind="ValueError")]) == ()
+    assert lines([end(0, message="bad sample", kind="ValueError")]) == ()
 
 
 @pytest.mark.parametrize(

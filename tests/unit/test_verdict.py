@@ -197,8 +197,8 @@ def test_a_lost_host_is_named_and_ranks_elsewhere_that_failed_of_it_are_not_the_
     result = verdict(ends, [HostLoss(host="h2", why="nothing heard from it for 5 s", time=15.0)])
     assert result.sentence == "host h2 is lost: nothing heard from it for 5 s"
     assert result.exit_code == 125
-    assert result.notes[0].startswith("to mend it: see whether it is up")
-    assert "rank 0 on h1" in result.notes[1]
+    assert "rank 0 on h1" in result.notes[0]
+    assert result.fix.startswith("see whether it is up")
 
 
 def test_of_two_lost_hosts_the_first_is_named():

@@ -42,11 +42,11 @@ def failure_of(verdict: Verdict, attempt: Attempt | None) -> LaunchError:
     returned = attempt.returned if attempt is not None else {}
     first = verdict.first
     if first is None or attempt is None:
-        return LaunchError(_sentence(verdict), returned=returned)
+        return LaunchError(_sentence(verdict), hint=verdict.fix or None, returned=returned)
     hint = attempt.hint(first.rank)
     return LaunchError(
         _sentence(verdict),
-        hint=hint,
+        hint=hint or verdict.fix or None,
         rank=first.rank,
         host=first.host,
         traceback=verdict.detail if hint is None else "",
@@ -73,4 +73,4 @@ def exception_of(verdict: Verdict, attempt: Attempt | None) -> Exception | None:
 
 
 def _sentence(verdict: Verdict) -> str:
-    return "; ".join((verdict.sentence, *verdict.notes))
+    return "; ".join(filter(None, (verdict.sentence, verdict.why, *verdict.notes)))

@@ -96,7 +96,7 @@ class Controller:
         try:
             async with self.door:
                 verdict = await self.live()
-                self.board.ended(verdict.exit_code, verdict.sentence)
+                self.board.ended(verdict.exit_code, verdict.in_short)
                 return verdict
         finally:
             self.record.finish()
@@ -378,8 +378,8 @@ class Controller:
         """Say which rank failed first and why."""
         self.screen.tell(verdict.sentence)
         self.screen.show_block(verdict.detail)
-        for note in verdict.notes:
-            self.screen.tell(note)
+        for line in verdict.lines:
+            self.screen.tell(line)
 
     def tell_summary(self, verdict: Verdict) -> None:
         """The last line: how it went, and where the time went."""

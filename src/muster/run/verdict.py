@@ -34,6 +34,10 @@ class Verdict:
     sentence: str = ""
     detail: str = ""
     """A traceback or the last words, to be shown below the sentence."""
+    why: str = ""
+    """What it means, where more is known than the rank said itself."""
+    fix: str = ""
+    """What to do about it."""
     notes: tuple[str, ...] = ()
     signature: str = ""
     """Where and how it failed: the same signature twice is the same failure."""
@@ -48,12 +52,23 @@ class Verdict:
         """Whether every rank ended with code 0."""
         return self.exit_code == 0
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is told below the sentence and its detail."""
+        mend = f"{TO_MEND}{self.fix}" if self.fix else ""
+        return (*filter(None, (self.why, mend)), *self.notes)
+
+    @property
+    def in_short(self) -> str:
+        """The sentence, what it means and what to do, for where there is one line only."""
+        return "; ".join((self.sentence, *self.lines[: len(self.lines) - len(self.notes)]))
+
     def because(self, reason: str) -> Verdict:
         """The same end once it is known who ended the job: what died of its signals is no failure to explain."""
         if self.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
-            return replace(self, sentence=reason, detail="", notes=(), can_restart=False)
+            return replace(self, sentence=reason, detail="", why="", fix="", notes=(), can_restart=False)
         if self.signature.startswith(_LOST):
-            return replace(self, sentence=reason, notes=(self.sentence, *self.notes), can_restart=False)
+            return replace(self, sentence=reason, fix="", notes=(self.sentence, *self.notes), can_restart=False)
         return replace(self, notes=(*self.notes, reason), can_restart=False)
 
 
@@ -73,10 +88,6 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
 
     explanation = explain(first, ends, left_early)
     notes: list[str] = []
-    if explanation is not None:
-        notes.append(explanation.sentence)
-        if explanation.fix:
-            notes.append(f"{TO_MEND}{explanation.fix}")
     if left_early is not None:
         sentence = (
             f"rank {left_early.rank} on {left_early.host} ended with exit code 0, {_after(left_early.time - start)}, "
@@ -95,6 +106,8 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
         exit_code=exit_code_of(first.status),
         sentence=sentence,
         detail=first.traceback or _end_of(first.last_words if first.last_words != first.summary else ""),
+        why=explanation.sentence if explanation is not None else "",
+        fix=explanation.fix if explanation is not None else "",
         notes=tuple(notes),
         signature=f"{first.place} {first.summary or first.status}",
         progress=first.done,
@@ -170,12 +183,11 @@ def _left_early(ends: Sequence[RankEnd], first: RankEnd) -> RankEnd | None:
 
 def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     others = [end for end in failures if end.host != loss.host]
-    notes = [f"{TO_MEND}see whether it is up and reachable; a run without it needs only another -H"]
-    if others:
-        notes.append("ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4]))
+    notes = ["ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
     return Verdict(
         exit_code=EXIT_MUSTER,
         sentence=f"host {loss.host} is lost: {loss.why}",
+        fix="see whether it is up and reachable; a run without it needs only another -H",
         notes=tuple(notes),
         signature=f"{_LOST}{loss.host}",
     )
