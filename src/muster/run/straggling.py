@@ -24,9 +24,6 @@ ASKED_HOSTS = 4
 REST = 20.0
 """Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
 
-CHANGE_SLICES = 2 * straggler.SLICES
-"""Slices that must agree before something else is said than before."""
-
 
 class Straggling:
     """The search, over one job."""
@@ -38,7 +35,8 @@ class Straggling:
         self._links: dict[int, AgentLink] = {}
         self._places: dict[int, deque[str]] = {}
         """Where each rank's code was lately."""
-        self._is_news = False
+        self._fresh: set[int] = set()
+        """Ranks of which something has come that was not judged."""
         self._not_before = 0.0
         self._told: straggler.Slow | None = None
         self._told_at = 0.0
@@ -58,7 +56,9 @@ class Straggling:
             rank: int = event["rank"]
             self._links[rank] = link
             self._ranks.setdefault(rank, straggler.RankCalls()).add(event, link.clock_offset)
-            self._is_news = True
+            self._fresh.add(rank)
+            if len(self._fresh) == len(self._ranks):  # all ranks speak in the same moment
+                self.tick()
         elif event["t"] == "progress" and event.get("place"):
             self._places.setdefault(event["rank"], deque(maxlen=6)).append(event["place"])
         elif event["t"] == "exit":
@@ -67,9 +67,9 @@ class Straggling:
     def tick(self) -> None:
         """Judge what has come since the last time; to be called about twice a second."""
         now = time.monotonic()
-        if not self._is_news or now < self._not_before or len(self._ranks) < 2:
+        if not self._fresh or now < self._not_before or len(self._ranks) < 2:
             return
-        self._is_news = False
+        self._fresh.clear()
         self._judge()
         self._not_before = now + REST * (time.monotonic() - now)
 
@@ -78,15 +78,14 @@ class Straggling:
         uncertain = {rank: self._uncertain(rank) for rank in self._ranks}
         told = self._told
         if told is not None:
-            still = straggler.judge(steps, uncertain, slices=CHANGE_SLICES, ranks=told.ranks)
-            if still is not None and set(still.ranks) <= set(told.ranks):
-                return
-            if not straggler.lasted(steps, self._told_at, CHANGE_SLICES):
-                return
-            if still is None:
+            over = straggler.is_over(steps, told, self._told_at)
+            if over:
                 self._say_gone(told)
-        slow = straggler.judge(steps, uncertain, slices=straggler.SLICES if told is None else CHANGE_SLICES)
-        suspect = slow or straggler.judge(steps, uncertain, slices=straggler.SUSPECT_SLICES)
+            changed = straggler.judge(steps, uncertain, straggler.CHANGE)
+            if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
+                return
+        slow = straggler.judge(steps, uncertain, straggler.LOOKS if told is None else straggler.CHANGE)
+        suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
         if suspect is None or self._examining is not None:
             return
         if set(suspect.ranks) != self._examined:
@@ -122,7 +121,8 @@ class Straggling:
             self._examined = set(suspect.ranks)
         finally:
             self._examining = None
-        self._is_news = True
+        self._fresh.update(self._ranks)
+        self.tick()
 
     async def _look_at(self, link: AgentLink, seconds: float) -> dict[str, Any]:
         ranks = [rank for rank, its in self._links.items() if its is link]

@@ -8,25 +8,35 @@ it: the buckets of one backward pass are called without waiting, so that a rank 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 TELL = 0.09
-"""How much slower than the others a rank must be to be told: below 10 % by no more than the measure may err."""
+"""How much slower than the others a rank must be to be told: below 10 % by what the measure may err."""
 
 EACH = 0.06
-"""How much slower in every single slice: what comes and goes is noise, an evaluation, a checkpoint."""
+"""How much slower in most single slices: what comes and goes is an evaluation, a checkpoint, a compilation."""
 
 GONE = 0.04
 """Below this the others no longer wait for it."""
 
-SLICES = 5
-"""Slices of time that must agree."""
+CLIP = 0.3
+"""What one slice may count at most: one very long step is not a slow rank."""
 
-SUSPECT_SLICES = 3
-"""Slices after which it is worth finding out why."""
+LOOKS = (4, 6, 10, 20)
+"""Numbers of slices after which a judgement is tried: the more the ranks vary, the longer it takes."""
+
+SUSPECT = (3,)
+"""After which it is worth finding out why."""
+
+CHANGE = (10, 20)
+"""After which something else is said than before."""
+
+DEVIATIONS = 3.5
+"""Standard deviations that a mean must be away from nothing: one chance in 4000, and judgements are many."""
 
 SHORTEST_SLICE = 0.15
 """Seconds: a slice is one step, or as many as take so long."""
@@ -184,44 +194,76 @@ def _by_collective(collectives: Sequence[_Collective]) -> list[Step]:
 
 
 def judge(
-    steps: Sequence[Step],
-    uncertain: Mapping[int, float] | None = None,
-    *,
-    slices: int = SLICES,
-    ranks: Collection[int] = (),
+    steps: Sequence[Step], uncertain: Mapping[int, float] | None = None, looks: Sequence[int] = LOOKS
 ) -> Slow | None:
-    """The ranks that were slower than the others all through the last slices, if there are any.
+    """The ranks that are slower than the others by more than chance, as far back as one of `looks`, if there are any.
 
-    `uncertain` is how many seconds the clock of each rank may be off. With `ranks`, only those, and by the weaker
-    measure that says whether they still are.
+    `uncertain` is how many seconds the clock of each rank may be off.
     """
-    parts = _slices(steps, slices)
-    if len(parts) < slices:
+    parts = _slices(steps, LOOKS[-1])
+    shares = _shares(parts)
+    noise = _noise(list(shares.values()))
+    for count in looks:
+        if len(parts) < count:
+            break
+        seconds = median(_mean([step.seconds for step in part]) for part in parts[-count:])
+        found: dict[int, float] = {}
+        for rank, values in shares.items():
+            share = _mean([min(CLIP, value) for value in values[-count:]])
+            often = sum(value >= EACH for value in values[-count:]) >= (count if count <= 4 else 0.6 * count)
+            lag = _median_lag(parts[-count:], rank)
+            if (
+                often
+                and share >= max(TELL, DEVIATIONS * noise / count**0.5)
+                and lag > 2 * (uncertain or {}).get(rank, 0.0)
+            ):
+                found[rank] = lag
+        if found:
+            slowest = sorted(found, key=lambda rank: -found[rank])
+            lag = min(found[slowest[0]], seconds * 0.99)
+            begin = parts[-count][0].end - parts[-count][0].seconds
+            return Slow(ranks=tuple(slowest), step=seconds, others=seconds - lag, since=begin)
+    return None
+
+
+def is_over(steps: Sequence[Step], slow: Slow, since: float) -> bool | None:
+    """Whether ranks that were told are as fast as the others, judged by what came after; None: too little came."""
+    parts = _slices([step for step in steps if step.end - step.seconds >= since], CHANGE[0])
+    if len(parts) < CHANGE[0]:
         return None
-    seconds = median(sum(step.seconds for step in part) / len(part) for part in parts)
-    found: dict[int, float] = {}
-    for rank in {rank for part in parts for step in part for rank in step.lags}:
-        lags = [sum(max(0.0, step.lags.get(rank, 0.0)) for step in part) / len(part) for part in parts]
-        shares = [
-            share_of(lag, sum(step.seconds for step in part) / len(part)) for lag, part in zip(lags, parts, strict=True)
+    shares = _shares(parts)
+    return all(_mean([min(CLIP, value) for value in shares.get(rank, [0.0])]) < GONE for rank in slow.ranks)
+
+
+def _shares(parts: Sequence[Sequence[Step]]) -> dict[int, list[float]]:
+    """How much slower each rank was in each slice."""
+    ranks = {rank for part in parts for step in part for rank in step.lags}
+    return {
+        rank: [
+            share_of(
+                _mean([max(0.0, step.lags.get(rank, 0.0)) for step in part]),
+                _mean([step.seconds for step in part]),
+            )
+            for part in parts
         ]
-        clock = 2 * (uncertain or {}).get(rank, 0.0)
-        if rank in ranks:
-            is_slow = median(shares) >= GONE
-        else:
-            is_slow = median(shares) >= TELL and min(shares) >= EACH and median(lags) > clock
-        if is_slow:
-            found[rank] = median(lags)
-    if not found:
-        return None
-    slowest = sorted(found, key=lambda rank: -found[rank])
-    lag = min(found[slowest[0]], seconds * 0.99)
-    return Slow(ranks=tuple(slowest), step=seconds, others=seconds - lag, since=parts[0][0].end - parts[0][0].seconds)
+        for rank in ranks
+    }
 
 
-def lasted(steps: Sequence[Step], since: float, slices: int = SLICES) -> bool:
-    """Whether so many slices have passed since a moment."""
-    return len(_slices([step for step in steps if step.end - step.seconds >= since], slices)) == slices
+def _median_lag(parts: Sequence[Sequence[Step]], rank: int) -> float:
+    return median(_mean([max(0.0, step.lags.get(rank, 0.0)) for step in part]) for part in parts)
+
+
+def _noise(shares: Sequence[Sequence[float]]) -> float:
+    """By how much a rank's share varies from slice to slice (a standard deviation); a change of level counts little."""
+    squares = [
+        (min(CLIP, after) - min(CLIP, before)) ** 2 / 2 for values in shares for before, after in pairwise(values)
+    ]
+    return _mean(squares) ** 0.5 if squares else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def share_of(lag: float, seconds: float) -> float:

@@ -1,0 +1,213 @@
+"""`python -m benchmarks.stragglers`: slow each rank down in every way, see whether it is named, and print the table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.stragglers.causes import CAUSES, Cause, quiet, quiet_group
+
+MUSTER = str(Path(sys.executable).with_name("muster"))
+SCRIPT = Path(__file__).with_name("steps.py")
+RANKS = 4
+WELL_FOR = 12
+"""Steps before a rank is made slow: all is warm, and nobody is named."""
+LIMIT = 40
+"""Steps within which it must be named."""
+
+CLEAN = (
+    ("nothing", ()),
+    ("every rank varies by 20 %", ("--jitter", "0.2")),
+    ("rank 0 works 5 % longer", ("--uneven", "0.05")),
+    ("rank 0 evaluates for 1.5 s every 15 steps", ("--pause", "1.5")),
+    ("rank 0 saves for 0.4 s every 5 steps", ("--pause", "0.4", "--every", "5")),
+)
+
+_NAMED = re.compile(r"muster: ranks? ([0-9, ]+) on .* the others wait for: (?:its|their) (.*)")
+_AGAIN = re.compile(r"muster: ranks? [0-9, ]+ on .* keeps? up with the others again")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How one rank that was made slow fared."""
+
+    cause: Cause
+    rank: int
+    named: tuple[int, ...] = ()
+    reason: str = ""
+    steps: int | None = None
+    """From its becoming slow to its being named."""
+    wrong: bool = False
+    """Another rank was named."""
+
+    @property
+    def right_reason(self) -> bool:
+        """Whether the cause was told."""
+        return self.cause.words in self.reason
+
+
+class Job:
+    """A job whose words are read as they come."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.step = -1
+        self.lines: list[str] = []
+        self._words: queue.Queue[str | None] = queue.Queue()
+        command = [MUSTER, "run", "--nproc", str(RANKS), str(SCRIPT), str(folder), *arguments]
+        env = {**os.environ, "XDG_STATE_HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+        if quiet_group().exists():
+            command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(quiet_group() / "cgroup.procs"), *command]
+        self._process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._words.put(line.rstrip("\n"))
+        self._words.put(None)
+
+    def next(self, limit: float = 30.0) -> str | None:
+        """The next line; None when it has ended."""
+        line = self._words.get(timeout=limit)
+        if line is not None:
+            self.lines.append(line)
+            number = re.search(r"\bstep (\d+)$", line)
+            if number:
+                self.step = int(number[1])
+        return line
+
+    def until(self, pattern: re.Pattern[str], steps: int) -> re.Match[str] | None:
+        """Read until a line fits, for so many steps at most."""
+        last = self.step + steps
+        while self.step < last:
+            line = self.next()
+            if line is None:
+                return None
+            found = pattern.search(line)
+            if found:
+                return found
+        return None
+
+    def end(self) -> None:
+        """Stop it, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def try_cause(cause: Cause) -> list[Score]:
+    """One job in which one rank after the other is made slow, and well again."""
+    scores: list[Score] = []
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        job = Job(Path(folder), "--steps", "100000")
+        try:
+            false = job.until(_NAMED, WELL_FOR)
+            if false:
+                print(f"  named before anything was slow: {false[0]}", file=sys.stderr)
+            for rank in range(RANKS):
+                scores.append(slow_down(job, cause, rank))
+                print(line(scores[-1]), file=sys.stderr, flush=True)
+                if scores[-1].named:
+                    job.until(_AGAIN, LIMIT)
+        finally:
+            job.end()
+    return scores
+
+
+def slow_down(job: Job, cause: Cause, rank: int) -> Score:
+    """Make a rank slow and wait for its name."""
+    with cause.make(job.folder, rank):
+        begin = job.step
+        found = job.until(_NAMED, LIMIT)
+    if found is None:
+        return Score(cause=cause, rank=rank)
+    named = tuple(int(number) for number in found[1].split(","))
+    return Score(cause=cause, rank=rank, named=named, reason=found[2], steps=job.step - begin, wrong=named != (rank,))
+
+
+def line(score: Score) -> str:
+    """One rank in one line."""
+    how = "not named" if not score.named else f"named {score.named} after {score.steps} steps: {score.reason}"
+    return f"{score.cause.name}, rank {score.rank}: {how}"
+
+
+def clean_runs(count: int) -> list[str]:
+    """What was said of jobs in which nobody is to be named."""
+    alarms: list[str] = []
+    for number in range(count):
+        name, arguments = CLEAN[number % len(CLEAN)]
+        with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+            job = Job(Path(folder), "--steps", "80", *arguments)
+            try:
+                while job.next() is not None:
+                    pass
+            finally:
+                job.end()
+            said = [line for line in job.lines if _NAMED.search(line)]
+            alarms += [f"{name}: {line}" for line in said]
+            print(f"clean ({name}): {len(said)} named, {job.step + 1} steps", file=sys.stderr, flush=True)
+    return alarms
+
+
+def table(scores: Sequence[Score], left_out: Sequence[str], clean: int, alarms: Sequence[str]) -> str:
+    """The scoreboard, in Markdown."""
+    rows = ["| cause | named | right rank | right reason | steps until named (median, most) |", "|---|---|---|---|---|"]
+    for cause in dict.fromkeys(score.cause for score in scores):
+        own = [score for score in scores if score.cause is cause]
+        named = [score for score in own if score.named]
+        steps = [score.steps for score in named if score.steps is not None]
+        took = f"{median(steps):g}, {max(steps)}" if steps else "-"
+        right = sum(not score.wrong for score in named)
+        reasons = sum(score.right_reason for score in named)
+        rows.append(f"| {cause.name} | {len(named)} of {len(own)} | {right} | {reasons} | {took} |")
+    rows += [f"| {text} | | | | |" for text in left_out]
+    rows.append(f"\n{clean} runs in which nobody is slow: {len(alarms)} false alarms.")
+    return "\n".join([*rows, *alarms])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is asked for; the exit code is 1 when a rank was missed or misnamed, or a well one named."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stragglers", description=__doc__)
+    parser.add_argument("--cause", action="append", help="a word of the causes to try (default: all)")
+    parser.add_argument(
+        "--clean", type=int, default=len(CLEAN), help="runs in which nobody is slow (default: %(default)s)"
+    )
+    options = parser.parse_args(argv)
+    scores: list[Score] = []
+    left_out: list[str] = []
+    begin = time.monotonic()
+    with quiet():
+        for cause in CAUSES:
+            if options.cause and not any(word in cause.name for word in options.cause):
+                continue
+            why = cause.needs()
+            if why:
+                left_out.append(f"{cause.name}: not tried, {why}")
+            else:
+                scores += try_cause(cause)
+        alarms = clean_runs(options.clean)
+    print(table(scores, left_out, options.clean, alarms))
+    print(f"took {time.monotonic() - begin:.0f} s", file=sys.stderr)
+    return int(bool(alarms) or any(not score.named or score.wrong for score in scores))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

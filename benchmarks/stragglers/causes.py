@@ -1,0 +1,171 @@
+"""How a rank is made slower than the others, and how it is made well again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK = 1 << 18
+"""Bytes that every rank reads at every step."""
+
+Make = Callable[[Path, int], "contextlib.AbstractContextManager[None]"]
+"""Slows a rank of the job whose folder this is, until it is left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One way to be slow."""
+
+    name: str
+    make: Make
+    words: str
+    """What the reason that is told must have in it."""
+    needs: Callable[[], str] = lambda: ""
+    """Why it cannot be made on this machine; empty where it can."""
+
+
+def quiet_group() -> Path:
+    """The control group in which jobs run."""
+    return Path("/sys/fs/cgroup/cpu") / f"muster-stragglers-{os.getpid()}"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Jobs come before whatever else this machine does, which is not what is measured; without root they do not."""
+    group = quiet_group()
+    if os.getuid() != 0 or not group.parent.joinpath("cpu.shares").exists():
+        yield
+        return
+    group.mkdir()
+    try:
+        (group / "cpu.shares").write_text("200000")
+        yield
+    finally:
+        _remove(group)
+
+
+def pid_of(folder: Path, rank: int) -> int:
+    """The process of a rank."""
+    return int((folder / f"pid-{rank}").read_text())
+
+
+@contextlib.contextmanager
+def sleep(folder: Path, rank: int) -> Iterator[None]:
+    """Its own code takes longer."""
+    file = folder / f"sleep-{rank}"
+    file.write_text("0.18")
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+@contextlib.contextmanager
+def quota(folder: Path, rank: int) -> Iterator[None]:
+    """A control group leaves it a fifth of a CPU."""
+    group = quiet_group() / "limited"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_period_us").write_text("20000")
+        (group / "cpu.cfs_quota_us").write_text("4000")
+        _move(group, folder, rank)
+        yield
+    finally:
+        _move(group.parent, folder, rank)
+        _remove(group)
+
+
+def _move(group: Path, folder: Path, rank: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # the job has ended
+        (group / "cgroup.procs").write_text(str(pid_of(folder, rank)))
+
+
+def _remove(group: Path) -> None:
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            group.rmdir()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def neighbour(folder: Path, rank: int) -> Iterator[None]:
+    """It is bound to a CPU on which another process of higher priority works."""
+    pid = pid_of(folder, rank)
+    cpus = os.sched_getaffinity(pid)
+    cpu = max(cpus)
+    code = f"import os; os.sched_setaffinity(0, [{cpu}]); os.nice(-5)\nwhile True: pass"
+    other = subprocess.Popen([sys.executable, "-c", code])
+    (quiet_group() / "cgroup.procs").write_text(str(other.pid))
+    try:
+        _bind(pid, {cpu})
+        yield
+    finally:
+        other.kill()
+        other.wait()
+        with contextlib.suppress(ProcessLookupError):
+            _bind(pid, cpus)
+
+
+def _bind(pid: int, cpus: set[int]) -> None:
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(thread), cpus)
+
+
+@contextlib.contextmanager
+def disk(folder: Path, rank: int) -> Iterator[None]:
+    """A control group lets it read so slowly that a step takes 0.32 s."""
+    group = Path("/sys/fs/cgroup/blkio") / f"muster-stragglers-{os.getpid()}"
+    group.mkdir()
+    device = os.stat(folder).st_dev
+    try:
+        limit = f"{os.major(device)}:{os.minor(device)} {int(CHUNK / 0.32)}"
+        (group / "blkio.throttle.read_bps_device").write_text(limit)
+        _move(group, folder, rank)
+        yield
+    finally:
+        _move(group.parent, folder, rank)
+        _remove(group)
+
+
+def _root(*files: str) -> Callable[[], str]:
+    def needs() -> str:
+        if os.getuid() != 0:
+            return "needs root"
+        missing = [file for file in files if not os.path.exists(file)]
+        return f"this machine has no {missing[0]}" if missing else ""
+
+    return needs
+
+
+CAUSES = (
+    Cause(name="its own code takes longer (sleep)", make=sleep, words="its own code takes longer"),
+    Cause(
+        name="CPU quota of a control group",
+        make=quota,
+        words="its CPUs are limited to 0.2 of a core (cgroup quota)",
+        needs=_root("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
+    ),
+    Cause(
+        name="a busy neighbour on its CPU",
+        make=neighbour,
+        words="other work runs on its CPUs",
+        needs=_root("/proc/self/schedstat"),
+    ),
+    Cause(
+        name="a slow disk",
+        make=disk,
+        words="it waits for its disk",
+        needs=_root("/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device"),
+    ),
+)
