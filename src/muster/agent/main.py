@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Any, NoReturn
 
+    from .examine import Examination
     from .gauges import Gauges
     from .probes import Probing
 
@@ -62,6 +63,7 @@ class Agent:
         self.held_port: socket.socket | None = None
         self.unpacking: usercode.Unpacking | None = None
         self.probing: Probing | None = None
+        self.examination: Examination | None = None
         self.gauges: Gauges | None = None
         self._gauges_from: tuple[float, bool] | None = None
         """When the ranks have been running for long enough to be gauged, and whether the host is too."""
@@ -94,7 +96,7 @@ class Agent:
 
     def turn(self) -> None:
         """Wait for something to happen, at most until the next timer, and handle it."""
-        busy = self.crew.is_busy or self.dialling.busy or self.probing is not None
+        busy = self.crew.is_busy or self.dialling.busy or self.probing is not None or self.examination is not None
         for key, _ in self.selector.select(0.02 if busy else 0.5):
             key.data()
         self.match_flow()
@@ -104,6 +106,10 @@ class Agent:
             self.probing.step()
             if self.probing.is_over:
                 self.probing = None
+        if self.examination is not None:
+            self.examination.step()
+            if self.examination.is_over:
+                self.examination = None
         self.gauge()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if nothing waits to be read: after a freeze of this host the controller's words do.
@@ -277,6 +283,13 @@ class Agent:
     def do_stacks(self, message: dict[str, Any]) -> None:
         """Find out where every rank is; the reply comes when all is known."""
         self.crew.look(message["id"], message["deep"])
+
+    def do_examine(self, message: dict[str, Any]) -> None:
+        """Watch the ranks from outside for some time; the reply comes at its end."""
+        from .examine import Examination  # only on suspicion
+
+        ranks = [rank for rank in self.crew.ranks.values() if rank.number in message["ranks"]]
+        self.examination = Examination(self.send, message["id"], ranks, message["seconds"])
 
     def do_stop(self, message: dict[str, Any]) -> None:
         """End all ranks and what they started."""
