@@ -75,6 +75,14 @@ class User:
     def job(self, job_id: str) -> dict[str, Any]:
         return self.jobs()[job_id]
 
+    def path_with_ssh(self, script: str) -> str:
+        """A PATH on which a script stands in for ssh: to a slow host, or to one that does not answer."""
+        ssh = self.folder / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(f"#!/bin/sh\n{script}\n")
+        ssh.chmod(0o755)
+        return f"{ssh.parent}:{PLAIN['PATH']}"
+
     def terminal(self, command: str, *argv: str, **env: str) -> Terminal:
         return Terminal([MUSTER, command, *argv], self.folder, {**self.env, "TERM": "xterm", **env})
 
@@ -191,11 +199,7 @@ def test_what_fails_before_the_ranks_start_is_told_by_the_command_itself(
 
 @pytest.mark.parametrize("way", ["Ctrl-C", "muster stop"])
 def test_a_job_can_be_ended_before_its_ranks_start(user: User, way: str) -> None:
-    ssh = user.folder / "bin" / "ssh"
-    ssh.parent.mkdir()
-    ssh.write_text("#!/bin/sh\nexec sleep 60\n")  # a host that does not answer
-    ssh.chmod(0o755)
-    path = f"{ssh.parent}:{PLAIN['PATH']}"
+    path = user.path_with_ssh("exec sleep 60")  # a host that does not answer
     terminal = user.terminal("run", "--detach", *FAST, "-H", "far", "loop.py", "1", PATH=path)
     terminal.shows("connecting to far")
     (job,) = user.jobs().values()
@@ -208,15 +212,18 @@ def test_a_job_can_be_ended_before_its_ranks_start(user: User, way: str) -> None
     assert user.job(job["id"])["status"] == "stopped"
 
 
-def test_a_detached_job_survives_the_end_of_its_session(user: User) -> None:
-    shell = Terminal(["/bin/sh"], user.folder, {**user.env, "TERM": "xterm", "PS1": "$ "})
-    shell.type(f"{MUSTER} run --detach --no-zygote --no-check --nproc 1 loop.py 100000\n")
-    shell.shows("goes on in the background")
+@pytest.mark.parametrize("moment", ["connecting to far", "goes on in the background"])
+def test_a_detached_job_survives_the_end_of_its_session(user: User, moment: str) -> None:
+    path = user.path_with_ssh('sleep 1; for last; do :; done; exec sh -c "$last"')
+    shell = Terminal(["/bin/sh"], user.folder, {**user.env, "TERM": "xterm", "PS1": "$ ", "PATH": path})
+    shell.type(f"{MUSTER} run --detach --no-zygote --no-check -H far:1 loop.py 100000\n")
+    shell.shows(moment)
     os.kill(shell.pid, signal.SIGKILL)  # the leader of the session: the kernel hangs the terminal up
     os.close(shell.fd)
     os.waitpid(shell.pid, 0)
     ((job_id, job),) = user.jobs().items()
     assert os.getsid(job["controller"]) == job["controller"]
+    wait_until("the ranks", lambda: "line 0" in user.lines(job_id), 10)
     before = user.lines(job_id).count("\n")
     wait_until("more lines", lambda: user.lines(job_id).count("\n") > before + 3, 10)
     assert user.job(job_id)["status"] == "running"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 from muster.logs.files import LogFiles
@@ -49,3 +50,40 @@ def test_hundreds_of_ranks_over_many_attempts_do_not_use_up_the_descriptors(tmp_
     assert said == []
     assert len(list(tmp_path.iterdir())) == 2000
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_a_file_that_is_written_anew_holds_the_last_content_and_leaves_nothing_beside_it(tmp_path: Path):
+    said: list[str] = []
+    logs = LogFiles(said.append)
+    for number in range(50):
+        logs.replace(tmp_path / "state.json", lambda number=number: str(number).encode())
+    logs.close()
+    assert said == []
+    assert (tmp_path / "state.json").read_bytes() == b"49"
+    assert list(tmp_path.iterdir()) == [tmp_path / "state.json"]
+
+
+def test_a_file_that_cannot_be_written_anew_is_told_once_and_tried_again(tmp_path: Path):
+    said: list[str] = []
+    logs = LogFiles(said.append)
+    path = tmp_path / "later" / "state.json"
+    logs.replace(path, lambda: b"1")
+    logs.replace(path, lambda: b"2")
+    while not said:
+        threading.Event().wait(0.01)
+    path.parent.mkdir()
+    logs.replace(path, lambda: b"3")
+    logs.close()
+    assert said == [f"{path} cannot be written: No such file or directory"]
+    assert path.read_bytes() == b"3"
+
+
+def test_what_a_rank_wrote_can_be_read_as_soon_as_a_state_was_written_after_it(tmp_path: Path):
+    logs = LogFiles(lambda sentence: None)
+    logs.write(tmp_path / "rank-0.log", "x\n", "0 1")
+    logs.replace(tmp_path / "state.json", lambda: b"{}")
+    deadline = time.monotonic() + 5
+    while not (tmp_path / "rank-0.log").exists() or (tmp_path / "rank-0.log").read_bytes() != b"x\n":
+        assert time.monotonic() < deadline
+    assert (tmp_path / "order").read_bytes() == b"0 1 2\n"
+    logs.close()

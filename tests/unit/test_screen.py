@@ -167,3 +167,32 @@ print(screen.closed_by_reader.wait(5), file=sys.stderr)
     )
     os.close(sink)
     assert done.stderr == b"True\n"
+
+
+def test_lines_of_another_screen_get_the_colours_of_this_one(tmp_path: Path):
+    body = """
+screen.repeat(1, "[h1 0] hello", "\\n")
+screen.repeat(2, "muster: done", "\\n")
+screen.repeat(2, "  a traceback", "\\n")
+"""
+    assert on_terminal(body, tmp_path) == ("\x1b[36m[h1 0]\x1b[0m hello\n\x1b[2mmuster:\x1b[0m done\n  a traceback\n")
+
+
+def test_a_status_of_another_screen_is_shown_only_where_it_can_be_renewed(tmp_path: Path):
+    body = """
+screen.repeat(2, "muster: waiting (1 s)", "\\r")
+screen.repeat(2, "[h1 0] 10%", "\\r")
+"""
+    assert on_pipes(body, tmp_path).stderr == b"[h1 0] 10%\n"
+    assert on_terminal(body, tmp_path, NO_COLOR="1") == "muster: waiting (1 s)\r\x1b[K[h1 0] 10%\r\x1b[K"
+
+
+def test_all_that_is_shown_is_given_beside_without_colours(tmp_path: Path):
+    body = """
+given = []
+screen.beside = lambda *line: given.append(line)
+screen.rank_line("h1", 1, 1, 1, Line("x", "\\n")); screen.tell("y"); screen.status("z")
+screen.beside = None
+screen.tell(str(given == [(1, "[h1 1] x", "\\n"), (2, "muster: y", "\\n"), (2, "muster: z", "\\r")]))
+"""
+    assert "True" in on_terminal(body, tmp_path)

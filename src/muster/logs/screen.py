@@ -96,8 +96,11 @@ class Screen:
 
     def repeat(self, stream: int, text: str, end: str) -> None:
         """A line that the screen of another process has shown, with the colours it has on this one."""
-        end = end if self._tty[stream] else "\n"
         label = _LABEL.match(text)
+        if end == "\r" and not self._tty[stream]:
+            if label is not None and label["rank"] is None:
+                return  # a status that is renewed twice a second
+            end = "\n"
         if label is None:
             self._show(stream, text, end)
         else:
