@@ -6,20 +6,25 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.logs.screen import Screen
 from muster.run.board import Board
 from muster.run.link import AgentLink, LinkLost
-from muster.watch import straggler
-from muster.watch.causes import Evidence, explain, gone, sentence
-from muster.watch.state import Report
+
+# What judges is imported with the first arrivals: the start of a job is not to wait for it.
+if TYPE_CHECKING:
+    from muster.watch.causes import Evidence
+    from muster.watch.straggler import RankCalls, Slow
 
 LOOK_FOR = (0.6, 3.0)
 """Seconds an examination takes: a step and a half, but no less and no more than this."""
 
 ASKED_HOSTS = 4
 """Hosts whose ranks are looked at beside that of the suspect."""
+
+FRESH = 10.0
+"""Seconds for which an examination counts; and between two that only follow a suspicion."""
 
 REST = 20.0
 """Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
@@ -31,31 +36,35 @@ class Straggling:
     def __init__(self, board: Board, screen: Screen) -> None:
         self.board = board
         self.screen = screen
-        self._ranks: dict[int, straggler.RankCalls] = {}
+        self._ranks: dict[int, RankCalls] = {}
         self._links: dict[int, AgentLink] = {}
         self._places: dict[int, deque[str]] = {}
         """Where each rank's code was lately."""
         self._fresh: set[int] = set()
         """Ranks of which something has come that was not judged."""
         self._not_before = 0.0
-        self._told: straggler.Slow | None = None
+        self._told: Slow | None = None
         self._told_at = 0.0
         self._evidence: dict[int, Evidence] = {}
         self._examined: set[int] = set()
         """The suspects the evidence is about."""
+        self._examined_at = -FRESH
         self._examining: asyncio.Future[None] | None = None
+        self._is_off = False
 
     def begin_attempt(self) -> None:
         """All ranks are new."""
-        self._ranks, self._links = {}, {}
+        self._ranks, self._links, self._places = {}, {}, {}
         self._told, self._examined = None, set()
 
     def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
         """Take one event of a host."""
         if event["t"] == "arrivals":
+            from muster.watch.straggler import RankCalls
+
             rank: int = event["rank"]
             self._links[rank] = link
-            self._ranks.setdefault(rank, straggler.RankCalls()).add(event, link.clock_offset)
+            self._ranks.setdefault(rank, RankCalls()).add(event, link.clock_offset)
             self._fresh.add(rank)
             if len(self._fresh) == len(self._ranks):  # all ranks speak in the same moment
                 self.tick()
@@ -67,13 +76,23 @@ class Straggling:
     def tick(self) -> None:
         """Judge what has come since the last time; to be called about twice a second."""
         now = time.monotonic()
-        if not self._fresh or now < self._not_before or len(self._ranks) < 2:
+        if not self._fresh or now < self._not_before or len(self._ranks) < 2 or self._is_off:
             return
         self._fresh.clear()
-        self._judge()
+        try:
+            self._judge(now)
+        except Exception as error:
+            self._give_up(error)
         self._not_before = now + REST * (time.monotonic() - now)
 
-    def _judge(self) -> None:
+    def _give_up(self, error: Exception) -> None:
+        """A mistake of ours must not end a job that is well."""
+        self._is_off = True
+        self.screen.say(f"slow ranks are no longer looked for: {type(error).__name__}: {error} (a bug of Muster)")
+
+    def _judge(self, now: float) -> None:
+        from muster.watch import straggler
+
         steps = straggler.steps_of(self._ranks)
         uncertain = {rank: self._uncertain(rank) for rank in self._ranks}
         told = self._told
@@ -88,17 +107,18 @@ class Straggling:
         suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
         if suspect is None or self._examining is not None:
             return
-        if set(suspect.ranks) != self._examined:
-            self._examining = asyncio.ensure_future(self._examine(suspect))
-        elif slow is not None:
+        is_fresh = now - self._examined_at < FRESH
+        if slow is not None and set(slow.ranks) == self._examined and is_fresh:
             self._say(slow)
+        elif slow is not None or not is_fresh:
+            self._examining = asyncio.ensure_future(self._examine(suspect))
 
     def _uncertain(self, rank: int) -> float:
         """Seconds by which its clock may be off against the others'; on one host there is but one clock."""
         one_host = len({link.name for link in self._links.values()}) == 1
         return 0.0 if one_host else self._links[rank].clock_error
 
-    async def _examine(self, suspect: straggler.Slow) -> None:
+    async def _examine(self, suspect: Slow) -> None:
         """Have the suspect and some others watched from outside, and go on when that is known."""
         try:
             shortest, longest = LOOK_FOR
@@ -109,19 +129,14 @@ class Straggling:
             asked = list(hosts)[: ASKED_HOSTS + 1]
             links = {link for link in self._links.values() if link.name in asked and not link.lost}
             answers = await asyncio.gather(*(self._look_at(link, seconds) for link in links))
-            state = self.board.state()
-            gpus = {host.name: {gpu.index: gpu for gpu in host.gpus} for host in state.hosts}
-            self._evidence = {}
-            for rank in state.ranks:
-                found = next((answer[str(rank.rank)] for answer in answers if str(rank.rank) in answer), None)
-                if found is not None:
-                    gpu = gpus.get(rank.host, {}).get(rank.local_rank if rank.gpu is None else rank.gpu)
-                    places = tuple(self._places.get(rank.rank, ()))
-                    self._evidence[rank.rank] = Evidence(host=rank.host, gpu=gpu, places=places, **found)
-            self._examined = set(suspect.ranks)
+            self._evidence = self._gather({int(rank): seen for answer in answers for rank, seen in answer.items()})
+            self._examined, self._examined_at = set(suspect.ranks), time.monotonic()
+        except Exception as error:
+            self._give_up(error)
         finally:
             self._examining = None
         self._fresh.update(self._ranks)
+        self._not_before = 0.0
         self.tick()
 
     async def _look_at(self, link: AgentLink, seconds: float) -> dict[str, Any]:
@@ -132,16 +147,37 @@ class Straggling:
             return {}
         return answer["ranks"]
 
-    def _say(self, slow: straggler.Slow) -> None:
+    def _gather(self, seen: Mapping[int, Mapping[str, Any]]) -> dict[int, Evidence]:
+        from muster.watch.causes import Evidence
+
+        state = self.board.state()
+        gpus = {host.name: {gpu.index: gpu for gpu in host.gpus} for host in state.hosts}
+        return {
+            rank.rank: Evidence(
+                host=rank.host,
+                gpu=gpus.get(rank.host, {}).get(rank.local_rank if rank.gpu is None else rank.gpu),
+                places=tuple(self._places.get(rank.rank, ())),
+                **seen[rank.rank],
+            )
+            for rank in state.ranks
+            if rank.rank in seen
+        }
+
+    def _say(self, slow: Slow) -> None:
+        from muster.watch.causes import explain, sentence
+
         hosts = {rank: self._links[rank].name for rank in slow.ranks}
-        text = sentence(slow, hosts, explain(slow, self._evidence))
-        self._report(text, slow.ranks)
+        self._report(sentence(slow, hosts, explain(slow, self._evidence)), slow.ranks)
         self._told, self._told_at = slow, time.time()
 
-    def _say_gone(self, slow: straggler.Slow) -> None:
+    def _say_gone(self, slow: Slow) -> None:
+        from muster.watch.causes import gone
+
         self._report(gone(slow, {rank: self._links[rank].name for rank in slow.ranks}), slow.ranks)
         self._told, self._examined = None, set()
 
     def _report(self, text: str, ranks: tuple[int, ...]) -> None:
+        from muster.watch.state import Report
+
         self.screen.tell(text)
         self.board.reports.append(Report(kind="straggler", time=time.time(), sentence=text, ranks=ranks))

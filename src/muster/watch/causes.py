@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median_low
 from typing import Any
 
 from muster.watch.state import GpuState
-from muster.watch.straggler import Slow
+from muster.watch.straggler import Slow, middle
 
 PART = 0.4
 """Of the time that is lost, which a cause must account for."""
@@ -74,7 +73,7 @@ def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
 
 
 def _excess(suspect: Evidence, others: Sequence[Evidence], of: Callable[[Evidence], float]) -> float:
-    return of(suspect) - (median_low([of(one) for one in others]) if others else 0.0)
+    return of(suspect) - (middle([of(one) for one in others]) if others else 0.0)
 
 
 def _gpu(suspect: Evidence, others: Sequence[Evidence]) -> str:
@@ -82,7 +81,7 @@ def _gpu(suspect: Evidence, others: Sequence[Evidence]) -> str:
     if gpu is None:
         return ""
     usual = [one.gpu.clock for one in others if one.gpu is not None and one.gpu.clock and one.gpu.name == gpu.name]
-    clock = median_low(usual) if usual else None
+    clock = int(middle(usual)) if usual else None
     why = f": {gpu.throttled}" if gpu.throttled else ""
     if gpu.clock and clock and gpu.clock <= SLOWER_CLOCK * clock:
         return f"its GPU {gpu.index} runs at {gpu.clock} MHz, those of the others at {clock}{why}"
@@ -91,7 +90,7 @@ def _gpu(suspect: Evidence, others: Sequence[Evidence]) -> str:
 
 
 def _nothing(suspect: Evidence, others: Sequence[Evidence]) -> str:
-    usual = median_low([one.cpu for one in others]) if others else None
+    usual = middle([one.cpu for one in others]) if others else None
     place, times = (
         Counter(place for place in suspect.places if place).most_common(1)[0] if any(suspect.places) else ("", 0)
     )
