@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import MUSTER, PLAIN, Done, run_here, wait_until
+from launching import MUSTER, PLAIN, Done, run_here, run_in, wait_until
 
+from muster.cli.detach import kills_user_processes
 from muster.jobs.folders import fresh, job_folders, read_job
 from muster.jobs.words import status
+from muster.lab import Lab
 from muster.watch.state import JobState
 
 pytestmark = pytest.mark.timeout(90)
@@ -212,6 +214,11 @@ def test_a_job_can_be_ended_before_its_ranks_start(user: User, way: str) -> None
     assert user.job(job["id"])["status"] == "stopped"
 
 
+def test_a_machine_that_ends_what_its_users_leave_behind_is_known():
+    default, yes, no = "[Login]\n#KillUserProcesses=yes\n", "KillUserProcesses = Yes\n", "[Login]\nKillUserProcesses=no"
+    assert [kills_user_processes(texts) for texts in ([], [default], [default, yes], [yes, no])] == [0, 0, 1, 0]
+
+
 @pytest.mark.parametrize("moment", ["connecting to far", "goes on in the background"])
 def test_a_detached_job_survives_the_end_of_its_session(user: User, moment: str) -> None:
     path = user.path_with_ssh('sleep 1; for last; do :; done; exec sh -c "$last"')
@@ -375,6 +382,29 @@ def test_a_short_grace_overrides_a_long_one(user: User) -> None:
     assert user.muster("stop", job_id, "--grace", "0.5").code == 0
     assert time.monotonic() - begin < 8
     assert waiting.wait(10) == 0
+
+
+@pytest.mark.lab
+def test_a_job_of_another_machine_with_the_same_home_is_shown_as_that(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    state = str(tmp_path / "state")
+    with Lab(2, bind=(tmp_path,)) as lab:
+
+        def on(host: str, command: str, *argv: str) -> Done:
+            return run_in(lab, host, tmp_path, *argv, command=command, XDG_STATE_HOME=state)
+
+        started = on("h1", "run", "--detach", *FAST, "--nproc", "1", *FOR_EVER)
+        assert started.code == 0, started.said
+        job_id = started.out.strip()
+        assert re.search(rf"^{job_id} +running on h1 ", on("h2", "ps").out, re.MULTILINE)
+        assert "line 0" in on("h2", "logs", "last").out
+        assert f"{job_id}  running on h1, " in on("h2", "top", "--once").out
+        refused = on("h2", "stop", "last")
+        assert refused.code == 125
+        assert f"error: job {job_id} runs on h1, and this is h2" in refused.err
+        assert f"`ssh -t h1 muster stop {job_id}`" in refused.err
+        assert on("h1", "stop", "last").code == 0
+        assert re.search(rf"^{job_id} +stopped ", on("h2", "ps").out, re.MULTILINE)
 
 
 @pytest.mark.lab

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -159,13 +159,11 @@ def _ends_at_logout() -> bool:
     """Whether systemd is set to kill what a user leaves behind, and this user is not excepted."""
     folder = Path("/etc/systemd")
     files = [folder / "logind.conf", *sorted((folder / "logind.conf.d").glob("*.conf"))]
-    said = ""
-    for file in files:
-        try:
-            found = re.findall(r"(?mi)^\s*KillUserProcesses\s*=\s*(\w+)", file.read_text(errors="replace"))
-        except OSError:
-            continue
-        said = found[-1] if found else said
-    if said.lower() not in ("yes", "true", "on", "1"):
-        return False
-    return not Path("/var/lib/systemd/linger", getpass.getuser()).exists()
+    texts = [file.read_text(errors="replace") for file in files if os.access(file, os.R_OK)]
+    return kills_user_processes(texts) and not Path("/var/lib/systemd/linger", getpass.getuser()).exists()
+
+
+def kills_user_processes(texts: Iterable[str]) -> bool:
+    """What logind.conf and the files after it say; the last word counts."""
+    said = [word for text in texts for word in re.findall(r"(?mi)^\s*KillUserProcesses\s*=\s*(\w+)", text)]
+    return bool(said) and said[-1].lower() in ("yes", "true", "on", "1")

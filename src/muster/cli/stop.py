@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
         return 0
     state = running_here(job, "muster stop")
     _ask_to_end(job, state, grace, stacks=args.stacks)
-    return _wait(job, state, grace)
+    return _wait(job, grace)
 
 
 def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: bool) -> None:
@@ -71,7 +71,7 @@ def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: b
                 os.kill(state.controller, signal.SIGTERM)
 
 
-def _wait(job: KeptJob, state: JobState, grace: float | None) -> int:
+def _wait(job: KeptJob, grace: float | None) -> int:
     limit = (_USUAL_GRACE if grace is None else grace) + _BEYOND_GRACE
     deadline = time.monotonic() + limit
     try:
@@ -82,7 +82,7 @@ def _wait(job: KeptJob, state: JobState, grace: float | None) -> int:
                 break
     except client.NoAnswer:
         pass  # it has ended already
-    if not wait_until_gone(state, max(1.0, deadline - time.monotonic())):
+    if not wait_until_gone(job, max(1.0, deadline - time.monotonic())):
         sys.stderr.write(
             f"muster: job {job.id} has not ended after {limit:g} s; `muster stop --now {job.id}` kills it\n"
         )

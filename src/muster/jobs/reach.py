@@ -6,7 +6,7 @@ import socket
 import time
 
 from muster.errors import MusterError, UsageError
-from muster.jobs.folders import KeptJob
+from muster.jobs.folders import KeptJob, read_job
 from muster.jobs.words import how_it_ended
 from muster.watch.place import birth
 from muster.watch.state import JobState
@@ -29,10 +29,10 @@ def has_gone(state: JobState) -> bool:
     return birth(state.controller) != state.controller_birth
 
 
-def wait_until_gone(state: JobState, limit: float) -> bool:
-    """Wait for the end of a controller, at most `limit` seconds; whether it came."""
+def wait_until_gone(job: KeptJob, limit: float) -> bool:
+    """Wait for the end of a job, at most `limit` seconds; whether it came. A notebook outlives the jobs it launched."""
     deadline = time.monotonic() + limit
-    while not has_gone(state):
+    while read_job(job.folder).may_run:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

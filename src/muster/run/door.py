@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import os
 import socket
 import threading
 from collections import deque
@@ -242,21 +241,26 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
 def _bound(folder: Path) -> socket.socket | None:
     """A listening socket that only this user can reach: in the job's folder, or where paths are short."""
     for choose in (socket_in, socket_elsewhere):
-        server = socket.socket(socket.AF_UNIX)
         try:
             path = choose(folder)
             if path is not None:
-                path.unlink(missing_ok=True)
-                mask = os.umask(0o177)
-                try:
-                    server.bind(str(path))
-                finally:
-                    os.umask(mask)
-                leave_address(folder, path)
-                server.listen(MOST_CLIENTS)
-                server.setblocking(False)
-                return server
+                return _listening(folder, path)
         except OSError:
             pass  # a network file system may have no sockets
-        server.close()
     return None
+
+
+def _listening(folder: Path, path: Path) -> socket.socket:
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        path.unlink(missing_ok=True)
+        server.bind(str(path))
+        path.chmod(0o600)  # nobody was quicker: its folder is 0700
+        leave_address(folder, path)
+        server.listen(MOST_CLIENTS)
+        server.setblocking(False)
+    except OSError:
+        server.close()
+        path.unlink(missing_ok=True)
+        raise
+    return server
