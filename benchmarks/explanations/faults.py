@@ -36,6 +36,12 @@ def _data_on_h3(lab: Lab) -> None:
     _sh(lab, "h3", "mkdir -p /data/set && touch /data/set/train.bin")
 
 
+SIZES = (
+    r"another rank sent \d+ bytes where this one expected \d+ in all_reduce at script\.py:\d+"
+    r"|ranks? .* calls? all_reduce of \d+ \w+ \(script\.py:\d+\)( as collective number 2,)? but "
+)
+"""What is left of the rank that gloo has ended, or what all ranks have called, where enough of them could tell."""
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         row=33,
@@ -52,15 +58,16 @@ FAULTS: tuple[Fault, ...] = (
         title="another collective",
         mode="calls",
         named=r"rank \d on h2 failed first",
-        why=r"ranks {others} were in all_reduce at script\.py:\d+, rank {culprit} in barrier at script\.py:\d+",
+        why=r"ranks {others} were in all_reduce at script\.py:\d+, rank {culprit} in barrier at script\.py:\d+"
+        r"|ranks {others} call all_reduce \(script\.py:\d+\) as collective number 2, but rank {culprit} on h2 calls bar",
         fix=r"same collectives in the same order",
     ),
     Fault(
         row=35,
         title="another shape",
         mode="shapes",
-        why=r"another rank sent \d+ bytes where this one expected \d+ in all_reduce at script\.py:\d+",
-        fix=r"TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        why=SIZES,
+        fix=r"tensors of one shape and dtype",
     ),
     Fault(
         row=35,
@@ -75,8 +82,8 @@ FAULTS: tuple[Fault, ...] = (
         row=36,
         title="another dtype",
         mode="dtypes",
-        why=r"another rank sent \d+ bytes where this one expected \d+ in all_reduce at script\.py:\d+",
-        fix=r"TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        why=SIZES,
+        fix=r"tensors of one shape and dtype",
     ),
     Fault(
         row=40,
@@ -132,6 +139,16 @@ FAULTS: tuple[Fault, ...] = (
         named=r"rank 1 on h3 failed first.*killed by the kernel for want of memory",
         why=r"the kernel killed it, because its (control group|container) on h3 came to its memory limit of 96 MB",
         fix=r"(raise the limit|give the container more).*, or use less",
+    ),
+    Fault(
+        row=46,
+        title="memory limit, met by a DataLoader worker",
+        mode="worker_memory",
+        hosts="h2:2",
+        before=lambda lab: lab.limit_memory("h2", "1g"),
+        after=lambda lab: lab.heal("h2"),
+        why=r"the kernel killed a DataLoader worker of it, because its .* on h2 came to its memory limit of 1 GB",
+        fix=r"or use less: a smaller batch, fewer DataLoader workers",
     ),
     Fault(
         row=47,

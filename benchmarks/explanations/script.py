@@ -103,6 +103,9 @@ def with_loader() -> None:
         def __getitem__(self, index: int) -> torch.Tensor:
             if MODE == "sample" and index == 5:
                 raise ValueError("bad sample 5")
+            held: list[bytearray] = []
+            while MODE == "worker_memory":
+                held.append(bytearray(os.urandom(1 << 20)))
             return torch.ones(1_000_000 if MODE == "shm" else 10)
 
     wait_for_all()
@@ -114,7 +117,7 @@ def with_loader() -> None:
 
 if MODE in ("value", "memory", "kill", "write", "data", "wait"):
     without_torch()
-elif MODE in ("shm", "sample"):
+elif MODE in ("shm", "sample", "worker_memory"):
     with_loader()
 else:
     with_torch()

@@ -249,3 +249,12 @@ def test_many_followers_are_counted_and_only_the_first_few_described():
     (note,) = verdict(ends).notes
     assert note.startswith("39 ranks failed after it only because it had gone: ")
     assert len(note) < 700
+
+
+def test_what_ranks_have_called_says_more_than_what_their_ends_tell():
+    told = "ranks 0, 2 call all_reduce (train.py:3) as collective number 2, but rank 1 on h2 calls barrier (train.py:4)"
+    result = verdict([end(0, 1, summary=PEER_GONE)]).after(told)
+    assert result.sentence.startswith(f"{told}; then rank 0 on h1 failed first")
+    assert result.lines == (
+        "to mend it: let all ranks call the same collectives in the same order, with tensors of one shape and dtype",
+    )

@@ -233,7 +233,7 @@ class Attempt:
         ends = [state.end for rank, state in self._ranks.items() if state.end is not None and rank not in aborted]
         verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)
         if self.differing and not verdict.ok:
-            verdict = replace(verdict, sentence=f"{self.differing}; then {verdict.sentence}")
+            verdict = verdict.after(self.differing)
         return replace(verdict, can_restart=verdict.can_restart and not self.stuck)
 
     def _aborted(self) -> dict[int, RankEnd]:

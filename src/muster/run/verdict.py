@@ -13,6 +13,8 @@ from muster.run.words import count
 TO_MEND = "to mend it: "
 """How the line begins that says what to do, as in `muster check`."""
 
+_SAME_CALLS = "let all ranks call the same collectives in the same order, with tensors of one shape and dtype"
+
 _LAST_LINES = 30
 """Lines of a rank's stderr that are shown once more, for one that leaves no exception."""
 
@@ -62,6 +64,10 @@ class Verdict:
     def in_short(self) -> str:
         """The sentence, what it means and what to do, for where there is one line only."""
         return "; ".join((self.sentence, *self.lines[: len(self.lines) - len(self.notes)]))
+
+    def after(self, differing: str) -> Verdict:
+        """The same end once it is known that ranks called different things, and which: more than their ends tell."""
+        return replace(self, sentence=f"{differing}; then {self.sentence}", why="", fix=_SAME_CALLS)
 
     def because(self, reason: str) -> Verdict:
         """The same end once it is known who ended the job: what died of its signals is no failure to explain."""
