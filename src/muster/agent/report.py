@@ -90,7 +90,9 @@ class Reporter:
         self.send({"t": "exception", "summary": sentence, "message": sentence, "hint": hint, "done": done})
 
     def watch_progress(self) -> None:
-        """Once the script has a process group, sample its progress from a thread."""
+        """Once the script has a process group, sample its progress from a thread; MUSTER_WATCH=0 leaves it out."""
+        if os.environ.get("MUSTER_WATCH") == "0":
+            return
         torch_adapter.around_init_process_group(self._joining, self._start_sampling)
 
     def _joining(self) -> None:

@@ -1,0 +1,130 @@
+"""What does being watched cost a rank? A DDP loop of small steps, with and without the watching thread, in turn.
+
+    muster run --nproc 2 --env MUSTER_WATCH=0 -m benchmarks.watch_cost
+    muster run --nproc 2 --env MUSTER_WATCH=0 -m benchmarks.watch_cost --rounds 60 --steps 300
+
+The ranks are started unwatched; the benchmark itself starts and ends the thread that would watch them, with its hook on
+optimisers, between rounds. Prints the medians of a step's time and CPU time and of the ratios of neighbouring rounds
+(1.005 at most), and the memory the thread needed. On a machine that others use too, look at the ratio of CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from importlib import import_module
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optimizers
+
+
+class Voice:
+    """What the watching thread speaks through: the rank's own socket, until it is to end."""
+
+    def __init__(self, report: Any, fd: int) -> None:
+        self.reporter = report.Reporter(fd)
+        self.is_whole = True
+        self.fd = fd
+        self.told = 0
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.reporter.send(message)
+
+    def progress(self, done: int, **more: Any) -> None:
+        self.told = max(self.told, done)
+        self.reporter.progress(done, **more)
+
+
+class Watch:
+    """The watching thread of this rank, to be had and not to be had."""
+
+    def __init__(self) -> None:
+        package = "_muster_agent" if "_muster_agent" in sys.modules else "muster.agent"
+        self.report, self.sampling = (import_module(f"{package}.{name}") for name in ("report", "sampling"))
+        self.fd = self._socket()
+        self.voice: Voice | None = None
+
+    def _socket(self) -> int:
+        import gc
+
+        return next(thing for thing in gc.get_objects() if isinstance(thing, self.report.Reporter)).fd
+
+    def begin(self) -> None:
+        self.voice = Voice(self.report, self.fd)
+        self.sampling.Sampler(self.voice).start()
+
+    def end(self) -> None:
+        assert self.voice is not None
+        self.voice.is_whole = False
+        time.sleep(0.1)  # it looks twenty times a second
+        vars(optimizers)["_global_optimizer_post_hooks"].clear()
+
+
+def main() -> None:
+    """Measure and print."""
+    p = argparse.ArgumentParser(prog="benchmarks.watch_cost")
+    p.add_argument("--rounds", type=int, default=40, help="of each kind")
+    p.add_argument("--steps", type=int, default=300, help="in a round")
+    args = p.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    images = torch.randn(16, 64)
+
+    def steps() -> tuple[float, float]:
+        dist.barrier()
+        begin, cpu = time.perf_counter(), time.process_time()
+        for _ in range(args.steps):
+            optimizer.zero_grad()
+            model(images).square().mean().backward()
+            optimizer.step()
+        return (time.perf_counter() - begin) / args.steps, (time.process_time() - cpu) / args.steps
+
+    watch = Watch()
+    steps()
+    more = 0.0
+    rounds: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for number in range(args.rounds):
+        pair: dict[bool, tuple[float, float]] = {}
+        for watched in (True, False) if number % 2 else (False, True):
+            before = memory()
+            if watched:
+                watch.begin()
+            pair[watched] = steps()
+            if watched:
+                more = more or memory() - before  # of the first time: later ones find what it has left
+                watch.end()
+        rounds.append((pair[True], pair[False]))
+    if dist.get_rank() == 0:
+        tell(rounds, more)
+    dist.destroy_process_group()
+
+
+def tell(rounds: list[tuple[tuple[float, float], tuple[float, float]]], more: float) -> None:
+    """The medians, and how sure they are."""
+    for kind, name in enumerate(("time", "CPU time")):
+        on, off = ([pair[which][kind] for pair in rounds] for which in (0, 1))
+        ratios = sorted(with_it / without for with_it, without in zip(on, off, strict=True))
+        low, high = quantiles(ratios, n=4)[0], quantiles(ratios, n=4)[2]
+        print(
+            f"{name} of a step: {median(on) * 1e6:.0f} us watched, {median(off) * 1e6:.0f} us not; "
+            f"ratio {median(ratios):.4f} (half of the rounds {low:.4f} to {high:.4f}); fastest rounds "
+            f"{min(on) / min(off):.4f}"
+        )
+    print(f"memory: {more:+.1f} MB")
+
+
+def memory() -> float:
+    """Megabytes of this process."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+"""Who keeps a job from going on, and how that is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hanging import (
+    C10D,
+    IN_COLLECTIVE,
+    LOADER,
+    TORCH,
+    WORKER,
+    call,
+    elsewhere,
+    frame,
+    group,
+    job,
+    silent,
+    waiting,
+)
+
+from muster.watch.hang import judge, last_calls_differ, working
+from muster.watch.seen import Child, Seen, last_seen_at
+from muster.watch.words import detail, numbers, sentence, sentence_of_differing, still_working
+
+
+def said(*ranks: Seen) -> str:
+    finding = judge(job(*ranks))
+    return sentence(finding, job(*ranks)) if finding is not None else ""
+
+
+def culprits(*ranks: Seen) -> tuple[int, ...]:
+    finding = judge(job(*ranks))
+    return finding.culprits if finding is not None else ()
+
+
+def test_a_rank_that_never_arrives_is_named_with_its_line_and_the_collective_the_others_wait_in():
+    assert said(waiting(0), waiting(1), elsewhere(2), waiting(3)) == (
+        "ranks 0, 1, 3 wait in all_reduce number 102 (train.py:88); rank 2 on b is in next_batch (data.py:33) for 31 s"
+    )
+
+
+def test_the_stack_of_the_named_rank_is_shown_from_its_innermost_call():
+    ranks = job(waiting(0), waiting(1), elsewhere(2), waiting(3))
+    finding = judge(ranks)
+    assert finding is not None
+    assert detail(finding, ranks).splitlines() == [
+        "rank 2 on b, most recent call first:",
+        '  File "/home/me/data.py", line 33, in next_batch',
+        '  File "/home/me/train.py", line 80, in step',
+    ]
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_any_rank_can_be_the_one(culprit: int):
+    ranks = [elsewhere(rank) if rank == culprit else waiting(rank) for rank in range(4)]
+    assert culprits(*ranks) == (culprit,)
+
+
+def test_several_ranks_at_one_place_share_a_clause():
+    assert said(waiting(0), elsewhere(1), elsewhere(2), waiting(3)).endswith(
+        "; ranks 1, 2 are in next_batch (data.py:33) for 31 s"
+    )
+
+
+def test_ranks_that_wait_in_nothing_do_not_hang():
+    assert judge(job(*(elsewhere(rank) for rank in range(4)))) is None
+
+
+def test_a_rank_that_is_waited_for_and_works_is_no_hang():
+    ranks = job(waiting(0), waiting(1), elsewhere(2, works=True, cpu=1.0), waiting(3))
+    assert judge(ranks) is None
+    waits, busy = working(ranks)
+    assert busy == (2,)
+    assert still_working(waits, [ranks[2]]) == (
+        "ranks 0, 1, 3 wait meanwhile: rank 2 on b has worked for 31 s in next_batch (data.py:33), at 1.0 CPUs; "
+        "not called a hang as long as it works"
+    )
+
+
+def test_one_of_two_late_ranks_that_works_is_no_hang():
+    assert judge(job(waiting(0), elsewhere(1), elsewhere(2, works=True), waiting(3))) is None
+
+
+def test_a_waiting_rank_that_spins_does_not_excuse_the_one_it_waits_for():
+    assert culprits(waiting(0, works=True), waiting(1, works=True), elsewhere(2), waiting(3, works=True)) == (2,)
+
+
+# --- ranks that cannot answer -------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_holds_the_lock_in_c_is_named_even_if_it_uses_the_cpu():
+    spins = silent(2, works=True, cpu=1.0, state="R", frames=(frame("train.py:30", "match"),))
+    assert said(waiting(0), waiting(1), spins, waiting(3)) == (
+        "ranks 0, 1, 3 wait in all_reduce number 102 (train.py:88); "
+        "rank 2 on b holds Python's lock in C code, in match (train.py:30), for 31 s"
+    )
+
+
+def test_a_lock_holder_whose_stack_did_not_come_is_named_without_a_line():
+    assert "rank 2 on b holds Python's lock in C code, from a place that could not be seen, for 31 s" in said(
+        waiting(0), waiting(1), silent(2), waiting(3)
+    )
+
+
+def test_a_stopped_rank_is_named_with_where_it_was_last_seen():
+    stopped = silent(2, state="T", last_place="train.py:88 in step")
+    assert said(waiting(0), waiting(1), stopped, waiting(3)).endswith(
+        "; rank 2 on b is stopped (SIGSTOP), last seen at train.py:88 in step, for 31 s"
+    )
+
+
+def test_a_rank_stopped_inside_the_collective_is_the_cause_of_it():
+    assert culprits(waiting(0), waiting(1), silent(2, state="T", begun=102), waiting(3)) == (2,)
+
+
+def test_a_frozen_control_group_is_told_from_a_disk_that_does_not_answer():
+    frozen = silent(2, state="D", wchan="__refrigerator")
+    assert "rank 2 on b is frozen by a cgroup, for" in said(waiting(0), waiting(1), frozen, waiting(3))
+    disk = elsewhere(2, state="D", wchan="rpc_wait_bit_killable")
+    assert "rank 2 on b is in disk sleep (rpc_wait_bit_killable) in next_batch (data.py:33), for 31 s" in said(
+        waiting(0), waiting(1), disk, waiting(3)
+    )
+
+
+def test_a_silent_rank_and_one_that_is_late_are_both_named():
+    assert culprits(waiting(0), elsewhere(1), silent(2, state="T"), waiting(3)) == (1, 2)
+
+
+def test_a_rank_that_left_with_code_0_is_named():
+    left = Seen(rank=2, host="b", exit_status=0, begun=101)
+    assert said(waiting(0), waiting(1), left, waiting(3)).endswith(
+        "rank 2 on b has ended with exit code 0 and will not come"
+    )
+
+
+def test_a_rank_that_left_after_it_had_called_all_is_not_blamed_for_one_that_sleeps():
+    assert culprits(waiting(0), Seen(rank=1, host="a", exit_status=0, begun=102), elsewhere(2), waiting(3)) == (2,)
+
+
+# --- data loaders -------------------------------------------------------------------------------------------------
+
+IN_LOADER = (
+    frame(f"{LOADER}:1291", "_try_get_data"),
+    frame(f"{LOADER}:1400", "_next_data"),
+    frame("train.py:20", "main"),
+)
+
+
+def worker(pid: int, *own: str, state: str = "S") -> Child:
+    return Child(
+        pid=pid,
+        command="python",
+        state=state,
+        frames=(*(frame(place, "__getitem__") for place in own), frame(f"{WORKER}:374", "_worker_loop"), *IN_LOADER),
+    )
+
+
+def test_the_worker_process_that_is_stuck_is_named_with_its_line():
+    loads = elsewhere(2, frames=IN_LOADER, children=(worker(70), worker(71, "data.py:33")))
+    assert said(waiting(0), waiting(1), loads, waiting(3)).endswith(
+        "rank 2 on b is waiting for its DataLoader in main (train.py:20), "
+        "whose worker process 71 is in __getitem__ (data.py:33), for 31 s"
+    )
+
+
+def test_a_stopped_worker_is_told_as_that():
+    loads = elsewhere(2, frames=IN_LOADER, children=(worker(70, state="T"), worker(71)))
+    assert "whose worker process 70 is stopped (SIGSTOP), for" in said(waiting(0), waiting(1), loads, waiting(3))
+
+
+def test_workers_that_cannot_be_looked_into_are_listed():
+    loads = elsewhere(2, frames=IN_LOADER, children=(Child(pid=70), Child(pid=71)))
+    assert "whose processes 70, 71 cannot be looked into, for" in said(waiting(0), waiting(1), loads, waiting(3))
+
+
+def test_a_loader_without_workers_that_do_anything_is_told_as_that():
+    loads = elsewhere(2, frames=IN_LOADER, children=(worker(70), worker(71)))
+    assert "which has no worker that does anything" in said(waiting(0), waiting(1), loads, waiting(3))
+
+
+# --- different calls ----------------------------------------------------------------------------------------------
+
+
+def test_another_operation_under_the_same_number_names_the_minority():
+    odd = waiting(2, op="broadcast", at="train.py:90")
+    assert said(waiting(0), waiting(1), odd, waiting(3)) == (
+        "ranks 0, 1, 3 call all_reduce (train.py:88) as collective number 102, "
+        "but rank 2 on b calls broadcast (train.py:90)"
+    )
+
+
+def test_another_shape_or_type_is_shown_with_both():
+    odd = waiting(2, as_call={"sizes": ((4,),), "types": ("Double",)})
+    assert said(waiting(0), waiting(1), odd, waiting(3)) == (
+        "ranks 0, 1, 3 call all_reduce of 8 Float (train.py:88) as collective number 102, "
+        "but rank 2 on b calls all_reduce of 4 Double (train.py:88)"
+    )
+
+
+def test_of_two_ranks_that_differ_neither_is_accused():
+    ranks = job(waiting(0), waiting(1, op="broadcast", at="train.py:90"))
+    finding = judge(ranks)
+    assert finding is not None
+    assert finding.culprits == ()
+    assert sentence(finding, ranks) == (
+        "rank 0 calls all_reduce (train.py:88) but rank 1 calls broadcast (train.py:90) as collective number 102, "
+        "which can never finish"
+    )
+
+
+def test_a_rank_that_has_gone_on_after_its_other_operation_is_still_the_one():
+    calls = {"0": group(call(101), call(102, "broadcast", place=frame("train.py:90")))}
+    gone_on = elsewhere(2, groups=calls)
+    assert said(waiting(0), waiting(1), gone_on, waiting(3)).endswith("but rank 2 on b calls broadcast (train.py:90)")
+
+
+def test_gathers_of_different_sizes_are_allowed():
+    ranks = [waiting(rank, op="all_to_all", as_call={"sizes": ((rank,),)}) for rank in range(4)]
+    finding = judge(job(*ranks))
+    assert finding is not None
+    assert (finding.culprits, finding.differing) == ((), None)
+
+
+def test_what_finished_long_ago_is_not_compared():
+    old = {"0": group(call(100, "barrier"), call(101))}
+    assert culprits(waiting(0), waiting(1), elsewhere(2, groups=old), waiting(3)) == (2,)
+
+
+def test_after_an_abort_the_last_calls_of_those_left_tell_who_differed():
+    def left(rank: int, size: int, place: str) -> Seen:
+        groups = {"0": group(call(101), call(102, sizes=((size,),)))}
+        return Seen(rank=rank, host="ab"[rank // 2], groups=last_seen_at(place, groups))
+
+    ranks = job(left(0, 8, "train.py:88"), Seen(rank=1, host="a"), left(2, 4, "train.py:90"), left(3, 8, "train.py:88"))
+    found = last_calls_differ(ranks)
+    assert found is not None
+    assert found.odd == (2,)
+    assert sentence_of_differing(found, ranks) == (
+        "ranks 0, 3 call all_reduce of 8 Float (train.py:88) as collective number 102, "
+        "but rank 2 on b calls all_reduce of 4 Float (train.py:90)"
+    )
+
+
+def test_after_an_abort_equal_calls_accuse_nobody():
+    ranks = job(*(Seen(rank=rank, host="a", groups={"0": group(call(102))}) for rank in range(4)))
+    assert last_calls_differ(ranks) is None
+
+
+# --- groups, chains, circles --------------------------------------------------------------------------------------
+
+
+def in_group(rank: int, name: str, members: tuple[int, ...], *, other: str = "0") -> Seen:
+    groups = {other: group(call(101)), name: group(call(5, over=False), ranks=members)}
+    return waiting(rank, groups=groups, at="train.py:70")
+
+
+def test_a_chain_of_waiting_is_followed_to_its_end():
+    """0 and 2 wait in the group of all for 3, which waits in its own group for 1, which is elsewhere."""
+    asleep = elsewhere(1, groups={"0": group(call(101)), "2": group(call(4), ranks=(1, 3))})
+    assert said(waiting(0), asleep, waiting(2), in_group(3, "2", (1, 3))) == (
+        "ranks 0, 2 wait in all_reduce number 102 (train.py:88); "
+        "rank 3 waits in all_reduce number 5 of the group of ranks 1, 3 (train.py:70); "
+        "rank 1 on a is in next_batch (data.py:33) for 31 s"
+    )
+
+
+def test_a_group_of_others_is_not_waited_for():
+    """2 and 3 hang in their group; 0 and 1 work on in theirs and are no excuse."""
+    busy = [elsewhere(rank, works=True, quiet=0.1) for rank in (0, 1)]
+    late = elsewhere(3, groups={"0": group(call(101))})
+    assert culprits(*busy, in_group(2, "1", (2, 3)), late) == (3,)
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups_are_a_circle():
+    def one(rank: int, mine: str, other: str) -> Seen:
+        groups = {mine: group(call(5, over=False), ranks=(0, 1)), other: group(call(4), ranks=(0, 1))}
+        return waiting(rank, groups=groups)
+
+    finding = judge(job(one(0, "1", "2"), one(1, "2", "1")))
+    assert finding is not None
+    assert (finding.culprits, finding.circle) == ((), (0, 1))
+    assert "ranks 0, 1 wait for each other" in said(one(0, "1", "2"), one(1, "2", "1"))
+
+
+def test_a_collective_that_all_have_called_alike_accuses_nobody():
+    finding = judge(job(*(waiting(rank) for rank in range(4))))
+    assert finding is not None
+    assert finding.culprits == ()
+    assert said(*(waiting(rank) for rank in range(4))) == (
+        "ranks 0-3 wait in all_reduce number 102 (train.py:88); all ranks have called it alike and it has not finished "
+        "for 31 s: the network or the backend holds it, no rank does"
+    )
+
+
+def test_one_that_still_waits_in_the_call_before_is_no_culprit():
+    """A broadcast's source goes on at once; the rank that waits for its data has called all it could."""
+    slow = waiting(2, number=101)
+    finding = judge(job(waiting(0), waiting(1), slow, waiting(3)))
+    assert finding is not None
+    assert finding.culprits == ()
+
+
+def test_a_group_whose_members_are_unknown_accuses_nobody():
+    alone = waiting(0, groups={"7": replace(group(call(5, over=False)), ranks=None)})
+    assert said(alone, elsewhere(1)).endswith("which rank they wait for cannot be seen")
+
+
+# --- without a recorder -------------------------------------------------------------------------------------------
+
+
+def receiving(rank: int, peer: int | None, **more: object) -> Seen:
+    frames = (frame(f"{C10D}:2500", "recv"), *IN_COLLECTIVE[1:], frame("pipe.py:12", "forward"))
+    return elsewhere(rank, frames=frames, peer=peer, **more)
+
+
+def test_a_rank_that_receives_names_the_one_that_should_send():
+    assert said(elsewhere(0), receiving(1, 0)) == (
+        "rank 1 waits for data from rank 0 (pipe.py:12); rank 0 on a is in next_batch (data.py:33) for 31 s"
+    )
+
+
+def test_a_rank_that_receives_again_and_again_does_not_hang():
+    assert judge(job(elsewhere(0), receiving(1, 0, switches=400.0))) is None
+
+
+def test_a_call_of_which_nothing_is_known_accuses_nobody():
+    assert said(elsewhere(0), receiving(1, None)) == (
+        "rank 1 waits in recv (pipe.py:12); which rank they wait for cannot be seen"
+    )
+
+
+def test_a_rank_that_computes_inside_torch_distributed_does_not_wait():
+    fsdp = (
+        frame(f"{TORCH}nn/modules/linear.py:134", "forward"),
+        frame(f"{TORCH}distributed/fsdp/_fully_shard/_fsdp_state.py:90", "fsdp_hook_wrapper"),
+        frame("train.py:40", "step"),
+    )
+    assert judge(job(waiting(0), elsewhere(1, frames=fsdp, works=True))) is None
+
+
+def joining(rank: int) -> Seen:
+    frames = (frame(f"{C10D}:1800", "init_process_group"), frame("train.py:5", "main"))
+    return Seen(rank=rank, host="a", quiet=31, joining=True, answered=None, frames=frames)
+
+
+def test_a_rank_that_never_comes_to_init_process_group_is_named():
+    asleep = Seen(rank=1, host="a", answered=None, frames=(frame("train.py:3", "read_config"),))
+    assert said(joining(0), asleep) == (
+        "rank 0 waits in init_process_group (train.py:5); rank 1 on a is in read_config (train.py:3) for 31 s"
+    )
+
+
+def test_a_rank_that_still_imports_is_waited_for():
+    assert judge(job(joining(0), Seen(rank=1, host="a", answered=None, works=True))) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([3], "rank 3"),
+        ([2, 0, 1], "ranks 0, 1, 2"),
+        ([0, 1, 2, 3, 5], "ranks 0-3, 5"),
+        (range(0, 64, 2), "ranks " + ", ".join(map(str, range(0, 32, 2))) + ", …"),
+    ],
+)
+def test_many_ranks_are_listed_shortly(ranks: list[int], words: str):
+    assert numbers(ranks) == words
