@@ -59,6 +59,8 @@ def job_folders() -> list[Path]:
 def read_job(folder: Path) -> KeptJob:
     """What became of one job; takes away the socket of a controller that died."""
     state = _read_state(folder)
+    if state is None and address(folder) is not None:
+        state = _ask_state(folder)  # it has just begun
     life = _life(state)
     if life == "died":
         state = _read_state(folder)  # it may have ended in order just before we looked for its process
@@ -72,12 +74,8 @@ def fresh(job: KeptJob, *, history: bool = False) -> KeptJob:
     """The same job with its state of this moment, if it answers; otherwise as it was last written."""
     if not job.may_run or address(job.folder) is None:
         return job
-    try:
-        # Nothing is newer than the end of time, so that no history travels.
-        since = None if history else float(1 << 40)
-        return replace(job, state=from_data(client.state(job.folder, since=since)))
-    except (MusterError, TypeError, KeyError):
-        return read_job(job.folder)
+    state = _ask_state(job.folder, history=history)
+    return read_job(job.folder) if state is None else replace(job, state=state)
 
 
 def running_jobs() -> list[KeptJob]:
@@ -156,6 +154,14 @@ def _read_state(folder: Path) -> JobState | None:
         return from_data(json.loads((folder / STATE).read_bytes()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # a Muster that kept none, or one that was killed at once
+
+
+def _ask_state(folder: Path, *, history: bool = False) -> JobState | None:
+    since = None if history else float(1 << 40)  # nothing is newer than the end of time, so that no history travels
+    try:
+        return from_data(client.state(folder, since=since))
+    except (MusterError, TypeError, KeyError):
+        return None
 
 
 def _life(state: JobState | None) -> Life:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
 from collections.abc import Callable, Collection
@@ -138,7 +137,7 @@ class Controller:
                 if reason:
                     raise MusterError(reason) from None
             raise
-        self.keep(plan)
+        self.record.keep(plan)
         previous: Verdict | None = None
         for number in range(self.job.restarts + 1):
             if number:
@@ -156,16 +155,6 @@ class Controller:
             self.screen.tell(f"restart {number + 1} of {self.job.restarts}")
             previous = verdict
         raise AssertionError("the last attempt returns")
-
-    def keep(self, plan: Plan) -> None:
-        """Write the plan into the job's folder, and find out before the start if nothing can be written there."""
-        try:
-            (self.folder / "plan.json").write_text(json.dumps(plan.as_data(), indent=1))
-        except OSError as error:
-            raise MusterError(
-                f"{tilde(self.folder)} cannot be written: {(error.strerror or str(error)).lower()}",
-                hint="free some space there, or set XDG_STATE_HOME to another folder",
-            ) from None
 
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error nobody caught: show it and end the job, for one that goes on half blind would hang."""

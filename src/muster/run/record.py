@@ -1,4 +1,4 @@
-"""The job's state as a file in its folder: what other commands know of a job that does not answer any more."""
+"""A job's plan and state as files in its folder: what is known of a job that does not answer any more."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muster.errors import MusterError
 from muster.logs.files import LogFiles
+from muster.plan import Plan
 from muster.run.board import Board
+from muster.run.words import tilde
 from muster.watch.place import STATE
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ _RANKS_PER_SECOND = 200
 
 
 class Record:
-    """Keeps the state of one job on disk, in the thread that writes its logs."""
+    """Keeps plan and state of one job on disk; the state in the thread that writes its logs."""
 
     def __init__(self, board: Board, folder: Path, logs: LogFiles) -> None:
         self._board = board
@@ -42,6 +45,17 @@ class Record:
     def finish(self) -> None:
         """Write all of it, now that the job has ended."""
         self._write(self._board.state())
+
+    def keep(self, plan: Plan) -> None:
+        """Write the plan into the job's folder, and find out before the start if nothing can be written there."""
+        folder = self._path.parent
+        try:
+            (folder / "plan.json").write_text(json.dumps(plan.as_data(), indent=1))
+        except OSError as error:
+            raise MusterError(
+                f"{tilde(folder)} cannot be written: {(error.strerror or str(error)).lower()}",
+                hint="free some space there, or set XDG_STATE_HOME to another folder",
+            ) from None
 
     def _write(self, state: JobState) -> None:
         self._logs.replace(self._path, lambda: json.dumps(state.as_data()).encode())
