@@ -66,10 +66,10 @@ def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
     if max(disk, wait) < needed:
         return _nothing(suspect, others)
     if disk >= wait:
-        return f"it waits for its disk {suspect.disk:.0%} of the time ({suspect.read / 1e6:.1f} MB/s read)"
+        return f"it waits for its disk {suspect.disk * 100:.0f} % of the time ({suspect.read / 1e6:.1f} MB/s read)"
     by = suspect.neighbour
     who = f" ({by['name']}, process {by['pid']}, uses {by['cpu']:.1f} of one)" if by else ""
-    return f"other work runs on its CPUs: it waits for one {suspect.cpu_wait:.0%} of the time{who}"
+    return f"other work runs on its CPUs: it waits for one {suspect.cpu_wait * 100:.0f} % of the time{who}"
 
 
 def _excess(suspect: Evidence, others: Sequence[Evidence], of: Callable[[Evidence], float]) -> float:
@@ -112,8 +112,9 @@ def sentence(slow: Slow, hosts: Mapping[int, str], why: str) -> str:
     who = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
     where = ", ".join(on[:4]) + (f" and {len(on) - 4} more hosts" if len(on) > 4 else "")
     told = f"ranks {who} on {where} are those" if many else f"rank {who} on {where} is the one"
-    times = f"steps take {_seconds(slow.step)} where the others need {_seconds(slow.others)} ({slow.share:.0%} slower)"
-    return f"{told} the others wait for: {'their' if many else 'its'} {times}" + (f"; {why}" if why else "")
+    times = f"steps take {_seconds(slow.step)} where the others need {_seconds(slow.others)}"
+    slower = f"{slow.share * 100:.0f} % slower"
+    return f"{told} the others wait for: {'their' if many else 'its'} {times} ({slower})" + (f"; {why}" if why else "")
 
 
 def _seconds(value: float) -> str:

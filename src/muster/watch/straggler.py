@@ -1,8 +1,8 @@
 """Which rank the others wait for: from the times at which ranks came to the same collectives. Pure.
 
 A collective ends for all when the last rank has come to it, so the ends of steps say nothing; the arrivals do. For each
-collective the rank in the middle sets the measure, and the lag of a rank in a step is the largest of its lags behind
-it: the buckets of one backward pass are called without waiting, so that a rank late at the first is late at all.
+collective and rank the middle of the others is the measure, and the lag in a step is the largest of its lags: the
+buckets of one backward pass are called without waiting, so that a rank that is late at the first is late at all.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import log
 from typing import Any
 
 TELL = 0.09
@@ -34,8 +35,8 @@ SUSPECT = (3,)
 CHANGE = (10, 20)
 """After which something else is said than before."""
 
-DEVIATIONS = 3.5
-"""Standard deviations that a mean must be away from nothing: one chance in 4000, and judgements are many."""
+ODDS = 200_000
+"""A judgement may err once in so many, for each rank; they are made every second."""
 
 SHORTEST_SLICE = 0.15
 """Seconds: a slice is one step, or as many as take so long."""
@@ -43,8 +44,8 @@ SHORTEST_SLICE = 0.15
 WARM_UP = 3
 """First steps of a job that are not counted: buckets are arranged, code is compiled, files are opened."""
 
-KEPT = 120.0
-"""Seconds for which arrivals are kept."""
+KEPT_CALLS, KEPT_STEPS = 512, 256
+"""What is kept of each rank: enough for the longest look at most scripts."""
 
 
 @dataclass
@@ -66,12 +67,13 @@ class RankCalls:
                 self.calls[group, number] = (now - ago, duration[0] if duration else None)
         for number, ago in event["ends"]:
             self.steps[number] = now - ago
-        self._forget(now - KEPT)
+        _forget(self.calls, KEPT_CALLS)
+        _forget(self.steps, KEPT_STEPS)
 
-    def _forget(self, before: float) -> None:
-        if self.calls and next(iter(self.calls.values()))[0] < before:
-            self.calls = {key: call for key, call in self.calls.items() if call[0] >= before}
-            self.steps = {number: end for number, end in self.steps.items() if end >= before}
+
+def _forget(table: dict[Any, Any], most: int) -> None:
+    for key in list(table)[: max(0, len(table) - most)]:
+        del table[key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class Step:
     end: float
     seconds: float
     lags: Mapping[int, float]
-    """Seconds each rank came later than the one in the middle, where it did."""
+    """Seconds each rank came later than the middle of the others; less than none where it came earlier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +116,7 @@ def steps_of(ranks: Mapping[int, RankCalls]) -> list[Step]:
             for step in _steps_of_group(group, {rank: ranks[rank] for rank in sorted(members)}):
                 other = steps.get(step.end)
                 if other is not None:
-                    lags = {rank: max(step.lags.get(rank, 0.0), other.lags.get(rank, 0.0)) for rank in ranks}
+                    lags = _later(step.lags, other.lags)
                     step = Step(end=step.end, seconds=step.seconds, lags=lags)
                 steps[step.end] = step
     return [steps[end] for end in sorted(steps)]
@@ -138,16 +140,22 @@ def _steps_of_group(group: str, members: Mapping[int, RankCalls]) -> list[Step]:
     for key in sorted(common, key=lambda key: key[1]):
         arrivals = _arrivals(key, members)
         in_order = sorted(arrivals.values())
-        usual = middle(in_order)
         collectives.append(
             _Collective(
                 time=first.calls[key][0],
                 earliest=in_order[0],
                 latest=in_order[-1],
-                lags={rank: time - usual for rank, time in arrivals.items()},
+                lags={rank: time - _middle_of_others(in_order, time) for rank, time in arrivals.items()},
             )
         )
     return _by_optimiser(first.steps, collectives) if first.steps else _by_collective(collectives)
+
+
+def _middle_of_others(in_order: Sequence[float], own: float) -> float:
+    """When the others came: the one in the middle of them, so that a rank's lag is as often more as less than none."""
+    place, count = bisect_left(in_order, own), len(in_order) - 1
+    low, high = (k + (k >= place) for k in ((count - 1) // 2, count // 2))
+    return (in_order[low] + in_order[high]) / 2
 
 
 def _arrivals(key: tuple[str, int], members: Mapping[int, RankCalls]) -> dict[int, float]:
@@ -163,17 +171,20 @@ def _arrivals(key: tuple[str, int], members: Mapping[int, RankCalls]) -> dict[in
 def _by_optimiser(ends: Mapping[int, float], collectives: Sequence[_Collective]) -> list[Step]:
     numbers = sorted(ends)
     times = [ends[number] for number in numbers]
-    found: dict[int, dict[int, float]] = {}
+    found: dict[int, Mapping[int, float]] = {}
     for collective in collectives:
         place = bisect_left(times, collective.time)
         if 0 < place < len(numbers) and numbers[place] > WARM_UP and numbers[place - 1] == numbers[place] - 1:
-            worst = found.setdefault(place, {})
-            for rank, lag in collective.lags.items():
-                worst[rank] = max(worst.get(rank, 0.0), lag)
+            found[place] = _later(found.get(place, {}), collective.lags)
     return [
         Step(end=times[place], seconds=times[place] - times[place - 1], lags=lags)
         for place, lags in sorted(found.items())
     ]
+
+
+def _later(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    """The larger lag of each rank."""
+    return {rank: max(one.get(rank, -1e9), other.get(rank, -1e9)) for rank in {*one, *other}}
 
 
 def _by_collective(collectives: Sequence[_Collective]) -> list[Step]:
@@ -181,13 +192,13 @@ def _by_collective(collectives: Sequence[_Collective]) -> list[Step]:
     steps: list[Step] = []
     begin: float | None = None
     before: float | None = None
-    worst: dict[int, float] = {}
+    worst: Mapping[int, float] = {}
     for collective in collectives[WARM_UP:]:
         if before is not None and collective.earliest > before:
             if begin is not None:
                 steps.append(Step(end=before, seconds=before - begin, lags=worst))
             begin, worst = before, {}
-        worst = {rank: max(worst.get(rank, 0.0), lag) for rank, lag in collective.lags.items()}
+        worst = _later(worst, collective.lags)
         before = collective.latest
     return steps
 
@@ -202,22 +213,21 @@ def judge(
     parts = _slices(steps, LOOKS[-1])
     shares = _shares(parts)
     noise = _noise(list(shares.values()))
+    deviations = (2 * log(ODDS * max(1, len(shares)))) ** 0.5
     for count in looks:
         if len(parts) < count:
             break
-        seconds = middle([_mean([step.seconds for step in part]) for part in parts[-count:]])
-        found: dict[int, float] = {}
-        for rank, values in shares.items():
-            share = _mean([min(CLIP, value) for value in values[-count:]])
-            often = sum(value >= EACH for value in values[-count:]) >= (count if count <= 4 else 0.6 * count)
-            lag = _middle_lag(parts[-count:], rank)
-            if (
-                often
-                and share >= max(TELL, DEVIATIONS * noise / count**0.5)
-                and lag > 2 * (uncertain or {}).get(rank, 0.0)
-            ):
-                found[rank] = lag
+        needed = max(TELL, deviations * noise / count**0.5)
+        often = count if count <= 4 else 0.6 * count
+        found = {
+            rank: lag
+            for rank, values in shares.items()
+            if _mean(values[-count:]) >= needed
+            and sum(value >= EACH for value in values[-count:]) >= often
+            and (lag := _middle_lag(parts[-count:], rank)) > 2 * (uncertain or {}).get(rank, 0.0)
+        }
         if found:
+            seconds = middle([_mean([step.seconds for step in part]) for part in parts[-count:]])
             slowest = sorted(found, key=lambda rank: -found[rank])
             lag = min(found[slowest[0]], seconds * 0.99)
             begin = parts[-count][0].end - parts[-count][0].seconds
@@ -231,33 +241,28 @@ def is_over(steps: Sequence[Step], slow: Slow, since: float) -> bool | None:
     if len(parts) < CHANGE[0]:
         return None
     shares = _shares(parts)
-    return all(_mean([min(CLIP, value) for value in shares.get(rank, [0.0])]) < GONE for rank in slow.ranks)
+    return all(_mean(shares.get(rank, [0.0])) < GONE for rank in slow.ranks)
 
 
 def _shares(parts: Sequence[Sequence[Step]]) -> dict[int, list[float]]:
-    """How much slower each rank was in each slice."""
+    """How much slower each rank was in each slice, within bounds."""
     ranks = {rank for part in parts for step in part for rank in step.lags}
-    return {
-        rank: [
-            share_of(
-                _mean([max(0.0, step.lags.get(rank, 0.0)) for step in part]),
-                _mean([step.seconds for step in part]),
-            )
-            for part in parts
-        ]
-        for rank in ranks
-    }
+    return {rank: [max(-CLIP, min(CLIP, _share(part, rank))) for part in parts] for rank in ranks}
+
+
+def _share(part: Sequence[Step], rank: int) -> float:
+    lag = _mean([step.lags.get(rank, 0.0) for step in part])
+    seconds = _mean([step.seconds for step in part])
+    return lag / max(seconds - lag, seconds * 0.01, 1e-9)
 
 
 def _middle_lag(parts: Sequence[Sequence[Step]], rank: int) -> float:
-    return middle([_mean([max(0.0, step.lags.get(rank, 0.0)) for step in part]) for part in parts])
+    return middle([_mean([step.lags.get(rank, 0.0) for step in part]) for part in parts])
 
 
 def _noise(shares: Sequence[Sequence[float]]) -> float:
     """By how much a rank's share varies from slice to slice (a standard deviation); a change of level counts little."""
-    squares = [
-        (min(CLIP, after) - min(CLIP, before)) ** 2 / 2 for values in shares for before, after in pairwise(values)
-    ]
+    squares = [(after - before) ** 2 / 2 for values in shares for before, after in pairwise(values)]
     return _mean(squares) ** 0.5 if squares else 0.0
 
 
@@ -268,11 +273,6 @@ def middle(values: Sequence[float]) -> float:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def share_of(lag: float, seconds: float) -> float:
-    """How much slower a rank is that comes so late to the end of a step of so many seconds."""
-    return lag / max(seconds - lag, seconds * 0.01, 1e-9)
 
 
 def _slices(steps: Sequence[Step], count: int) -> list[list[Step]]:

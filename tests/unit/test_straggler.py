@@ -1,0 +1,241 @@
+"""Which rank the others wait for: judged from simulated jobs, as the controller would see them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from muster.watch.causes import Evidence, explain, gone, sentence
+from muster.watch.state import GpuState
+from muster.watch.straggler import CHANGE, LOOKS, RankCalls, Slow, is_over, judge, steps_of
+
+Work = Callable[[int, int], float]
+"""Seconds a rank works for itself in a step."""
+
+
+@dataclass
+class Simulated:
+    """Ranks that work, then meet in the buckets of a backward pass, step after step."""
+
+    work: Work
+    ranks: int = 4
+    buckets: int = 3
+    optimiser: bool = True
+    measured: bool = False
+    """Whether the backend measures how long a collective took, as NCCL can."""
+    clocks: Mapping[int, float] | None = None
+    """How far each rank's clock is ahead."""
+
+    def run(self, steps: int) -> dict[int, list[dict[str, Any]]]:
+        """The messages of each second, by rank, up to the last whole second."""
+        arrivals: list[tuple[int, int, float, float]] = []
+        ends: list[float] = []
+        now = 1000.0
+        for step in range(steps):
+            own = {rank: self.work(rank, step) for rank in range(self.ranks)}
+            for bucket in range(self.buckets):
+                meet = now + max(own.values()) + 0.002 * bucket
+                for rank, seconds in own.items():
+                    came = now + seconds + 0.002 * bucket
+                    arrivals.append((rank, step * self.buckets + bucket + 1, came, meet + 0.001 - came))
+            now += max(own.values()) + 0.002 * self.buckets
+            ends.append(now)
+        return {rank: self._messages(rank, arrivals, ends) for rank in range(self.ranks)}
+
+    def _messages(
+        self, rank: int, arrivals: Sequence[tuple[int, int, float, float]], ends: Sequence[float]
+    ) -> list[dict[str, Any]]:
+        ahead = (self.clocks or {}).get(rank, 0.0)
+        messages: list[dict[str, Any]] = []
+        for second in range(1001, int(ends[-1]) + 1):
+            calls = [
+                [number, second - came, *([took] if self.measured else [])]
+                for who, number, came, took in arrivals
+                if who == rank and second - 1 < came <= second
+            ]
+            steps = [[n + 1, second - end] for n, end in enumerate(ends) if second - 1 < end <= second]
+            groups = {"0": calls} if calls else {}
+            messages.append({"at": second + ahead, "groups": groups, "ends": steps if self.optimiser else []})
+        return messages
+
+
+def named(
+    job: Simulated, steps: int, *, offsets: Mapping[int, float] | None = None, **more: Any
+) -> list[tuple[int, Slow]]:
+    """All judgements over a job, each with the number of steps done by then."""
+    messages = job.run(steps)
+    seen = {rank: RankCalls() for rank in messages}
+    found: list[tuple[int, Slow]] = []
+    for second in range(len(messages[0])):
+        for rank, told in messages.items():
+            seen[rank].add(told[second], (offsets or {}).get(rank, 0.0))
+        slow = judge(steps_of(seen), **more)
+        if slow is not None:
+            done = max([number for number, _ in messages[0][second]["ends"]] or [0])
+            found.append((done, slow))
+    return found
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_a_rank_that_becomes_12_percent_slower_is_named_within_10_steps(culprit: int):
+    (first, slow), *_ = named(Simulated(lambda r, s: 0.28 if r == culprit and s >= 20 else 0.25), 40)
+    assert slow.ranks == (culprit,)
+    assert 20 < first <= 30
+    assert slow.share == pytest.approx(0.12, abs=0.02)
+    assert slow.step == pytest.approx(0.286, abs=0.005)
+
+
+def test_a_rank_that_was_slow_from_the_beginning_is_named():
+    (first, slow), *_ = named(Simulated(lambda r, s: 0.35 if r == 3 else 0.3), 30)
+    assert slow.ranks == (3,)
+    assert first <= 13  # ten after the warm-up
+
+
+def test_one_of_two_ranks_can_be_named():
+    (_, slow), *_ = named(Simulated(lambda r, s: 0.36 if r == 0 else 0.3, ranks=2), 20)
+    assert slow.ranks == (0,)
+
+
+def test_all_ranks_of_a_slow_host_are_named_the_slowest_first():
+    times = (0.3, 0.3, 0.36, 0.37)
+    (_, slow), *_ = named(Simulated(lambda r, s: times[r]), 20)
+    assert slow.ranks == (3, 2)
+
+
+def test_short_steps_take_some_seconds_but_the_rank_is_named():
+    found = named(Simulated(lambda r, s: 0.0058 if r == 1 else 0.004, buckets=1), 1000)
+    assert found[0][1].ranks == (1,)
+
+
+def test_a_script_without_an_optimiser_is_judged_by_its_collectives():
+    (_, slow), *_ = named(Simulated(lambda r, s: 0.36 if r == 2 else 0.3, buckets=1, optimiser=False), 30)
+    assert slow.ranks == (2,)
+
+
+QUIET: dict[str, Work] = {
+    "nothing": lambda r, s: 0.25,
+    "rank 0 works 7 % longer": lambda r, s: 0.2675 if r == 0 else 0.25,
+    "one slow step": lambda r, s: 3.0 if (r, s) == (2, 20) else 0.25,
+    "an evaluation on rank 0 every 15 steps": lambda r, s: 5.0 if r == 0 and s % 15 == 14 else 0.25,
+    "a checkpoint on rank 0 every 5 steps": lambda r, s: 0.6 if r == 0 and s % 5 == 4 else 0.25,
+    "a warm-up of three steps": lambda r, s: 2.0 if r == 1 and s < 3 else 0.25,
+    "all ranks are slow together": lambda r, s: 0.4 if s > 20 else 0.25,
+    "one rank is faster": lambda r, s: 0.2 if r == 3 else 0.25,
+}
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_nobody_is_named_for(case: str):
+    assert named(Simulated(QUIET[case]), 60) == []
+
+
+def test_nobody_is_named_for_sequences_of_random_length():
+    alarms = 0
+    for seed in range(12):
+        chance = random.Random(seed)
+        alarms += bool(named(Simulated(lambda r, s, chance=chance: chance.uniform(0.2, 0.3), buckets=1), 120))
+    assert alarms == 0
+
+
+def test_a_slow_rank_is_found_among_steps_of_random_length():
+    chance = random.Random(1)
+    found = named(Simulated(lambda r, s: chance.uniform(0.2, 0.3) * (1.4 if r == 1 else 1.0), buckets=1), 80)
+    assert {slow.ranks for _, slow in found} == {(1,)}
+
+
+def test_clocks_that_are_off_are_put_right():
+    job = Simulated(lambda r, s: 0.3, clocks={1: 5.0, 2: -0.4})
+    assert named(job, 20, offsets={1: 5.0, 2: -0.4}) == []
+
+
+def test_what_a_clock_may_be_off_is_no_delay():
+    job = Simulated(lambda r, s: 0.3, clocks={2: 0.04})
+    assert named(job, 20), "without knowing better"
+    assert named(job, 20, uncertain={2: 0.05}) == []
+
+
+def test_measured_collectives_need_no_clocks():
+    job = Simulated(lambda r, s: 0.36 if r == 2 else 0.3, measured=True, clocks={0: 7.0, 1: -3.0})
+    (_, slow), *_ = named(job, 20)
+    assert slow.ranks == (2,)
+
+
+def test_a_rank_that_has_recovered_is_known_after_ten_slices():
+    messages = Simulated(lambda r, s: 0.36 if r == 2 and s < 20 else 0.3).run(60)
+    seen = {rank: RankCalls() for rank in messages}
+    for rank, told in messages.items():
+        for message in told:
+            seen[rank].add(message, 0.0)
+    steps = steps_of(seen)
+    slow = Slow(ranks=(2,), step=0.36, others=0.3, since=0.0)
+    assert is_over(steps, slow, steps[-5].end) is None
+    assert is_over(steps, slow, steps[25].end) is True
+    assert is_over(steps[:16], slow, steps[0].end) is False
+    assert max(LOOKS) == max(CHANGE)
+
+
+# --- why, in words ------------------------------------------------------------------------------------------
+
+SLOW = Slow(ranks=(2,), step=0.31, others=0.25, since=0.0)
+H200 = GpuState(index=2, name="H200", clock=1980)
+
+
+def reason(**of_the_slow_one: Any) -> str:
+    others = {rank: Evidence(host="box", cpu=0.5, gpu=H200) for rank in (0, 1, 3)}
+    return explain(SLOW, {**others, 2: Evidence(**{"host": "box", "cpu": 0.5, "gpu": H200, **of_the_slow_one})})
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ({"throttled": 0.2, "quota": 0.8}, "its CPUs are limited to 0.8 of a core (cgroup quota)"),
+        ({"throttled": 0.2, "quota": 2.0, "cpu_wait": 0.3}, "its CPUs are limited to 2 cores (cgroup quota)"),
+        (
+            {"cpu_wait": 0.22, "neighbour": {"name": "ffmpeg", "pid": 77, "cpu": 0.94}},
+            "other work runs on its CPUs: it waits for one 22 % of the time (ffmpeg, process 77, uses 0.9 of one)",
+        ),
+        ({"disk": 0.2, "read": 1.25e6}, "it waits for its disk 20 % of the time (1.2 MB/s read)"),
+        (
+            {"gpu": GpuState(index=2, name="H200", clock=1005, throttled="it is too hot")},
+            "its GPU 2 runs at 1005 MHz, those of the others at 1980: it is too hot",
+        ),
+        (
+            {"gpu": GpuState(index=2, name="H200", throttled="its power is cut back from outside")},
+            "its GPU 2 is slowed down: its power is cut back from outside",
+        ),
+        ({"cpu": 0.9}, "it computes more: it uses 0.90 CPUs, the others 0.50"),
+        (
+            {"places": ("data.py:33 in read", "train.py:8 in step", "data.py:33 in read"), "cpu_wait": 0.02},
+            "its own code takes longer: its CPUs, disk and GPU look as those of the others do; "
+            "mostly seen at data.py:33 in read",
+        ),
+    ],
+)
+def test_the_reason_is_what_the_slow_rank_suffers_from_and_the_others_do_not(seen: dict[str, Any], said: str):
+    assert reason(**seen) == said
+
+
+def test_what_all_ranks_suffer_from_is_no_reason():
+    seen = {rank: Evidence(host="box", cpu_wait=0.3, throttled=0.4, quota=2.0) for rank in range(4)}
+    assert explain(SLOW, seen).startswith("its own code takes longer")
+
+
+def test_nothing_is_said_of_reasons_where_nothing_was_seen():
+    assert explain(SLOW, {}) == ""
+
+
+def test_the_sentence_says_who_where_by_how_much_and_why():
+    assert sentence(SLOW, {2: "box"}, "it is old") == (
+        "rank 2 on box is the one the others wait for: "
+        "its steps take 0.31 s where the others need 0.25 s (24 % slower); it is old"
+    )
+    two = Slow(ranks=(3, 2), step=0.06, others=0.05, since=0.0)
+    assert sentence(two, {2: "b", 3: "b"}, "") == (
+        "ranks 2, 3 on b are those the others wait for: "
+        "their steps take 60 ms where the others need 50 ms (20 % slower)"
+    )
+    assert gone(SLOW, {2: "box"}) == "rank 2 on box keeps up with the others again"
