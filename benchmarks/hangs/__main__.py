@@ -45,7 +45,7 @@ class Score:
     def right(self) -> bool:
         """Whether the culprit was named, and nobody else."""
         if self.case.name == "host":
-            return "lost h2" in self.sentence
+            return "h2" in self.sentence and not self.named
         return self.named == {self.culprit}
 
     @property
@@ -93,8 +93,10 @@ def watch(case: Case, culprit: int, lab: Lab, job: InHost) -> Score:
         if case.name == "host":
             halt = time.time()
             lab.power_off("h2")
-        sign = b"lost h2" if case.name == "host" else b" failed " if case.ends else b"muster: hang: "
+        sign = b"h2 has been silent" if case.name == "host" else b" failed " if case.ends else b"muster: hang: "
         said = job.wait_for_words(sign, 20)
+        if case.name == "host":
+            job.wait_for_words(b"lost h2", 20)
         job.read_words(0.3)
         words = job.words.decode(errors="replace")
         if case.name != "host":
@@ -105,7 +107,7 @@ def watch(case: Case, culprit: int, lab: Lab, job: InHost) -> Score:
     if case.name == "host":
         hangs = [line for line in words.splitlines() if "hang: " in line]
         named = frozenset(int(rank) for line in hangs for rank in re.findall(r"rank (\d+) on", line))
-        return Score(case=case, culprit=culprit, sentence="lost h2", named=named, seconds=said - halt)
+        return Score(case=case, culprit=culprit, sentence="h2 has been silent", named=named, seconds=said - halt)
     wanted = re.compile(r"muster: hang: (.*)" if not case.ends else r"muster: (.* (?:failed|ended|calls) .*)")
     sentence = next((found[1] for line in words.splitlines() if (found := wanted.match(line))), "")
     # What is said of the ranks that only wait, or failed because of it, comes before or after the one that is named.

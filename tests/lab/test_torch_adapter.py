@@ -11,14 +11,15 @@ import pytest
 pytestmark = pytest.mark.torch
 
 LOADED = """
-import os, time, torch, torch.distributed as dist
+import inspect, os, sys, time, torch, torch.distributed as dist
 from muster.agent import torch_adapter
 
 assert torch_adapter.is_safe_to_fork() == "", torch_adapter.is_safe_to_fork()
 assert torch_adapter.collectives_done() == 0
 
 calls = []
-torch_adapter.around_init_process_group(lambda: calls.append(dist.is_initialized()), lambda: calls.append(dist.is_initialized()))
+note = lambda: calls.append(dist.is_initialized())
+torch_adapter.around_init_process_group(note, note)
 from torch.distributed import init_process_group
 init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 assert calls == [False, True], calls
@@ -31,6 +32,15 @@ for number in (1, 2, 3):
     while torch_adapter.collectives_done() < number and time.monotonic() < limit:
         time.sleep(0.01)
     assert torch_adapter.collectives_done() == number, torch_adapter.collectives_done()
+assert torch_adapter.why_unwatched() == "", torch_adapter.why_unwatched()
+group = torch_adapter.recorder_tail(2, lambda file: True)["0"]
+assert (group["id"], group["ranks"]) == ("0", [0]), group
+told = [[call[name] for name in ("number", "op", "sizes", "types", "over")] for call in group["calls"]]
+assert told == [[number, "all_reduce", [[1]], ["Float"], True] for number in (2, 3)], told
+for function, peer in ((dist.recv, "src"), (dist.irecv, "src"), (dist.send, "dst"), (dist.isend, "dst")):
+    code = inspect.unwrap(function).__code__  # whose frame tells whom a rank waits for
+    assert code.co_name == function.__name__ and peer in code.co_varnames, code
+assert "torch._dynamo.convert_frame" not in sys.modules  # the lines of calls would have had torch import its compiler
 dist.destroy_process_group()
 
 before = torch.initial_seed()
