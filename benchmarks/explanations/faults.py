@@ -59,7 +59,7 @@ FAULTS: tuple[Fault, ...] = (
         mode="calls",
         named=r"rank \d on h2 failed first",
         why=r"ranks {others} were in all_reduce at script\.py:\d+, rank {culprit} in barrier at script\.py:\d+"
-        r"|ranks {others} call all_reduce \(script\.py:\d+\) as collective number 2, but rank {culprit} on h2 calls bar",
+        r"|ranks {others} call all_reduce \(script\.py:\d+\) as collective number 2, but rank {culprit} on h2 calls b",
         fix=r"same collectives in the same order",
     ),
     Fault(
