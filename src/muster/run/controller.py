@@ -271,7 +271,8 @@ class Controller:
         try:
             await self.fleet.start(plan, number, self.on_loss)
             if not attempt.losses:
-                self.board.started()
+                self.record.tick()  # what --detach says, other machines can see
+            self.board.started()
             await attempt.over.wait()
         finally:
             watching.cancel()
