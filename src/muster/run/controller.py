@@ -272,7 +272,7 @@ class Controller:
             await self.fleet.start(plan, number, self.on_loss)
             if not attempt.losses:
                 self.record.tick()  # what --detach says, other machines can see
-            self.board.started()
+                self.board.started()
             await attempt.over.wait()
         finally:
             watching.cancel()
