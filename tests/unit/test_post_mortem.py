@@ -131,6 +131,46 @@ def test_the_control_groups_of_this_process_are_folders_the_own_one_first():
     assert str(os.getpid()) in Path(groups[0], "cgroup.procs").read_text().split()
 
 
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "32 23 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+)
+DOCKER = "700 690 0:28 /docker/0f3a /sys/fs/cgroup/memory ro,nosuid master:12 - cgroup cgroup rw,memory\n"
+MEMORY = "/sys/fs/cgroup/memory"
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "cgroup", "folders"),
+    [
+        (
+            V2,
+            "0::/system.slice/slurmstepd.scope/job_7/step_0\n",
+            [
+                "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/step_0",
+                "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7",
+                "/sys/fs/cgroup/system.slice/slurmstepd.scope",
+                "/sys/fs/cgroup/system.slice",
+                "/sys/fs/cgroup",
+            ],
+        ),
+        (V2, "0::/\n", ["/sys/fs/cgroup"]),  # in a container with a namespace of its own
+        (V2, "0::/../other.scope\n", ["/sys/fs/cgroup/other.scope", "/sys/fs/cgroup"]),
+        (V1, "4:memory:/slurm/job_7\n1:cpu:/\n0::/\n", [f"{MEMORY}/slurm/job_7", f"{MEMORY}/slurm", MEMORY]),
+        (DOCKER, "4:memory:/docker/0f3a/child\n", [f"{MEMORY}/child", MEMORY]),
+        (DOCKER, "4:memory:/elsewhere\n", [MEMORY]),
+        ("", "0::/\n", []),
+    ],
+)
+def test_control_groups_are_found_under_both_versions_and_in_containers(
+    tmp_path: Path, mountinfo: str, cgroup: str, folders: list[str]
+):
+    (tmp_path / "mountinfo").write_text(mountinfo)
+    (tmp_path / "cgroup").write_text(cgroup)
+    assert machine.memory_groups(str(tmp_path)) == folders
+
+
 def test_a_disk_that_never_answers_is_waited_for_once_and_not_for_long(tmp_path: Path):
     fifo = tmp_path / "never"
     os.mkfifo(fifo)

@@ -27,8 +27,8 @@ def facts() -> dict[str, Any]:
         "python": sys.executable,
         "version": sys.version_info[:2],
         "torch": torch_version(sys.path),
-        "cpus": cpu_count(os.environ),
-        "gpus": gpu_count(os.environ),
+        "cpus": cpucounted(os.environ),
+        "gpus": gpucounted(os.environ),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "omp": users_threads(os.environ),
         "interfaces": interfaces(),
@@ -48,7 +48,7 @@ def torch_version(path: list[str]) -> str | None:
     return None
 
 
-def cpu_count(env: Mapping[str, str]) -> int:
+def cpucounted(env: Mapping[str, str]) -> int:
     """How many CPUs this job has here; a scheduler that does not bind processes still says how many it gave."""
     given = env.get("SLURM_CPUS_ON_NODE" if "SLURM_JOB_ID" in env else "NCPUS" if "PBS_JOBID" in env else "", "")
     bound = len(os.sched_getaffinity(0))
@@ -61,7 +61,7 @@ def users_threads(env: Mapping[str, str]) -> str | None:
     return None if by_pbs else env.get("OMP_NUM_THREADS")
 
 
-def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
+def gpucounted(env: Mapping[str, str], root: str = "/") -> int:
     """How many GPUs a process here would see, without touching CUDA."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -121,21 +121,21 @@ def _ipv6_addresses() -> dict[str, list[str]]:
 
 def memory_kills() -> tuple[int | None, int]:
     """How many processes the kernel has killed for memory: of this control group, where that is told, and in all."""
-    in_all = _count("/proc/vmstat", "oom_kill")
+    in_all = counted("/proc/vmstat", "oom_kill")
     for folder in memory_groups():
         for name in ("memory.events", "memory.oom_control"):  # version 2 and 1
-            count = _count(os.path.join(folder, name), "oom_kill")
+            count = counted(os.path.join(folder, name), "oom_kill")
             if count is not None:
                 return count, in_all or 0
     return None, in_all or 0
 
 
-def memory_groups() -> list[str]:
+def memory_groups(proc: str = "/proc/self") -> list[str]:
     """The control groups that hold this process's memory, as folders: its own first, then those above it."""
     try:
-        with open("/proc/self/cgroup") as file:
+        with open(os.path.join(proc, "cgroup")) as file:
             own = [line.rstrip("\n").split(":", 2) for line in file]
-        with open("/proc/self/mountinfo") as file:
+        with open(os.path.join(proc, "mountinfo")) as file:
             mounts = [line.split(" - ") for line in file if " - cgroup" in line]
     except (OSError, ValueError):
         return []
@@ -154,7 +154,7 @@ def memory_groups() -> list[str]:
     return []
 
 
-def _count(path: str, name: str) -> int | None:
+def counted(path: str, name: str) -> int | None:
     """The number after a name in a file of the kernel's."""
     try:
         with open(path) as file:

@@ -98,6 +98,8 @@ def _memory(before: tuple[int | None, int]) -> dict[str, Any]:
         # Without a limit there is a number beyond all memory, or the word `max`.
         if of_this is not None and of_this < total and (limit is None or of_this < limit):
             limit, peak = of_this, _number(folder, "memory.peak", "memory.max_usage_in_bytes")
+            if peak is None:  # before Linux 5.19; there it is counted how often the limit was met
+                peak = limit if machine.counted(os.path.join(folder, "memory.events"), "oom") else 0
     return {"group_kills": moved, "host_kills": host - before[1], "limit": limit, "peak": peak, "total": total}
 
 

@@ -48,4 +48,4 @@ class Memory:
     @property
     def at_limit(self) -> bool:
         """Whether the group has come to its limit: the kernel gives up a little below it."""
-        return self.limit is not None and (self.peak is None or self.peak >= 0.9 * self.limit)
+        return self.limit is not None and self.peak is not None and self.peak >= 0.9 * self.limit
