@@ -27,8 +27,8 @@ def facts() -> dict[str, Any]:
         "python": sys.executable,
         "version": sys.version_info[:2],
         "torch": torch_version(sys.path),
-        "cpus": cpucounted(os.environ),
-        "gpus": gpucounted(os.environ),
+        "cpus": cpu_count(os.environ),
+        "gpus": gpu_count(os.environ),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "omp": users_threads(os.environ),
         "interfaces": interfaces(),
@@ -48,7 +48,7 @@ def torch_version(path: list[str]) -> str | None:
     return None
 
 
-def cpucounted(env: Mapping[str, str]) -> int:
+def cpu_count(env: Mapping[str, str]) -> int:
     """How many CPUs this job has here; a scheduler that does not bind processes still says how many it gave."""
     given = env.get("SLURM_CPUS_ON_NODE" if "SLURM_JOB_ID" in env else "NCPUS" if "PBS_JOBID" in env else "", "")
     bound = len(os.sched_getaffinity(0))
@@ -61,7 +61,7 @@ def users_threads(env: Mapping[str, str]) -> str | None:
     return None if by_pbs else env.get("OMP_NUM_THREADS")
 
 
-def gpucounted(env: Mapping[str, str], root: str = "/") -> int:
+def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
     """How many GPUs a process here would see, without touching CUDA."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -139,11 +139,8 @@ def memory_groups(proc: str = "/proc/self") -> list[str]:
             mounts = [line.split(" - ") for line in file if " - cgroup" in line]
     except (OSError, ValueError):
         return []
-    for kind, is_mine in (
-        ("cgroup", lambda controllers: "memory" in controllers.split(",")),
-        ("cgroup2", lambda controllers: not controllers),
-    ):
-        path = next((path for _, controllers, path in own if is_mine(controllers)), None)
+    for kind, controller in (("cgroup", "memory"), ("cgroup2", "")):  # version 1 where it has the memory, else 2
+        path = next((path for _, controllers, path in own if controller in controllers.split(",")), None)
         for before, after in mounts:
             root, point = before.split()[3:5]
             if path is None or after.split()[0] != kind or (kind == "cgroup" and "memory" not in after.split()[-1]):
