@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import failure_texts as texts
@@ -522,3 +523,12 @@ def test_no_sentence_begins_with_a_capital_or_ends_with_a_stop_since_it_stands_i
         why(closed(7), early=end(1, 0, left="end", begun=6)).fix,
     ]
     assert not any(re.match(r"[A-Z][a-z]", words) or words.endswith(".") for words in told)
+
+
+def test_the_page_of_failures_has_every_row_of_the_catalogue():
+    page = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
+    found: set[int] = set()
+    for part in re.findall(r"\(rows? ([\d, andto]+)", page):
+        numbers = [int(number) for number in re.findall(r"\d+", part)]
+        found.update(range(numbers[0], numbers[1] + 1) if "to" in part else numbers)
+    assert found == set(range(1, 53))
