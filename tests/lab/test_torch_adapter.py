@@ -93,14 +93,15 @@ assert [number for number, _ in others] == [1]
 numbers, times = zip(*calls)
 assert list(numbers) == list(range(24, 151)), numbers
 assert begin <= times[0] and list(times) == sorted(times) and times[-1] <= time.time()
-steps, ends = [0], deque(maxlen=2)
-torch_adapter.count_steps(steps, ends)
+steps, made = [0], deque(maxlen=2)
+torch_adapter.count_steps(steps, made)
 weight = torch.zeros(1, requires_grad=True)
 for optimiser in (torch.optim.SGD([weight], 0.1), torch.optim.Adam([weight], 0.1)):
     for _ in range(2):
         weight.sum().backward()
         optimiser.step()
-assert steps == [4] and [number for number, _ in ends] == [3, 4] and begin < ends[0][1] <= ends[1][1], (steps, ends)
+assert steps == [4] and [number for number, _, _ in made] == [3, 4], (steps, made)
+assert begin < made[0][1] < made[0][2] <= made[1][1] < made[1][2] <= time.time(), made
 dist.destroy_process_group()
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 from muster.watch.causes import Evidence, explain, gone, sentence
 from muster.watch.state import GpuState
-from muster.watch.straggler import CHANGE, LOOKS, RankCalls, Slow, is_over, judge, steps_of
+from muster.watch.straggler import CHANGE, LOOKS, RankCalls, Slow, is_over, judge, steps_of, waits_less
 
 Work = Callable[[int, int], float]
 """Seconds a rank works for itself in a step."""
@@ -29,6 +29,8 @@ class Simulated:
     """Whether the backend measures how long a collective took, as NCCL can."""
     clocks: Mapping[int, float] | None = None
     """How far each rank's clock is ahead."""
+    released: Mapping[int, float] | None = None
+    """Seconds after the others at which the last collective of a step is over for a rank."""
 
     def run(self, steps: int) -> dict[int, list[dict[str, Any]]]:
         """The messages of each second, by rank, up to the last whole second."""
@@ -38,11 +40,11 @@ class Simulated:
         for step in range(steps):
             own = {rank: self.work(rank, step) for rank in range(self.ranks)}
             for bucket in range(self.buckets):
-                meet = now + max(own.values()) + 0.002 * bucket
+                meet = now + max(own.values()) + max((self.released or {0: 0.0}).values()) + 0.002 * bucket
                 for rank, seconds in own.items():
-                    came = now + seconds + 0.002 * bucket
+                    came = now + (self.released or {}).get(rank, 0.0) + seconds + 0.002 * bucket
                     arrivals.append((rank, step * self.buckets + bucket + 1, came, meet + 0.001 - came))
-            now += max(own.values()) + 0.002 * self.buckets
+            now += max(own.values()) + max((self.released or {0: 0.0}).values()) + 0.002 * self.buckets
             ends.append(now)
         return {rank: self._messages(rank, arrivals, ends) for rank in range(self.ranks)}
 
@@ -57,9 +59,14 @@ class Simulated:
                 for who, number, came, took in arrivals
                 if who == rank and second - 1 < came <= second
             ]
-            steps = [[n + 1, second - end] for n, end in enumerate(ends) if second - 1 < end <= second]
+            late = (self.released or {}).get(rank, 0.0)
+            steps = [
+                [n + 1, second - end - late, second - end - 0.001 - late]
+                for n, end in enumerate(ends)
+                if second - 1 < end + 0.001 + late <= second
+            ]
             groups = {"0": calls} if calls else {}
-            messages.append({"at": second + ahead, "groups": groups, "ends": steps if self.optimiser else []})
+            messages.append({"at": second + ahead, "groups": groups, "steps": steps if self.optimiser else []})
         return messages
 
 
@@ -75,7 +82,7 @@ def named(
             seen[rank].add(told[second], (offsets or {}).get(rank, 0.0))
         slow = judge(steps_of(seen), **more)
         if slow is not None:
-            done = max([number for number, _ in messages[0][second]["ends"]] or [0])
+            done = max([number for number, *_ in messages[0][second]["steps"]] or [0])
             found.append((done, slow))
     return found
 
@@ -147,15 +154,30 @@ def test_a_slow_rank_is_found_among_steps_of_random_length():
     assert {slow.ranks for _, slow in found} == {(1,)}
 
 
-def test_clocks_that_are_off_are_put_right():
-    job = Simulated(lambda r, s: 0.3, clocks={1: 5.0, 2: -0.4})
+def test_clocks_that_are_off_do_not_matter_where_steps_are_counted():
+    assert named(Simulated(lambda r, s: 0.3, clocks={1: 5.0, 2: -0.4}), 20) == []
+
+
+def test_clocks_that_are_off_are_put_right_where_they_are_not():
+    job = Simulated(lambda r, s: 0.3, clocks={1: 5.0, 2: -0.4}, optimiser=False)
     assert named(job, 20, offsets={1: 5.0, 2: -0.4}) == []
 
 
 def test_what_a_clock_may_be_off_is_no_delay():
-    job = Simulated(lambda r, s: 0.3, clocks={2: 0.04})
+    job = Simulated(lambda r, s: 0.3, clocks={2: 0.04}, optimiser=False)
     assert named(job, 20), "without knowing better"
     assert named(job, 20, uncertain={2: 0.05}) == []
+
+
+def test_a_rank_that_a_slow_network_lets_go_later_is_not_called_slow():
+    assert named(Simulated(lambda r, s: 0.3, released={1: 0.1}), 30) == []
+
+
+def test_without_steps_a_slow_rank_must_wait_less_than_the_others():
+    slow = Slow(ranks=(2,), step=0.3, others=0.25, since=0.0)
+    assert waits_less(slow, {0: 0.3, 1: 0.35, 2: 0.1, 3: 0.3})
+    assert not waits_less(slow, {0: 0.3, 1: 0.35, 2: 0.3, 3: 0.3})
+    assert not waits_less(slow, {0: 0.3, 1: 0.35, 3: 0.3}), "nothing is known of it"
 
 
 def test_measured_collectives_need_no_clocks():

@@ -29,8 +29,8 @@ class Arrivals:
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
-        self.ends: deque[tuple[int, float]] = deque(maxlen=_MOST)
-        """The numbers of the last steps of an optimiser, and when each was over."""
+        self.made: deque[tuple[int, float, float]] = deque(maxlen=_MOST)
+        """The last steps of an optimiser: number, begin, end."""
         self._period = 1.0
         self._due = 0.0
         self._told: dict[str, float] = {}
@@ -58,6 +58,10 @@ class Arrivals:
             if new:
                 self._told[group] = new[-1][0]
                 groups[group] = [[number, round(before - at, 6), *more] for number, at, *more in new[-_MOST:]]
-        ends = [[number, round(before - end, 6)] for number, end in list(self.ends) if self._told_end < end <= before]
+        steps = [
+            [number, round(before - begin, 6), round(before - end, 6)]
+            for number, begin, end in list(self.made)
+            if self._told_end < end <= before
+        ]
         self._told_end = before
-        self.reporter.send({"t": "arrivals", "at": before, "groups": groups, "ends": ends})
+        self.reporter.send({"t": "arrivals", "at": before, "groups": groups, "steps": steps})

@@ -62,7 +62,7 @@ class Sampler:
 
     def start(self) -> None:
         """Begin, in a thread of its own."""
-        torch_adapter.count_steps(self.steps, self.arrivals.ends)
+        torch_adapter.count_steps(self.steps, self.arrivals.made)
         threading.Thread(target=self._run, name="muster-progress", daemon=True).start()
 
     def _run(self) -> None:

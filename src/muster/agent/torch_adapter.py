@@ -188,21 +188,29 @@ def recent_calls() -> dict[str, list[list[float]]]:
     return found
 
 
-def count_steps(steps: list[int], ends: deque[tuple[int, float]]) -> None:
-    """Have every step of any optimiser raise `steps[0]`, and put its number and the time into `ends`."""
+def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None:
+    """Have every step of any optimiser raise `steps[0]`, and put its number, begin and end into `made`."""
     optimizer = sys.modules.get("torch.optim.optimizer")
     register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    register_before: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_pre_hook", None)
     compiler = sys.modules.get("torch.compiler")
-    if register is None or compiler is None:
+    if register is None or register_before is None or compiler is None:
         return
     is_compiling: Callable[[], bool] = compiler.is_compiling
     from time import time
 
+    begun = [0.0]
+
+    def begin(*unused: Any) -> None:
+        if not is_compiling():
+            begun[0] = time()
+
     def count(*unused: Any) -> None:
         if not is_compiling():  # a compiled optimiser would be compiled anew for every number
             steps[0] += 1
-            ends.append((steps[0], time()))
+            made.append((steps[0], begun[0], time()))
 
+    register_before(begin)
     register(count)
 
 

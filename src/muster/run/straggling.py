@@ -38,8 +38,8 @@ class Straggling:
         self.screen = screen
         self._ranks: dict[int, RankCalls] = {}
         self._links: dict[int, AgentLink] = {}
-        self._places: dict[int, deque[str]] = {}
-        """Where each rank's code was lately."""
+        self._looks: dict[int, deque[tuple[str, float | None]]] = {}
+        """Where each rank's code was lately, and the share of the time in which it waited."""
         self._fresh: set[int] = set()
         """Ranks of which something has come that was not judged."""
         self._not_before = 0.0
@@ -54,7 +54,7 @@ class Straggling:
 
     def begin_attempt(self) -> None:
         """All ranks are new."""
-        self._ranks, self._links, self._places = {}, {}, {}
+        self._ranks, self._links, self._looks = {}, {}, {}
         self._told, self._examined = None, set()
 
     def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
@@ -68,8 +68,8 @@ class Straggling:
             self._fresh.add(rank)
             if len(self._fresh) == len(self._ranks):  # all ranks speak in the same moment
                 self.tick()
-        elif event["t"] == "progress" and event.get("place"):
-            self._places.setdefault(event["rank"], deque(maxlen=6)).append(event["place"])
+        elif event["t"] == "progress" and "place" in event:
+            self._looks.setdefault(event["rank"], deque(maxlen=6)).append((event["place"], event["waiting"]))
         elif event["t"] == "exit":
             self._ranks.pop(event["rank"], None)
 
@@ -104,6 +104,8 @@ class Straggling:
             if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
                 return
         slow = straggler.judge(steps, uncertain, straggler.LOOKS if told is None else straggler.CHANGE)
+        if slow is not None and not steps[-1].number and not straggler.waits_less(slow, self._waiting()):
+            slow = None
         suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
         if suspect is None or self._examining is not None:
             return
@@ -113,10 +115,19 @@ class Straggling:
         elif slow is not None or not is_fresh:
             self._examining = asyncio.ensure_future(self._examine(suspect))
 
+    def _waiting(self) -> dict[int, float]:
+        """The share of the time in which each rank waited lately."""
+        shares = {
+            rank: [share for _, share in looks if share is not None]
+            for rank, looks in self._looks.items()
+            if rank in self._ranks
+        }
+        return {rank: sum(values) / len(values) for rank, values in shares.items() if values}
+
     def _uncertain(self, rank: int) -> float:
-        """Seconds by which its clock may be off against the others'; on one host there is but one clock."""
-        one_host = len({link.name for link in self._links.values()}) == 1
-        return 0.0 if one_host else self._links[rank].clock_error
+        """Seconds by which its clock may be off against the others', if clocks matter: there are steps, or one host."""
+        clocks = {link.name for link in self._links.values()}
+        return 0.0 if self._ranks[rank].steps or len(clocks) == 1 else self._links[rank].clock_error
 
     async def _examine(self, suspect: Slow) -> None:
         """Have the suspect and some others watched from outside, and go on when that is known."""
@@ -156,7 +167,7 @@ class Straggling:
             rank.rank: Evidence(
                 host=rank.host,
                 gpu=gpus.get(rank.host, {}).get(rank.local_rank if rank.gpu is None else rank.gpu),
-                places=tuple(self._places.get(rank.rank, ())),
+                places=tuple(place for place, _ in self._looks.get(rank.rank, ())),
                 **seen[rank.rank],
             )
             for rank in state.ranks

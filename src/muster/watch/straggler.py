@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import log
 from typing import Any
@@ -56,8 +56,8 @@ class RankCalls:
         default_factory=dict[tuple[str, int], tuple[float, float | None]]
     )
     """By group and number: when it came, and how long it then took, where the backend measures that."""
-    steps: dict[int, float] = field(default_factory=dict[int, float])
-    """When each optimiser step was over."""
+    steps: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
+    """When each step of an optimiser began, which is when the backward pass was over for this rank, and ended."""
 
     def add(self, event: Mapping[str, Any], offset: float) -> None:
         """Take a message of the rank; `offset` is its host's clock minus ours."""
@@ -65,8 +65,8 @@ class RankCalls:
         for group, calls in event["groups"].items():
             for number, ago, *duration in calls:
                 self.calls[group, number] = (now - ago, duration[0] if duration else None)
-        for number, ago in event["ends"]:
-            self.steps[number] = now - ago
+        for number, begin, end in event["steps"]:
+            self.steps[number] = (now - begin, now - end)
         _forget(self.calls, KEPT_CALLS)
         _forget(self.steps, KEPT_STEPS)
 
@@ -80,6 +80,8 @@ def _forget(table: dict[Any, Any], most: int) -> None:
 class Step:
     """One step, or the time from one collective to the next where the script has no optimiser."""
 
+    number: int = 0
+    """As the optimiser counts; 0 where there is none."""
     end: float
     seconds: float
     lags: Mapping[int, float]
@@ -114,41 +116,24 @@ def steps_of(ranks: Mapping[int, RankCalls]) -> list[Step]:
     for group, members in groups.items():
         if len(members) > 1:
             for step in _steps_of_group(group, {rank: ranks[rank] for rank in sorted(members)}):
-                other = steps.get(step.end)
-                if other is not None:
-                    lags = _later(step.lags, other.lags)
-                    step = Step(end=step.end, seconds=step.seconds, lags=lags)
-                steps[step.end] = step
-    return [steps[end] for end in sorted(steps)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Collective:
-    """One collective, over all ranks of its group."""
-
-    time: float
-    """When the first of them in number came, whose steps are counted."""
-    earliest: float
-    latest: float
-    lags: Mapping[int, float]
+                key = step.number or step.end
+                if key in steps:
+                    step = replace(step, lags=_later(step.lags, steps[key].lags))
+                steps[key] = step
+    return [steps[key] for key in sorted(steps)]
 
 
 def _steps_of_group(group: str, members: Mapping[int, RankCalls]) -> list[Step]:
     first = next(iter(members.values()))
     common = [key for key in first.calls if key[0] == group and all(key in told.calls for told in members.values())]
-    collectives: list[_Collective] = []
-    for key in sorted(common, key=lambda key: key[1]):
-        arrivals = _arrivals(key, members)
-        in_order = sorted(arrivals.values())
-        collectives.append(
-            _Collective(
-                time=first.calls[key][0],
-                earliest=in_order[0],
-                latest=in_order[-1],
-                lags={rank: time - _middle_of_others(in_order, time) for rank, time in arrivals.items()},
-            )
-        )
-    return _by_optimiser(first.steps, collectives) if first.steps else _by_collective(collectives)
+    common.sort(key=lambda key: key[1])
+    by_optimiser = all(told.steps for told in members.values())
+    return _by_optimiser(common, members) if by_optimiser else _by_collective(common, members)
+
+
+def _lags(arrivals: Mapping[int, float]) -> dict[int, float]:
+    in_order = sorted(arrivals.values())
+    return {rank: time - _middle_of_others(in_order, time) for rank, time in arrivals.items()}
 
 
 def _middle_of_others(in_order: Sequence[float], own: float) -> float:
@@ -158,27 +143,48 @@ def _middle_of_others(in_order: Sequence[float], own: float) -> float:
     return (in_order[low] + in_order[high]) / 2
 
 
-def _arrivals(key: tuple[str, int], members: Mapping[int, RankCalls]) -> dict[int, float]:
-    calls = {rank: told.calls[key] for rank, told in members.items()}
-    durations = {rank: duration for rank, (_, duration) in calls.items() if duration is not None}
-    if len(durations) < len(calls):
-        return {rank: time for rank, (time, _) in calls.items()}
-    # They end together: who takes least has come last, and no clocks are compared.
-    end = max(time for time, _ in calls.values()) + min(durations.values())
-    return {rank: end - duration for rank, duration in durations.items()}
+def _measured(key: tuple[str, int], members: Mapping[int, RankCalls]) -> dict[int, float] | None:
+    """Arrivals by how long it took each rank: a collective ends for all together, so who takes least has come last."""
+    durations = {rank: told.calls[key][1] for rank, told in members.items()}
+    known = {rank: -duration for rank, duration in durations.items() if duration is not None}
+    return known if len(known) == len(durations) else None
 
 
-def _by_optimiser(ends: Mapping[int, float], collectives: Sequence[_Collective]) -> list[Step]:
-    numbers = sorted(ends)
-    times = [ends[number] for number in numbers]
+class _Place:
+    """Where a moment of a rank lies among its steps."""
+
+    def __init__(self, steps: Mapping[int, tuple[float, float]]) -> None:
+        self.steps = steps
+        self.numbers = sorted(steps)
+        self.ends = [steps[number][1] for number in self.numbers]
+
+    def number(self, time: float) -> int | None:
+        """The step it is in; None where that step, or the one before it, was not told."""
+        place = bisect_left(self.ends, time)
+        if not 0 < place < len(self.numbers) or self.numbers[place - 1] != self.numbers[place] - 1:
+            return None
+        return self.numbers[place]
+
+
+def _by_optimiser(common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls]) -> list[Step]:
+    """The lags in each step, of what a rank did itself: from the last backward pass to the collective.
+
+    Not by the clock: a slow network lets some ranks go later than others, who then come later without being slow.
+    """
+    places = {rank: _Place(told.steps) for rank, told in members.items()}
     found: dict[int, Mapping[int, float]] = {}
-    for collective in collectives:
-        place = bisect_left(times, collective.time)
-        if 0 < place < len(numbers) and numbers[place] > WARM_UP and numbers[place - 1] == numbers[place] - 1:
-            found[place] = _later(found.get(place, {}), collective.lags)
+    for key in common:
+        times = {rank: told.calls[key][0] for rank, told in members.items()}
+        numbers = {places[rank].number(time) for rank, time in times.items()}
+        number = numbers.pop()
+        if numbers or number is None or number <= WARM_UP:
+            continue
+        own = {rank: time - members[rank].steps[number - 1][0] for rank, time in times.items()}
+        found[number] = _later(found.get(number, {}), _lags(_measured(key, members) or own))
+    ends = next(iter(members.values())).steps
     return [
-        Step(end=times[place], seconds=times[place] - times[place - 1], lags=lags)
-        for place, lags in sorted(found.items())
+        Step(number=number, end=ends[number][1], seconds=ends[number][1] - ends[number - 1][1], lags=lags)
+        for number, lags in sorted(found.items())
     ]
 
 
@@ -187,19 +193,20 @@ def _later(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, fl
     return {rank: max(one.get(rank, -1e9), other.get(rank, -1e9)) for rank in {*one, *other}}
 
 
-def _by_collective(collectives: Sequence[_Collective]) -> list[Step]:
+def _by_collective(common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls]) -> list[Step]:
     """Where nobody counts steps: from one collective to the next that somebody began after the one before was over."""
     steps: list[Step] = []
     begin: float | None = None
     before: float | None = None
     worst: Mapping[int, float] = {}
-    for collective in collectives[WARM_UP:]:
-        if before is not None and collective.earliest > before:
+    for key in common[WARM_UP:]:
+        times = {rank: told.calls[key][0] for rank, told in members.items()}
+        if before is not None and min(times.values()) > before:
             if begin is not None:
                 steps.append(Step(end=before, seconds=before - begin, lags=worst))
             begin, worst = before, {}
-        worst = _later(worst, collective.lags)
-        before = collective.latest
+        worst = _later(worst, _lags(_measured(key, members) or times))
+        before = max(times.values())
     return steps
 
 
@@ -233,6 +240,16 @@ def judge(
             begin = parts[-count][0].end - parts[-count][0].seconds
             return Slow(ranks=tuple(slowest), step=seconds, others=seconds - lag, since=begin)
     return None
+
+
+def waits_less(slow: Slow, waiting: Mapping[int, float]) -> bool:
+    """Whether the slowest rank sits in collectives for less of its time than the others do, as it must.
+
+    Where no optimiser tells when a rank was let go by the last collective, a slow network could pass for a slow rank.
+    """
+    others = [share for rank, share in waiting.items() if rank not in slow.ranks]
+    own = waiting.get(slow.ranks[0])
+    return own is not None and bool(others) and middle(others) - own >= 0.5 * (1 - slow.others / slow.step)
 
 
 def is_over(steps: Sequence[Step], slow: Slow, since: float) -> bool | None:
