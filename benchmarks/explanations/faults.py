@@ -213,7 +213,7 @@ FAULTS: tuple[Fault, ...] = (
         hosts=TWO_HOSTS,
         torch=False,
         before=_data_on_h3,
-        why=r"/data/set/train\.bin is not on h2 \(/ is\)",
+        why=r"/data/set/train\.bin is not on h2, of its path only /",
         fix=r"muster check -H h2,h3 --data /data/set/train\.bin",
     ),
     Fault(

@@ -141,8 +141,9 @@ def test_a_kill_by_somebody_else_is_not_called_a_want_of_memory_when_the_counter
     assert found.row == 0
 
 
-def test_a_kill_without_any_facts_is_said_to_be_unknown():
-    found = why(end(status=-9))
+@pytest.mark.parametrize("memory", [None, Memory(total=24 * GB)])
+def test_a_kill_without_any_facts_is_said_to_be_unknown(memory: Memory | None):
+    found = why(end(status=-9, memory=memory))
     assert "cannot be told" in found.sentence
     assert not found.fix
 
@@ -207,6 +208,19 @@ def test_no_space_left_is_believed_even_if_there_is_room_again():
     assert found.sentence.startswith("a disk of h1 was full; which one cannot be told")
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["No space left on device", "write failed: unexpected pos 704 vs 598", "DataLoader worker killed by signal"],
+)
+def test_what_was_written_long_before_an_exception_is_not_its_cause(words: str):
+    facts = {"disks": (disk(),), "shm": shm(0, 64 * MB), "memory": Memory(group_kills=1)}
+    assert nothing_is_said(end(message="bad sample", kind="ValueError", last_words=f"warning: {words}", **facts))
+
+
+def test_a_limit_of_inotify_is_no_full_disk():
+    assert nothing_is_said(end(message="[Errno 28] inotify watch limit reached", kind="OSError", disks=(disk(),)))
+
+
 def test_a_quota_that_is_used_up_is_no_full_disk():
     assert why(end(message=texts.QUOTA, kind="OSError", disks=(disk(**ROOM),))).sentence == (
         "your disk quota for /ckpt on h1 is used up"
@@ -226,6 +240,15 @@ def test_a_full_shared_memory_is_told_although_the_error_is_that_of_a_worker():
     assert found.sentence == "/dev/shm on h1, which holds 16 MB, is full"
     assert "mount -o remount,size=8g /dev/shm" in found.fix
     assert found.row == 33
+
+
+def test_a_semaphore_without_room_is_the_shared_memorys():
+    trace = (
+        'Traceback (most recent call last):\n  File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in '
+        f"__init__\n    sl = self._semlock = _multiprocessing.SemLock(\nOSError: {texts.ENOSPC}\n"
+    )
+    found = why(end(message=texts.ENOSPC, kind="OSError", traceback=trace, shm=shm(0, 64 * MB), disks=(disk(**ROOM),)))
+    assert found.sentence == "/dev/shm on h1, which holds 64 MB, is full"
 
 
 def test_in_a_container_the_fix_for_shared_memory_is_an_option_of_the_container():
@@ -268,7 +291,7 @@ def lacks(rank: int, host: str) -> RankEnd:
 
 def test_a_file_that_one_host_lacks_is_told_with_the_command_that_compares_all():
     found = why(lacks(1, "h2"), end(0, -15, host="h1", stopped=True))
-    assert found.sentence == ("/data/set/train.bin is not on h2 (/data is), and no rank on other hosts has missed it")
+    assert found.sentence == "/data/set/train.bin is not on h2, of its path only /data"
     assert "muster check -H h1,h2 --data /data/set/train.bin" in found.fix
 
 
@@ -376,6 +399,11 @@ def test_a_rank_that_did_not_come_is_named_by_how_many_collectives_it_had_called
         "waited 4 s"
     )
     assert "--hang-after" in found.fix
+
+
+def test_only_those_that_are_furthest_behind_are_named():
+    others = [end(1, -15, stopped=True, begun=4), end(2, -15, stopped=True, begun=3)]
+    assert why(waiting(0, "all_reduce", 54, 5), *others).sentence.startswith("rank 2 had called 3 collectives and did")
 
 
 def test_nobody_is_named_where_a_count_is_not_known_or_all_have_called_as_many():

@@ -167,6 +167,7 @@ def test_the_traceback_stands_below_the_sentence_and_the_last_words_where_there_
             "killed, most likely by the kernel for want of memory (SIGKILL)",
         ),
         (end(0, -9), "killed by SIGKILL, which Muster did not send"),
+        (end(0, -9, memory=Memory()), "killed by SIGKILL, which Muster did not send"),
         (end(0, -signal.SIGSEGV), "crashed in native code (SIGSEGV)"),
         (end(0, -signal.SIGABRT), "crashed in native code (SIGABRT)"),
         (end(0, -signal.SIGBUS), "crashed in native code (SIGBUS)"),

@@ -56,7 +56,7 @@ class Crew:
         self._paused = False
         self._prepare_request: int | None = None
         self._stop_requests: list[int] = []
-        self._kills: list[tuple[int | None, int]] = [(None, 0)] * 2
+        self._kills: list[tuple[int | None, int | None]] = [(None, None)] * 2
         """What the kernel has killed for memory: some seconds ago, and when it was last looked at."""
         self._kills_due = 0.0
         self._folders: list[str] = []
@@ -285,7 +285,7 @@ class Crew:
             for _ in range(_DRAIN):
                 if not self._on_stream(stream):
                     break
-        end = {"t": "exit", "rank": rank.number, "stopped_at": rank.stopped_at}
+        end: dict[str, Any] = {"t": "exit", "rank": rank.number, "stopped_at": rank.stopped_at}
         for name in ("status", "time", "rss"):
             end[name] = message.get(name, 0)
         if end["status"] != 0 and (rank.stopped_at is None or end["status"] > 0):
@@ -322,7 +322,7 @@ class Crew:
             self.transmit(line[:-1] + b',"rank":%d}\n' % rank)
             return
         try:
-            message = {**json.loads(line), "rank": rank}
+            message: dict[str, Any] = {**json.loads(line), "rank": rank}
         except (ValueError, TypeError):
             return  # a script that closes and reuses descriptors wrote into it
         if message.get("t") == "sampling":

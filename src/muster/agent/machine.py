@@ -119,15 +119,15 @@ def _ipv6_addresses() -> dict[str, list[str]]:
     return found
 
 
-def memory_kills() -> tuple[int | None, int]:
-    """How many processes the kernel has killed for memory: of this control group, where that is told, and in all."""
+def memory_kills() -> tuple[int | None, int | None]:
+    """How many processes the kernel has killed for memory: of this control group and in all, where that is told."""
     in_all = counted("/proc/vmstat", "oom_kill")
     for folder in memory_groups():
         for name in ("memory.events", "memory.oom_control"):  # version 2 and 1
             count = counted(os.path.join(folder, name), "oom_kill")
             if count is not None:
-                return count, in_all or 0
-    return None, in_all or 0
+                return count, in_all
+    return None, in_all
 
 
 def memory_groups(proc: str = "/proc/self") -> list[str]:

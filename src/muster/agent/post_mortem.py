@@ -83,14 +83,14 @@ def _path(value: object) -> str:
 # --- in the agent -------------------------------------------------------------------------------------------------
 
 
-def facts(before: tuple[int | None, int], paths: list[str]) -> dict[str, Any]:
+def facts(before: tuple[int | None, int | None], paths: list[str]) -> dict[str, Any]:
     """What this host can tell of a rank that has just failed; `before` is what was counted some seconds ago."""
     return {"memory": _memory(before), "inside": _inside(), **_disks(paths)}
 
 
-def _memory(before: tuple[int | None, int]) -> dict[str, Any]:
-    group, host = machine.memory_kills()
-    moved = group - before[0] if group is not None and before[0] is not None else None
+def _memory(before: tuple[int | None, int | None]) -> dict[str, Any]:
+    now = machine.memory_kills()
+    group, host = _moved(before[0], now[0]), _moved(before[1], now[1])
     total = _total_memory()
     limit, peak = None, None
     for folder in machine.memory_groups():
@@ -100,7 +100,11 @@ def _memory(before: tuple[int | None, int]) -> dict[str, Any]:
             limit, peak = of_this, _number(folder, "memory.peak", "memory.max_usage_in_bytes")
             if peak is None:  # before Linux 5.19; there it is counted how often the limit was met
                 peak = limit if machine.counted(os.path.join(folder, "memory.events"), "oom") else 0
-    return {"group_kills": moved, "host_kills": host - before[1], "limit": limit, "peak": peak, "total": total}
+    return {"group_kills": group, "host_kills": host, "limit": limit, "peak": peak, "total": total}
+
+
+def _moved(before: int | None, now: int | None) -> int | None:
+    return now - before if now is not None and before is not None else None
 
 
 def _total_memory() -> int:

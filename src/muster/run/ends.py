@@ -90,8 +90,9 @@ class RankEnd:
 
     @property
     def text(self) -> str:
-        """All that it said in the end."""
-        return "\n".join(filter(None, (self.message or self.summary, self.traceback, self.last_words)))
+        """What it said of its end: its exception or, without one, what it wrote last; else that may be much older."""
+        said = "\n".join(filter(None, (self.message or self.summary, self.traceback)))
+        return said or self.last_words
 
     @property
     def killed(self) -> bool:

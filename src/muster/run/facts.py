@@ -36,7 +36,7 @@ class Memory:
 
     group_kills: int | None = None
     """How many processes of the rank's control group it killed; None where it does not tell."""
-    host_kills: int = 0
+    host_kills: int | None = None
     """How many of the whole host."""
     limit: int | None = None
     """The memory limit of the control group or of one above it, if there is one."""
@@ -44,6 +44,11 @@ class Memory:
     """The most that the group with this limit has held."""
     total: int = 0
     """The memory of the host."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the kernel tells of such kills at all."""
+        return self.group_kills is not None or self.host_kills is not None
 
     @property
     def at_limit(self) -> bool:

@@ -130,7 +130,7 @@ def describe(end: RankEnd) -> str:
     if end.status < 0:
         name = _signal_name(-end.status)
         if -end.status == signal.SIGKILL:
-            if end.memory is None:
+            if end.memory is None or not end.memory.is_counted:
                 return f"killed by {name}, which Muster did not send"
             from muster.run.explain.machines import out_of_memory
 

@@ -128,11 +128,12 @@ def _nobody_came(case: Case) -> Explanation | None:
     known = [end for end in case.ends if end.begun is not None]
     call = collective_of(case.first)
     me = f"rank {case.first.rank}"
-    late = [end for end in known if case.first.begun is not None and (end.begun or 0) < case.first.begun]
+    least = min((end.begun or 0 for end in known), default=0)
+    late = [end for end in known if end.begun == least < (case.first.begun or 0)]
     if late and len(known) == len(case.ends) and seconds >= _STALE and not any(end.is_symptom for end in late):
         where = at(call) if call else "a collective"
         return Explanation(
-            sentence=f"{ranks([end.rank for end in late])} had called {count(late[0].begun or 0, 'collective')} and "
+            sentence=f"{ranks([end.rank for end in late])} had called {count(least, 'collective')} and "
             f"did not come to number {case.first.begun}, {where}, where {me} waited {seconds:g} s",
             fix=_look(seconds),
             row=37,

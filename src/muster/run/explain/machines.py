@@ -29,7 +29,8 @@ def _owner(end: RankEnd) -> str:
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed")
 
 _NO_MEMORY = re.compile(
-    r"can't allocate memory: you tried to allocate (\d+) bytes|^MemoryError|\[Errno 12\] Cannot allocate memory",
+    r"can't allocate memory: you tried to allocate (\d+) bytes|Unable to allocate [\d.]+ \wiB for an array|"
+    r"^MemoryError|\[Errno 12\] Cannot allocate memory",
     re.MULTILINE,
 )
 
@@ -93,8 +94,10 @@ def _killed_by_somebody(case: Case) -> Explanation | None:
     end = case.first
     if not end.killed:
         return None
-    if end.memory is None:
-        return Explanation(sentence="who killed it cannot be told: its agent found no facts about it")
+    if end.memory is None or not end.memory.is_counted:
+        return Explanation(
+            sentence=f"who killed it cannot be told: nothing on {end.host} says what the kernel has killed"
+        )
     return Explanation(
         sentence=f"the kernel killed nothing for want of memory on {end.host} then, so somebody sent this signal: "
         "a person, a watchdog of the site, or a memory guard such as systemd-oomd or earlyoom",
@@ -106,10 +109,14 @@ def _killed_by_somebody(case: Case) -> Explanation | None:
 
 _SHM_TEXT = re.compile(
     r"unable to (?:allocate shared memory\(shm\)|open shared memory object|write to file|resize file) .*"
-    r"No space left on device|unable to write to file </torch_|"
-    r"Error: failed to extend /dev/shm/nccl|Error while creating shared memory segment /dev/shm/nccl",
+    r"No space left on device|unable to write to file </torch_",
     re.DOTALL,
 )
+_NCCL_SHM = "Error: failed to extend /dev/shm/nccl"
+
+# Semaphores of multiprocessing are files there.
+_SEMAPHORE = re.compile(r"multiprocessing/synchronize\.py.*No space left on device", re.DOTALL)
+
 _BUS_ERROR = re.compile(r"killed by signal: Bus error|Unexpected bus error encountered in worker")
 
 _SMALL_SHM = 1 << 30
@@ -119,7 +126,8 @@ _SMALL_SHM = 1 << 30
 def _shm_full(case: Case) -> Explanation | None:
     """/dev/shm full: said by torch or NCCL, or a bus error on a host where it is small or full."""
     end, shm = case.first, case.first.shm
-    said = bool(_SHM_TEXT.search(end.text))
+    said = bool(_SHM_TEXT.search(end.text) or _SEMAPHORE.search(end.text))
+    said = said or ("NCCL" in end.text and _NCCL_SHM in end.last_words)
     bus = bool(_BUS_ERROR.search(end.text)) or end.status == -signal.SIGBUS
     if not said and not bus:
         return None
@@ -155,7 +163,7 @@ def _shm_fix(end: RankEnd) -> str:
 
 # --- disks --------------------------------------------------------------------------------------------------------
 
-_NO_SPACE = re.compile(r"No space left on device|\[Errno 28\]")
+_NO_SPACE = re.compile(r"No space left on device")  # errno 28 alone may be another limit, such as that of inotify
 _QUOTA = re.compile(r"Disk quota exceeded|\[Errno 122\]")
 
 # A file that could not be written whole, said in words that do not name the disk: torch's zip writer and numpy.
@@ -213,21 +221,20 @@ _NO_FILE = re.compile(r"FileNotFoundError|\[Errno 2\] No such file or directory|
 
 
 def _missing_here(case: Case) -> Explanation | None:
-    """A file that hosts lack, while ranks on other hosts did not fail for want of it."""
+    """A file that a host lacks, where not all hosts are known to lack it."""
     end = case.first
     missing = next((disk for disk in end.disks if not disk.exists and disk.path.startswith("/")), None)
     if missing is None or (not _NO_FILE.search(end.message or end.summary) and not _NO_FILE.search(end.traceback)):
         return None
     if missing.path not in end.text:
         return None
+    hosts = sorted({other.host for other in case.ends})
     lacking = {other.host for other in case.ends if other.failed and missing.path in other.text}
-    others = {other.host for other in case.ends} - lacking
-    if not others:
+    if len(lacking) == len(hosts):
         return None  # missing everywhere, or there is one host only: the exception says it all
     return Explanation(
-        sentence=f"{missing.path} is not on {end.host} ({missing.folder} is), and no rank on other hosts has missed it",
-        fix=f"see which hosts have it: muster check -H {','.join(sorted({*lacking, *others}))} --data {missing.path}; "
-        "then mount or copy it",
+        sentence=f"{missing.path} is not on {end.host}, of its path only {missing.folder}",
+        fix=f"see which hosts have it: muster check -H {','.join(hosts)} --data {missing.path}; then mount or copy it",
         row=52,
     )
 
