@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from muster.agent import gpus
+from muster.agent.examine import Examination
 from muster.agent.gauges import Gauges
 from muster.hosts import parse_hosts
 from muster.job import Job
@@ -162,3 +164,39 @@ def test_an_nvidia_smi_that_hangs_is_killed_and_not_waited_for(tmp_path: Path, m
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     pid = int((tmp_path / "pid").read_text())
     wait_for(reader, lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
+
+
+def test_an_examination_tells_who_is_ready_and_has_no_cpu_and_what_waits_to_be_sent():
+    cpu = max(os.sched_getaffinity(0))
+    busy = f"import os\nos.sched_setaffinity(0, [{cpu}])\nwhile True: pass"
+    rank, other = (subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2))
+    listener = socket.create_server(("127.0.0.1", 0))
+    full = socket.create_connection(listener.getsockname())
+    full.setblocking(False)
+    while True:
+        try:
+            full.send(bytes(1 << 16))
+        except BlockingIOError:
+            break
+    sent: list[dict[str, Any]] = []
+    try:
+        time.sleep(0.3)
+        of_ours: Any = SimpleNamespace(number=5, pid=rank.pid, exited=False)
+        examination = Examination(sent.append, 7, [of_ours], 0.6)
+        while not examination.is_over:
+            examination.step()
+            time.sleep(0.02)
+    finally:
+        for process in (rank, other):
+            process.kill()
+            process.wait()
+        full.close()
+        listener.close()
+    (reply,) = sent
+    seen = reply["ranks"]["5"]
+    assert reply["re"] == 7
+    assert seen["cpu_wait"] > 0.2
+    assert 0 < seen["cpu"] < 0.9
+    assert seen["cpus"] == 1
+    assert seen["disk"] == 0
+    assert reply["queues"]["127.0.0.1"] > 100_000

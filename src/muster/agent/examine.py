@@ -28,6 +28,9 @@ _DISK_WAITS = (
 _MOST_CHILDREN = 16
 """Children of a rank that are looked at: the workers of its data loaders."""
 
+_QUEUES_EVERY = 5
+"""Looks between two at what waits in the sockets of this host: on one with thousands of them it takes milliseconds."""
+
 _BUSY = 0.25
 """CPUs another process must use to be named."""
 
@@ -46,6 +49,7 @@ class Examination:
         by_parent = processes.children()
         self._job = {os.getpid(), *processes.below(os.getpid(), by_parent)}
         self._processes = _cpu_of_all()
+        self._queues = _Queues()
         self._ranks = {
             rank.number: _Examined(rank.pid, processes.below(rank.pid, by_parent)[:_MOST_CHILDREN])
             for rank in ranks
@@ -56,13 +60,14 @@ class Examination:
         """Look once more, and answer when the time is over."""
         for rank in self._ranks.values():
             rank.look()
+        self._queues.look()
         seconds = time.monotonic() - self._begin
         if time.monotonic() < self._end or self.is_over:
             return
         self.is_over = True
         others = self._others(seconds)
         ranks = {str(number): rank.result(seconds, others) for number, rank in self._ranks.items()}
-        self.send({"re": self.request, "ranks": ranks})
+        self.send({"re": self.request, "ranks": ranks, "queues": self._queues.result()})
 
     def _others(self, seconds: float) -> list[dict[str, Any]]:
         """Busy processes that are none of this job's, with the CPU each was last on."""
@@ -72,6 +77,46 @@ class Examination:
             if share >= _BUSY and pid not in self._job:
                 found.append({"pid": pid, "name": name, "cpu": round(share, 2), "on": cpu})
         return sorted(found, key=lambda other: -other["cpu"])
+
+
+class _Queues:
+    """What waits to be sent, by the address it is for."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._looks = 0
+        self._queued: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Add up what waits now, every few calls."""
+        self._calls += 1
+        if self._calls % _QUEUES_EVERY:
+            return
+        self._looks += 1
+        for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+            for line in _read(table).splitlines()[1:]:
+                _, _, remote, state, queues, *_ = line.split(None, 5)
+                queued = int(queues.partition(":")[0], 16)
+                if state == "01" and queued:
+                    address = _address(remote.partition(":")[0])
+                    self._queued[address] = self._queued.get(address, 0) + queued
+
+    def result(self) -> dict[str, int]:
+        """Bytes on average."""
+        return {address: queued // max(1, self._looks) for address, queued in self._queued.items()}
+
+
+def _address(digits: str) -> str:
+    """An address as /proc/net/tcp writes it: words of four bytes, each in the order of this machine."""
+    import socket
+    import struct
+    import sys
+
+    words = [int(digits[place : place + 8], 16) for place in range(0, len(digits), 8)]
+    packed = struct.pack(f"{'<' if sys.byteorder == 'little' else '>'}{len(words)}I", *words)
+    if len(packed) == 16 and packed.startswith(b"\0" * 10 + b"\xff\xff"):
+        packed = packed[12:]  # IPv4 in a socket that takes both
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 class _Examined:

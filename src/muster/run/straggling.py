@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.logs.screen import Screen
@@ -15,7 +15,7 @@ from muster.run.link import AgentLink, LinkLost
 # What judges is imported with the first arrivals: the start of a job is not to wait for it.
 if TYPE_CHECKING:
     from muster.watch.causes import Evidence
-    from muster.watch.straggler import RankCalls, Slow
+    from muster.watch.straggler import RankCalls, Slow, Step
 
 LOOK_FOR = (0.6, 3.0)
 """Seconds an examination takes: a step and a half, but no less and no more than this."""
@@ -25,6 +25,12 @@ ASKED_HOSTS = 4
 
 FRESH = 10.0
 """Seconds for which an examination counts; and between two that only follow a suspicion."""
+
+NOW_AND_THEN = 60.0
+"""Seconds between two looks at the network of a job whose ranks wait much without anybody being late."""
+
+MOST_HOSTS = 64
+"""Hosts whose network is looked at."""
 
 REST = 20.0
 """Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
@@ -50,12 +56,17 @@ class Straggling:
         """The suspects the evidence is about."""
         self._examined_at = -FRESH
         self._examining: asyncio.Future[None] | None = None
+        self._best_step = float("inf")
+        self._network_at = 0.0
+        """When the network was last looked at."""
+        self._told_network: tuple[str, ...] = ()
         self._is_off = False
 
     def begin_attempt(self) -> None:
         """All ranks are new."""
         self._ranks, self._links, self._looks = {}, {}, {}
         self._told, self._examined = None, set()
+        self._best_step, self._network_at, self._told_network = float("inf"), time.monotonic(), ()
 
     def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
         """Take one event of a host."""
@@ -107,7 +118,10 @@ class Straggling:
         if slow is not None and not steps[-1].number and not straggler.waits_less(slow, self._waiting()):
             slow = None
         suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
-        if suspect is None or self._examining is not None:
+        if self._examining is not None:
+            return
+        if suspect is None:
+            self._suspect_network(steps, now)
             return
         is_fresh = now - self._examined_at < FRESH
         if slow is not None and set(slow.ranks) == self._examined and is_fresh:
@@ -132,15 +146,11 @@ class Straggling:
     async def _examine(self, suspect: Slow) -> None:
         """Have the suspect and some others watched from outside, and go on when that is known."""
         try:
-            shortest, longest = LOOK_FOR
-            seconds = min(longest, max(shortest, 1.5 * suspect.step))
-            hosts = dict.fromkeys(
-                self._links[rank].name for rank in (*suspect.ranks, *self._ranks) if rank in self._links
+            hosts = [self._links[rank].name for rank in (*suspect.ranks, *self._ranks) if rank in self._links]
+            answers = await self._look(list(dict.fromkeys(hosts))[: ASKED_HOSTS + 1], suspect.step)
+            self._evidence = self._gather(
+                {int(rank): seen for _, told in answers for rank, seen in told["ranks"].items()}
             )
-            asked = list(hosts)[: ASKED_HOSTS + 1]
-            links = {link for link in self._links.values() if link.name in asked and not link.lost}
-            answers = await asyncio.gather(*(self._look_at(link, seconds) for link in links))
-            self._evidence = self._gather({int(rank): seen for answer in answers for rank, seen in answer.items()})
             self._examined, self._examined_at = set(suspect.ranks), time.monotonic()
         except Exception as error:
             self._give_up(error)
@@ -150,13 +160,68 @@ class Straggling:
         self._not_before = 0.0
         self.tick()
 
+    async def _look(self, hosts: Sequence[str], step: float) -> list[tuple[str, dict[str, Any]]]:
+        """What the agents of these hosts see, with their hosts; those that do not answer are missing."""
+        shortest, longest = LOOK_FOR
+        seconds = min(longest, max(shortest, 1.5 * step))
+        links = {link for link in self._links.values() if link.name in hosts and not link.lost}
+        answers = await asyncio.gather(*(self._look_at(link, seconds) for link in links))
+        return [(link.name, answer) for link, answer in zip(links, answers, strict=True) if answer]
+
     async def _look_at(self, link: AgentLink, seconds: float) -> dict[str, Any]:
         ranks = [rank for rank, its in self._links.items() if its is link]
         try:
-            answer = await link.request("examine", limit=seconds + 3, ranks=ranks, seconds=seconds)
+            return await link.request("examine", limit=seconds + 3, ranks=ranks, seconds=seconds)
         except LinkLost:
             return {}
-        return answer["ranks"]
+
+    # --- the network ----------------------------------------------------------------------------------------
+
+    def _suspect_network(self, steps: Sequence[Step], now: float) -> None:
+        """Nobody is late: where all ranks wait for long, it may be for what they send each other."""
+        from muster.watch import network
+        from muster.watch.straggler import middle
+
+        lately = [looks[-1][1] for rank, looks in self._looks.items() if rank in self._ranks]
+        known = [share for share in lately if share is not None]
+        if len({link.name for link in self._links.values()}) < 2 or len(steps) < 5 or len(known) < len(self._ranks):
+            return
+        step, waiting = middle([step.seconds for step in steps[-5:]]), min(known)
+        self._best_step = min(self._best_step, step)
+        is_slower = step >= network.SLOWER * self._best_step
+        if not is_slower and self._told_network:
+            self._told_network = ()
+        if waiting >= network.WAITING and now - self._network_at >= (FRESH if is_slower else NOW_AND_THEN):
+            self._network_at = now
+            self._examining = asyncio.ensure_future(self._examine_network(step, waiting))
+
+    async def _examine_network(self, step: float, waiting: float) -> None:
+        from muster.watch import network
+
+        try:
+            links = {link.name: link for link in self._links.values()}
+            answers = await self._look(list(links)[:MOST_HOSTS], step)
+            addresses = {
+                address: name
+                for name, link in links.items()
+                for interface in link.facts["interfaces"]
+                for address in interface["addresses"]
+                if not interface["loopback"]
+            }
+            found = network.slow_network({name: told["queues"] for name, told in answers}, addresses)
+            # Between two hosts there is always something to be sent: that is told only if it was better before.
+            sure = found is not None and (len(found.hosts) == 1 or step >= network.SLOWER * self._best_step)
+            if found is not None and sure and found.hosts != self._told_network:
+                self._told_network = found.hosts
+                ranks = tuple(sorted(rank for rank, link in self._links.items() if link.name in found.hosts))
+                best = self._best_step
+                self._report(network.sentence(found, step=step, best=best, waiting=waiting, ranks=ranks), ranks)
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._examining = None
+
+    # --- what is said ---------------------------------------------------------------------------------------
 
     def _gather(self, seen: Mapping[int, Mapping[str, Any]]) -> dict[int, Evidence]:
         from muster.watch.causes import Evidence
