@@ -37,6 +37,8 @@ CASES = (
     Case(name="program", title="never arrives: waits for a program it started"),
     Case(name="group", title="never arrives in its sub-group, others wait in theirs and in that of all", at="sleep"),
     Case(name="p2p", title="never sends what another rank receives", at="sleep"),
+    Case(name="async", title="never sends what another rank has asked for with irecv", at="sleep"),
+    Case(name="new-group", title="never comes to new_group", at="sleep"),
     Case(name="init", title="never comes to init_process_group", at="sleep"),
     Case(name="other-op", title="calls another collective"),
     Case(name="other-shape", title="another shape", ends=True),

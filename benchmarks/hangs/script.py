@@ -105,6 +105,8 @@ STUCK = {
     "left": lambda: sys.exit(0),
     "group": sleeps,
     "p2p": sleeps,
+    "async": sleeps,
+    "new-group": sleeps,
     "init": sleeps,
     "host": lambda: None,
     "loader": lambda: None,
@@ -122,8 +124,10 @@ def train():
             print("AT", time.time(), flush=True)
             if dist_rank == CULPRIT:
                 STUCK[CASE]()
-        if step == STEPS and CASE == "p2p":
+        if step == STEPS and CASE in ("p2p", "async"):
             exchange()
+        if step == STEPS and CASE == "new-group":
+            dist.new_group([0, 1])
         if CASE == "group":
             dist.all_reduce(torch.ones(4), group=mine)  # WAIT group
         dist.all_reduce(torch.ones(4))  # WAIT
@@ -131,9 +135,12 @@ def train():
 
 
 def exchange():
-    """A ring: each sends to the next and takes from the one before."""
+    """One rank takes what another should send."""
     if dist_rank == (CULPRIT + 1) % 4:
-        dist.recv(torch.ones(4), CULPRIT)
+        if CASE == "p2p":
+            dist.recv(torch.ones(4), CULPRIT)
+        else:
+            dist.irecv(torch.ones(4), CULPRIT).wait()
 
 
 dist_rank = int(os.environ["RANK"])

@@ -331,6 +331,36 @@ def test_a_call_of_which_nothing_is_known_accuses_nobody():
     )
 
 
+def test_a_rank_that_waits_for_an_asynchronous_receive_is_not_the_cause():
+    """No recorder tells for whom it waits: it is not named, and the one that all others wait for is."""
+    waits = elsewhere(3, at="pipe.py:12", function="forward", waits_for_work=True)
+    assert culprits(waiting(0), waiting(1), elsewhere(2), waits) == (2,)
+    assert "rank 3 waits in wait (pipe.py:12)" in said(waiting(0), waiting(1), elsewhere(2), waits)
+
+
+def test_where_the_backend_records_send_and_recv_the_peer_is_known():
+    stuck = {"0": replace(group(call(101)), peers=(2,))}
+    waits = elsewhere(3, groups=stuck, at="pipe.py:12")
+    assert said(elsewhere(2), waits).startswith("rank 3 waits for data from rank 2 (pipe.py:12); rank 2 on b is in")
+
+
+def test_of_several_ranks_that_are_not_in_new_group_none_is_accused():
+    frames = (frame(f"{C10D}:55", "new_group"), frame("train.py:9", "main"))
+    assert culprits(elsewhere(0, frames=frames), elsewhere(1), elsewhere(2)) == ()
+
+
+def test_a_rank_that_never_comes_to_new_group_is_named():
+    frames = (
+        frame(f"{C10D}:700", "_store_based_barrier"),
+        frame(f"{C10D}:55", "new_group"),
+        frame("train.py:9", "main"),
+    )
+    waits = [elsewhere(rank, frames=frames) for rank in (0, 1, 3)]
+    assert said(*waits, elsewhere(2)) == (
+        "ranks 0, 1, 3 wait in new_group (train.py:9); rank 2 on b is in next_batch (data.py:33) for 31 s"
+    )
+
+
 def test_a_rank_that_computes_inside_torch_distributed_does_not_wait():
     fsdp = (
         frame(f"{TORCH}nn/modules/linear.py:134", "forward"),

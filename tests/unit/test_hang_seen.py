@@ -156,6 +156,11 @@ def test_the_recorder_is_read_by_group():
     assert str(group.pending.place) == "step (train.py:88)"
 
 
+def test_the_other_side_of_a_send_or_recv_is_a_number_in_its_group():
+    told = {"1": {"ranks": [4, 6], "calls": [], "p2p": ["nccl:recv 0<-1", "nccl:coalesced"]}}
+    assert groups_of(told)["1"].peers == (6,)
+
+
 def test_a_group_that_was_made_anew_counts_from_its_new_beginning():
     told = {"0": {"ranks": None, "calls": [record(7, over=False), record(8), record(1), record(2)]}}
     group = groups_of(told)["0"]

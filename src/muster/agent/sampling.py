@@ -40,7 +40,7 @@ _STILL = 5.0
 
 _DEEPEST = 100
 _MOST_THREADS = 64
-_TAIL = 20
+_TAIL = 8
 """Collectives per group that are told on suspicion."""
 
 
@@ -118,12 +118,12 @@ class Sampler:
         deep = STACKS in asked
         answer: dict[str, Any] = {"t": "answer", "deep": deep, **self._where(), "taken": _is_taken()}
         if deep:
-            answer["stack"], answer["peer"] = self._stacks()
+            answer.update(self._stacks())
             answer["recorder"] = torch_adapter.recorder_tail(_TAIL, is_users)
         self.reporter.send(answer)
         return True
 
-    def _stacks(self) -> tuple[str, int | None]:
+    def _stacks(self) -> dict[str, Any]:
         """The stacks of all other threads as faulthandler writes them, the main thread last; and whom it waits for."""
         names = {ident: thread.name for ident, thread in list(vars(threading)["_active"].items())}
         frames = {ident: _frames(frame) for ident, frame in sys._current_frames().items()}
@@ -138,7 +138,8 @@ class Sampler:
             ]
             lines.append("")
         peers = [torch_adapter.peer_of(frame) for frame in main[:4]]
-        return "\n".join(lines), next((peer for peer in peers if peer is not None), None)
+        peer = next((peer for peer in peers if peer is not None), None)
+        return {"stack": "\n".join(lines), "peer": peer, "work": bool(main) and _waits_for_work(main[0])}
 
 
 def _frames(frame: FrameType | None) -> list[FrameType]:
@@ -153,6 +154,16 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
             found.append(frame)
         frame = frame.f_back
     return found
+
+
+def _waits_for_work(frame: FrameType) -> bool:
+    """Whether the innermost call is `work.wait()` of an asynchronous operation: C++ code, so its line is all there is.
+
+    The other things that can be waited for have a frame of the standard library inside.
+    """
+    from linecache import getline
+
+    return is_users(frame.f_code.co_filename) and ".wait(" in getline(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _is_taken() -> bool:

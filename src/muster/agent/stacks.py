@@ -85,7 +85,7 @@ class View:
         self._wait = False
         self.rank.taken = bool(message.get("taken"))
         self.facts["answered"] = True
-        self.facts["told"] = {name: message.get(name) for name in ("groups", "steps", "moved", "place", "peer")}
+        self.facts["told"] = {name: message.get(name) for name in ("groups", "steps", "moved", "place", "peer", "work")}
         self.facts["stack"] = message.get("stack", "")
         self.facts["recorder"] = message.get("recorder")
 

@@ -93,9 +93,12 @@ def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any
             # The recorder's own form is a pickle, made by this very process.
             entries = loads(dump(includeStackTraces=places)).get("entries", ()) if dump is not None else ()
             for entry in entries:
+                empty: dict[str, Any] = {"id": str(entry["pg_id"]), "calls": [], "p2p": []}
+                group = found.setdefault(str(entry["process_group"][0]), empty)
                 if not entry.get("is_p2p"):
-                    group = found.setdefault(str(entry["process_group"][0]), {"id": str(entry["pg_id"]), "calls": []})
                     group["calls"].append(entry)
+                elif not _over(entry):
+                    group["p2p"].append(entry["profiling_name"])  # `nccl:recv 1<-0`; gloo records none
         except Exception:
             continue
     for group in found.values():

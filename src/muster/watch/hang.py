@@ -20,6 +20,9 @@ _SAME_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather_bas
 """Operations that need the same sizes and types on all ranks; others may differ by design."""
 
 
+_FOR_ALL = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
+"""Calls that are not recorded and that wait for other ranks, nobody can see for which."""
+
 _ACTIVE = 10.0
 """Switches a second above which a main thread does not wait in one single call."""
 
@@ -33,6 +36,8 @@ class Wait:
     group: str = ""
     members: tuple[int, ...] = ()
     call: Call | None = None
+    peer: int | None = None
+    """The rank it sends to or receives from."""
     blockers: tuple[int, ...] = ()
     """The ranks it waits for, as far as that is known."""
 
@@ -102,11 +107,26 @@ def wait_of(seen: Seen, ranks: Mapping[int, Seen]) -> Wait | None:
     # Calls that no recorder counts may be many short ones: then the main thread runs again and again.
     if seen.switches > _ACTIVE:
         return None
-    if seen.peer is not None:
-        return Wait(rank=seen.rank, kind="peer", blockers=(seen.peer,) if seen.peer in ranks else ())
+    recorded = tuple(peer for group in (seen.groups or {}).values() for peer in group.peers)
+    peers = recorded if seen.peer is None else (seen.peer,)
+    if peers:
+        return Wait(rank=seen.rank, kind="peer", peer=peers[0], blockers=tuple(peer for peer in peers if peer in ranks))
     if seen.blocking_call and not seen.works:
-        return Wait(rank=seen.rank, kind="call")
+        late = _only_free_rank(ranks) if seen.blocking_call in _FOR_ALL else ()
+        return Wait(rank=seen.rank, kind="call", blockers=late)
     return None
+
+
+def _only_free_rank(ranks: Mapping[int, Seen]) -> tuple[int, ...]:
+    """The one rank that is in no call of torch.distributed, if there is just one: of several, some may not be needed."""
+    free = [
+        seen.rank
+        for seen in ranks.values()
+        if seen.exit_status is None
+        and not seen.blocking_call
+        and not any(group.pending for group in (seen.groups or {}).values())
+    ]
+    return tuple(free) if len(free) == 1 else ()
 
 
 def _has_joined(seen: Seen) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,6 +17,9 @@ _WORKING_IO = 16384.0
 """Bytes per second read or written above which it does; a rank's own reports are below 1000."""
 
 _WORKING_GPU = 0.05
+
+_PEER = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)")
+"""`nccl:recv 1<-0`: the other side, by its number in the group."""
 
 _C10D = "torch/distributed/distributed_c10d.py"
 _RENDEZVOUS = "torch/distributed/rendezvous.py"
@@ -44,6 +48,8 @@ class Group:
     ranks: tuple[int, ...] | None
     """Its members, where the rank could tell."""
     calls: tuple[Call, ...]
+    peers: tuple[int, ...] = ()
+    """The ranks that it has sent to or receives from without an end, where the backend records that."""
 
     @property
     def called(self) -> int:
@@ -110,6 +116,8 @@ class Seen:
     """Where it was when it last told."""
     peer: int | None = None
     """The rank whose send or recv it waits for."""
+    waits_for_work: bool = False
+    """It is in the `wait` of an asynchronous operation."""
     groups: Mapping[str, Group] | None = None
     """By name; None where they could not be told."""
     begun: int | None = None
@@ -156,7 +164,7 @@ class Seen:
                     continue
                 break
             found = frame.function
-        return found
+        return found or ("wait" if self.waits_for_work else "")
 
 
 def seen(
@@ -191,6 +199,7 @@ def seen(
         last_place=place,
         begun=begun,
         peer=told.get("peer"),
+        waits_for_work=bool(told.get("work")),
         groups=None if recorder is None else groups_of(recorder),
         children=tuple(
             Child(
@@ -259,7 +268,13 @@ def _group(data: Mapping[str, Any]) -> Group:
         if calls and call.number <= calls[-1].number:
             calls = []  # a group that was made anew under the same name counts from 1 again
         calls.append(call)
-    return Group(ranks=tuple(ranks) if ranks else None, calls=tuple(calls))
+    peers = [int(found[1]) for name in data.get("p2p", ()) if (found := _PEER.search(name))]
+    known = ranks or range(max(peers, default=0) + 1)
+    return Group(
+        ranks=tuple(ranks) if ranks else None,
+        calls=tuple(calls),
+        peers=tuple(known[peer] for peer in peers if peer < len(known)),
+    )
 
 
 def _call(data: Mapping[str, Any]) -> Call:

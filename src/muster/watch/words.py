@@ -86,7 +86,7 @@ def _what(wait: Wait, seen: Seen) -> str:
         return f"in {wait.call.op} number {wait.call.number}{_of_group(wait.group, wait.members)}"
     if wait.kind == "peer":
         verb = "to send to" if "send" in seen.blocking_call else "for data from"
-        return f"{verb} rank {seen.peer}"
+        return f"{verb} rank {wait.peer}"
     if wait.kind == "joining":
         return "in init_process_group"
     return f"in {seen.blocking_call}"
