@@ -48,9 +48,12 @@ class UsageError(MusterError):
 class HostError(MusterError):
     """One host cannot take part."""
 
-    def __init__(self, host: str, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, host: str, message: str, *, hint: str | None = None, kind: str = "") -> None:
         super().__init__(f"{host}: {message}", hint=hint)
         self.host = host
+        self.why = message
+        self.kind = kind
+        """A word for what went wrong, where something depends on it."""
 
 
 class LaunchError(MusterError):

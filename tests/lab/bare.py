@@ -24,6 +24,16 @@ RECIPES: dict[str, list[str]] = {
         "--arch=resnet18",
         "--num_epochs=1",
     ],
+    "tacotron2": [
+        "--use_syn",
+        "--steps_syn=1",
+        "--batch-size=1",
+        "--syn-scale=0.02",
+        "--epochs=1",
+        "--decoder-rnn-dim=16",
+        "--attention-rnn-dim=16",
+        "--postnet-embedding-dim=16",
+    ],
 }
 """Every recipe, with the arguments that make it short."""
 
@@ -135,6 +145,8 @@ def check_recipes(out: str, hosts: Sequence[str], launcher: str) -> None:
     assert len(re.findall(r"^accuracy: [01]\.\d{4}$", out, re.MULTILINE)) == 1, out
     assert f"on synthetic: {2 * world} images, 1000 classes; {world} rank" in out
     assert len(re.findall(r"^images/s: .* end to end", out, re.MULTILINE)) == 2, out
+    assert f"parameters on {world} made-up clips, 0.0 hours; {world} rank" in out
+    assert len(re.findall(r"^mels/s: .* end to end", out, re.MULTILINE)) == 1, out
 
 
 def places(launcher: str, hosts: Sequence[str]) -> list[str]:

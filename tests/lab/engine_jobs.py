@@ -140,11 +140,9 @@ class Engine(ABC):
         """The PATH of `muster run`."""
         return PLAIN["PATH"]
 
-    def start(
-        self, ranks: Ranks, *argv: str, request: Sequence[str] = (), program: Sequence[str] = (MUSTER,), **env: Any
-    ) -> EngineJob:
+    def start(self, ranks: Ranks, *argv: str, request: Sequence[str] = (), **env: Any) -> EngineJob:
         """Start `muster run argv` with so many ranks; `request` goes to the engine's own command line."""
-        job, script = self._script((*self.options(ranks), *argv), program, env)
+        job, script = self._script((*self.options(ranks), *argv), env)
         self._submit(job, script, ranks, request)
         return job
 
@@ -156,7 +154,7 @@ class Engine(ABC):
         """`muster run argv` to its end."""
         return self.start(ranks, *argv, **more).wait(timeout)
 
-    def _script(self, argv: Sequence[str], program: Sequence[str], env: Env) -> tuple[EngineJob, Path]:
+    def _script(self, argv: Sequence[str], env: Env) -> tuple[EngineJob, Path]:
         self._number += 1
         job = EngineJob(self, self.folder / f"{self.name}-{self._number}")
         settings: dict[str, str | None] = {**PLAIN, "PATH": self.path, "XDG_STATE_HOME": str(job.state), **env}
@@ -168,7 +166,7 @@ class Engine(ABC):
             exports="\n".join(exports),
             folder=self.folder,
             base=job.base,
-            command=shlex.join([*program, "run", *argv]),
+            command=shlex.join([MUSTER, "run", *argv]),
         )
         script = job.base.with_suffix(".sh")
         script.write_text(text)
@@ -230,7 +228,7 @@ class SlurmEngine(Engine):
 
     def batch(self, ranks: Ranks, *argv: str, request: Sequence[str] = (), bare: bool = False, **env: Any) -> EngineJob:
         """The same in a batch script, which runs on the first host; a `bare` one is replaced by `muster run`."""
-        job, script = self._script(argv, (MUSTER,), env)
+        job, script = self._script(argv, env)
         if bare:
             script.write_text(re.sub(r"^trap .*\n(/bin/sh -c .*)", r"exec \1", script.read_text(), flags=re.MULTILINE))
         options = shlex.join([*self.request(ranks), *request])
@@ -325,14 +323,6 @@ class MpiEngine(Engine):
         job.holder = self.lab.popen(
             "h1", ["sh", str(script)], env=PLAIN, stdin=subprocess.DEVNULL, start_new_session=True
         )
-
-
-# `muster run`, but sooner tired of waiting for agents: all else is the real one.
-IMPATIENT = (
-    sys.executable,
-    "-c",
-    "import sys, muster.run.controller as c; from muster.cli import main; c.CONNECT_LIMIT = 4.0; sys.exit(main())",
-)
 
 
 class Firewall:

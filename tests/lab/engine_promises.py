@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import IMPATIENT, Engine, EngineJob, Firewall
+from engine_jobs import Engine, EngineJob, Firewall
 from launching import Done, wait_until
 
 SOON = 10.0
@@ -65,7 +65,7 @@ while not os.path.exists(sys.argv[1]):
 LISTENER = """
 import os, signal, sys, time
 def note(number, frame):
-    print("heard", signal.Signals(number).name, flush=True)
+    os.write(1, f"heard {signal.Signals(number).name}\\n".encode())  # a print may be under way
     if number == signal.SIGTERM: sys.exit(0)
 for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
     signal.signal(number, note)
@@ -319,7 +319,7 @@ class Promises:
 
     def test_a_firewall_between_a_host_and_the_controller(self, engine: Engine) -> None:
         with Firewall(engine, "h2") as wall:
-            done = engine.run(ONE_EACH, "--no-zygote", "train.py", program=IMPATIENT, **wall.env)
+            done = engine.run(ONE_EACH, "--no-zygote", "train.py", **wall.env)
         check_refusal(done, 125, "h2.*cannot reach", "firewall|inside the allocation")
 
 

@@ -88,7 +88,7 @@ with Lab(2) as lab:
     lab.delay("h2", 10); lab.loss("h2", 1); lab.slow("h2", rate="100mbit"); print(ssh(lab, "h2", "hostname"))
     lab.heal("h2")
     lab.fill_disk("h2"); print(ssh(lab, "h2", "head -c 20000 /dev/zero > ~/more").split(": ")[-1])
-    ssh(lab, "h2", "setsid sleep 100 > /dev/null 2>&1 &")
+    ssh(lab, "h2", "setsid sleep 100 > /dev/null 2>&1 & sleep 0.5")
     print([command for _, command in lab.processes("h2")])
     lab.power_off("h2"); lab.reboot("h2"); print(lab.processes("h2"), ssh(lab, "h2", "hostname"))
     assert lab.limits[2].startswith("freeze and slow --cpu")

@@ -78,7 +78,8 @@ def test_recipes_under_mpirun_inside_an_allocation(slurm, shared):
 def test_two_steps_at_once_find_a_rank_0_that_is_not_on_the_first_host(slurm, shared):
     layout = shared / "layout"
     layout.write_text("h3\nh2\nh2\n")  # rank 0 on h3, while Slurm writes the hosts as h[2-3]
-    argv = ["srun", "--ntasks=3", "--distribution=arbitrary", "python3", script(shared, PLACE)]
+    # Quiet, or the second one may say that it waits for the first.
+    argv = ["srun", "--quiet", "--ntasks=3", "--distribution=arbitrary", "python3", script(shared, PLACE)]
     steps = [Started(slurm, "h1", argv, SLURM_HOSTFILE=str(layout)) for _ in range(2)]
     for step in steps:
         done = step.end()

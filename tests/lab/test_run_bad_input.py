@@ -86,7 +86,12 @@ def test_a_host_that_is_off(on_hosts: Callable[..., Done], cluster: Lab) -> None
 def test_a_host_that_refuses_the_key(on_hosts: Callable[..., Done], changed: Callable[[str, str, str], None]) -> None:
     keys = "/run/muster-lab/authorized_keys"
     changed("h3", f"mv {keys} {keys}.away; touch {keys}", f"mv {keys}.away {keys}")
-    check(on_hosts("-H", "h2:1,h3:1", "train.py"), 125, r"^h3: ssh was refused \(.*Permission denied", "ssh-copy-id h3")
+    check(
+        on_hosts("-H", "h2:1,h3:1", "train.py"),
+        125,
+        r"^h3: ssh was refused \(.*Permission denied",
+        "muster setup ssh -H h3",
+    )
 
 
 def test_a_changed_host_key(on_hosts: Callable[..., Done], changed: Callable[[str, str, str], None]) -> None:

@@ -230,6 +230,18 @@ def test_scancel_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None
     gone(engine, 3)
 
 
+@pytest.mark.torch
+def test_scancel_while_the_hosts_import_torch_is_told_as_that(engine: SlurmEngine) -> None:
+    job = engine.start(ONE_EACH, "train.py")
+    job.wait_for_word("importing torch")
+    engine.shell(f"scancel {job.id}")
+    done = job.wait(10)
+    assert done.code == 125, done.said
+    assert f"\nerror: Slurm ended job {job.id}: it was cancelled (scancel)\n" in done.err, done.said
+    assert "Traceback" not in done.err
+    gone(engine, 3)
+
+
 def test_scancel_of_ranks_that_ignore_it_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None:
     job = start_stubborn(engine, "--grace", "60")
     engine.shell(f"scancel {job.id}")

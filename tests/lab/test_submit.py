@@ -22,8 +22,13 @@ pytestmark = [
 
 # Without torch: what is tried here is the way through the queue, not the training.
 SCRIPT = """\
-import os, socket, sys
-print(f"rank {os.environ['RANK']}/{os.environ['WORLD_SIZE']} on {socket.gethostname()} was told {sys.argv[1:]}")
+import os, pathlib, socket, sys, time
+place = f"rank {os.environ['RANK']}/{os.environ['WORLD_SIZE']} on {socket.gethostname()}"
+print(f"{place} was told {sys.argv[1:]}", flush=True)
+pathlib.Path(f"said-{os.environ['RANK']}").touch()
+until = time.monotonic() + 20  # a rank that fails before the others have spoken would silence them
+while len(list(pathlib.Path().glob("said-*"))) < int(os.environ["WORLD_SIZE"]) and time.monotonic() < until:
+    time.sleep(0.02)
 sys.exit(int(os.environ.get("LEAVE_WITH", "0")))
 """
 WAITING = """\

@@ -15,7 +15,7 @@ from muster.cli.recipes import copy_recipe, find_recipes, summary
 def test_the_list_shows_each_recipe_with_one_line(capsys):
     assert main(["recipes"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert {"hello", "message_passing", "check_config", "mnist", "resnet50"} <= lines.keys()
+    assert {"hello", "message_passing", "check_config", "mnist", "resnet50", "tacotron2"} <= lines.keys()
     assert lines["hello"] == "Every rank says hello, in rank order"
 
 

@@ -16,6 +16,7 @@ import pytest
 from container_host import AGENT, IMAGE, INSTALLED, LOGIN, Host, box, command, options, started
 
 from muster.agent.machine import gpu_count
+from muster.cli.run import main as muster_run
 from muster.hosts import parse_hosts
 from muster.transports.container import (
     PROGRAMS,
@@ -248,7 +249,7 @@ def test_a_pull_that_fails_ends_it_with_the_programs_reason(tmp_path: Path, shel
     assert done.stdout == ""
     assert [call[1] for call in host.called()] == ["image", "pull"]
     error = explain_container_failure("h2", box(), done.returncode, done.stderr)
-    assert error.message == f"h2: there is no image {IMAGE}, and podman cannot pull it: {says}"
+    assert error.message == f"h2: there is no image {IMAGE}, and podman cannot pull it (no such host)"
     reason = code_reason(box(), done.returncode)
     assert reason is not None
     assert reason[0] == f"there is no image {IMAGE}, and it cannot be pulled"
@@ -348,9 +349,10 @@ def test_a_container_is_removed_when_a_scheduler_ends_its_program(
     wait_for_call(host, "run")
     os.killpg(task.pid, number)
     assert task.wait(10) in (128 + number, -number)
+    wait_for_call(host, "rm")
     task.communicate()
     wait_until_alone(host)
-    run, rm = host.called()[-2:]
+    _image, run, rm = [call for call in host.called() if call[1] in ("image", "run", "rm")][:3]
     now = ["--time=0"] if program == "podman" else []
     assert rm == [program, "rm", "--force", *now, run[run.index("--name") + 1]]
 
@@ -359,7 +361,7 @@ def test_a_container_is_removed_when_a_scheduler_ends_its_program(
 
 
 def test_the_script_crosses_every_login_shell():
-    text = script("container") + script("container_janitor")
+    text = script("container") + script("container_keeper")
     assert "\n" not in text, "csh takes no newline in quotes"
     assert "'" not in text
     assert "\\\\" not in text, "fish reads two backslashes as one"
@@ -378,6 +380,18 @@ def test_a_login_shell_gives_the_host_what_was_meant(tmp_path: Path, login: tupl
     done = subprocess.run([shell, "-c", line], env=host.env(), input="", capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
     assert tuple(host.argv()[-len(AGENT) - 3 :]) == ("-v", "/a b:/c", IMAGE, *AGENT)
+
+
+def test_a_dry_run_shows_what_is_started_without_the_text_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert muster_run(["--dry-run", "-H", "a:1,b:1", "--image", "box:1", "--container", "docker", "train.py"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "(starts a container)" in last
+    assert f"docker box:1 {tmp_path} " in last
+    assert len(last) < 1000
 
 
 @pytest.mark.parametrize("sign", ["run/.containerenv", ".dockerenv"])

@@ -129,8 +129,8 @@ FAILURES = [
     (255, "ssh: Could not resolve hostname box: Temporary failure in name resolution\n", "does not know this name", ""),
     (255, CHANGED, "its host key is not the one you accepted before", "ssh-keygen -R box"),
     (255, UNKNOWN_KEY, "you have not accepted its host key yet", "`ssh ann@box` once"),
-    (255, "ann@box: Permission denied (publickey).\n", "ssh was refused", "ssh-copy-id ann@box"),
-    (255, "ann@box: Permission denied (publickey,password).\n", "ssh was refused", "ssh-copy-id ann@box"),
+    (255, "ann@box: Permission denied (publickey).\n", "ssh was refused", "muster setup ssh -H "),
+    (255, "ann@box: Permission denied (publickey,password).\n", "ssh was refused", "muster setup ssh -H "),
     (
         255,
         "ssh: connect to host box port 22: Connection refused\n",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import socket
     from typing import Any, NoReturn
 
+    from .probes import Probing
+
 _ENOUGH = 1 << 20
 """Unsent bytes above which no more output is read from ranks: the controller is slower than they are."""
 
@@ -58,6 +60,7 @@ class Agent:
         self.listener: Listener | None = None
         self.held_port: socket.socket | None = None
         self.unpacking: usercode.Unpacking | None = None
+        self.probing: Probing | None = None
 
     # --- the loop -------------------------------------------------------------------------------------------
 
@@ -87,12 +90,16 @@ class Agent:
 
     def turn(self) -> None:
         """Wait for something to happen, at most until the next timer, and handle it."""
-        busy = self.crew.is_busy or self.dialling.busy
+        busy = self.crew.is_busy or self.dialling.busy or self.probing is not None
         for key, _ in self.selector.select(0.02 if busy else 0.5):
             key.data()
         self.match_flow()
         self.crew.step()
         self.dialling.step()
+        if self.probing is not None:
+            self.probing.step()
+            if self.probing.is_over:
+                self.probing = None
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if nothing waits to be read: after a freeze of this host the controller's words do.
             self.end()
@@ -108,6 +115,8 @@ class Agent:
 
     def stop_everything(self) -> None:
         """The end of the agent: ranks get a short grace, then everything below is killed, the spawner last."""
+        if self.probing is not None:
+            self.probing.drop()
         self.crew.stop(None, min(self.grace, LAST_GRACE))
         while self.crew.stopping is not None:
             self.turn()
@@ -182,6 +191,12 @@ class Agent:
         except OSError as error:
             return {"problem": str(error)}
         return {}
+
+    def do_probe(self, message: dict[str, Any]) -> None:
+        """Answer questions about this host; the reply comes when each has an outcome."""
+        from .probes import Probing  # only some jobs ask
+
+        self.probing = Probing(self.selector, self.send, message, self.crew.nofile)
 
     def do_listen(self, message: dict[str, Any]) -> dict[str, Any]:
         """Open a port for the other hosts to try; on the master's host it becomes the master port."""

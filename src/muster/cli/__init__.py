@@ -11,6 +11,8 @@ from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
     "run": ("muster.cli.run", "Run a PyTorch script on this machine or on many hosts"),
+    "check": ("muster.cli.check", "Look at every host before a job does: what is wrong, and how to mend it"),
+    "setup": ("muster.cli.setup", "Set up, once, what every later command needs: logins without a password"),
     "bench": ("muster.cli.bench", "Measure what collectives and links give, and how a script scales"),
     "submit": ("muster.cli.submit", "Write or submit the batch script of a run, for Slurm or PBS"),
     "recipes": ("muster.cli.recipes", "List the training recipes, or copy one into this folder"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from muster.cli.options import make_means, places
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from muster.logs.screen import Screen
     from muster.run.controller import Controller
+    from muster.run.link import AgentLink
+    from muster.run.lookout import Check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,20 @@ def staged(
             logs=logs,
             only=options.only_rank,
             begin=begin,
+            check=None if options.no_check else _look(assembly, options, screen),
         )
     finally:
         logs.close()
         screen.close()
+
+
+def _look(assembly: Assembly, options: argparse.Namespace, screen: Screen) -> Check:
+    """The quick check of the hosts; its modules are loaded beside the first requests, on which the start waits."""
+    import asyncio
+
+    async def look(job: Job, links: Sequence[AgentLink]) -> None:
+        module = await asyncio.to_thread(import_module, "muster.check.beforehand")
+        beforehand = module.Beforehand(assembly.engine, screen, nproc=options.nproc, image=options.image)
+        await beforehand.look(job, links)
+
+    return look

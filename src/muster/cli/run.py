@@ -71,6 +71,11 @@ def parser() -> argparse.ArgumentParser:
         help="start each rank as a fresh interpreter; slower, shares nothing",
     )
     what.add_argument(
+        "--no-check",
+        action="store_true",
+        help="do not look at the hosts while torch is imported (`muster check` looks closer)",
+    )
+    what.add_argument(
         "--restarts",
         metavar="N",
         type=natural,

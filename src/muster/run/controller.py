@@ -22,12 +22,13 @@ from muster.run import ready
 from muster.run.attempt import Attempt
 from muster.run.dialled import DialledConnector
 from muster.run.link import AgentLink, LinkLost
+from muster.run.lookout import Check, Lookout
 from muster.run.meet import another_port, meet
 from muster.run.parcel import agent_payload
 from muster.run.piped import PipedConnector
 from muster.run.timeline import Timeline
 from muster.run.verdict import Verdict, is_same_failure
-from muster.run.words import count, names, ranks
+from muster.run.words import count, names, ranks, tilde
 from muster.transports import Dialled, Engine, Piped, leaders
 
 CONNECT_LIMIT = 60.0
@@ -51,6 +52,7 @@ class Controller:
         logs: LogFiles,
         only: Collection[int] | None,
         begin: float,
+        check: Check | None = None,
     ) -> None:
         self.job = job
         self.engine = engine
@@ -59,6 +61,7 @@ class Controller:
         self.screen = screen
         self.logs = logs
         self.only = only
+        self.lookout = Lookout(check, screen.tell)
         self.timeline = Timeline(begin)
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
@@ -118,8 +121,15 @@ class Controller:
 
     async def body(self) -> Verdict:
         """Connect, prepare, and attempt until there is nothing more to try."""
-        await self.connect()
-        plan = await self.prepare()
+        try:
+            await self.connect()
+            plan = await self.prepare()
+        except MusterError as error:
+            if isinstance(error, LinkLost) or any(link.lost for link in self.links):
+                reason = await self.scheduler_reason(hit=True)
+                if reason:
+                    raise MusterError(reason) from None
+            raise
         self.keep(plan)
         previous: Verdict | None = None
         for number in range(self.job.restarts + 1):
@@ -145,7 +155,7 @@ class Controller:
             (self.folder / "plan.json").write_text(json.dumps(plan.as_data(), indent=1))
         except OSError as error:
             raise MusterError(
-                f"{_tilde(self.folder)} cannot be written: {(error.strerror or str(error)).lower()}",
+                f"{tilde(self.folder)} cannot be written: {(error.strerror or str(error)).lower()}",
                 hint="free some space there, or set XDG_STATE_HOME to another folder",
             ) from None
 
@@ -240,9 +250,11 @@ class Controller:
         beside = [asyncio.ensure_future(ready.import_everywhere(job, self.links, by_host, screen))]
         if job.call is not None:
             beside.append(asyncio.ensure_future(ready.send_call(job.call, self.links, screen)))
+        self.lookout.begin(job, links)
         try:
             plan = await meet(job, links, plan, screen)
             await asyncio.gather(*beside)
+            await self.lookout.settle()
         finally:
             for task in beside:
                 task.cancel()
@@ -267,7 +279,7 @@ class Controller:
         if number == 0:
             self.screen.say(
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
-                f"meeting at {plan.master_addr}:{plan.master_port}; logs in {_tilde(self.folder)}"
+                f"meeting at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
             )
         await asyncio.gather(*(self.start(link, plan, number) for link in self.links))
         noticing = asyncio.ensure_future(self.notice_early_ends(attempt))
@@ -280,9 +292,9 @@ class Controller:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
         return attempt.verdict()
 
-    async def scheduler_reason(self) -> str | None:
+    async def scheduler_reason(self, *, hit: bool = False) -> str | None:
         """Why the scheduler ended the job, if it did: its words may come a moment after what it does."""
-        hit = signal.SIGTERM in self._passed_on or all(link.lost for link in self.links)
+        hit = hit or signal.SIGTERM in self._passed_on or all(link.lost for link in self.links)
         give_up = time.monotonic() + (1.0 if hit else 0.0)
         while self.connector.why_ended() is None and time.monotonic() < give_up:
             await asyncio.sleep(0.05)
@@ -336,6 +348,7 @@ class Controller:
 
     async def end(self) -> None:
         """Leave no process and no connection, whatever state the job is in."""
+        self.lookout.end()
         if self.attempt is not None:
             await self.stop_ranks()
         await asyncio.gather(*(link.close(limit=LAST_GRACE + 8) for link in self.links))
@@ -416,16 +429,8 @@ class Controller:
         if self.job.call is None:  # a function's failure is told by the exception it becomes
             self.tell_failure(verdict)
         self.screen.tell(
-            f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {_tilde(self.folder)}"
+            f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {tilde(self.folder)}"
         )
-
-
-def _tilde(path: Path) -> str:
-    """A path as a person would write it."""
-    try:
-        return f"~/{path.relative_to(Path.home())}"
-    except ValueError:
-        return str(path)
 
 
 def run_job(make: Callable[[], Controller]) -> int:

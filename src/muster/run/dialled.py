@@ -18,7 +18,7 @@ from muster.agent.network import free_port
 from muster.errors import HostError, MusterError
 from muster.run.certificate import make_server_context
 from muster.run.child import Child
-from muster.run.link import AgentLink, all_or_errors
+from muster.run.link import AgentLink, LinkLost, all_or_errors
 from muster.run.piped import Words
 from muster.run.words import names
 from muster.transports import Dialled, Summons
@@ -104,7 +104,7 @@ class DialledLine(asyncio.Protocol):
         """Why no agent came, although one dialled."""
         assert self._link is not None
         last = noise.splitlines()[-1:] or ["its connection closed before it was up"]
-        return HostError(self._link.name, f"the agent did not start: {last[0]}")
+        return LinkLost(self._link.name, f"the agent did not start: {last[0]}")
 
 
 class Caller:

@@ -20,10 +20,6 @@ Result = TypeVar("Result")
 class LinkLost(HostError):
     """The connection to a host that was up is gone."""
 
-    def __init__(self, host: str, why: str) -> None:
-        super().__init__(host, why)
-        self.why = why
-
 
 class Line(Protocol):
     """The connection below a link: a transport's pipes, or a socket the agent dialled."""
@@ -205,6 +201,16 @@ class AgentLink:
     def our_time(self, theirs: float) -> float:
         """A time of this host's clock as ours would have shown it."""
         return theirs - self.clock_offset
+
+    @property
+    def clock_error(self) -> float:
+        """How far `clock_offset` may be off, in seconds: half the shortest way there and back."""
+        return self._round_trip / 2
+
+    @property
+    def noise(self) -> str:
+        """What came over the connection before the agent's greeting: words of a shell profile."""
+        return self._reader.noise.decode(errors="replace")
 
     def _on_pong(self, message: dict[str, Any]) -> None:
         now = time.time()

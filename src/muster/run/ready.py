@@ -40,10 +40,7 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen:
     hosts: list[Host] = []
     threads: list[int] = []
     for link in links:
-        gpus = _visible(job.env, link.facts["gpus"])
-        if link.seat.host.tasks and link.facts["visible"] is None:
-            gpus = 0  # a scheduler that counts tasks and shows no GPU has given none, whatever the host has
-        host = fill_slots(link.seat.host, nproc=nproc, gpus=gpus)
+        host, gpus = settled(job, link, nproc=nproc)
         check_gpus(host, gpus)
         if link.seat.host.slots is None and link.seat.host.tasks is None and nproc is None and gpus == 0:
             screen.say(f"{link.name} has no GPU: one rank there (`--nproc N` for more)")
@@ -52,6 +49,14 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen:
         threads.append(0 if said else default_threads(link.facts["cpus"], host.slots or 1))
     visible: list[str | None] = [job.env.get("CUDA_VISIBLE_DEVICES", link.facts["visible"]) for link in links]
     return make_plan(job.id, hosts, threads=threads, restarts=job.restarts, user_env=user_env, visible=visible)
+
+
+def settled(job: Job, link: AgentLink, *, nproc: int | None) -> tuple[Host, int]:
+    """A host with the number of its ranks, and how many GPUs they have."""
+    gpus = _visible(job.env, link.facts["gpus"])
+    if link.seat.host.tasks and link.facts["visible"] is None:
+        gpus = 0  # a scheduler that counts tasks and shows no GPU has given none, whatever the host has
+    return fill_slots(link.seat.host, nproc=nproc, gpus=gpus), gpus
 
 
 def check_torch(links: Sequence[AgentLink]) -> None:

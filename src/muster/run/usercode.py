@@ -68,7 +68,7 @@ def archive(cwd: str) -> bytes:
     total = 0
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
-        for name in sorted(_files(cwd)):
+        for name in sorted(files_of(cwd)):
             path = os.path.join(cwd, name)
             if not os.path.lexists(path):
                 continue  # git still tracks a file that was deleted
@@ -82,7 +82,8 @@ def archive(cwd: str) -> bytes:
     return buffer.getvalue()
 
 
-def _files(cwd: str) -> Iterator[str]:
+def files_of(cwd: str) -> Iterator[str]:
+    """The files of a project, relative to its folder: what git would track, or everything visible."""
     tracked = _git_files(cwd, "--cached", "--recurse-submodules")
     untracked = _git_files(cwd, "--others", "--exclude-standard")
     if tracked is not None and untracked is not None:

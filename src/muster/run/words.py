@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def count(number: int, noun: str) -> str:
@@ -18,3 +19,11 @@ def names(items: Sequence[str]) -> str:
 def ranks(numbers: Sequence[int]) -> str:
     """`rank 3`, `ranks 0, 1, 2`."""
     return ("rank " if len(numbers) == 1 else "ranks ") + names([str(number) for number in numbers])
+
+
+def tilde(path: Path) -> str:
+    """A path as a person would write it."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except ValueError:
+        return str(path)

@@ -28,7 +28,10 @@ def svg(rows: Sequence[Mapping[str, float]], panels: Sequence[str], *, across: s
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
     """Return round numbers that cover a range: the first at or below `low`, the last at or above `high`."""
-    span = (high - low) or abs(high) or 1.0
+    largest = max(abs(low), abs(high))
+    span = high - low
+    if span <= 1e-9 * max(largest, 1e-3):  # a flat line, up to rounding: what is drawn beside it is as good as any
+        span = largest if largest > 1e-9 else 1.0
     power = 10.0 ** math.floor(math.log10(span / about))
     step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= about + 1e-9)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

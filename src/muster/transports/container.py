@@ -18,13 +18,13 @@ PULL_LIMIT = 1800.0
 _HIDING = frozenset(("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var"))
 """Folders of every image: with the host's mounted over one, nothing of it would run."""
 
-_NO_CHANNEL = re.compile(r"-[dit]*[dt][dit]*|--tty(=true)?|--detach(=true)?")
+_NO_CHANNEL = r"-[dit]*[dt][dit]*|--tty(=true)?|--detach(=true)?"
 """Options, often copied along, that take the agent's stdin or stdout away."""
 
 _SETTLING = (
-    ("network", re.compile(r"--net(work)?(=.*)?$")),
-    ("gpus", re.compile(r"--gpus(=.*)?$|--nv(ccli)?$|.*nvidia\.com/gpu|.*/dev/nvidia")),
-    ("pull", re.compile(r"--pull(=.*)?$|--rootfs(=true)?$")),
+    ("network", r"--net(work)?(=.*)?$"),
+    ("gpus", r"--gpus(=.*)?$|--nv(ccli)?$|.*nvidia\.com/gpu|.*/dev/nvidia"),
+    ("pull", r"--pull(=.*)?$|--rootfs(=true)?$"),
 )
 """What we leave to the user's own options, where they speak of it: these may not be given twice."""
 
@@ -59,7 +59,7 @@ class Container:
                 f"--container-args: `{self.args[0]}` is not an option",
                 hint='write them as for `podman run`: `--container-args "-v /data:/data"`',
             )
-        channel = next((word for word in self.args if _NO_CHANNEL.fullmatch(word)), None)
+        channel = next((word for word in self.args if re.fullmatch(_NO_CHANNEL, word)), None)
         if channel is not None:
             raise UsageError(
                 f"--container-args: with `{channel}` the agent inside could not be spoken to", hint="leave it out"
@@ -72,8 +72,8 @@ class Container:
     def run(self, agent: Sequence[str]) -> tuple[str, ...]:
         """The command line, for a host, that runs `agent` inside the image."""
         share = "share" if self.shares_processes else ""
-        settled = " ".join(what for what, sign in _SETTLING if any(sign.match(word) for word in self.args))
-        told = (script("container_janitor"), self.program, self.image, self.cwd, self.folder, share, settled)
+        settled = " ".join(what for what, sign in _SETTLING if any(re.match(sign, word) for word in self.args))
+        told = (script("container_keeper"), self.program, self.image, self.cwd, self.folder, share, settled)
         return ("/bin/sh", "-c", script("container"), "muster", *told, *self.args, self.image, *agent)
 
 
@@ -82,6 +82,13 @@ def script(name: str) -> str:
     """What runs on the host, as one line."""
     lines = Path(__file__).with_name(f"{name}.sh").read_text().splitlines()
     return " ".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+def without_scripts(command: str) -> str:
+    """A command line for people: that a container is started stands there, but not the 5 KB that do it."""
+    return command.replace(script("container"), "(starts a container)").replace(
+        script("container_keeper"), "(keeps it)"
+    )
 
 
 def pull_in(line: str) -> tuple[str, str] | None:
@@ -99,18 +106,20 @@ def too_slow_pull(host: str, image: str) -> HostError:
 
 def container_reason(box: Container, text: str) -> tuple[str, str] | None:
     """What went wrong with the container, and what to do, if these words of its program or of ours say so."""
-    failed = _PROGRAM_FAILED.search(text)
+    failed = re.search(_PROGRAM_FAILED, text)
     # What the program said last before we say that it could not; an engine says its part before or after.
     before = text[: failed.start() if failed else None].splitlines()
     said = [line for line in before if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))]
+    last = said[-1].strip() if said else ""
     program = failed[1] if failed else box.program or "the container program"
     for sign, message, hint in _FAILURES:
-        found = sign.search(text)
+        found = re.search(sign, text)
         if found:
             words = {
                 "image": box.image,
                 "program": program,
-                "last": said[-1].strip() if said else "",
+                "last": last,
+                "cause": last.rpartition(": ")[2],
                 **found.groupdict(),
             }
             return message.format_map(words), hint.format_map(words)
@@ -124,7 +133,7 @@ def code_reason(box: Container, code: int) -> tuple[str, str] | None:
 
 def host_in(text: str) -> str | None:
     """The host that says in this text why it has no container."""
-    own = _OWN.search(text)
+    own = re.search(_OWN, text)
     return own[1] if own else None
 
 
@@ -137,8 +146,8 @@ def explain_container_failure(host: str, box: Container, code: int | None, text:
     return HostError(host, f"no agent came up in {box.image}: {last[0]}", hint="try the image by hand on that host")
 
 
-_OWN = re.compile(r"muster: (\S+): .+")
-_PROGRAM_FAILED = re.compile(r"muster: \S+: (\S+) (?:cannot pull|ended with code) ")
+_OWN = r"muster: (\S+): .+"
+_PROGRAM_FAILED = r"muster: \S+: (\S+) (?:cannot pull|ended with code) "
 
 _OTHER_PROGRAM = "install it there, or name another: `--container {}`".format("|".join(PROGRAMS))
 _OTHER_PYTHON = "name the interpreter inside the image with `--python PATH`"
@@ -146,73 +155,69 @@ _SYNC = "`--sync` sends this folder to every host before the start"
 _PULL = "load it there, or check the name: `{program} pull {image}` says more"
 
 _FAILURES = (
-    (re.compile(r"muster: \S+: (?P<what>.* is not on this host)"), "{what}", _OTHER_PROGRAM),
+    (r"muster: \S+: (?P<what>.* is not on this host)", "{what}", _OTHER_PROGRAM),
     (
-        re.compile(r"muster: \S+: there is no podman"),
+        r"muster: \S+: there is no podman",
         "there is no podman, docker or apptainer on this host",
         "install one of them there, or run without `--image`",
     ),
     (
-        re.compile(r"muster: \S+: there is no folder (?P<folder>.*)"),
+        r"muster: \S+: there is no folder (?P<folder>.*)",
         "the working directory {folder} is not there, so it cannot be mounted",
         _SYNC,
     ),
     (
-        re.compile(r"muster: \S+: (?P<what>the folder .* cannot be made)"),
+        r"muster: \S+: (?P<what>the folder .* cannot be made)",
         "{what}",
         "set XDG_STATE_HOME there to a folder of yours",
     ),
     (
-        re.compile(r"permission denied.*docker|docker.*permission denied|dial unix .*permission denied", re.IGNORECASE),
+        r"(?i)permission denied.*docker|docker.*permission denied|dial unix .*permission denied",
         "docker does not let you in",
         "you are not in the group `docker` there; podman needs no such thing: `--container podman`",
     ),
     (
-        re.compile(r"Cannot connect to the Docker daemon"),
+        r"Cannot connect to the Docker daemon",
         "the Docker daemon does not run there",
         "start it, or use `--container podman`",
     ),
     (
-        re.compile(r"could not select device driver"),
+        r"could not select device driver",
         "docker cannot give GPUs to containers there",
         "install nvidia-container-toolkit on that host",
     ),
     (
-        re.compile(r"did not resolve to an alias|short-name resolution enforced"),
+        r"did not resolve to an alias|short-name resolution enforced",
         "there is no image {image}, and podman does not know which registry has it",
         "write its whole name, such as `docker.io/{image}`",
     ),
     (
-        re.compile(
-            r"unauthorized|authentication required|pull access denied|requested access .* denied", re.IGNORECASE
-        ),
+        r"(?i)unauthorized|authentication required|pull access denied|requested access .* denied",
         "there is no image {image}, and the registry does not let you have one of this name",
         "check the name; log in there first if it is not for everyone: `{program} login`",
     ),
     (
-        re.compile(r"muster: \S+: \S+ cannot pull "),
-        "there is no image {image}, and {program} cannot pull it: {last}",
+        r"muster: \S+: \S+ cannot pull ",
+        "there is no image {image}, and {program} cannot pull it ({cause})",
         _PULL,
     ),
     (
-        re.compile(r"could not open image", re.IGNORECASE),
+        r"(?i)could not open image",
         "apptainer does not find the image {image}",
         "name a file, or where it comes from: `docker://{image}`",
     ),
     (
-        re.compile(r"image not known|no such image|unable to find image|while making image", re.IGNORECASE),
+        r"(?i)image not known|no such image|unable to find image|while making image",
         "there is no image {image}",
         _PULL,
     ),
     (
-        re.compile(
-            r"executable file (?:\S+ )?not found|\bexec\b.* no such file or directory|python\S* not found", re.I
-        ),
+        r"(?i)executable file (?:\S+ )?not found|\bexec\b.* no such file or directory|python\S* not found",
         "there is no such Python in {image}",
         _OTHER_PYTHON,
     ),
     (
-        re.compile(r"muster: Python (?P<what>3.9 or newer is needed.*)"),
+        r"muster: Python (?P<what>3.9 or newer is needed.*)",
         "Python {what}, in {image}",
         _OTHER_PYTHON,
     ),

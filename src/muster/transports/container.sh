@@ -3,7 +3,7 @@
 # `set --` puts something before those.
 # It travels as one line (`script` in container.py), because csh takes no newline in quotes: hence the semicolons. csh
 # and fish also want no single quote, no ! before a word, and no two backslashes in it.
-janitor=$1 program=$2 image=$3 cwd=$4 folder=$5 share=$6 settled=$7; shift 7;
+keeper=$1 program=$2 image=$3 cwd=$4 folder=$5 share=$6 settled=$7; shift 7;
 host=$(uname -n); host=${host%%.*}; name=muster-${folder##*/}-$$;
 fail() { printf "muster: %s: %s\n" "$host" "$2" >&2; exit "$1"; };
 
@@ -113,22 +113,23 @@ for variable in $(variables); do set -- --env "$variable" "$@"; done;
 case $settled in *network*) ;; *) set -- --network host "$@";; esac;
 # The host's name, and its /dev/shm, which is large enough for data loaders.
 set -- --uts host --ipc host --security-opt label=disable "$@";
-# The container is no child of ours: a scheduler that kills its job does not reach it, and `run`, killed between making
-# and starting one, leaves it to wait for ever. So another process, out of the job, reads from a pipe that closes with us.
-leash=$(mktemp -d) || fail 125 "no temporary folder can be made";
-mkfifo "$leash/fifo";
-exec 3<&0 4<>"$leash/fifo" 5<"$leash/fifo";
-rm -r "$leash";
-there setsid && setsid=setsid || setsid=;
-($setsid /bin/sh -c "$janitor" muster "$kind" "$program" "$name" <&5 >/dev/null 2>&1 3<&- 4<&- 5<&- &);
-
 # A log would be a second copy of all that the agent sends, and the entrypoint of many an image is no wrapper.
 set -- --rm --interactive --name "$name" --log-driver none --entrypoint "" --user "$user" "$@";
-"$program" run "$@" <&3 3<&- 4<&- 5<&- & run=$! ;
-exec 0</dev/null 3<&- 5<&-;
-for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $run 2>/dev/null" "$signal"; done;
-while wait "$run"; code=$?; kill -0 "$run" 2>/dev/null; do :; done;
-[ "$code" = 0 ] && echo "it has ended well" >&4;
+
+# `run` is left to a shell outside of the job, its keeper, because a scheduler signals and kills what it can reach, but
+# cannot reach the container: `run`, killed between making and starting one, leaves it to wait for ever, and does not
+# pass on a signal when its helper dies of the same. The keeper gets our signals, tells how `run` ended, and sees by a
+# pipe that closes with us that the job is over.
+pipes=$(mktemp -d) || fail 125 "no temporary folder can be made";
+mkfifo "$pipes/leash" "$pipes/code";
+exec 3<&0 4<>"$pipes/leash" 5<"$pipes/leash" 6<>"$pipes/code" 7<"$pipes/code" 8>&1;
+rm -r "$pipes";
+there setsid && setsid=setsid || setsid=;
+keeper=$( ($setsid /bin/sh -c "$keeper" muster "$kind" "$program" "$name" "$@" <&3 >&8 3<&- 4<&- 7<&- 8>&- & echo $! ) );
+(trap "" HUP INT TERM USR1 USR2; read -r code <&7; exit "${code:-1}") 3<&- 4<&- 5<&- 6<&- 8>&- & reader=$! ;
+exec </dev/null 3<&- 5<&- 6<&- 7<&- 8>&-;
+for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $keeper 2>/dev/null" "$signal"; done;
+while wait "$reader"; code=$?; kill -0 "$reader" 2>/dev/null; do :; done;
 # Its own failures; the agent has no such codes.
 case $code in 125|126|127) fail "$code" "$program ended with code $code";; esac;
 exit "$code";

@@ -11,7 +11,7 @@ from muster.errors import HostError, MusterError
 from muster.hosts import Host
 from muster.plan import Plan
 from muster.transports.command import Command
-from muster.transports.container import Container, container_reason, host_in
+from muster.transports.container import Container, container_reason, host_in, without_scripts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Piped:
     @property
     def lines(self) -> list[str]:
         """The command lines, for people."""
-        return [str(command) for command in self.commands]
+        return [without_scripts(str(command)) for command in self.commands]
 
     def usual_reason(self, number: int) -> str | None:
         """What a signal to `muster run` mostly means here: somebody sent it."""
@@ -102,7 +102,7 @@ class Dialled:
     @property
     def lines(self) -> list[str]:
         """The command lines, for people."""
-        return [str(summons) for summons in self.summons]
+        return [without_scripts(str(summons)) for summons in self.summons]
 
 
 Engine = Piped | Dialled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from muster.agent import boot
 from muster.errors import HostError
@@ -74,10 +75,10 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
     last = text.splitlines()[-1].strip() if text else ""
     login = f"ssh {f'-p {host.port} ' if host.port else ''}{host.destination}"
     if code == 255:
-        for sign, explain in _SSH_FAILURES:
+        for sign, kind, explain in _SSH_FAILURES:
             if sign in text:
                 message, hint = explain(host, login, last)
-                return HostError(host.name, message, hint=hint)
+                return HostError(host.name, message, hint=hint, kind=kind)
     elif last.startswith("muster: Python"):
         return HostError(host.name, last.removeprefix("muster: "), hint="name another with `--python PATH`")
     elif code in (126, 127):
@@ -108,21 +109,24 @@ def _unknown_key(host: Host, login: str, last: str) -> tuple[str, str]:
 
 
 def _refused(host: Host, login: str, last: str) -> tuple[str, str]:
-    return f"ssh was refused ({last})", f"put your key there with `{login.replace('ssh', 'ssh-copy-id', 1)}`"
+    return (
+        f"ssh was refused ({last})",
+        f"`muster setup ssh -H {replace(host, slots=None, gpus=None)}` puts your key there",
+    )
 
 
 def _because(meaning: str) -> Callable[[Host, str, str], tuple[str, str]]:
     return lambda host, login, last: (meaning, f"does `{login} true` work from here?")
 
 
-_SSH_FAILURES: tuple[tuple[str, Callable[[Host, str, str], tuple[str, str]]], ...] = (
+_SSH_FAILURES: tuple[tuple[str, str, Callable[[Host, str, str], tuple[str, str]]], ...] = (
     # In this order: the text of a changed key ends with the words of an unknown one.
-    ("Could not resolve hostname", _unknown_name),
-    ("REMOTE HOST IDENTIFICATION HAS CHANGED", _changed_key),
-    ("Host key verification failed", _unknown_key),
-    ("Permission denied", _refused),
-    ("Connection refused", _because("nothing listens for ssh there (connection refused)")),
-    ("timed out", _because(f"no answer within {CONNECT_TIMEOUT} s")),
-    ("No route to host", _because("no route to this host")),
-    ("Network is unreachable", _because("the network is unreachable")),
+    ("Could not resolve hostname", "unknown-name", _unknown_name),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "changed-key", _changed_key),
+    ("Host key verification failed", "unknown-key", _unknown_key),
+    ("Permission denied", "denied", _refused),
+    ("Connection refused", "closed", _because("nothing listens for ssh there (connection refused)")),
+    ("timed out", "dead", _because(f"no answer within {CONNECT_TIMEOUT} s")),
+    ("No route to host", "dead", _because("no route to this host")),
+    ("Network is unreachable", "dead", _because("the network is unreachable")),
 )

@@ -1,0 +1,73 @@
+"""Logging in: rows 19 to 22."""
+
+from __future__ import annotations
+
+from benchmarks.scoreboard.fault import Fault
+from benchmarks.scoreboard.stage import Stage
+
+PASSWORD = "a plain password"
+
+ALLOW_PASSWORDS = """\
+sed -i 's/^PasswordAuthentication.*/PasswordAuthentication yes/; s/^PermitRootLogin.*/PermitRootLogin yes/' \
+  /run/muster-lab/sshd_config
+rm -f /run/muster-lab/authorized_keys ~/.ssh/authorized_keys
+sed -i 's#^AuthorizedKeysFile.*#AuthorizedKeysFile .ssh/authorized_keys#' /run/muster-lab/sshd_config
+hash=$(openssl passwd -6 'a plain password')
+sed -i "s#^root:[^:]*:#root:$hash:#" /etc/shadow
+kill -HUP $(cat /run/muster-lab/sshd.pid)
+"""
+
+
+def ask_for_password(stage: Stage, host: str) -> None:
+    """A host that has no key of ours and takes a password."""
+    stage.sh(host, ALLOW_PASSWORDS)
+    stage.sh(
+        "h1", "sed -i 's/PreferredAuthentications publickey/PreferredAuthentications publickey,password/' ~/.ssh/config"
+    )
+    stage.sh(host, "sleep 0.2; for i in $(seq 50); do ss -ltn | grep -q :22 && exit; sleep 0.1; done; exit 1")
+
+
+def _unknown_key(stage: Stage) -> None:
+    stage.sh("h1", "sed -i '/^h2,/d' ~/.ssh/known_hosts")
+
+
+def _changed_key(stage: Stage) -> None:
+    stage.sh(
+        "h2",
+        "rm /run/muster-lab/host_key*; ssh-keygen -q -t ed25519 -N '' -f /run/muster-lab/host_key && "
+        "kill -HUP $(cat /run/muster-lab/sshd.pid) && sleep 0.2",
+    )
+
+
+def _talking(stage: Stage) -> None:
+    stage.write("h2", "/root/.bashrc", "echo Welcome to h2\n")
+
+
+def _other_python(stage: Stage) -> None:
+    import sys
+
+    from benchmarks.scoreboard.shims import torch_version_file
+
+    packages = torch_version_file().removesuffix("/torch/version.py")
+    for host in stage.lab.names:  # a conda with torch, which only an interactive shell would find
+        stage.sh(
+            host,
+            f"{sys.executable} -m venv --without-pip /opt/conda && "
+            f"ln -s {packages}/torch /opt/conda/lib/python3*/site-packages/",
+        )
+    stage.sh("h2", f"rm {sys.executable}")
+
+
+FAULTS = (
+    Fault(
+        row=19,
+        title="no login without a password",
+        at=("h2",),
+        inject=lambda stage: ask_for_password(stage, "h2"),
+        answers=(("password:", PASSWORD),),
+    ),
+    Fault(row=20, title="host key unknown", at=("h2",), inject=_unknown_key, answers=(("[y/N]", "y"),)),
+    Fault(row=20, title="host key changed", at=("h2",), inject=_changed_key, answers=(("[y/N]", "y"),)),
+    Fault(row=21, title="a shell profile that talks", at=("h2",), inject=_talking),
+    Fault(row=22, title="another Python, without torch", at=("h2",), inject=_other_python),
+)

@@ -1,0 +1,1 @@
+"""ResNet training on one GPU: the step, its kernels and its benchmark."""

@@ -1,0 +1,86 @@
+"""The network interface that gloo and NCCL are told to use exists on every host, and the others can reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster, Machine
+from muster.check.finding import Finding, Fix
+from muster.check.fixes import unset
+
+GLOO = "Unable to find address for: {}, on one rank; the others: wait timeout after 12000ms"
+NCCL = "NCCL WARN Bootstrap : no socket interface found"
+ALONE = "every host talks to itself: Connect timeout, after a minute"
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """A name that a host does not have fails the job."""
+    several = len(cluster.machines) > 1
+    chosen = cluster.wanted.interface
+    for machine in cluster.machines:
+        nics = machine.up["interfaces"]
+        if chosen is not None and not _addresses(nics, [chosen]):
+            # row 6
+            yield Finding(
+                severity="error",
+                hosts=(machine.name,),
+                what=f"--interface {chosen}: {_lacks(nics, chosen)}",
+                symptom=GLOO.format(chosen),
+                fix=Fix(command=cluster.wanted.typed("--interface"), say="Muster then finds the right one by trying"),
+                row=6,
+            )
+            continue
+        answer = cluster.answer("variables", machine.name)
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if answer and chosen is None else ():
+            yield from _variable(cluster, machine, variable, answer, several=several)
+
+
+def _variable(
+    cluster: Cluster, machine: Machine, variable: str, answer: dict[str, Any], *, several: bool
+) -> Iterator[Finding]:
+    value = answer["env"].get(variable, "")
+    nics = machine.up["interfaces"]
+    names = _named(value, nics, gloo=variable.startswith("GLOO"))
+    if not value or (names and _addresses(nics, names) and not (several and _only_loopback(nics, names))):
+        return
+    loopback = bool(names) and _only_loopback(nics, names)
+    used = variable.startswith("NCCL") == bool(machine.up["gpus"])
+    yield Finding(
+        severity="error" if used else "warning",
+        hosts=(machine.name,),
+        what=f"{variable}={value}: {'that is loopback, where no other host is' if loopback else _lacks(nics, value)}",
+        symptom=ALONE if loopback else GLOO.format(value) if variable.startswith("GLOO") else NCCL,
+        fix=unset(cluster, machine.name, variable, answer["sources"], "Muster then finds the right one by trying"),
+        row=6,
+    )
+
+
+def _named(value: str, nics: Sequence[Mapping[str, Any]], *, gloo: bool) -> list[str]:
+    """The interfaces a value stands for: gloo takes names, NCCL beginnings of names, `=` names, `^` all but those."""
+    have = [nic["name"] for nic in nics]
+    parts = [part for part in value.lstrip("=^").split(",") if part]
+    if gloo:
+        return parts if all(part in have for part in parts) else []
+    if value.startswith("="):
+        return [name for name in have if name in parts]
+    begins = [name for name in have if name.startswith(tuple(parts))]
+    return [name for name in have if name not in begins] if value.startswith("^") else begins
+
+
+def _addresses(nics: Sequence[Mapping[str, Any]], names: list[str]) -> list[str]:
+    return [address for nic in nics if nic["name"] in names for address in nic["addresses"]]
+
+
+def _only_loopback(nics: Sequence[Mapping[str, Any]], names: list[str]) -> bool:
+    return all(nic["loopback"] for nic in nics if nic["name"] in names)
+
+
+def _lacks(nics: Sequence[Mapping[str, Any]], name: str) -> str:
+    have = ", ".join(nic["name"] for nic in nics if nic["addresses"] and not nic["loopback"])
+    known = any(nic["name"] == name for nic in nics)
+    return f"that has no address there (it has {have})" if known else f"it has no such interface (it has {have})"
+
+
+CHECK = Check(judge=judge)

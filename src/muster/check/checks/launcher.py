@@ -1,0 +1,36 @@
+"""No variable left by another launcher contradicts the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster
+from muster.check.finding import Finding
+from muster.check.fixes import unset
+
+SYMPTOM = "Timed out waiting for clients: 2/3 clients joined, or a rank twice, where a script is started by hand"
+
+OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """`muster run` sets all of them for each rank, so it is a note."""
+    for name, answer in cluster.answers("variables").items():
+        for variable in OURS:
+            value = answer["env"].get(variable)
+            if value is None or (variable == "WORLD_SIZE" and value == str(cluster.world_size)):
+                continue
+            right = f", and the job has {cluster.world_size} ranks" if variable == "WORLD_SIZE" else ""
+            # row 45
+            yield Finding(
+                severity="note",
+                hosts=(name,),
+                what=f"{variable}={value} is set there{right}; `muster run` sets it for each rank",
+                symptom=SYMPTOM,
+                fix=unset(cluster, name, variable, answer["sources"]),
+                row=45,
+            )
+
+
+CHECK = Check(judge=judge)

@@ -1,0 +1,135 @@
+"""The address and port that the user chose for rank 0 lead there from every host.
+
+Rows 1, 7, 8, 9 and 10 of the catalogue. Left alone, `muster run` finds both by trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster
+from muster.check.finding import Finding, Fix
+from muster.check.fixes import open_firewall
+
+LOOPBACK = "Timed out waiting for clients: 1/2 clients joined; on the others: the client socket has timed out"
+UNKNOWN = "The client socket has timed out while trying to connect: a name that is not known is told as a time-out"
+TAKEN = "The server socket has failed to listen: EADDRINUSE, and on the others: Connection reset by peer"
+STRANGER = "Ping failed, invalid value returned from server. Expected: 17729, Got: 1347703880"
+CLOSED = "1/2 clients joined; on the others: the client socket has timed out"
+
+
+def probe(ask: dict[str, Any]) -> list[str] | None:
+    """Ask one host: what the address stands for there."""
+    import socket
+
+    if not ask["master"]:
+        return None
+    try:
+        found = socket.getaddrinfo(ask["master"], None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """All of it fails the job."""
+    wanted = cluster.wanted
+    if cluster.reach is not None and cluster.reach.port_problem:
+        owner = f" by {cluster.reach.port_owner}" if cluster.reach.port_owner else ""
+        yield Finding(
+            severity="error",
+            hosts=(cluster.machines[0].name,),
+            what=f"port {wanted.master_port} is taken{owner}",
+            symptom=TAKEN,
+            fix=Fix(command=wanted.typed("--master-port"), say="Muster then finds a free one"),
+            row=8,
+        )
+    if len(cluster.machines) < 2:
+        return
+    blamed: set[str] = set()
+    if wanted.master_addr is not None:
+        for finding in _address(cluster, wanted.master_addr):
+            blamed.update(finding.hosts)
+            yield finding
+    yield from _port(cluster, blamed)
+
+
+def _address(cluster: Cluster, master: str) -> Iterator[Finding]:
+    """Loopback means every host by itself; a name may mean nothing on some."""
+    stands = cluster.answers("master")
+    good = cluster.address(cluster.machines[0].name)
+    fix = Fix(command=cluster.wanted.typed("--master-addr"), say=f"Muster then finds the address by itself: {good}")
+    first, *others = cluster.machines
+    if _loopback(stands.get(first.name)) or all(_loopback(stands.get(machine.name)) for machine in others):
+        yield Finding(
+            severity="error",
+            hosts=tuple(machine.name for machine in others),
+            what=f"--master-addr {master} means the host itself there, not {first.name}",
+            symptom=LOOPBACK,
+            fix=fix,
+            row=1,
+        )
+        return
+    families = {name: ":" in found[0] for name, found in stands.items() if found}
+    for machine in cluster.machines:
+        found = stands.get(machine.name)
+        if found == []:
+            what, row, symptom = f"--master-addr {master} is a name it does not know", 7, UNKNOWN
+        elif found and machine is not first and _loopback(found):
+            what, row, symptom = f"--master-addr {master} means the host itself there, not {first.name}", 1, LOOPBACK
+        elif found and families[machine.name] != families.get(first.name, families[machine.name]):
+            kinds = ("IPv6", "IPv4") if families[machine.name] else ("IPv4", "IPv6")
+            what = f"--master-addr {master} is {found[0]} there, an {kinds[0]} address, and {kinds[1]} on {first.name}"
+            row, symptom = 13, "The IPv6 network addresses of (host) cannot be retrieved, or a hang"
+        else:
+            continue
+        yield Finding(severity="error", hosts=(machine.name,), what=what, symptom=symptom, fix=fix, row=row)
+
+
+def _port(cluster: Cluster, blamed: set[str]) -> Iterator[Finding]:
+    """Who answers on the port that rank 0 will open?"""
+    reach, wanted = cluster.reach, cluster.wanted
+    if reach is None or not reach.master:
+        return
+    first = cluster.machines[0].name
+    problems = {host: _worst(results) for host, results in reach.master.items() if host not in blamed}
+    failed = {host: problem for host, problem in problems.items() if problem}
+    # A web server waits for us to speak first; rank 0's host would have said its nonce.
+    strangers = [host for host, problem in failed.items() if problem.startswith(("another", "connected"))]
+    for host in strangers:
+        yield Finding(
+            severity="error",
+            hosts=(host,),
+            what=f"something else answers there for port {wanted.master_port} of {first}: a proxy, or another job",
+            symptom=STRANGER,
+            fix=Fix(command=wanted.typed("--master-port"), say="Muster then finds a port that leads there"),
+            row=9,
+        )
+    closed = [host for host in failed if host not in strangers and _reaches(cluster, host, first)]
+    if closed:
+        culprit = (first,) if len(closed) == len(problems) - len(strangers) else tuple(closed)
+        direction = "in" if culprit == (first,) else "out"
+        what = f"port {wanted.master_port} of {first} is closed for {', '.join(closed)} ({failed[closed[0]]})"
+        fix = open_firewall(cluster, culprit[0], closed if direction == "in" else [first], direction)
+        yield Finding(severity="error", hosts=culprit, what=what, symptom=CLOSED, fix=fix, row=10)
+
+
+def _reaches(cluster: Cluster, host: str, target: str) -> bool:
+    """Whether other ports of a host are open to another; if not, that is told of all ports."""
+    assert cluster.reach is not None
+    return any(result["host"] == target and not result["problem"] for result in cluster.reach.tried.get(host, ()))
+
+
+def _worst(results: list[Mapping[str, Any]] | Any) -> str:
+    """Empty when one address led there, as one is enough."""
+    problems = [result["problem"] for result in results]
+    return "" if "" in problems else next((p for p in problems if "another" in p), problems[0] if problems else "")
+
+
+def _loopback(addresses: list[str] | None) -> bool:
+    return bool(addresses) and all(address.startswith("127.") or address == "::1" for address in addresses or ())
+
+
+CHECK = Check(probe=probe, judge=judge)

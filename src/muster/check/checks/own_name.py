@@ -1,0 +1,98 @@
+"""A host's own name stands for an address at which the others reach it: gloo offers that address to its peers.
+
+Rows 3, 4, 5 and 13 of the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from muster.check.check import Check
+from muster.check.cluster import VIRTUAL, Cluster, Machine
+from muster.check.finding import Finding, Fix
+from muster.run.words import names
+
+REFUSED = "Gloo connectFullMesh failed ... Connection refused, remote=[{}], and on the other ranks: Connect timeout"
+UNKNOWN = "Unable to resolve hostname to a (local) address. Using the loopback address as fallback"
+
+
+def probe(ask: dict[str, Any]) -> dict[str, Any]:
+    """Ask one host."""
+    import os
+    import socket
+
+    name = os.uname().nodename
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    with open("/etc/hosts") as file:
+        entries = [line.partition("#")[0].split() for line in file]
+    mine = [words for words in entries if name in words[1:] and not words[0].startswith("::ffff:")]
+    return {
+        "name": name,
+        "addresses": list(dict.fromkeys(str(info[4][0]) for info in found)),
+        "listed": [words[0] for words in mine],
+        "shared": [words[0] for words in mine if "localhost" in words],
+    }
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """`muster run` sets GLOO_SOCKET_IFNAME where this is wrong, so it is a note; other launchers hang."""
+    if len(cluster.machines) < 2:
+        return
+    for name, own in cluster.answers("own_name").items():
+        address = own["addresses"][0] if own["addresses"] else ""
+        problem = _problem(cluster, name, own["name"], address)
+        if problem is None:
+            continue
+        what, row = problem
+        yield Finding(
+            severity="note",
+            hosts=(name,),
+            what=what,
+            symptom=UNKNOWN if not address else REFUSED.format(address),
+            fix=_fix(cluster, name, own),
+            row=row,
+        )
+
+
+def _problem(cluster: Cluster, host: str, own: str, address: str) -> tuple[str, int] | None:
+    nics = cluster.machine(host).up["interfaces"]
+    nic = next((nic["name"] for nic in nics if address in nic["addresses"]), "")
+    stands = f"its own name, {own}, stands for {address}"
+    if not address:
+        return f"it does not know its own name, {own}", 4
+    if address.startswith("127.") or address == "::1":
+        return f"{stands}, where no other host finds it", 3
+    if not nic:
+        return f"{stands}, which it does not have", 4
+    if nic.startswith(VIRTUAL):
+        return f"{stands} of {nic}, which is no network between hosts", 5
+    without = [machine.name for machine in cluster.machines if not _has_ipv6(machine)]
+    if ":" in address and without:
+        return f"{stands}, an IPv6 address, and {names(without)} {'has' if len(without) == 1 else 'have'} no IPv6", 13
+    return None
+
+
+def _has_ipv6(machine: Machine) -> bool:
+    return any(":" in address for nic in machine.up["interfaces"] for address in nic["addresses"])
+
+
+def _fix(cluster: Cluster, name: str, own: dict[str, Any]) -> Fix:
+    good = cluster.address(name)
+    if good is None:
+        return Fix(say="put its name with an address of its own into its /etc/hosts")
+    host, sudo = own["name"], cluster.sudo(name)
+    add = f"echo {good} {host} | {sudo}tee -a /etc/hosts"
+    if not own["listed"]:
+        return Fix(command=add, on=name)
+    wrong = next((address for address in own["listed"] if address != good), own["listed"][0])
+    if wrong in own["shared"]:  # with localhost, which must stay
+        drop = f'{sudo}sed -i "/^{wrong}[[:space:]]/s/[[:space:]]{host}//" /etc/hosts'
+        return Fix(command=f"{drop} && {add}", on=name)
+    return Fix(command=f'{sudo}sed -i "s/^{wrong}[[:space:]]/{good} /" /etc/hosts', on=name)
+
+
+CHECK = Check(probe=probe, judge=judge)

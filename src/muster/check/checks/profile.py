@@ -1,0 +1,57 @@
+"""The shell profile of a host says nothing to programs that log in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster
+from muster.check.finding import Finding, Fix
+
+SYMPTOM = (
+    "scp, rsync and mpirun break: `protocol error`, `Received message too long`, or garbage where numbers should be"
+)
+
+GUARDS = {
+    # shell: (its file, the line that ends it for programs)
+    "bash": ("~/.bashrc", r"case \$- in *i*) ;; *) return ;; esac"),
+    "sh": ("~/.profile", r"case \$- in *i*) ;; *) return ;; esac"),
+    "zsh": ("~/.zshenv", "[[ -o interactive ]] || return"),
+    "tcsh": ("~/.cshrc", r"if (! \$?prompt) exit"),
+    "csh": ("~/.cshrc", r"if (! \$?prompt) exit"),
+}
+
+
+def probe(ask: dict[str, Any]) -> list[str]:
+    """Ask one host: which files of the user a shell would read."""
+    import os
+
+    files = ("~/.bashrc", "~/.profile", "~/.zshenv", "~/.cshrc")
+    return [path for path in files if os.path.exists(os.path.expanduser(path))]
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """Muster skips such words, so it is a note."""
+    files = cluster.answers("profile")
+    for machine in cluster.machines:
+        said = machine.noise.strip()
+        if not said:
+            continue
+        shell = str(cluster.answer("system", machine.name).get("shell", "")).rpartition("/")[2]
+        path, guard = GUARDS.get(shell, ("", ""))
+        fix = Fix(say="let the profile print only where `$-` contains i, in an interactive shell")
+        if path in files.get(machine.name, []):
+            fix = Fix(command=f'sed -i "1i {guard}" {path}', on=machine.name)
+        # row 21
+        yield Finding(
+            severity="note",
+            hosts=(machine.name,),
+            what=f"its shell profile prints where nobody reads it: `{said.splitlines()[0][:60]}`",
+            symptom=SYMPTOM,
+            fix=fix,
+            row=21,
+        )
+
+
+CHECK = Check(probe=probe, judge=judge)

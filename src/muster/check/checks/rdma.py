@@ -1,0 +1,97 @@
+"""Where a host has InfiniBand or another RDMA network, NCCL can use it; it falls back to TCP without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster, Machine, odd_ones
+from muster.check.finding import Finding, Fix
+from muster.run.words import count
+
+SYMPTOM = "one line, `NCCL INFO Using network Socket`, and collectives ten times slower"
+
+
+def probe(ask: dict[str, Any]) -> dict[str, Any]:
+    """Ask one host."""
+    import ctypes
+    import glob
+    import os
+
+    def read(path: str) -> str:
+        try:
+            with open(path) as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
+    ports: list[dict[str, str]] = []
+    for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
+        device = folder.split("/")[4]
+        driver = os.path.basename(os.path.realpath(f"/sys/class/infiniband/{device}/device/driver"))
+        state = read(f"{folder}/state").partition(":")[2].strip().lower()
+        ports.append({"name": f"{device}:{os.path.basename(folder)}", "state": state, "driver": driver})
+    if not ports:
+        return {"ports": []}
+    try:
+        ctypes.CDLL("libibverbs.so.1")
+        verbs = True
+    except OSError:
+        verbs = False
+    places = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/opt/amazon/ofi-nccl/lib", "/opt/aws-ofi-nccl/lib"]
+    places += ["/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu", "/usr/lib", "/usr/local/lib", "/usr/lib/x86_64-linux-gnu"]
+    plugin = any(glob.glob(f"{place}/libnccl-net*.so*") for place in places if place)
+    devices = glob.glob("/dev/infiniband/uverbs*")
+    return {"ports": ports, "verbs": verbs, "plugin": plugin, "devices": len(devices)}
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """Only NCCL uses it, so it matters on hosts with GPUs."""
+    with_gpus = [machine for machine in cluster.machines if machine.up["gpus"] and machine.answers.get("rdma")]
+    for machine in with_gpus:
+        answer = machine.answers["rdma"]
+        down = [port["name"] for port in answer["ports"] if port["state"] not in ("active", "")]
+        if not answer["ports"]:
+            continue
+        if not answer["devices"]:
+            what, fix = "it has InfiniBand, but no /dev/infiniband/uverbs for programs", _devices(cluster, machine)
+        elif not answer["verbs"]:
+            what = "it has InfiniBand, but not the library libibverbs, with which NCCL uses it"
+            install = f"{cluster.sudo(machine.name)}apt-get install -y libibverbs1 ibverbs-providers"
+            fix = Fix(command=install, on=machine.name)
+        elif not answer["plugin"] and any(port["driver"] == "efa" for port in answer["ports"]):
+            what = "it has the network of AWS (EFA), but not the plug-in with which NCCL uses it"
+            fix = Fix(say="install aws-ofi-nccl there, and put its lib folder into LD_LIBRARY_PATH")
+        elif down and len(down) == len(answer["ports"]):
+            what = f"no port of its InfiniBand is active ({', '.join(down)})"
+            fix = Fix(say="see to its cable and subnet manager", command="ibstat", on=machine.name)
+        else:
+            continue
+        # row 18
+        yield Finding(severity="warning", hosts=(machine.name,), what=what, symptom=SYMPTOM, fix=fix, row=18)
+    common, others = odd_ones({machine.name: len(machine.answers["rdma"]["ports"]) for machine in with_gpus})
+    for name, ports in others.items():
+        yield Finding(
+            severity="warning",
+            hosts=(name,),
+            what=f"it has {count(ports, 'InfiniBand port')}, the others {common}",
+            symptom=SYMPTOM,
+            fix=Fix(say="load its driver, or leave it out", command="ibstat", on=name),
+            row=18,
+        )
+
+
+def _devices(cluster: Cluster, machine: Machine) -> Fix:
+    if cluster.wanted.image:
+        return Fix(command=cluster.wanted.with_container_args("--device=/dev/infiniband --ulimit memlock=-1"))
+    return Fix(command=f"{cluster.sudo(machine.name)}modprobe ib_uverbs", on=machine.name)
+
+
+def table(answer: dict[str, Any]) -> dict[str, str]:
+    """Facts for people."""
+    told = ", ".join(f"{port['name']} {port['state']}" for port in answer["ports"])
+    return {"InfiniBand": told} if told else {}
+
+
+CHECK = Check(probe=probe, judge=judge, table=table)

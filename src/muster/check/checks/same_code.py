@@ -1,0 +1,64 @@
+"""Every host has the code that is here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster
+from muster.check.finding import Finding
+from muster.check.fixes import copy
+from muster.run.words import count, names
+
+SYMPTOM = "ranks call other collectives or send other shapes: a hang, or `Received data size doesn't match`"
+
+
+def probe(ask: dict[str, Any]) -> dict[str, Any]:
+    """Ask one host: size and CRC of each file the controller names, None where it is not there."""
+    import os
+    import zlib
+
+    found: dict[str, Any] = {}
+    for path in ask["code"]:
+        try:
+            with open(os.path.join(str(ask["cwd"]), str(path)), "rb") as file:
+                data = file.read()
+            found[path] = [len(data), zlib.crc32(data)]
+        except OSError:
+            found[path] = None
+    return {"folder": os.path.isdir(ask["cwd"]), "files": found}
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """The script itself is an error, as `muster run` refuses it; what it may import a warning."""
+    wanted = cluster.wanted
+    if not wanted.script or wanted.sync:
+        return
+    for name, there in cluster.answers("same_code").items():
+        other = [path for path, digest in wanted.code.items() if there["files"].get(path) != list(digest)]
+        if not other:
+            continue
+        missing = [path for path in other if there["files"].get(path) is None]
+        if not there["folder"]:
+            what = f"there is no folder {wanted.cwd}"
+        elif len(missing) == len(other):
+            what = f"{_files(missing)} not there" if len(missing) > 1 else f"{missing[0]} is not there"
+        else:
+            what = f"{_files(other)} from what is here" if len(other) > 1 else f"{other[0]} differs from the one here"
+        # row 24
+        yield Finding(
+            severity="error" if wanted.script in other else "warning",
+            hosts=(name,),
+            what=f"{what} (in {wanted.cwd})" if there["folder"] else what,
+            symptom=SYMPTOM,
+            fix=copy(cluster, name, wanted.cwd, other, say="`muster run --sync` sends this folder with every job"),
+            row=24,
+        )
+
+
+def _files(paths: list[str]) -> str:
+    return f"{count(len(paths), 'file')} ({names(paths)}) are" if len(paths) > 1 else f"{paths[0]} is"
+
+
+CHECK = Check(probe=probe, judge=judge)

@@ -1,0 +1,69 @@
+"""/dev/shm is large enough for data loaders and for ranks that share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster
+from muster.check.finding import Finding, Fix
+
+SYMPTOM = "RuntimeError: Caught RuntimeError in DataLoader worker process 0, or: killed by signal: Bus error"
+
+SMALL = 512 << 20
+"""Containers get 64 MB by default; a loader with four workers and a batch of images needs some hundred."""
+
+FULL = 128 << 20
+
+
+def probe(ask: dict[str, Any]) -> dict[str, int]:
+    """Ask one host."""
+    import os
+
+    found = os.statvfs("/dev/shm")
+    return {"size": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """Too small or too full is a warning: only some jobs use it."""
+    for name, shm in cluster.answers("shm").items():
+        if shm["size"] < SMALL:
+            # row 33
+            yield Finding(
+                severity="warning",
+                hosts=(name,),
+                what=f"/dev/shm holds only {_megabytes(shm['size'])}",
+                symptom=SYMPTOM,
+                fix=_larger(cluster, name),
+                row=33,
+            )
+        elif shm["free"] < FULL:
+            yield Finding(
+                severity="warning",
+                hosts=(name,),
+                what=f"/dev/shm is full: {_megabytes(shm['free'])} of {_megabytes(shm['size'])} are free",
+                symptom=SYMPTOM,
+                fix=Fix(say="see who left something there, and remove it", command="ls -lt /dev/shm", on=name),
+                row=33,
+            )
+
+
+def table(answer: dict[str, int]) -> dict[str, str]:
+    """Facts for people."""
+    return {"/dev/shm": _megabytes(answer["size"])}
+
+
+def _larger(cluster: Cluster, name: str) -> Fix:
+    if any("--ipc" in word for word in cluster.wanted.argv):  # a container else has its host's
+        return Fix(say="give the container more", command=cluster.wanted.with_container_args("--shm-size=8g"))
+    memory = cluster.answer("system", name).get("memory", 16 << 30)
+    size = max(1, (memory >> 30) // 2)
+    return Fix(command=f"{cluster.sudo(name)}mount -o remount,size={size}g /dev/shm", on=name)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**30:.0f} GB" if size >= 10 << 30 else f"{size / 2**20:.0f} MB"
+
+
+CHECK = Check(probe=probe, judge=judge, table=table)

@@ -1,0 +1,41 @@
+"""OMP_NUM_THREADS lets ranks use the CPUs they have, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster
+from muster.check.finding import Finding
+from muster.check.fixes import unset
+
+SLOW = "data loading and CPU work several times slower than they could be, and CPUs that idle"
+CROWDED = "ranks that fight for the CPUs: everything on them is slow, without a message"
+
+
+def judge(cluster: Cluster) -> Iterator[Finding]:
+    """Left alone, `muster run` shares the CPUs out; a value that is set wins over that."""
+    for name, answer in cluster.answers("variables").items():
+        machine = cluster.machine(name)
+        value, cpus = answer["env"].get("OMP_NUM_THREADS", ""), machine.up["cpus"]
+        if not value.isdigit() or not int(value):
+            continue
+        used = int(value) * machine.ranks
+        if int(value) == 1 and used * 2 <= cpus:  # what torchrun sets; more than one is somebody's choice
+            what = f"OMP_NUM_THREADS={value} leaves {cpus - used} of its {cpus} CPUs idle with {machine.ranks} ranks"
+        elif used > cpus * 2:
+            what = f"OMP_NUM_THREADS={value} makes {used} threads for {cpus} CPUs with {machine.ranks} ranks"
+        else:
+            continue
+        # row 29
+        yield Finding(
+            severity="warning",
+            hosts=(name,),
+            what=what.replace("1 ranks", "1 rank") if machine.ranks == 1 else what,
+            symptom=SLOW if used < cpus else CROWDED,
+            fix=unset(cluster, name, "OMP_NUM_THREADS", answer["sources"], "Muster then shares the CPUs out"),
+            row=29,
+        )
+
+
+CHECK = Check(judge=judge)

@@ -1,0 +1,70 @@
+"""Commands that several checks suggest."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from muster.check.cluster import Cluster
+from muster.check.finding import Fix
+
+
+def unset(cluster: Cluster, host: str, variable: str, sources: Mapping[str, str], why: str = "") -> Fix:
+    """Get rid of a variable where it comes from: --env, this shell, or a file of the host.
+
+    `sources` are the files of the host that set variables.
+    """
+    wanted = cluster.wanted
+    if variable in wanted.named:
+        return Fix(say=why, command=wanted.typed("--env", dropped=variable))
+    if variable in wanted.env or (cluster.machine(host).inherits and variable not in sources):
+        return Fix(say=why, command=f"unset {variable}")
+    path = sources.get(variable)
+    if path is None:
+        return Fix(say=f"unset {variable} where it is set on {host}")
+    return Fix(say=why, command=f'{writing(cluster, host, path)}sed -i "/^[^#]*{variable}=/d" {tilde(path)}', on=host)
+
+
+def writing(cluster: Cluster, host: str, path: str) -> str:
+    """`sudo ` where a file of the system is to be changed by somebody who is not root."""
+    return cluster.sudo(host) if path.startswith("/etc/") else ""
+
+
+def tilde(path: str) -> str:
+    """A path for a shell, which may begin with `~/`."""
+    return "~/" + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
+
+
+def copy(cluster: Cluster, host: str, folder: str, files: list[str], say: str = "") -> Fix:
+    """Send files below a folder of this machine to the same place on a host."""
+    login = cluster.machine(host).login
+    if not login:
+        return Fix(say=say or f"copy {', '.join(files)} to {folder} on {host}")
+    there = shlex.quote(folder)
+    unpack = shlex.quote(f"mkdir -p {there} && tar -C {there} -x")
+    return Fix(command=f"tar -C {there} -c {shlex.join(files)} | {shlex.join(login)} {unpack}", say=say)
+
+
+def open_firewall(cluster: Cluster, host: str, peers: Sequence[str], direction: Literal["in", "out"]) -> Fix:
+    """Let a host and its peers talk on all ports: collectives use any."""
+    addresses = [address for peer in peers if (address := cluster.address(peer)) is not None]
+    answer = cluster.answers("reach").get(host)
+    if answer is None or not addresses:
+        return Fix(say=f"let {host} and {', '.join(peers)} talk to each other on all TCP ports")
+    sudo, tool = cluster.sudo(host), answer["tool"]
+    chains = answer["chains"][direction]
+    if tool == "ufw":
+        way = "from" if direction == "in" else "to"
+        lines = [f"{sudo}ufw allow {'out ' if direction == 'out' else ''}{way} {address}" for address in addresses]
+    elif tool == "firewalld":
+        lines = [f"{sudo}firewall-cmd --zone=trusted --add-source={address}" for address in addresses]
+    elif tool == "nft" and chains:
+        side = "saddr" if direction == "in" else "daddr"
+        every = ", ".join(addresses)
+        rule = f"ip {side} {{ {every} }} accept"
+        lines = [f"{sudo}nft insert rule {chain} {rule}" for chain in chains]
+    else:
+        chain, side = ("INPUT", "-s") if direction == "in" else ("OUTPUT", "-d")
+        lines = [f"{sudo}iptables -I {chain} {side} {address} -j ACCEPT" for address in addresses]
+    return Fix(command=" && ".join(lines), on=host, say="collectives use any port between the hosts of a job")

@@ -1,0 +1,101 @@
+"""From links to machines: every host is asked all that the checks want to know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muster.check.check import Check, as_requests
+from muster.check.cluster import Machine, Wanted
+from muster.job import Job
+from muster.run import ready
+from muster.run.link import AgentLink, LinkLost
+from muster.transports import Engine, Piped
+
+_PINGS = 4
+_BETWEEN_PINGS = 0.02
+
+_ANSWER_LIMIT = 20.0
+"""Seconds for all answers of a host; each probe has a shorter limit of its own."""
+
+
+async def gather(
+    job: Job,
+    links: Sequence[AgentLink],
+    checks: Mapping[str, Check],
+    wanted: Wanted,
+    *,
+    nproc: int | None,
+    logins: Mapping[str, tuple[str, ...]],
+) -> list[Machine]:
+    """What each host says of itself; one that is lost on the way is left out."""
+    requests = as_requests(checks)
+    ranks = {link.name: ready.settled(job, link, nproc=nproc)[0].slots or 1 for link in links}
+    peers = {link.name: _addresses(link) for link in links}
+
+    async def one(link: AgentLink) -> Machine | None:
+        ask = {
+            "host": link.name,
+            "env": {**({} if link.seat.inherits else job.carried), **job.env},
+            "cwd": wanted.cwd,
+            "script": wanted.script,
+            "code": list(wanted.code),
+            "master": wanted.master_addr,
+            "paths": list(wanted.paths),
+            "peers": {name: found for name, found in peers.items() if name != link.name},
+            "ranks": ranks[link.name],
+            "world": sum(ranks.values()),
+        }
+        try:
+            reply = await link.request("probe", limit=_ANSWER_LIMIT, probes=requests, ask=ask)
+            await _set_clock(link)
+        except LinkLost:
+            return None
+        return _machine(link, reply["answers"], ranks[link.name], logins.get(link.name))
+
+    machines = await asyncio.gather(*(one(link) for link in links))
+    return [machine for machine in machines if machine is not None]
+
+
+def _machine(
+    link: AgentLink, outcomes: Mapping[str, Mapping[str, Any]], ranks: int, login: tuple[str, ...] | None
+) -> Machine:
+    return Machine(
+        name=link.name,
+        up=link.facts,
+        answers={name: out["value"] for name, out in outcomes.items() if "value" in out},
+        seconds={name: out["seconds"] for name, out in outcomes.items() if "seconds" in out},
+        hung={name: out["hung"] for name, out in outcomes.items() if "hung" in out},
+        broken={name: out["error"] for name, out in outcomes.items() if "error" in out},
+        ranks=ranks,
+        inherits=link.seat.inherits,
+        login=login,
+        tasks=link.seat.host.tasks,
+        clock=link.clock_offset,
+        clock_error=link.clock_error,
+        noise=link.noise,
+    )
+
+
+async def _set_clock(link: AgentLink) -> None:
+    """Compare clocks a few times, for the quickest answer tells most."""
+    for _ in range(_PINGS):
+        link.beat()
+        await asyncio.sleep(_BETWEEN_PINGS)
+
+
+def _addresses(link: AgentLink) -> list[str]:
+    interfaces = link.facts["interfaces"]
+    return [address for nic in interfaces if not nic["loopback"] for address in nic["addresses"]]
+
+
+def logins_of(engine: Engine) -> dict[str, tuple[str, ...]]:
+    """What a person types before a command for a host; a host of a scheduler may have no login."""
+    if not isinstance(engine, Piped):
+        return {}
+    ways: dict[str, tuple[str, ...]] = {}
+    for seat, command in zip(engine.seats, engine.commands, strict=True):
+        port = ("-p", str(seat.host.port)) if seat.host.port else ()
+        ways[seat.name] = ("ssh", *port, seat.host.destination) if command.over_ssh else ()
+    return ways

@@ -1,0 +1,57 @@
+"""What the checks must know of this machine: the code the hosts should have, and the data the job will read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.agent.usercode import fingerprint
+from muster.run.usercode import Script, files_of
+
+_MOST_FILES = 400
+_MOST_BYTES = 8 << 20
+"""What is compared of a folder at most: it is read on every host, maybe from one busy file server."""
+
+_WRITTEN = re.compile(r"out|save|log|result|cache|tmp|temp|write|dump|export", re.IGNORECASE)
+"""How options are called whose paths a job makes itself, often on one host only."""
+
+_SUFFIXES = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh")
+
+
+def code_here(cwd: str, script: Script | None) -> dict[str, list[int]]:
+    """The script and what may belong to it, each file with its size and CRC."""
+    if script is None:
+        return {}
+    found = {script.path: list(script.digest)}
+    if Path(cwd) == Path.home():  # a home folder is no project, and differs from host to host
+        return found
+    total = 0
+    for name in sorted(name for name in files_of(cwd) if name.endswith(_SUFFIXES)):
+        path = Path(cwd, name)
+        try:
+            total += path.stat().st_size
+            if len(found) >= _MOST_FILES or total > _MOST_BYTES:
+                break
+            found.setdefault(name, fingerprint(path.read_bytes()))
+        except OSError:
+            continue  # git still tracks a file that was deleted
+    return found
+
+
+def paths_in(args: Sequence[str]) -> list[str]:
+    """The arguments of a script that look like paths it reads: `/data/set`, `--data=/data/set`, `./conf.yaml`."""
+    found: list[str] = []
+    before = ""
+    for arg in args:
+        option, equals, value = arg.partition("=") if arg.startswith("-") else (before, "", arg)
+        before = arg if arg.startswith("-") and not equals else ""
+        if value.startswith(("/", "./", "../", "~/")) and "\n" not in value and not _WRITTEN.search(option):
+            found.append(value)
+    return found
+
+
+def are_here(cwd: str, paths: Sequence[str]) -> tuple[str, ...]:
+    """Those that this machine has."""
+    return tuple(path for path in paths if os.path.exists(os.path.join(cwd, os.path.expanduser(path))))

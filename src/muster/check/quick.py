@@ -1,0 +1,32 @@
+"""The quick level: connect, ask, dial, judge."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from muster.check.check import Check
+from muster.check.cluster import Cluster, Wanted
+from muster.check.dialling import dial_all
+from muster.check.gather import gather, logins_of
+from muster.check.session import session
+from muster.job import Job
+from muster.transports import Engine
+
+
+async def quick(
+    job: Job, engine: Engine, checks: dict[str, Check], wanted: Wanted, *, nproc: int | None, folder: Path
+) -> Cluster:
+    """All that can be known of the hosts without torch."""
+    async with session(engine, job.id, folder) as hosts:
+        links = hosts.links
+        dial = len(links) > 1 or wanted.master_port is not None or wanted.master_addr is not None
+        machines, reach = await asyncio.gather(
+            gather(job, links, checks, wanted, nproc=nproc, logins=logins_of(engine)),
+            dial_all(links, wanted) if dial and links else _nobody(),
+        )
+        return Cluster(machines=tuple(machines), refusals=tuple(hosts.refusals), wanted=wanted, reach=reach)
+
+
+async def _nobody() -> None:
+    return None

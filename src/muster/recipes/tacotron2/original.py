@@ -1,0 +1,75 @@
+"""Checkpoints of NVIDIA's training, `checkpoint_Tacotron2_N.pt`, and weights that this recipe writes in their form."""
+
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import muster
+
+from .model import ModelSizes, Tacotron2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """What such a file holds."""
+
+    weights: dict[str, Tensor]
+    config: dict[str, Any]
+    """The arguments of the network, where the file has them."""
+    epoch: int | None
+    """The last epoch that it was trained, counted from 0."""
+    optimizer: dict[str, Any] | None
+
+
+def read_original(path: Path) -> Original:
+    """Read a checkpoint of the original, or a plain state dict; a UsageError says why it cannot be used."""
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise muster.UsageError(f"{path} is not there") from None
+    except Exception as error:  # a damaged file fails in as many ways as there are bytes in it
+        words = str(error).partition("\n")[0]
+        raise muster.UsageError(f"{path} is no checkpoint that can be read: {words}") from None
+    whole: dict[str, Any] = content if isinstance(content, dict) else {}
+    weights: Any = whole.get("state_dict", whole)
+    if not isinstance(weights, dict) or "embedding.weight" not in (name.removeprefix("module.") for name in weights):
+        raise muster.UsageError(f"{path} holds no Tacotron2")
+    return Original(
+        weights={name.removeprefix("module."): value for name, value in weights.items()},  # saved through DDP
+        config=dict(whole.get("config") or {}),
+        epoch=whole.get("epoch"),
+        optimizer=whole.get("optimizer"),
+    )
+
+
+def sizes_of(original: Original) -> ModelSizes:
+    """The sizes of the network in a checkpoint: those that its config names, the usual ones for the rest."""
+    known = {field.name for field in fields(ModelSizes)}
+    return ModelSizes(**{name: value for name, value in original.config.items() if name in known})
+
+
+def load_weights(model: Tacotron2, original: Original, path: Path) -> None:
+    """Put the weights into a network of the same sizes."""
+    try:
+        model.load_state_dict(original.weights)
+    except RuntimeError as error:
+        words = str(error).splitlines()
+        detail = words[1].strip() if len(words) > 1 else words[0]
+        raise muster.UsageError(f"{path} holds a network of other sizes: {detail}") from None
+
+
+def write_weights(path: Path, model: Tacotron2, epoch: int) -> None:
+    """Write the weights with the keys of the original, whole or not at all."""
+    draft = path.with_name(f"{path.name}.draft")
+    config = {field.name: getattr(model.sizes, field.name) for field in fields(ModelSizes)}
+    weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    torch.save({"epoch": epoch, "config": config, "state_dict": weights}, draft)
+    draft.replace(path)

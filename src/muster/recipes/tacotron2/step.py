@@ -1,0 +1,107 @@
+"""One training step: forward, loss, backward, clipping, Adam; here precision and exchange of gradients are decided.
+
+step = TrainingStep(model, world, StepOptions())
+losses = step(examples, rate=1e-3)
+"""
+
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import muster
+
+from .data import Examples
+from .graphs import Graphs
+from .loop import fast_decoder
+from .loss import Losses, losses
+from .model import Decoder, Outputs, Tacotron2
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """What a step can be told."""
+
+    precision: str = "float32"
+    decoder: str = "plain"
+    """`fast` takes the decoder out of the Python loop."""
+    graphs: bool = False
+    """Run forward and backward as CUDA graphs."""
+    mask_padding: bool = False
+    weight_decay: float = 1e-6
+    clip: float = 1.0
+
+
+class TrainingStep:
+    """Everything between a batch and the updated weights."""
+
+    def __init__(self, model: Tacotron2, world: muster.World, options: StepOptions) -> None:
+        if options.precision != "float32":
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.allow_tf32 = True
+        model.decoder_loop = fast_decoder if options.decoder == "fast" else Decoder.forward
+        self.model, self.options, self._world = model.to(world.device), options, world
+        self.parameters = list(model.parameters())
+        # One tensor holds all gradients: one exchange between the ranks, one norm, one multiplication.
+        self._gradients = torch.zeros(sum(p.numel() for p in self.parameters), device=world.device)
+        start = 0
+        for parameter in self.parameters:
+            parameter.grad = self._gradients[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+        fused = world.device.type == "cuda"
+        self._backward = Graphs(self.backward) if options.graphs else self.backward
+        self.optimizer = torch.optim.Adam(self.parameters, weight_decay=options.weight_decay, fused=fused)
+
+    def __call__(self, examples: Examples, *, rate: float) -> Losses:
+        """Train on this rank's part of a batch and return its losses."""
+        both = self._backward(examples)
+        if self._world.size > 1:
+            dist.all_reduce(self._gradients)
+            self._gradients /= self._world.size
+        norm = torch.linalg.vector_norm(self._gradients)
+        self._gradients *= (self.options.clip / (norm + 1e-6)).clamp(max=1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        return both
+
+    def backward(self, examples: Examples) -> Losses:
+        """Leave the gradients of a batch in the parameters, and return the losses."""
+        self._gradients.zero_()
+        both = self.losses(examples)[0]
+        both.reference.backward()
+        return Losses(reference=both.reference.detach(), unpadded=both.unpadded)
+
+    def losses(self, examples: Examples) -> tuple[Losses, Outputs]:
+        """Run the network forward, with the precision that training has."""
+        lengths = examples.mel_lengths if self.options.mask_padding else None
+        with self.autocast():
+            outputs = self.model(examples.text, examples.text_lengths, examples.mels, lengths)
+        return losses(outputs, examples.mels, examples.mel_lengths), outputs
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision in which matrices are multiplied."""
+        bf16 = self.options.precision == "bf16"
+        # Without the cache: a CUDA graph would keep the weights of the step that it was captured in.
+        return torch.autocast(self._world.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
+
+
+def average_buffers(model: torch.nn.Module, world: muster.World) -> None:
+    """Give all ranks the mean of the statistics that each has gathered over its own clips."""
+    if world.size == 1:
+        return
+    floats: list[Tensor] = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    flat = torch.cat([buffer.flatten() for buffer in floats])
+    dist.all_reduce(flat)
+    flat /= world.size
+    for buffer, piece in zip(floats, flat.split([buffer.numel() for buffer in floats]), strict=True):
+        buffer.copy_(piece.view_as(buffer))

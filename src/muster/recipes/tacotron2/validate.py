@@ -1,0 +1,70 @@
+"""The loss on clips that were kept aside, over all ranks, and a picture of one of them."""
+
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import muster
+
+from .data import Corpus, Padding, round_up
+from .pictures import draw_clip
+from .step import TrainingStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """What a validation found."""
+
+    reference: float
+    unpadded: float
+    focus: float
+    """How sharply the decoder looks: the mean of each frame's largest weight, 1 at the best."""
+
+
+@torch.no_grad()
+def validate(
+    step: TrainingStep,
+    world: muster.World,
+    corpus: Corpus,
+    mine: range,
+    *,
+    batch_size: int,
+    padding: Padding,
+    picture: Path | None,
+) -> Validation:
+    """Return the mean losses over all clips; each rank looks at `mine`, and rank 0 draws its first clip."""
+    model = step.model
+    model.eval()
+    sums = torch.zeros(4, dtype=torch.float64, device=world.device)
+    for start in range(mine.start, mine.stop, batch_size):
+        chosen = list(range(start, min(start + batch_size, mine.stop)))
+        frames = round_up(max(corpus.frames[i] for i in chosen), padding.frames)
+        symbols = round_up(max(corpus.symbols[i] for i in chosen), padding.symbols)
+        examples = corpus.examples(chosen, symbols, frames)
+        both, outputs = step.losses(examples)
+        inside = torch.arange(frames, device=world.device) < examples.mel_lengths[:, None]
+        focus = outputs.alignments.float().amax(2)[inside].mean()
+        count = len(chosen)
+        sums += torch.stack(
+            [x.double() * count for x in (both.reference, both.unpadded, focus)] + [sums.new_tensor(count)]
+        )
+        if picture and start == mine.start and world.rank == 0:
+            length, text = corpus.frames[start], corpus.symbols[start]
+            draw_clip(
+                picture,
+                outputs.alignments[0, :length, :text],
+                outputs.refined[0, :, :length],
+                examples.mels[0, :, :length],
+            )
+    model.train()
+    if world.size > 1:
+        dist.all_reduce(sums)
+    reference, unpadded, focus = (sums[:3] / sums[3]).tolist()
+    return Validation(reference=reference, unpadded=unpadded, focus=focus)

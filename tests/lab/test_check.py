@@ -1,0 +1,264 @@
+"""`muster check` and `muster setup ssh` on lab hosts: healthy ones, and some of the scoreboard's faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.scoreboard.access_faults import PASSWORD, ask_for_password
+from benchmarks.scoreboard.fault import Fault
+from benchmarks.scoreboard.faults import FAULTS
+from benchmarks.scoreboard.stage import HOSTS, MUSTER, PROJECT, Stage
+from launching import PLAIN
+
+from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.getuid() != 0, reason="faults and host files need a lab made by root"),
+]
+
+
+ANOTHER_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ3Z0000000000000000000000000000000000000000"
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """Hosts that stay whole."""
+    with Lab(len(HOSTS)) as lab:
+        yield Stage(lab)
+
+
+def typed(stage: Stage, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command on the first host, in the project."""
+    process = stage.lab.popen(
+        "h1",
+        [MUSTER, *argv],
+        cwd=PROJECT,
+        env={**PLAIN, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def test_healthy_hosts_get_a_clean_report(stage: Stage):
+    done = typed(stage, "check", "-H", "h1,h2,h3", "--strict", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("s: nothing wrong\n")
+    assert "the same on all: Python 3." in done.stdout
+
+
+def test_a_check_leaves_no_process_and_no_file_behind(stage: Stage):
+    jobs = "ls ~/.local/state/muster/jobs 2>/dev/null | wc -l"
+    before = [stage.sh(host, jobs) for host in HOSTS]
+    assert typed(stage, "check", "-H", "h1,h2,h3").returncode == 0
+    assert [stage.sh(host, jobs) for host in HOSTS] == before
+    assert [command for host in HOSTS for _, command in stage.lab.processes(host)] == []
+
+
+QUICK_ONES = [fault for fault in FAULTS if fault.name in (
+    "3 hostname is 127.0.1.1",
+    "11 firewall closes all other ports",
+    "19 no login without a password",
+    "20 host key changed",
+    "21 a shell profile that talks",
+    "24 older code on a host",
+    "29 OMP_NUM_THREADS=1",
+    "49 GPU busy with another process",
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", QUICK_ONES, ids=lambda fault: fault.name)
+def test_a_fault_is_found_and_its_printed_fix_mends_it(fault: Fault):
+    with Lab(len(HOSTS), gpus=fault.gpus) as lab:
+        stage = Stage(lab)
+        fault.inject(stage)
+        report = stage.check(fault.options, fault.script, fault.env)
+        found = report.of(fault.row)
+        assert found, report.data
+        assert report.blamed == set(fault.at)
+        assert stage.mend(fault, found[0]["type"]).of(fault.row) == []
+
+
+def test_a_dead_host_costs_its_time_out_and_the_others_are_checked():
+    with Lab(3) as lab:
+        broken = Stage(lab)
+        lab.power_off("h3")
+        broken.sh("h2", "mount -o remount,size=64m /dev/shm")
+        begin = time.monotonic()
+        done = typed(broken, "check", "-H", "h1,h2,h3")
+        assert time.monotonic() - begin < 20
+    assert done.returncode == 3
+    assert "error: h3: it does not answer" in done.stdout
+    assert "warning: h2: /dev/shm holds only 64 MB" in done.stdout
+
+
+def test_a_file_that_hangs_is_told_and_holds_nothing_up(stage: Stage):
+    stage.sh("h2", "mkfifo /tmp/stale")
+    for host in ("h1", "h3"):
+        stage.write(host, "/tmp/stale", "")
+    done = typed(stage, "check", "-H", "h1,h2,h3", "--data", "/tmp/stale")
+    assert "warning: h2: /tmp/stale cannot be read within 3 s" in done.stdout
+    assert "not known: h2: the check `data` took longer than 3 s there" in done.stdout
+    assert [command for _, command in stage.lab.processes("h2")] == []
+
+
+@pytest.mark.skipif(shutil.which("slurmctld", path=SYSTEM_PATH) is None, reason="apt-get install slurm-wlm munge")
+def test_inside_a_slurm_allocation_its_own_step_is_checked():
+    with Lab(2, slurm=True) as lab:
+        stage = Stage(lab)
+        # Slurm takes the limits of whoever asks along to every host of the job.
+        argv = ["prlimit", "--nofile=128:", "salloc", "-N2", MUSTER, "check", "--json"]
+        report = stage.report(argv, {"CUDA_VISIBLE_DEVICES": ""})
+        assert {finding["hosts"][0] for finding in report.of(32)} == {"h1", "h2"}
+        assert stage.check(()).of(32) == []
+
+
+def test_warnings_count_only_with_strict(stage: Stage):
+    argv = ("check", "-H", "h1,h2", "--json")
+    done = typed(stage, *argv, OMP_NUM_THREADS="1")
+    assert done.returncode == 0
+    assert {finding["row"] for finding in json.loads(done.stdout)["findings"]} == {29}
+    assert typed(stage, *argv, "--strict", OMP_NUM_THREADS="1").returncode == 1
+
+
+def test_a_run_tells_what_it_finds_and_starts(stage: Stage):
+    stage.write("h1", f"{PROJECT}/hello.py", "import time; time.sleep(2); print('hello')\n")
+    done = typed(stage, "run", "--no-zygote", "-H", "h1", "hello.py", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert "warning: h1: OMP_NUM_THREADS=1 leaves 1 of its 2 CPUs idle" in done.stderr
+    assert "to mend it: unset OMP_NUM_THREADS" in done.stderr
+    done = typed(stage, "run", "--no-check", "--no-zygote", "-H", "h1", "hello.py", OMP_NUM_THREADS="1")
+    assert "warning" not in done.stderr
+
+
+@pytest.mark.torch
+def test_a_run_that_would_surely_fail_is_stopped_before_its_ranks_start(stage: Stage):
+    stage.write("h1", f"{PROJECT}/hello.py", "print('hello')\n")
+    stage.write("h2", f"{PROJECT}/hello.py", "print('hello')\n")
+    done = typed(stage, "run", "-H", "h1,h2", "hello.py", GLOO_SOCKET_IFNAME="eth9")
+    assert done.returncode == 125
+    assert "GLOO_SOCKET_IFNAME=eth9: it has no such interface (it has eth0)" in done.stderr
+    assert "unset GLOO_SOCKET_IFNAME" in done.stderr
+    assert "hello" not in done.stdout
+
+
+@pytest.mark.torch
+def test_the_deep_check_measures_links_devices_and_collectives():
+    with Lab(2) as lab:
+        stage = Stage(lab)
+        stage.deep = True
+        report = stage.check(())
+    assert report.data["findings"] == []
+    assert {"to the others", "matrix product"} < set(report.data["measured"])
+    assert any(label.startswith("all_reduce of ") for label in report.data["measured"])
+    assert set(report.data["measured"]["to the others"]) == {"h1", "h2"}
+
+
+def test_setup_makes_a_key_shows_host_keys_and_asks_for_the_password_once():
+    with Lab(3) as lab:
+        stage = Stage(lab)
+        ask_for_password(stage, "h2")
+        stage.sh("h1", "sed -i '/^h[23],/d' ~/.ssh/known_hosts; rm ~/.ssh/id_ed25519*")
+        stage.sh("h1", "sed -i '/IdentityFile/d; /IdentitiesOnly/d' ~/.ssh/config")
+        answers = [("[y/N]", "y"), ("password:", PASSWORD)]
+        code, said = stage.type(f"{MUSTER} setup ssh -H h2", answers, {})
+        assert code == 0, said
+        assert "the keys of these hosts are new to you" in said
+        assert "h2: ED25519 SHA256:" in said
+        assert "you have no key yet" in said
+        assert said.count("password:") == 1
+        assert "h2: you can log in without a password" in said
+        assert stage.sh("h1", "ssh -oBatchMode=yes h2 hostname") == "h2\n"
+        # The second time there is nothing to do and nothing to ask.
+        code, said = stage.type(f"{MUSTER} setup ssh -H h2", [], {})
+        assert code == 0, said
+        assert "password:" not in said
+
+
+def test_setup_lets_hosts_log_in_to_each_other_and_tests_every_pair():
+    with Lab(3) as lab:
+        stage = Stage(lab)
+        own_file = "s#^AuthorizedKeys.*#AuthorizedKeysFile .ssh/authorized_keys#"
+        for host in ("h2", "h3"):
+            stage.sh(host, f"rm ~/.ssh/id_ed25519* ~/.ssh/known_hosts; sed -i '{own_file}' /run/muster-lab/sshd_config")
+            stage.sh(host, "kill -HUP $(cat /run/muster-lab/sshd.pid); sleep 0.3")
+        assert stage.lab.run("h2", ["ssh", "-oBatchMode=yes", "h3", "true"], timeout=10).returncode == 255
+        for _ in range(2):
+            code, said = stage.type(f"{MUSTER} setup ssh --between -H h2,h3", [], {})
+            assert code == 0, said
+            assert "2 pairs tried" in said
+            assert stage.sh("h2", "ssh -oBatchMode=yes h3 hostname") == "h3\n"
+            assert int(stage.sh("h3", "wc -l < ~/.ssh/authorized_keys")) == 3  # ours, and one of each host
+        stage.lab.power_off("h3")
+        code, said = stage.type(f"{MUSTER} setup ssh --between -H h2,h3", [], {})
+        assert code == 1
+        assert "h3: no " in said
+
+
+def test_setup_keeps_no_host_key_that_the_user_does_not_know():
+    with Lab(2) as lab:
+        stage = Stage(lab)
+        stage.sh("h1", "sed -i '/^h2,/d' ~/.ssh/known_hosts")
+        code, said = stage.type(f"{MUSTER} setup ssh -H h2", [("[y/N]", "n")], {})
+        assert code != 0
+        assert "the keys were not kept" in said
+        assert "h2" not in stage.sh("h1", "cat ~/.ssh/known_hosts").replace("h2 h2", "")
+
+
+def test_setup_does_not_take_a_changed_key():
+    with Lab(2) as lab:
+        other = Stage(lab)
+        other.sh("h1", f"sed -i '/^h2,/s/AAAA[^ ]*/{ANOTHER_KEY}/' ~/.ssh/known_hosts")
+        code, said = other.type(f"{MUSTER} setup ssh -H h2", [], {})
+    assert code == 1
+    assert "its host key is not the one you accepted before" in said
+    assert "ssh-keygen -R 'h2'" in said
+
+
+def test_nobody_to_ask_is_an_error_and_not_a_hang(stage: Stage):
+    stage.sh("h1", "cp ~/.ssh/known_hosts /tmp/known; sed -i '/^h2,/d' ~/.ssh/known_hosts")
+    try:
+        begin = time.monotonic()
+        process = stage.lab.popen(
+            "h1",
+            ["setsid", "--wait", MUSTER, "setup", "ssh", "-H", "h2"],
+            env=PLAIN,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 125
+        assert "nobody can be asked" in err
+        assert time.monotonic() - begin < 20
+    finally:
+        stage.sh("h1", "cp /tmp/known ~/.ssh/known_hosts")
+
+
+def test_the_check_of_one_machine_needs_no_other(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "muster", "check", "--json"],
+        cwd=tmp_path,
+        env={**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    data = json.loads(done.stdout)
+    assert data["hosts"] == 1
+    assert [finding for finding in data["findings"] if finding["severity"] == "error"] == []

@@ -1,0 +1,162 @@
+"""Probes as they travel: their source alone, old Pythons, and what hangs, dies or fails on the way."""
+
+from __future__ import annotations
+
+import ast
+import os
+import selectors
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.agent.probes import Probing
+from muster.check.check import PROBE_LIMIT, as_requests, load
+from muster.check.checks import BEFORE_RUN, QUICK
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
+
+REQUESTS = as_requests(load(QUICK))
+
+ASK: dict[str, Any] = {
+    "host": "here",
+    "env": {},
+    "cwd": os.getcwd(),
+    "script": "",
+    "code": ["pyproject.toml", "gone.py"],
+    "master": None,
+    "paths": ["pyproject.toml", "/nowhere"],
+    "peers": {"other": ["127.0.0.1"]},
+    "ranks": 1,
+    "world": 2,
+}
+
+
+def ask(probes: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    """Run probes as an agent does, and return its reply."""
+    sent: list[dict[str, Any]] = []
+    selector = selectors.DefaultSelector()
+    message = {"id": 7, "probes": probes, "ask": {**ASK, **changes}}
+    probing = Probing(selector, sent.append, message, nofile=1024)
+    deadline = time.monotonic() + 30
+    while not probing.is_over:
+        assert time.monotonic() < deadline
+        for key, _ in selector.select(0.02):
+            key.data()
+        probing.step()
+    while True:  # as the agent does when a child ends
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.01)
+        except ChildProcessError:
+            break
+    (reply,) = sent
+    assert reply["re"] == 7
+    return reply["answers"]
+
+
+def probe(name: str, body: str, limit: float = 5.0) -> dict[str, Any]:
+    return {"name": name, "source": f"def probe(ask):\n    {body}\n", "limit": limit}
+
+
+def test_every_probe_answers_on_this_machine():
+    answers = ask(REQUESTS)
+    assert {name: out for name, out in answers.items() if "value" not in out} == {}
+    assert answers["same_code"]["value"]["files"]["gone.py"] is None
+    assert answers["data"]["value"]["/nowhere"] is None
+    assert answers["data"]["value"]["pyproject.toml"][0] == "file"
+    assert answers["limits"]["value"]["nofile"]["soft"] == 1024  # what ranks get, not the agent's own
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request["name"])
+def test_a_probe_is_understood_by_python_3_9(request_: dict[str, Any]):
+    tree = ast.parse(request_["source"], feature_version=(3, 9))
+    newer = [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "strict"]
+    assert newer == []  # zip(strict=...) came with 3.10
+
+
+def test_no_probe_of_the_quick_level_imports_torch():
+    for request in REQUESTS:
+        for node in ast.walk(ast.parse(request["source"])):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert all(name.partition(".")[0] in sys.stdlib_module_names for name in names), request["name"]
+
+
+def test_the_check_of_a_run_is_part_of_the_quick_one():
+    assert set(BEFORE_RUN) < set(QUICK)
+
+
+def test_a_probe_that_hangs_is_killed_alone_and_holds_nobody_up():
+    begin = time.monotonic()
+    answers = ask(
+        [
+            probe("first", "return 1"),
+            probe("hangs", "import time; time.sleep(60)", limit=1.0),
+            probe("last", "return 3"),
+        ]
+    )
+    assert answers["first"]["value"] == 1
+    assert answers["last"]["value"] == 3
+    assert answers["hangs"]["hung"] >= 1.0
+    assert time.monotonic() - begin < 10
+
+
+def test_what_a_hanging_probe_started_is_killed_with_it(tmp_path: Path):
+    mark = tmp_path / "pid"
+    body = "import subprocess; p = subprocess.Popen(['sleep', '60']);"
+    ask([probe("hangs", f"{body} open({str(mark)!r}, 'w').write(str(p.pid)); p.wait()", limit=1.0)])
+    pid = int(mark.read_text())
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("it still runs")
+
+
+def test_one_that_dies_and_one_that_fails_are_told_apart():
+    answers = ask(
+        [
+            probe("dies", "import os; os.abort()"),
+            probe("fails", "raise ValueError('no')"),
+            probe("works", "return ask['host']"),
+        ]
+    )
+    assert answers["dies"]["error"] == "its process died"
+    assert answers["fails"]["error"] == "ValueError: no"
+    assert answers["works"]["value"] == "here"
+
+
+def test_many_that_hang_are_killed_side_by_side():
+    begin = time.monotonic()
+    answers = ask([probe(str(number), "import time; time.sleep(60)", limit=1.5) for number in range(6)])
+    assert all("hung" in answer for answer in answers.values())
+    assert time.monotonic() - begin < 8
+
+
+def test_a_probe_sees_the_environment_and_the_folder_of_the_ranks(tmp_path: Path):
+    body = "import os; return [os.environ.get('COLOUR'), os.getcwd()]"
+    answers = ask([probe("where", body)], env={"COLOUR": "red"}, cwd=str(tmp_path))
+    assert answers["where"]["value"] == ["red", str(tmp_path)]
+
+
+def test_a_large_answer_arrives_whole():
+    assert len(ask([probe("large", "return 'x' * 300000")])["large"]["value"]) == 300000
+
+
+def test_nothing_to_ask_is_answered_at_once():
+    assert ask([]) == {}
+
+
+def test_no_probe_may_take_longer_than_the_reply_is_waited_for():
+    assert all(request["limit"] >= PROBE_LIMIT for request in REQUESTS)
+    assert max(request["limit"] for request in REQUESTS) < 10
