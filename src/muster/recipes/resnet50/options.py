@@ -43,8 +43,14 @@ def build_parser() -> argparse.ArgumentParser:
     add("--arch", choices=archs, default="resnet50", help="(resnet50)")
     add("--stem", choices=("7x7", "3x3"), help="the first layers; 3x3 keeps small images large (3x3 for CIFAR-10)")
     add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that has it, else float32)")
+    add(
+        "--step",
+        choices=("auto", "plain", "fused"),
+        default="auto",
+        help="fused: in kernels of its own, the fastest; plain: as torch does it (auto: fused where it can run)",
+    )
     flag = argparse.BooleanOptionalAction
-    add("--compile", action=flag, help="torch.compile, which takes a minute at the start (on a GPU)")
+    add("--compile", action=flag, help="torch.compile for the plain step, a minute at the start (on a GPU)")
     add("--channels_last", action=flag, default=True, help="colours of a pixel side by side, as tensor cores like it")
     add("--accumulate", type=int, default=1, metavar="N", help="add up the gradients of N batches before a step (1)")
 
