@@ -189,7 +189,7 @@ def check_all(kernels: Operations, device: torch.device, *, large: bool) -> dict
             check_norms(check, maps, columns)
         for width in (64, 128):
             check_convs(check, maps, width)
-        for width in (64, 128, 256):
+        for width in (64, 128, 256, 512) if large else (64, 128, 256):
             check_widening(check, maps[0] * maps[1] * maps[2], width)
     for images, height, width in ((3, 224, 224), (2, 176, 160)) if large else ((2, 24, 28),):
         check_stem(check, images, height, width)

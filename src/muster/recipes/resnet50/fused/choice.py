@@ -63,6 +63,13 @@ def obstacle(model: ResNet, device: torch.device, options: StepOptions, image_si
         return "it needs a GPU of compute capability 9.0 or newer"
     if torch.cuda.get_device_properties(device).shared_memory_per_block_optin < SHARED_MEMORY:
         return "this GPU has too little shared memory for it"
+    if "dtype" not in torch.ops.aten.mm.overloads():
+        return f"it needs a newer torch than {torch.__version__}"
+    return network_obstacle(model, options, image_size) or triton_obstacle(device)
+
+
+def network_obstacle(model: ResNet, options: StepOptions, image_size: int) -> str:
+    """Return why the fused step cannot train this model anywhere, or nothing."""
     if options.precision != "bf16":
         return "it computes in bf16"
     if not options.channels_last:
@@ -71,11 +78,9 @@ def obstacle(model: ResNet, device: torch.device, options: StepOptions, image_si
         return "it is for ResNet-50, -101 and -152"
     if model.conv1.kernel_size != (7, 7):
         return "it has no 3x3 stem"
-    if image_size % 8 or image_size < SMALLEST:
-        return f"images of {image_size} pixels are no multiple of 8, or smaller than {SMALLEST}"
-    if "dtype" not in torch.ops.aten.mm.overloads():
-        return f"it needs a newer torch than {torch.__version__}"
-    return triton_obstacle(device)
+    if image_size % 8:
+        return f"images of {image_size} pixels are no multiple of 8"
+    return f"images of {image_size} pixels are smaller than {SMALLEST}" if image_size < SMALLEST else ""
 
 
 def triton_obstacle(device: torch.device) -> str:
