@@ -100,8 +100,7 @@ def conv1x1_backward(
     dot = tl.zeros([BK], tl.float32)
     for t in tl.range(pid_m, tl.cdiv(M, BM), programs, num_stages=STAGES):
         rm = t * BM
-        c = c_d.load([rm, 0])
-        dy = output_gradient(g_d.load([rm, 0]), c, ya, yb, yc, ys, yh, rm, M, EVEN, BM)
+        dy = output_gradient(g_d, c_d, ya, yb, yc, ys, yh, rm, M, EVEN, BM)
         raw = x_d.load([rm, ck])
         x = raw
         if PRO_X:
@@ -127,11 +126,11 @@ def conv1x1_backward(
 
 
 @triton.jit
-def output_gradient(g, c, a, b, c0, s, h, rm, M, EVEN: tl.constexpr, BM: tl.constexpr):
-    """a*g + b*c + c0 in bf16, g masked where c*s+h <= 0; zero in rows past the end."""
-    f = c.to(tl.float32)
-    masked = tl.where(f * s[None, :] + h[None, :] > 0, g.to(tl.float32), 0.0)
-    dy = masked * a[None, :] + f * b[None, :] + c0[None, :]
+def output_gradient(g_d, c_d, ya, yb, yc, ys, yh, rm, M, EVEN: tl.constexpr, BM: tl.constexpr):
+    """ya*g + yb*c + yc in bf16, g masked where c*ys+yh <= 0; zero in rows past the end."""
+    c = c_d.load([rm, 0]).to(tl.float32)
+    g = tl.where(c * ys[None, :] + yh[None, :] > 0, g_d.load([rm, 0]).to(tl.float32), 0.0)
+    dy = g * ya[None, :] + c * yb[None, :] + yc[None, :]
     if not EVEN:
         dy = tl.where((rm + tl.arange(0, BM))[:, None] < M, dy, 0.0)
     return dy.to(tl.bfloat16)
