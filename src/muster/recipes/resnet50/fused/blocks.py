@@ -173,7 +173,7 @@ class Backward:
             sums2, _ = ops.reduce(g2, a.c2, a.v2)
         dc2 = ops.normalise_backward(g2, a.c2, self.norm(b.two, sums2, a.v2, len(g2)), a.v2)
         s = [b.stride, b.stride]
-        image, dw2, _ = torch.ops.aten.convolution_backward(
+        image, dw2, _ = torch.ops.aten.convolution_backward.default(
             as_images(dc2, a.out_size), as_images(a.a1, a.size), b.two.weight, None,
             s, [1, 1], [1, 1], False, [0, 0], 1, [True, True, False],
         )  # fmt: skip

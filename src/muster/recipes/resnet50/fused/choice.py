@@ -61,10 +61,10 @@ def obstacle(model: ResNet, device: torch.device, options: StepOptions, image_si
     """Return why the fused step cannot train this model here, or nothing."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < PROVEN:
         return "it needs a GPU of compute capability 9.0 or newer"
-    if torch.cuda.get_device_properties(device).shared_memory_per_block_optin < SHARED_MEMORY:
-        return "this GPU has too little shared memory for it"
     if "dtype" not in torch.ops.aten.mm.overloads():
         return f"it needs a newer torch than {torch.__version__}"
+    if torch.cuda.get_device_properties(device).shared_memory_per_block_optin < SHARED_MEMORY:
+        return "this GPU has too little shared memory for it"
     return network_obstacle(model, options, image_size) or triton_obstacle(device)
 
 
