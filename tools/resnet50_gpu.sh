@@ -18,8 +18,9 @@ part() { # SECONDS ARGUMENTS...
 }
 
 part 200 "$resnet.bench" --batches 1024 256 --alone 512
-part 160 "$resnet.fused.check"
+part 150 "$resnet.fused.check"
 part 40 "$resnet" --use_syn --steps_syn 40 --num_epochs 3 --batch_size 1024
-part 40 "$resnet" --use_syn --steps_syn 10 --num_epochs 3 --batch_size 250 --accumulate 3 --arch resnet101
-part 120 "$resnet.bench" --batches 2048 --alone
+# Two ranks share the GPU, so gloo carries the gradients: a proof, no measurement.
+part 50 muster run --nproc 2 -m "$resnet" --use_syn --steps_syn 10 --num_epochs 2 --batch_size 100 --accumulate 2 --share 3,1
+part 110 "$resnet.bench" --batches 2048 --alone
 exit $bad
