@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from bare import ENV, script
 from launching import run_here
+from PIL import Image
 from recipes import Ended, Interpreter, write_cifar
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
@@ -110,6 +111,7 @@ def test_it_trains_on_cifar_saves_and_evaluates_every_test_image(python, cifar, 
     first = python.run(RESNET, *argv, folder=tmp_path)
     assert (first.code, first.err) == (0, "")
     assert "resnet18 with a 7x7 stem on CIFAR-10: 80 images, 10 classes; 1 rank on cpu (gloo), float32" in first.out
+    assert "step: plain, not fused: it needs a GPU of compute capability 9.0 or newer\n" in first.out
     assert "epoch 2: accuracy" in first.out
     assert "on 37 images" in first.out
     # A share of 37 images, not of a padded number of them.
@@ -196,6 +198,7 @@ def test_synthetic_images_need_no_data_and_leave_nothing_behind(python, tmp_path
     ]
     done = python.run(RESNET, *argv, "--log_every", 2, "--optimizer", "adamw", "--no-channels_last", folder=tmp_path)
     assert (done.code, done.err) == (0, "")
+    assert "step: plain, not fused" in done.out
     assert "on synthetic: 6 images, 1000 classes" in done.out
     assert "accuracy" not in done.out
     # 6 steps of 2 images, the first 2 steps left out as a warm-up: the rate counts every step that it times.
@@ -210,6 +213,10 @@ def test_synthetic_images_need_no_data_and_leave_nothing_behind(python, tmp_path
 def test_bad_input_is_one_sentence(python, cifar, tmp_path):
     wrong(python.run(RESNET, "--data", tmp_path / "none"), "the data folder", "none is not there")
     wrong(python.run(RESNET, "--data", tmp_path), "holds neither cifar-10-batches-py nor train/CLASS")
+    wrong(
+        python.run(RESNET, "--data", cifar, "--step", "fused", folder=tmp_path),
+        "the fused step cannot run on rank 0: it needs a GPU of compute capability 9.0 or newer",
+    )
     wrong(
         python.run(RESNET, "--data", cifar, "--batch_size", 81, *SMALL[:2], folder=tmp_path),
         "a batch of 81 samples is larger than the data",
@@ -230,12 +237,11 @@ def test_bad_input_is_one_sentence(python, cifar, tmp_path):
 
 
 def test_folders_of_images_are_decoded_by_workers(python, tmp_path):
-    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed (pip install pillow)")
     for part, count in (("train", 6), ("val", 3)):
         for label, name in enumerate(("ant", "bee")):
             (tmp_path / part / name).mkdir(parents=True)
             for i in range(count):
-                picture = image.new("RGB", (70 + 9 * i, 60), (200 * label, 40, 255 - 200 * label))
+                picture = Image.new("RGB", (70 + 9 * i, 60), (200 * label, 40, 255 - 200 * label))
                 picture.save(tmp_path / part / name / f"{i}.{('jpeg', 'png')[i % 2]}")
     argv = [
         "--arch",
@@ -290,7 +296,12 @@ def test_a_copy_of_the_folder_runs_as_it_is(python, tmp_path):
 
 
 def test_the_benchmark_prints_its_table(python):
-    argv = ["--arch", "resnet18", "--batches", 2, "--image_size", 32, "--steps", 1, "--no-compile"]
+    argv = ["--arch", "resnet18", "--batches", 2, "--alone", 3, "--image_size", 32, "--seconds", 0.01, "--no-compile"]
     done = python.run(f"{RESNET}.bench", *argv)
     assert done.code == 0, done.err
-    assert re.fullmatch(r"\| the recipe, float32 \| 2 \| [\d,]+ \| [\d,]+ to [\d,]+ \|", done.last)
+    rows = [line for line in done.out.splitlines() if "the recipe" in line]
+    assert [int(row.split("|")[2]) for row in rows] == [2, 3]
+    # Must and goal are those of ResNet-50.
+    pattern = r"\| \*\*the recipe\*\*, float32, plain \| \d \| [\d,]+ \| [\d,]+ to [\d,]+ \| - \| - \| - \|"
+    assert all(re.fullmatch(pattern, row) for row in rows), rows
+    assert "the recipe's step is not fused: it needs a GPU of compute capability 9.0 or newer" in done.err

@@ -13,4 +13,5 @@ DIR holds `cifar-10-batches-py`, or `train` and `val` with a folder for each cla
     train.py      the loop                        step.py       one training step: precision, compile, DDP
     data.py       CIFAR-10 and made-up images     imagenet.py   folders of JPEG files
     schedule.py   the learning rate               evaluate.py   accuracy over all ranks
+    fused/        the step in kernels of its own  bench.py      how fast a step is
 """

@@ -21,7 +21,17 @@ Images = tuple[muster.Batch, Tensor, Tensor]
 """Which part of which batch, its images as bytes [N, height, width, 3], and its labels; both on the device."""
 
 
-class Data(Protocol):
+class TestData(Protocol):
+    """What an evaluation asks of a data set."""
+
+    test_length: int
+
+    def test(self, part: range, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Go through some of the test images in batches of `size`, each as it is."""
+        ...
+
+
+class Data(TestData, Protocol):
     """What the training loop asks of a data set."""
 
     name: str
@@ -30,14 +40,9 @@ class Data(Protocol):
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     train_length: int
-    test_length: int
 
     def train(self, batches: muster.Batches) -> Iterator[Images]:
         """Go through the rest of an epoch, with augmentation."""
-        ...
-
-    def test(self, part: range, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Go through some of the test images in batches of `size`, each as it is."""
         ...
 
 

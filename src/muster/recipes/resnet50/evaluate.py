@@ -11,7 +11,7 @@ from torch import nn
 
 import muster
 
-from .data import Data
+from .data import TestData
 from .step import Loss
 
 
@@ -29,7 +29,7 @@ def average_buffers(model: nn.Module, world: muster.World) -> None:
 
 
 @torch.no_grad()
-def evaluate(loss: Loss, world: muster.World, data: Data, part: range, batch_size: int) -> float:
+def evaluate(loss: Loss, world: muster.World, data: TestData, part: range, batch_size: int) -> float:
     """Return the share of test images that the model puts into the right class; `part` is this rank's."""
     loss.eval()
     counts = torch.zeros(2, dtype=torch.int64, device=world.device)

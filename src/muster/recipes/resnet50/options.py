@@ -22,6 +22,16 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_data(parser)
+    add_model_and_step(parser)
+    add_learning(parser)
+    add_output(parser)
+    add_ranks(parser)
+    return parser
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """What to train on."""
     add = parser.add_argument_group("data").add_argument
     add("--data", default="data", help="folder with cifar-10-batches-py, or with train/CLASS and val/CLASS (data)")
     add("--use_syn", action="store_true", help="made-up images, made on the device, with fresh labels for each step")
@@ -38,20 +48,37 @@ def build_parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=8, help="processes that decode ImageNet for each rank (8)")
     add("--share", help="how much of each batch every rank takes: 8,2 or measured (all the same)")
 
+
+def add_model_and_step(parser: argparse.ArgumentParser) -> None:
+    """The network, and how a step runs."""
     add = parser.add_argument_group("model and step").add_argument
     archs = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
     add("--arch", choices=archs, default="resnet50", help="(resnet50)")
     add("--stem", choices=("7x7", "3x3"), help="the first layers; 3x3 keeps small images large (3x3 for CIFAR-10)")
     add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that has it, else float32)")
+    add(
+        "--step",
+        choices=("auto", "plain", "fused"),
+        default="auto",
+        help="fused: in kernels of its own, the fastest; plain: as torch does it (auto: fused where it can run)",
+    )
     flag = argparse.BooleanOptionalAction
-    add("--compile", action=flag, help="torch.compile, which takes a minute at the start (on a GPU)")
+    add("--compile", action=flag, help="torch.compile for the plain step, a minute at the start (on a GPU)")
     add("--channels_last", action=flag, default=True, help="colours of a pixel side by side, as tensor cores like it")
     add("--accumulate", type=int, default=1, metavar="N", help="add up the gradients of N batches before a step (1)")
 
+
+def add_learning(parser: argparse.ArgumentParser) -> None:
+    """What decides over the updates."""
     add = parser.add_argument_group("learning").add_argument
     add("--num_epochs", type=int, default=100, help="(100)")
     add("--learning_rate", type=float, default=0.1, help="highest, of one process; it is scaled by their number (0.1)")
-    add("--scale_lr", action=flag, default=True, help="multiply the rate by processes and --accumulate")
+    add(
+        "--scale_lr",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="multiply the rate by processes and --accumulate",
+    )
     add("--schedule", choices=("cosine", "linear", "step", "constant"), default="cosine", help="(cosine)")
     add("--warmup", type=float, default=5.0, metavar="EPOCHS", help="rise to the full rate over these, at most a fifth")
     add("--optimizer", choices=("sgd", "adamw"), default="sgd", help="(sgd, with Nesterov momentum)")
@@ -60,6 +87,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--label_smoothing", type=float, default=0.1, help="(0.1)")
     add("--random_seed", type=int, default=0, help="of weights, order and augmentation (0)")
 
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """What is kept and shown."""
     add = parser.add_argument_group("what is kept and shown").add_argument
     add("--model_dir", help="for checkpoints and the final weights (saved_models; with --use_syn nothing is saved)")
     add("--model_filename", default="resnet_distributed.pth", help="the final weights, torchvision's names")
@@ -77,12 +107,14 @@ def build_parser() -> argparse.ArgumentParser:
     add("--metrics", metavar="DIR", help="write metrics.jsonl there, and for TensorBoard where it is installed")
     add("--plot", metavar="FILE", help="draw loss, rate and accuracy as an SVG")
 
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """The process group."""
     add = parser.add_argument_group("ranks").add_argument
     add("--backend", choices=("nccl", "gloo", "mpi"), help="(nccl with GPUs, else gloo)")
     add("--timeout", type=float, metavar="SECONDS", help="to wait for the other ranks (300)")
     # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
     add("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
-    return parser
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

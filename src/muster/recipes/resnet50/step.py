@@ -1,4 +1,4 @@
-"""One training step: forward, loss, backward, update; where precision, compilation and DDP are decided.
+"""One training step: forward, loss, backward, update; where precision, compilation, fusion and DDP are decided.
 
 step = TrainingStep(model, world, StepOptions(), mean=..., std=...)
 loss = step(images, labels, weight=batch.weight, rate=0.1)      images: bytes, [N, height, width, 3]
@@ -10,7 +10,8 @@ loss = step(images, labels, weight=batch.weight, rate=0.1)      images: bytes, [
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ class StepOptions:
 
     precision: str = "float32"
     compile: bool = False
+    fused: bool = False
+    """The network in kernels of our own (fused/); choice.py says whether they can run."""
     channels_last: bool = True
     accumulate: int = 1
     optimizer: str = "sgd"
@@ -60,8 +63,8 @@ class Loss(nn.Module):
         pixels = images.permute(0, 3, 1, 2)  # bytes lie as channels_last wants them: nothing is copied
         if not self._options.channels_last:
             pixels = pixels.contiguous()
-        dtype = torch.bfloat16 if self._options.precision == "bf16" else torch.float32
-        return self.model((pixels * self.scale + self.shift).to(dtype))
+        normal = pixels * self.scale + self.shift
+        return self.model(normal.to(torch.bfloat16) if self._options.precision == "bf16" else normal)
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """The precision in which convolutions compute."""
@@ -87,33 +90,72 @@ class TrainingStep:
         layout = torch.channels_last if options.channels_last else torch.contiguous_format
         model.to(world.device, memory_format=layout)  # pyright: ignore[reportCallIssue]
         self.loss = Loss(model, options, mean, std).to(world.device)
-        """The module without DDP and compiler, for evaluation and measuring."""
+        """The module without DDP, compiler and fused kernels, for evaluation."""
         self.optimizer = build_optimizer(model, options)
-        self._accumulate = options.accumulate
-        self._ddp = wrap(self.loss, world) if world.size > 1 else None
-        network: Any = self._ddp or self.loss
-        self._network = torch.compile(network) if options.compile else network
+        self._options = options
+        self._gradients = self._fused(world) if options.fused else PlainGradients(self.loss, world, options)
 
     def __call__(self, images: Tensor, labels: Tensor, *, weight: float, rate: float) -> Tensor:
         """Train on this rank's part of a batch and return its weighted loss."""
-        self.optimizer.zero_grad(set_to_none=True)
-        count = min(self._accumulate, len(labels))
-        total = torch.zeros((), device=labels.device)
-        for i, (some, their_labels) in enumerate(
-            zip(images.tensor_split(count), labels.tensor_split(count), strict=True)
-        ):
-            with self._quiet() if i + 1 < count else nullcontext():
-                loss = self._network(some, their_labels) * (weight * len(some) / len(images))
-                loss.backward()
-            total += loss.detach()
+        loss = self._gradients(images, labels, weight)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        return loss
+
+    def trial(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the loss as this step computes it, of a copy of the model that no other rank knows of."""
+        loss = copy.deepcopy(self.loss)
+        if not self._options.fused:
+            return loss
+        from .fused.gradients import FusedLoss
+
+        return FusedLoss(loss, self._options)
+
+    def _fused(self, world: muster.World) -> Gradients:
+        from .fused.gradients import FusedGradients  # Triton, only where it is used
+
+        return FusedGradients(self.loss, world, self._options)
+
+
+Gradients = Callable[[Tensor, Tensor, float], Tensor]
+"""From images, labels and a weight to the weighted loss; the gradients, averaged over the ranks, are in the model."""
+
+
+class PlainGradients:
+    """Gradients by torch itself, averaged by DDP."""
+
+    def __init__(self, loss: Loss, world: muster.World, options: StepOptions) -> None:
+        self._parameters = list(loss.parameters())
+        self._accumulate = options.accumulate
+        self._ddp = wrap(loss, world) if world.size > 1 else None
+        network: Any = self._ddp or loss
+        self._network = torch.compile(network) if options.compile else network
+
+    def __call__(self, images: Tensor, labels: Tensor, weight: float) -> Tensor:
+        """Return the loss of this rank's part of a batch, times its weight."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        total = torch.zeros((), device=labels.device)
+        seen = 0
+        for some, their_labels, share in parts(images, labels, self._accumulate):
+            seen += len(some)
+            with self._quiet() if seen < len(images) else nullcontext():
+                loss = self._network(some, their_labels) * (weight * share)
+                loss.backward()
+            total += loss.detach()
         return total
 
     def _quiet(self) -> AbstractContextManager[Any]:
         """Gradients are added up without talking to the other ranks, until the last part of a batch."""
         return self._ddp.no_sync() if self._ddp else nullcontext()
+
+
+def parts(images: Tensor, labels: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Cut a batch into so many parts, or as many as it has images; each comes with its share of the whole."""
+    count = min(count, len(labels))
+    for some, their_labels in zip(images.tensor_split(count), labels.tensor_split(count), strict=True):
+        yield some, their_labels, len(some) / len(images)
 
 
 def wrap(module: nn.Module, world: muster.World) -> DistributedDataParallel:

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import os
 import random
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import muster
 
 from .data import Data, open_data
 from .evaluate import average_buffers, evaluate
+from .fused.choice import choose
 from .model import ResNet
 from .schedule import learning_rate
 from .step import StepOptions, TrainingStep
@@ -114,7 +114,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     seed_all(args.random_seed)  # the same first weights in all ranks
     stem = args.stem or ("3x3" if data.image_size <= 64 and not args.use_syn else "7x7")
     model = ResNet(args.arch, classes=data.classes, stem=stem)
-    options = step_options(args, world, data)
+    options, why = step_options(args, world, data, model)
     step = TrainingStep(model, world, options, mean=data.mean, std=data.std)
     seed_all(args.random_seed + 1 + world.rank)  # an augmentation of its own in each
     batches = muster.together(world, lambda: make_batches(world, args, data, step))
@@ -134,9 +134,9 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     progress.say(
         f"{args.arch} with a {stem} stem on {data.name}: {data.train_length:,} images, {data.classes} classes; "
         f"{world.size} {'rank' if world.size == 1 else 'ranks'} on {world.device.type} ({world.backend}), "
-        f"{options.precision}{', compiled' if options.compile else ''}, batch {batches.total}, "
-        f"highest learning rate {highest:g}, {origin}"
+        f"{options.precision}, batch {batches.total}, highest learning rate {highest:g}, {origin}"
     )
+    progress.say(f"step: {why}")
     return Run(
         args=args,
         world=world,
@@ -151,12 +151,12 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     )
 
 
-def step_options(args: argparse.Namespace, world: muster.World, data: Data) -> StepOptions:
-    """Fill in what the command line leaves to the device and the data."""
+def step_options(args: argparse.Namespace, world: muster.World, data: Data, model: ResNet) -> tuple[StepOptions, str]:
+    """Fill in what the command line leaves to the device and the data, and say which step that makes."""
     gpu = world.device.type == "cuda"
     best = "bf16" if gpu and torch.cuda.is_bf16_supported() else "float32"
     decay = 5e-4 if data.name == "CIFAR-10" else 5e-5
-    return StepOptions(
+    options = StepOptions(
         precision=args.precision or best,
         compile=gpu if args.compile is None else args.compile,
         channels_last=args.channels_last,
@@ -166,6 +166,13 @@ def step_options(args: argparse.Namespace, world: muster.World, data: Data) -> S
         weight_decay=decay if args.weight_decay is None else args.weight_decay,
         label_smoothing=args.label_smoothing,
     )
+    size, compile_wanted = data.image_size, bool(args.compile)
+    choice = muster.together(
+        world, lambda: choose(args.step, model, world, options, image_size=size, compile_wanted=compile_wanted)
+    )
+    if choice.fused:
+        return replace(options, fused=True), "fused, in kernels of its own"
+    return options, f"plain{', compiled' if options.compile else ''}, not fused: {choice.reason}"
 
 
 def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step: TrainingStep) -> muster.Batches:
@@ -185,11 +192,15 @@ def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step
 
 def measure(world: muster.World, step: TrainingStep, data: Data, count: int) -> list[float]:
     """Let every rank train alone for a second, on a copy of the model, to see how fast it is."""
-    trial = copy.deepcopy(step.loss)
+    trial = step.trial()
     shape = (count, data.image_size, data.image_size, 3)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, device=world.device)
     labels = torch.randint(0, data.classes, (count,), device=world.device)
-    shares = muster.measure_shares(world, lambda: trial(images, labels).backward())
+
+    def work() -> None:
+        trial(images, labels).backward()
+
+    shares = muster.measure_shares(world, work)
     if world.rank == 0:
         print("measured shares:", ", ".join(f"{share:.2f}" for share in shares), flush=True)
     return shares

@@ -1,30 +1,15 @@
+"""Triton kernels for the stem: blocks of pixels, the first convolution, and pooling; stem.py says what they do."""
+
+# Triton's language is Python that a type checker cannot follow.
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
-"""The stem of a ResNet (7x7 convolution of stride 2, batch normalisation, ReLU, 3x3 max pooling of stride 2) in
-Triton.
 
-The image is cut into blocks of 2x2 pixels, 16 channels each (12 used): then the 7x7 convolution of stride 2 is a
-4x4 convolution of stride 1, and the window of one kernel row is 64 neighbouring numbers, which the tensor copy
-engine reads as a matrix whose rows overlap. Pooling keeps the raw (not normalised) number that won, so that
-normalisation and ReLU happen where it is read, and the sums of the normalisation's gradient need only the pooled
-map.
-"""
-
-from __future__ import annotations
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
-
-from .ops import Sums, Tile, new, programs_for, sum_parts
-
-CHANNELS = 64
 
 
 @triton.jit
-def cut_blocks(x_ptr, y_ptr, scale_ptr, shift_ptr, H, W, sn, sc, sh, sw, BH, BW, NORM: tl.constexpr, BM: tl.constexpr):
-    """y[n, i, j, (dy, dx, c)] = x[n, c, 2i+dy-4, 2j+dx-4] (times scale plus shift when NORM), zero outside."""
+def cut_blocks(x_ptr, y_ptr, scale_ptr, shift_ptr, H, W, sn, sc, sh, sw, BH, BW, BM: tl.constexpr):
+    """y[n, i, j, (dy, dx, c)] = x[n, c, 2i+dy-4, 2j+dx-4] times scale plus shift, zero outside."""
     row = tl.program_id(0)
     n = row // BH
     i = row % BH
@@ -35,16 +20,13 @@ def cut_blocks(x_ptr, y_ptr, scale_ptr, shift_ptr, H, W, sn, sc, sh, sw, BH, BW,
     x = 2 * j + k // 3 % 2 - 4
     inside = (k < 12) & (y >= 0) & (y < H) & (x >= 0) & (x < W)
     v = tl.load(x_ptr + n.to(tl.int64) * sn + c * sc + y * sh + x * sw, mask=inside, other=0.0).to(tl.float32)
-    if NORM:
-        v = tl.where(inside, v * tl.load(scale_ptr + c) + tl.load(shift_ptr + c), 0.0)
+    v = tl.where(inside, v * tl.load(scale_ptr + c) + tl.load(shift_ptr + c), 0.0)
     tl.store(y_ptr + (row.to(tl.int64) * BW + j) * 16 + k, v.to(tl.bfloat16), mask=j < BW)
 
 
 @triton.jit
 def stem_forward(x_d, w_d, y_d, part_ptr, ROWS, OH, OW, BH, BW, programs, BM: tl.constexpr, STAGES: tl.constexpr):
-    """The 4x4 convolution and the sums of its output; a tile is BM pixels of four rows, which share seven rows of
-    blocks.
-    """
+    """The 4x4 convolution and the sums of its output; a tile is BM pixels of four rows, which share seven of blocks."""
     pid = tl.program_id(0)
     tiles_w = tl.cdiv(OW, BM)
     w0 = w_d.load([0, 0])
@@ -198,106 +180,3 @@ def _unpooled(c_ptr, dc_ptr, g, a, b, c0, y, x, rc, OH, OW):
     there = ((y >= 0) & (y < OH) & (x >= 0) & (x < OW))[:, None]
     c = tl.load(c_ptr + at, mask=there, other=0.0).to(tl.float32)
     tl.store(dc_ptr + at, (g * a + c * b + c0).to(tl.bfloat16), mask=there)
-
-
-def blocks(x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
-    """Images [n, 3, h, w] of any type and layout as padded blocks [n, h/2+3, w/2+3, 16], normalised by the way if
-    asked.
-    """
-    n, c, h, w = x.shape
-    if c != 3 or h % 8 or w % 2:
-        raise ValueError(
-            f"images of shape {tuple(x.shape)}: the fused stem needs 3 channels, a height of eights and an even width"
-        )
-    bh, bw = h // 2 + 3, w // 2 + 3
-    y = new(x, n, bh, bw, 16)
-    v = [y, y] if scale is None or shift is None else [scale, shift]
-    cut_blocks[(n * bh, triton.cdiv(bw, 128))](
-        x, y, *v, h, w, *x.stride(), bh, bw, NORM=scale is not None, BM=128, num_warps=4
-    )
-    return y
-
-
-def block_weight(w: Tensor) -> Tensor:
-    """The 7x7 weight [64, 3, 7, 7] as the matrix [64, 256] of the 4x4 convolution of blocks."""
-    full = torch.nn.functional.pad(w, (1, 0, 1, 0))  # an 8x8 kernel whose first row and column are zero
-    full = full.view(CHANNELS, 3, 4, 2, 4, 2).permute(0, 2, 4, 3, 5, 1).reshape(CHANNELS, 4, 4, 12)
-    return torch.nn.functional.pad(full, (0, 4)).reshape(CHANNELS, 256).contiguous()
-
-
-def pixel_weight(w: Tensor) -> Tensor:
-    """The inverse of block_weight, for gradients."""
-    full = w.view(CHANNELS, 4, 4, 16)[..., :12].view(CHANNELS, 4, 4, 2, 2, 3)
-    return full.permute(0, 5, 1, 3, 2, 4).reshape(CHANNELS, 3, 8, 8)[:, :, 1:, 1:]
-
-
-def _windows(x: Tensor, bm: int) -> TensorDescriptor:
-    return TensorDescriptor(x, [x.numel() // 16 - 3, 64], [16, 1], [bm, 64])
-
-
-def forward(x: Tensor, w: Tensor, tile: Tile) -> tuple[Tensor, Sums]:
-    """c [n*oh*ow, 64] and its sums from blocks and the block weight."""
-    n, bh, bw, _ = x.shape
-    oh, ow = bh - 3, bw - 3
-    programs = programs_for(n * oh // 4 * -(-ow // tile.bm), 1, 1, tile.per_sm)
-    y = new(x, n * oh, ow, CHANNELS)
-    part = new(x, programs, 2, CHANNELS, dtype=torch.float32)
-    stem_forward[(programs,)](
-        _windows(x, tile.bm),
-        TensorDescriptor.from_tensor(w, [CHANNELS, 64]),
-        TensorDescriptor.from_tensor(y, [1, tile.bm, CHANNELS]),
-        part,
-        n * oh,
-        oh,
-        ow,
-        bh,
-        bw,
-        programs,
-        BM=tile.bm,
-        STAGES=tile.stages,
-        num_warps=tile.warps,
-    )
-    return y.view(-1, CHANNELS), Sums(part, programs)
-
-
-def wgrad(x: Tensor, dc: Tensor, tile: Tile) -> Tensor:
-    """The gradient [64, 3, 7, 7] of the stem's weight."""
-    n, bh, bw, _ = x.shape
-    oh, ow = bh - 3, bw - 3
-    programs = programs_for(n * oh // 4 * -(-ow // tile.bm), 1, 1, tile.per_sm)
-    pw = new(x, programs, CHANNELS * 256, dtype=torch.float32)
-    g = dc.view(n * oh, ow, CHANNELS)
-    stem_wgrad[(programs,)](
-        _windows(x, tile.bm),
-        TensorDescriptor.from_tensor(g, [1, tile.bm, CHANNELS]),
-        pw,
-        n * oh,
-        oh,
-        ow,
-        bh,
-        bw,
-        programs,
-        BM=tile.bm,
-        STAGES=tile.stages,
-        num_warps=tile.warps,
-    )
-    return pixel_weight(sum_parts(pw))
-
-
-def pool(c: Tensor, vec: Tensor, n: int, oh: int, ow: int, bm: int = 16) -> tuple[Tensor, Tensor]:
-    """q [n*ph*pw, 64] and which pixel of each window it is."""
-    ph, pw = (oh + 1) // 2, (ow + 1) // 2
-    p = n * ph * pw
-    q, which = new(c, p, CHANNELS), new(c, p, CHANNELS, dtype=torch.int8)
-    pool_forward[(triton.cdiv(p, bm),)](c, q, which, vec[0], p, oh, ow, ph, pw, BM=bm, num_warps=4)
-    return q, which
-
-
-def unpool(dq: Tensor, which: Tensor, c: Tensor, abc: Tensor, n: int, oh: int, ow: int, bm: int = 16) -> Tensor:
-    """The gradient of c from that of the pooled map (masked by the ReLU) and the normalisation's abc."""
-    dc = torch.empty_like(c)
-    ph, pw = (oh + 1) // 2, (ow + 1) // 2
-    pool_backward[(n * (ph + 1), triton.cdiv(pw + 1, bm))](
-        dq, which, c, dc, abc[0], abc[1], abc[2], oh, ow, ph, pw, BM=bm, num_warps=4
-    )
-    return dc

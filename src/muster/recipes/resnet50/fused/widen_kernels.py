@@ -1,26 +1,19 @@
+"""Triton kernels for the 1x1 convolutions that widen; widen.py says what they compute and why."""
+
+# Triton's language is Python that a type checker cannot follow.
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
-"""Triton kernels for the 1x1 convolutions that widen; linear.py says what they compute and why."""
 
 import triton
 import triton.language as tl
 
-from .kernels import activate, sums, update_running
+from .norm_kernels import activate, sums, update_running
 
 
 @triton.jit
 def gram(
-    x_d,
-    part_ptr,
-    s_ptr,
-    h_ptr,
-    M,
-    programs,
-    PRO: tl.constexpr,
-    EVEN: tl.constexpr,
-    BM: tl.constexpr,
-    K: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    x_d, part_ptr, s_ptr, h_ptr, M, programs,
+    PRO: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, K: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Parts of S = f(X)^T f(X) and of s = sum(f(X)), one after the other; f(X) = relu(X*s+h) when PRO."""
     pid = tl.program_id(0)
     rk = tl.arange(0, K)
@@ -94,8 +87,7 @@ def conv1x1_out(
     PRO: tl.constexpr, RES: tl.constexpr, PRO2: tl.constexpr, NEXT: tl.constexpr, EVEN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, K: tl.constexpr, K2: tl.constexpr, NN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Y = relu(f(X) W^T + h + residual) with the scaled W; NEXT: also the next block's 1x1 convolution of Y and its
-    sums.
+    """Y = relu(f(X) W^T + h + residual) with the scaled W; NEXT: also the next block's convolution of Y, and its sums.
 
     RES 1: R; 2: R*s2+h2; 3: f2(X2) W2^T + h2.
     """
@@ -178,7 +170,7 @@ def finish_backward(
 
 @triton.jit
 def finish_wgrad(g_ptr, w_ptr, gram_ptr, ab_ptr, total_ptr, dw_ptr, N, K, M, BN: tl.constexpr, BK: tl.constexpr):
-    """dW = a*(G - sum(g) mean(x)^T) + b*m*(W cov(x)), the centred form of the formula above."""
+    """dW = a*(G - sum(g) mean(x)^T) + b*m*(W cov(x)), the centred form of the formula in operations.py."""
     rn = tl.program_id(0) * BN + tl.arange(0, BN)
     r2 = tl.program_id(1) * BK + tl.arange(0, BK)
     s_ptr = gram_ptr + K * K
@@ -198,9 +190,7 @@ def finish_dgrad(
     w_ptr, wa_ptr, wb_ptr, total_ptr, s_ptr, v_ptr, shift_ptr, N, M,
     GIVEN: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """V = W^T bW (unless it is GIVEN) and the constant that makes the mean of dx zero, as it must be after a
-    normalisation.
-    """
+    """V = W^T bW (unless it is GIVEN) and the constant that makes the mean of dx zero, as after any normalisation."""
     rc = tl.program_id(0) * BC + tl.arange(0, BC)
     rk = tl.arange(0, K)
     acc = tl.zeros([K, BC], tl.float32)

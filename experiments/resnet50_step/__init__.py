@@ -1,1 +1,0 @@
-"""ResNet training on one GPU: the step, its kernels and its benchmark."""
