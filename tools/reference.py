@@ -1,0 +1,186 @@
+"""Writes the reference of the documentation from the code, while mkdocs builds the site.
+
+Nothing of it is kept in the repository, so nothing of it can be out of date. What a person must add to the code's own words
+stands here in tables, and a name that a table lacks stops the build.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+
+from findings import findings_page  # noqa: E402
+from python_names import python_page  # noqa: E402
+
+from muster.cli import COMMANDS  # noqa: E402
+from muster.cli.lab import COMMANDS as LAB_COMMANDS  # noqa: E402
+from muster.cli.lab import FAULTS  # noqa: E402
+from muster.environment import CARRIED  # noqa: E402
+from muster.errors import EXIT_MUSTER, EXIT_USAGE  # noqa: E402
+from muster.hosts import parse_hosts  # noqa: E402
+from muster.plan import make_plan, rank_environment  # noqa: E402
+
+SUBCOMMANDS = {"lab": [*LAB_COMMANDS, *FAULTS], "recipes": ["copy"]}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages; mkdocs calls this."""
+    from mkdocs.structure.files import File
+
+    pages = {
+        "commands": commands_page,
+        "python": lambda: python_page(ROOT / "src"),
+        "environment": environment_page,
+        "exit-codes": exit_codes_page,
+        "checks": lambda: findings_page(ROOT),
+        "scoreboards": scoreboards_page,
+    }
+    for name, write in pages.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=write()))
+    return files
+
+
+def every_command() -> Iterator[tuple[str, ...]]:
+    """Every command and subcommand, as it is typed."""
+    yield ()
+    for name in COMMANDS:
+        yield (name,)
+        for sub in SUBCOMMANDS.get(name, []):
+            yield (name, sub)
+
+
+def help_of(command: tuple[str, ...]) -> str:
+    """What `muster COMMAND --help` prints on a terminal of 80 columns."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
+    argv = [sys.executable, "-m", "muster", *command, "--help"]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+def commands_page() -> str:
+    """Each command's own help."""
+    parts = ["# Commands\n\nThe words of `muster COMMAND --help`, as this version prints them.\n"]
+    for command in every_command():
+        level = "##" if len(command) < 2 else "###"
+        parts.append(f"{level} {' '.join(('muster', *command))}\n\n```text\n{help_of(command)}```\n")
+    return "\n".join(parts)
+
+
+MEANING = {
+    "RANK": "the number of this rank, 0 to WORLD_SIZE - 1; hosts are filled in the order they are listed",
+    "LOCAL_RANK": "its number on its host: the GPU it takes (`torch.cuda.set_device`)",
+    "WORLD_SIZE": "how many ranks there are on all hosts",
+    "LOCAL_WORLD_SIZE": "how many ranks this host has; hosts may differ",
+    "GROUP_RANK": "the number of the host",
+    "GROUP_WORLD_SIZE": "how many hosts there are",
+    "ROLE_NAME": "torchrun's name for a kind of rank; there is one kind",
+    "ROLE_RANK": "the same as RANK",
+    "ROLE_WORLD_SIZE": "the same as WORLD_SIZE",
+    "MASTER_ADDR": "an address of the first host that every host was seen to reach",
+    "MASTER_PORT": "a port there that was free, and is held until rank 0 takes it",
+    "TORCHELASTIC_RUN_ID": "the name of the job",
+    "TORCHELASTIC_RESTART_COUNT": "how often the ranks have been started again: 0 at first",
+    "TORCHELASTIC_MAX_RESTARTS": "what `--restarts` says",
+    "TORCHELASTIC_USE_AGENT_STORE": "always False: rank 0 opens the store itself",
+    "MUSTER_JOB": "the name of the job; its folder below `~/.local/state/muster/jobs` has it too",
+    "OMP_NUM_THREADS": "the host's CPUs divided by its ranks, unless you have set it",
+    "CUDA_VISIBLE_DEVICES": "the GPUs that `host:0,3` names; left alone otherwise",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID beside it, so that the numbers are those of nvidia-smi",
+}
+"""What each variable of `muster.plan.rank_environment` is for."""
+
+
+def environment_page() -> str:
+    """The variables of a rank, with those of one rank as an example."""
+    hosts = parse_hosts("a:2,b:0,3")
+    plan = make_plan("20261115-063700-train-53b5", hosts, threads=[8, 8], restarts=3, user_env={})
+    example = rank_environment(plan.at("10.0.0.1", 45753), 3)
+    unknown = set(example) ^ set(MEANING)
+    if unknown:
+        raise SystemExit(f"tools/reference.py: MEANING and the environment of a rank differ in {sorted(unknown)}")
+    rows = [f"| `{name}` | `{example[name]}` | {text} |" for name, text in MEANING.items()]
+    carried = ", ".join(f"`{name}`" for name in CARRIED)
+    return "\n".join(
+        [
+            "# The environment of a rank\n",
+            "What torchrun sets, so that a script written for torchrun finds it. The example is rank 3 of",
+            "`muster run -H a:2,b:0,3 --restarts 3 train.py`.\n",
+            "| variable | example | what it is |",
+            "|---|---|---|",
+            *rows,
+            "\nWhere a host's own choice of a network interface would be one that other hosts do not reach,",
+            "`GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` are set there. Under Slurm the ranks also find `SLURM_PROCID`,",
+            "`SLURM_LOCALID`, `SLURM_NTASKS` and the like as srun would have set them.\n",
+            "## What travels to other hosts\n",
+            f"Of your own variables, without being asked: {carried}.\n",
+            "`--env NAME` adds one with the value it has here, `--env NAME=VALUE` one with a value of its own, on every host.",
+            "They travel over the channel to the agents, never on a command line. PATH, PYTHONPATH and LD_LIBRARY_PATH",
+            "stay here: they describe this machine.\n",
+            "[What other launchers set](../engines/by-hand.md#what-each-sets-in-the-environment) is on a page of its own.",
+            "",
+        ]
+    )
+
+
+def exit_codes_page() -> str:
+    """The codes all commands share, and the paragraph on exit codes in each help."""
+    lines = [
+        "# Exit codes\n",
+        "| code | of | meaning |",
+        "|---|---|---|",
+        "| 0 | every command | all went well |",
+        "| 1 to 255 | `muster run` | that of the script: of the rank that failed first, over all hosts |",
+        "| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (the kernel, for lack of memory), 139 SIGSEGV |",
+        f"| {EXIT_USAGE} | every command | the command line, a host list or a file is wrong; nothing was started |",
+        f"| {EXIT_MUSTER} | every command | Muster or a host failed, not the script: no login, a host lost, no torch there |",
+        "| 130 | every command | Ctrl-C |",
+        "| 143 | `muster run` | the scheduler ended the job (time limit, scancel, qdel) and the ranks died of it |",
+        "\n## In the words of each command\n",
+    ]
+    for command in every_command():
+        words = re.search(r"^Exit code: (.*?)(?:\n\n|\Z)", help_of(command), re.MULTILINE | re.DOTALL)
+        if words:
+            lines.append(f"- `{' '.join(('muster', *command))}`: {' '.join(words.group(1).split())}")
+    return "\n".join([*lines, ""])
+
+
+def scoreboards_page() -> str:
+    """What was measured, and where the other boards are."""
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    results = results.replace("# Measured", "## Start-up, restart, failure (`make bench`)", 1)
+    others = [
+        f"- [{title}](../{page}.md#{anchor})" for title, page, anchor in scoreboards_in_docs() if page != "scoreboards"
+    ]
+    return "\n".join(
+        [
+            "# Scoreboards\n",
+            "Each is a table that a program of this repository writes, with every round it measured.\n",
+            results.strip(),
+            "\n## On other pages\n",
+            *others,
+            "- [Recipes: ResNet](../recipes/resnet50.md#measured), [MNIST](../recipes/mnist.md#measured),",
+            "  [Tacotron2](../recipes/tacotron2.md#how-it-is-fast)",
+            "- [`muster bench`: how right it is](../bench.md#how-right-it-is)",
+            "",
+        ]
+    )
+
+
+def scoreboards_in_docs() -> list[tuple[str, str, str]]:
+    """The headings with the word scoreboard in docs/: (page's title, page, anchor)."""
+    found: list[tuple[str, str, str]] = []
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        heading = re.search(r"^## (.*scoreboard.*)$", text, re.MULTILINE | re.IGNORECASE)
+        title = re.search(r"^# (.+)$", text, re.MULTILINE)
+        if heading and title:
+            anchor = re.sub(r"[^\w\- ]", "", heading.group(1)).strip().lower().replace(" ", "-")
+            found.append((title.group(1), path.stem, anchor))
+    return found
