@@ -10,7 +10,7 @@ that shows nothing is run, and what it prints is not compared. `h2$ command` is 
 
 A code block with a title (```python title="train.py") is a file; ```diff title="ddp.py" makes one from the file of the same
 page that the block changes, whole. In what is printed, `...` stands for anything within a line, and for any lines when alone.
-Times, ports, job names and folders are never compared, lines of ranks that follow each other may come in any order.
+Times, ports, job names and folders are never compared; of lines of ranks that follow each other, only the order within a rank is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 FENCE = re.compile(r"^```(\w+)?(.*)$")
 COMMENT = re.compile(r"^<!-- (console|not run|exit|first):? (.+?) -->$")
-PROMPT = re.compile(r"^(h\d+)?\$ (.*)$")
+PROMPT = re.compile(r"^([a-z]+[\w-]*)?\$ (.*)$")
 
 
 @dataclass(kw_only=True)
@@ -135,7 +135,9 @@ VARYING = (
     (re.compile(r"\b(\d+\.\d+\.\d+\.\d+|h\d+|localhost):\d{4,5}\b"), r"\1:PORT"),
     (re.compile(r"\s+$"), ""),
 )
-RANK_LINE = re.compile(r"\[\S+ +\d+\] ")
+RANK_LINE = re.compile(r"\[(\S+) +(\d+)\] ")
+CARETS = re.compile(r"(\[\S+ +\d+\] )?(\[rank\d+\]: )?\s*[~^]+")
+"""What newer versions of Python put below a line of a traceback."""
 
 
 def differences(printed: Sequence[str], shown: Sequence[str]) -> str:
@@ -149,27 +151,32 @@ def differences(printed: Sequence[str], shown: Sequence[str]) -> str:
 
 
 def _ordered(lines: Sequence[str]) -> list[str]:
-    """Lines without what varies; each run of lines of ranks is sorted."""
+    """Lines without what varies; each run of lines of ranks is put in the order of the ranks."""
     out: list[str] = []
-    ranks: list[str] = []
+    ranks: list[tuple[int, str]] = []
+
+    def in_order() -> list[str]:
+        return [line for _, line in sorted(ranks, key=lambda one: one[0])]
+
     for line in lines:
         for pattern, word in VARYING:
             line = pattern.sub(word, line)
-        if PASSING.match(line) or not line:
+        if PASSING.match(line) or CARETS.fullmatch(line) or not line:
             continue
-        if RANK_LINE.match(line):
-            ranks.append(line)
+        rank = RANK_LINE.match(line)
+        if rank:
+            ranks.append((int(rank.group(2)), line))
         else:
-            out += [*sorted(ranks), line]
-            ranks = []
-    return out + sorted(ranks)
+            out += [*in_order(), line]
+            ranks.clear()
+    return out + in_order()
 
 
 def _first_unmatched(real: Sequence[str], expected: Sequence[str]) -> int | None:
     """The number of the first shown line that cannot be found in its place; None if all match."""
     reach = {0}  # how many real lines the shown ones so far may stand for
     for number, line in enumerate(expected):
-        if line in ("...", "…"):
+        if line.strip() in ("...", "…"):
             reach = set(range(min(reach), len(real) + 1))
             continue
         pattern = re.compile(".*".join(re.escape(part) for part in re.split(r"\.\.\.|…", line)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -39,6 +40,9 @@ pytestmark = [
         reason="apt-get install slurmctld slurmd slurm-client munge openmpi-bin mpich",
     ),
 ]
+
+SHOWN = {f"[{socket.gethostname()} ": "[box ", BIN: "/home/ann/venv/bin"}
+"""What the documents call what this machine calls otherwise."""
 
 Places = Callable[[str], "Lab | None"]
 
@@ -114,7 +118,7 @@ def shell(
     lines = [f"cd {home}", *first]
     for number, command in enumerate(commands):
         # `$?` of the command before it is left as it was.
-        lines += [f"(exit ${{code-0}}) > {base}/{number} 2>&1; exec > {base}/{number} 2>&1", "(exit ${code-0})"]
+        lines += [f"exec > {base}/{number} 2>&1", "(exit ${code-0})"]
         lines += [command.text, f"code=$?; echo $code > {base}/{number}.code"]
     script = base / "script"
     script.write_text("\n".join(lines) + "\n")
@@ -123,7 +127,6 @@ def shell(
         **AS_ROOT,
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "XDG_STATE_HOME": str(home / ".state"),
-        "OMP_NUM_THREADS": "1",
     }
     del env["CUDA_VISIBLE_DEVICES"]
     argv = ["bash", str(script)]
@@ -142,7 +145,9 @@ def shell(
             raise AssertionError(f"still running after {LIMIT} s: {commands[0].text}\n{(base / '0').read_text()}") from None
         for number, command in enumerate(commands):
             printed = (base / str(number)).read_text(errors="replace")
-            printed = printed.replace(str(home), "/home/ann/project").replace(sys.executable, "/home/ann/venv/bin/python")
+            for real, shown in SHOWN.items():
+                printed = printed.replace(real, shown)
+            printed = printed.replace(str(home), "/home/ann/project")
             yield command, int((base / f"{number}.code").read_text()), printed.splitlines()
 
     return end
