@@ -416,10 +416,16 @@ def test_a_short_hiccup_of_the_network_does_not_end_a_job(scene: Scene) -> None:
 @pytest.mark.parametrize("victim", ["controller", "agent", "starter"])
 def test_on_one_machine_nothing_outlives_the_death_of_any_part(scene: Scene, victim: str) -> None:
     job = scene.start(hosts="h1", beside="h1")
-    ours = scene.of_job("h1")
-    (controller,) = [pid for pid in ours if b"muster\0run" in cmdline(pid)]
-    (agent,) = [pid for pid in ours if parent(pid) == controller]
-    (starter,) = [pid for pid in ours if parent(pid) == agent and b"sleep" not in cmdline(pid)]
+
+    def parts() -> list[list[int]] | None:
+        """Controller, agent and starter; the agent has more children as long as its host is being checked."""
+        ours = scene.of_job("h1")
+        found = [[pid for pid in ours if b"muster\0run" in cmdline(pid)]]
+        found.append([pid for pid in ours if parent(pid) in found[0]])
+        found.append([pid for pid in ours if parent(pid) in found[1] and b"sleep" not in cmdline(pid)])
+        return found if all(len(pids) == 1 for pids in found) else None
+
+    (controller,), (agent,), (starter,) = wait_until("one process of each kind", parts, 10)
     os.kill({"controller": controller, "agent": agent, "starter": starter}[victim], signal.SIGKILL)
     scene.nothing_lives()
     done = job.wait(5)

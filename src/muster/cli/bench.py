@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     p.taking_options.add("--split")
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     # What else `muster run` asks for, as it is there when nobody says anything.
-    p.set_defaults(sync=False, preload=[], no_zygote=False, restarts=0, grace=5.0, only_rank=None)
+    p.set_defaults(sync=False, preload=[], no_zygote=False, no_check=True, restarts=0, grace=5.0, only_rank=None)
     return p
 
 

@@ -44,7 +44,7 @@ def choose(wish: Wish, env: Mapping[str, str], *, read_pbs: Callable[[Mapping[st
     if wish.virtual and wish.engine not in ("auto", "ssh"):
         raise UsageError(
             f"--lab makes hosts for ssh, and --engine {wish.engine} has others",
-            hint="`muster lab up 2 --slurm` makes a cluster that stays; `muster lab enter h1` gets you into it",
+            hint="`muster lab up 2 --slurm --mpi` makes a cluster that stays; `muster lab ssh h1` gets you into it",
         )
     if wish.engine == "local":
         return Choice(engine="local", hosts=(_only_here(wish.hosts),))

@@ -59,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Every option, one line each."""
     parser = argparse.ArgumentParser(
         prog="mnist",
+        usage="%(prog)s [options]; --help shows them",
         description="Train a small ConvNet on MNIST with DDP, to 99 % in a minute on a laptop.",
         epilog="example: muster run --nproc 2 -m muster.recipes.mnist --epochs 2 --model_dir runs/mnist",
         allow_abbrev=False,

@@ -65,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Every option of the recipe."""
     parser = argparse.ArgumentParser(
         prog="tacotron2",
+        usage="%(prog)s [options]; --help shows them",
         description="Train Tacotron2 on LJSpeech, a corpus of its form, or made-up clips.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
