@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def keep(document: str, about: dict[str, str], results: Sequence[Result]) -> None:
-    """Write the results where people look for them: RESULTS.md, the table of docs/speed.md, the figure of the README."""
+    """Write the results where people look for them: RESULTS.md, the table of docs/speed.md, the README's figure."""
     root = HERE.parent
     (HERE / "RESULTS.md").write_text(document + "\n")
     (root / "docs" / "first-collective.svg").write_text(svg(results))

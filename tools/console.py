@@ -1,16 +1,19 @@
 """The console blocks of the documents: what is typed, what is printed, and whether a run printed that.
 
-A block is what stands between ```console and ```. A line `$ command` is typed, the lines below it are what it prints; a command
-that shows nothing is run, and what it prints is not compared. `h2$ command` is typed on host h2. Comments before a block steer it:
+A block is what stands between ```console and ```. A line `$ command` is typed, and the lines below it are what it
+prints. If there are none, it is run and what it prints is not compared. `h2$ command` is typed on host h2. Comments before
+a block steer it:
 
     <!-- console: lab -->        for all blocks below: run on `here`, `lab` or `cluster` (tests/lab/test_documents.py)
     <!-- not run: needs GPUs --> this block is not run, and why
     <!-- exit 1 -->              its last command ends with this code, instead of 0
     <!-- first: mkdir data -->   run before it, unseen
+    <!-- numbers vary -->        its numbers are those of one run; any others will do
 
-A code block with a title (```python title="train.py") is a file; ```diff title="ddp.py" makes one from the file of the same
-page that the block changes, whole. In what is printed, `...` stands for anything within a line, and for any lines when alone.
-Times, ports, job names and folders are never compared; of lines of ranks that follow each other, only the order within a rank is.
+A code block with a title (```python title="train.py") is a file; ```diff title="train.py -> ddp.py" makes one from
+another file of the page, which the block shows whole. In what is printed, `...` stands for anything within a line, and
+for any lines when alone. Times, ports, job names and folders are never compared; of lines of ranks that follow each
+other, only the order within a rank is.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FENCE = re.compile(r"^```(\w+)?(.*)$")
-COMMENT = re.compile(r"^<!-- (console|not run|exit|first):? (.+?) -->$")
+COMMENT = re.compile(r"^<!-- (console|not run|exit|first|numbers):? (.+?) -->$")
 PROMPT = re.compile(r"^([a-z]+[\w-]*)?\$ (.*)$")
 
 
@@ -46,6 +49,7 @@ class Block:
     """Why it is not run; empty if it is."""
     exit_code: int
     first: tuple[str, ...]
+    any_numbers: bool
     commands: tuple[Command, ...]
 
 
@@ -109,6 +113,7 @@ def _block(number: int, place: str, steering: dict[str, list[str]], body: Sequen
         reason=" ".join(steering.get("not run", [])),
         exit_code=int(steering.get("exit", ["0"])[0]),
         first=tuple(steering.get("first", [])),
+        any_numbers="numbers" in steering,
         commands=tuple(commands),
     )
 
@@ -133,6 +138,7 @@ VARYING = (
     (re.compile(r"\d{8}-\d{6}-[\w.-]+-[0-9a-f]{4}"), "JOB"),
     (re.compile(r"\b\d+(\.\d+)? (s|ms)\b"), "TIME"),
     (re.compile(r"\b(\d+\.\d+\.\d+\.\d+|h\d+|localhost):\d{4,5}\b"), r"\1:PORT"),
+    (re.compile(r"\b([Aa]llocation|job) \d+"), r"\1 N"),
     (re.compile(r"\s+$"), ""),
 )
 RANK_LINE = re.compile(r"\[(\S+) +(\d+)\] ")
@@ -140,14 +146,18 @@ CARETS = re.compile(r"(\[\S+ +\d+\] )?(\[rank\d+\]: )?\s*[~^]+")
 """What newer versions of Python put below a line of a traceback."""
 
 
-def differences(printed: Sequence[str], shown: Sequence[str]) -> str:
+def differences(printed: Sequence[str], shown: Sequence[str], *, any_numbers: bool = False) -> str:
     """How the lines that a command printed differ from those of the document; empty if they do not."""
     real, expected = _ordered(printed), _ordered(shown)
+    if any_numbers:
+        real, expected = [_without_numbers(line) for line in real], [_without_numbers(line) for line in expected]
     at = _first_unmatched(real, expected)
     if at is None:
         return ""
     wanted = "\n".join(f"  {'>' if number == at else ' '} {line}" for number, line in enumerate(expected))
-    return f"the document shows (> was not found):\n{wanted}\nbut it printed:\n" + "\n".join(f"    {line}" for line in real)
+    return f"the document shows (> was not found):\n{wanted}\nbut it printed:\n" + "\n".join(
+        f"    {line}" for line in real
+    )
 
 
 def _ordered(lines: Sequence[str]) -> list[str]:
@@ -170,6 +180,14 @@ def _ordered(lines: Sequence[str]) -> list[str]:
             out += [*in_order(), line]
             ranks.clear()
     return out + in_order()
+
+
+def _without_numbers(line: str) -> str:
+    """The line with N for each number, and without what goes with its size: units and padding."""
+    label = RANK_LINE.match(line)
+    head, rest = (label.group(), line[label.end() :]) if label else ("", line)
+    rest = re.sub(r"(?<![\w.])\d+(?:[.,:]\d+)*(?:e[-+]\d+)?(?!\w)", "N", rest)
+    return head + re.sub(r"\s+", " ", re.sub(r"\b[kMG]?B/s", "B/s", rest))
 
 
 def _first_unmatched(real: Sequence[str], expected: Sequence[str]) -> int | None:

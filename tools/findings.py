@@ -21,8 +21,8 @@ from muster.check.finding import SEVERITIES
 HEAD = """\
 # Checks
 
-What [`muster check`](../check.md) asks every host, in the order in which it tells of it. Each example is a finding of the
-tests, on host `b` of the hosts `a`, `b` and others. The number is the row of the catalogue of failures whose
+What [`muster check`](../check.md) asks every host, in the order in which it tells of it. Each example is a finding of
+the tests, on host `b` of the hosts `a`, `b` and others. The number is the row of the catalogue of failures whose
 [scoreboard](../check.md#the-scoreboard) shows that it is found.
 """
 
@@ -46,7 +46,10 @@ def _sentence(source: str) -> str:
 
 def _entry(finding: Any, command: str) -> str:
     row = f" (row {finding.row})" if finding.row else ""
-    lines = [f"**{finding.severity}**{row}: {_literal(finding.what)}\n", f"- you would see: {_literal(finding.symptom)}"]
+    lines = [
+        f"**{finding.severity}**{row}: {_literal(finding.what)}\n",
+        f"- you would see: {_literal(finding.symptom)}",
+    ]
     if command:
         lines.append(f"- to mend it: `{command}`" if "`" not in command else f"- to mend it: `` {command} ``")
     elif finding.fix.say:

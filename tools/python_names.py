@@ -1,4 +1,4 @@
-"""The page of Muster's public Python names, read from the source: signatures, docstrings, and the words beside fields."""
+"""The page of Muster's public Python names, read from the source: signatures, docstrings, words beside fields."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ORDER = (
 HEAD = """\
 # Python
 
-`import muster` gives these names, and costs next to nothing: each is loaded when it is first used. All of them are optional;
-`muster run` runs scripts that know nothing of Muster. Guides: [DDP](../ddp.md), [a function on every rank](../launch.md),
-[parts of a training loop](../recipes/training-loop.md).
+`import muster` gives these names, and costs next to nothing: each is loaded when it is first used. All of them are
+optional; `muster run` runs scripts that know nothing of Muster. Guides: [DDP](../ddp.md), [a function on every
+rank](../launch.md), [parts of a training loop](../recipes/training-loop.md).
 """
 
 

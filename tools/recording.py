@@ -1,9 +1,9 @@
 """Draws a run as an SVG: a terminal in which each line appears when it really did.
 
-    python tools/recording.py --show 'muster run --lab 2 --nproc 2 train.py' muster run --lab 2 --nproc 2 train.py > docs/run.svg
+    python tools/recording.py muster run --lab 2 --nproc 2 ddp.py > docs/run.svg
 
-It runs the command, keeps every line with the second it came in, and writes nothing that was not printed. The picture moves once, at
-the run's own pace; where pictures do not move, or the reader wants none that do, all lines are there.
+It runs the command, keeps every line with the second it came in, and writes nothing that was not printed. The picture
+moves once, at the run's own pace; where pictures do not move, or the reader wants none that do, all lines are there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ WIDTH, LINE, TOP, LEFT = 860, 19, 46, 18
 
 STYLE = """\
 text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #24292f; white-space: pre }
-.back { fill: #f6f8fa; stroke: #d0d7de } .talk { fill: #57606a } .rank { fill: #0969da } .bad { fill: #cf222e } .dot { fill: #d0d7de }
+.back { fill: #f6f8fa; stroke: #d0d7de } .dot { fill: #d0d7de }
+.talk { fill: #57606a } .rank { fill: #0969da } .bad { fill: #cf222e }
 @media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .back { fill: #0d1117; stroke: #30363d } .talk { fill: #9da7b3 } .rank { fill: #58a6ff } .bad { fill: #ff7b72 } .dot { fill: #30363d }
+  text { fill: #e6edf3 } .back { fill: #0d1117; stroke: #30363d } .dot { fill: #30363d }
+  .talk { fill: #9da7b3 } .rank { fill: #58a6ff } .bad { fill: #ff7b72 }
 }
 @keyframes come { from { opacity: 0 } to { opacity: 1 } }
 .line { animation: come 0.05s linear both }

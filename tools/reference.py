@@ -1,7 +1,7 @@
 """Writes the reference of the documentation from the code, while mkdocs builds the site.
 
-Nothing of it is kept in the repository, so nothing of it can be out of date. What a person must add to the code's own words
-stands here in tables, and a name that a table lacks stops the build.
+Nothing of it is kept in the repository, so nothing of it can be out of date. What a person must add to the code's own
+words stands here in tables, and a name that a table lacks stops the build.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tools.findings import findings_page
+from tools.python_names import python_page
+
+from muster.cli import COMMANDS
+from muster.cli.lab import COMMANDS as LAB_COMMANDS
+from muster.cli.lab import FAULTS
+from muster.environment import CARRIED
+from muster.errors import EXIT_MUSTER, EXIT_USAGE
+from muster.hosts import parse_hosts
+from muster.plan import make_plan, rank_environment
+
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
-
-from findings import findings_page  # noqa: E402
-from python_names import python_page  # noqa: E402
-
-from muster.cli import COMMANDS  # noqa: E402
-from muster.cli.lab import COMMANDS as LAB_COMMANDS  # noqa: E402
-from muster.cli.lab import FAULTS  # noqa: E402
-from muster.environment import CARRIED  # noqa: E402
-from muster.errors import EXIT_MUSTER, EXIT_USAGE  # noqa: E402
-from muster.hosts import parse_hosts  # noqa: E402
-from muster.plan import make_plan, rank_environment  # noqa: E402
 
 SUBCOMMANDS = {"lab": [*LAB_COMMANDS, *FAULTS], "recipes": ["copy"]}
 
@@ -46,6 +45,17 @@ def on_files(files: Any, config: Any) -> Any:
     for name, write in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=write()))
     return files
+
+
+FOREIGN = re.compile(r'<(?:script|img|iframe|link(?![^>]*rel="canonical"))[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page that would load something from the network; mkdocs calls this."""
+    found = FOREIGN.search(output)
+    if found:
+        raise SystemExit(f"{page.file.src_uri}: the page would load something from the network: {found.group()}")
+    return output
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
@@ -107,43 +117,54 @@ def environment_page() -> str:
         raise SystemExit(f"tools/reference.py: MEANING and the environment of a rank differ in {sorted(unknown)}")
     rows = [f"| `{name}` | `{example[name]}` | {text} |" for name, text in MEANING.items()]
     carried = ", ".join(f"`{name}`" for name in CARRIED)
-    return "\n".join(
-        [
-            "# The environment of a rank\n",
-            "What torchrun sets, so that a script written for torchrun finds it. The example is rank 3 of",
-            "`muster run -H a:2,b:0,3 --restarts 3 train.py`.\n",
-            "| variable | example | what it is |",
-            "|---|---|---|",
-            *rows,
-            "\nWhere a host's own choice of a network interface would be one that other hosts do not reach,",
-            "`GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` are set there. Under Slurm the ranks also find `SLURM_PROCID`,",
-            "`SLURM_LOCALID`, `SLURM_NTASKS` and the like as srun would have set them.\n",
-            "## What travels to other hosts\n",
-            f"Of your own variables, without being asked: {carried}.\n",
-            "`--env NAME` adds one with the value it has here, `--env NAME=VALUE` one with a value of its own, on every host.",
-            "They travel over the channel to the agents, never on a command line. PATH, PYTHONPATH and LD_LIBRARY_PATH",
-            "stay here: they describe this machine.\n",
-            "[What other launchers set](../engines/by-hand.md#what-each-sets-in-the-environment) is on a page of its own.",
-            "",
-        ]
-    )
+    return ENVIRONMENT.format(rows="\n".join(rows), carried=carried)
+
+
+ENVIRONMENT = """\
+# The environment of a rank
+
+The variables that torchrun sets, so that a script written for torchrun finds them. The example is rank 3 of
+`muster run -H a:2,b:0,3 --restarts 3 train.py`.
+
+| variable | example | what it is |
+|---|---|---|
+{rows}
+
+Where a host's own choice of a network interface would be one that other hosts do not reach, `GLOO_SOCKET_IFNAME` and
+`NCCL_SOCKET_IFNAME` are set there. Under Slurm the ranks also find `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS` and
+the like as srun would have set them. [What other launchers
+set](../engines/by-hand.md#what-each-sets-in-the-environment), and what torchrun sets besides, is on a page of its own.
+
+## What travels to other hosts
+
+Of your own variables, without being asked: {carried}.
+
+`--env NAME` adds one with the value it has here, `--env NAME=VALUE` one with a value of its own, on every host. They
+travel over the channel to the agents, never on a command line. PATH, PYTHONPATH and LD_LIBRARY_PATH stay here: they
+describe this machine.
+"""
+
+
+EXIT_CODES = """\
+# Exit codes
+
+| code | of | meaning |
+|---|---|---|
+| 0 | every command | all went well |
+| 1 to 255 | `muster run` | that of the script: of the rank that failed first, over all hosts |
+| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (as the kernel does for memory), 139 SIGSEGV |
+| {usage} | every command | the command line, a host list or a file is wrong; nothing was started |
+| {muster} | every command | Muster or a host failed, not the script: no login, a host lost, no torch there |
+| 130 | every command | Ctrl-C |
+| 143 | `muster run` | the scheduler ended the job (time limit, scancel, qdel), and the ranks died of it |
+
+## In the words of each command
+"""
 
 
 def exit_codes_page() -> str:
     """The codes all commands share, and the paragraph on exit codes in each help."""
-    lines = [
-        "# Exit codes\n",
-        "| code | of | meaning |",
-        "|---|---|---|",
-        "| 0 | every command | all went well |",
-        "| 1 to 255 | `muster run` | that of the script: of the rank that failed first, over all hosts |",
-        "| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (the kernel, for lack of memory), 139 SIGSEGV |",
-        f"| {EXIT_USAGE} | every command | the command line, a host list or a file is wrong; nothing was started |",
-        f"| {EXIT_MUSTER} | every command | Muster or a host failed, not the script: no login, a host lost, no torch there |",
-        "| 130 | every command | Ctrl-C |",
-        "| 143 | `muster run` | the scheduler ended the job (time limit, scancel, qdel) and the ranks died of it |",
-        "\n## In the words of each command\n",
-    ]
+    lines = [EXIT_CODES.format(usage=EXIT_USAGE, muster=EXIT_MUSTER)]
     for command in every_command():
         words = re.search(r"^Exit code: (.*?)(?:\n\n|\Z)", help_of(command), re.MULTILINE | re.DOTALL)
         if words:
@@ -184,3 +205,15 @@ def scoreboards_in_docs() -> list[tuple[str, str, str]]:
             anchor = re.sub(r"[^\w\- ]", "", heading.group(1)).strip().lower().replace(" ", "-")
             found.append((title.group(1), path.stem, anchor))
     return found
+
+
+def golden_name(command: tuple[str, ...]) -> str:
+    """The file below tests/golden/help that holds the help of a command."""
+    return "-".join(command or ("muster",)) + ".txt"
+
+
+if __name__ == "__main__":  # python -m tools.reference: take the help texts of this moment as the golden ones
+    golden = ROOT / "tests" / "golden" / "help"
+    golden.mkdir(exist_ok=True)
+    for one in every_command():
+        (golden / golden_name(one)).write_text(help_of(one), encoding="utf-8")
