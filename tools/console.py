@@ -1,8 +1,8 @@
 """The console blocks of the documents: what is typed, what is printed, and whether a run printed that.
 
 A block is what stands between ```console and ```. A line `$ command` is typed, and the lines below it are what it
-prints. If there are none, it is run and what it prints is not compared. `h2$ command` is typed on host h2. Comments before
-a block steer it:
+prints. If there are none, it is run and what it prints is not compared. `h2$ command` is typed on host h2. Comments
+before a block steer it:
 
     <!-- console: lab -->        for all blocks below: run on `here`, `lab` or `cluster` (tests/lab/test_documents.py)
     <!-- not run: needs GPUs --> this block is not run, and why
