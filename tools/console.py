@@ -129,8 +129,8 @@ def apply_diff(diff: str, old: str) -> str:
     return "\n".join(line[1:] for line in lines if line[0] in " +") + "\n"
 
 
-PASSING = re.compile(r"muster: (importing |connecting to |waiting |\d+ of \d+ hosts up|\S+ has no GPU: one rank)")
-"""What Muster says or not, as a busy machine has it."""
+PASSING = re.compile(r"muster: (importing |connecting to |warning: |\d+ of \d+ hosts up|\S+ has no GPU: one rank)")
+"""What Muster says or not, as the machine is busy or has something to warn of."""
 
 VARYING = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
