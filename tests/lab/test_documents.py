@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -76,21 +76,31 @@ def places(folder: Path) -> Iterator[Places]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_console_blocks_of_a_page_are_true(page: Path, folder: Path, places: Places):
-    home = folder / page.stem
+    home = folder / page.relative_to(ROOT).with_suffix("").as_posix().replace("/", "-")
     home.mkdir()
-    wrong: list[str] = []
-    for one in read_page(page.read_text()):
-        if isinstance(one, CodeFile):
-            write_file(home, one)
-        elif not one.reason:
-            for command, code, printed in typed(one, home, places(one.place)):
-                expected = one.exit_code if command is one.commands[-1] else code if command.printed else 0
-                told = differences(printed, command.printed, any_numbers=one.any_numbers) if command.printed else ""
-                if code != expected:
-                    told += f"\nexit code {code}, not {expected}:\n" + "\n".join(printed)
-                if told:
-                    wrong.append(f"{page.name}:{one.line}: $ {command.text}\n{told}")
-    assert not wrong, "\n\n".join(wrong)
+    try:
+        wrong = [told for one in read_page(page.read_text()) for told in untrue(one, home, places)]
+    finally:
+        if any(home.glob(".state/muster/lab*")):  # one that the page itself has brought up
+            subprocess.run([f"{BIN}/muster", "lab", "down"], env=environment(home), capture_output=True, timeout=30)
+    assert not wrong, "\n\n".join(f"{page.name}:{told}" for told in wrong)
+
+
+def untrue(one: Block | CodeFile, home: Path, places: Places) -> Iterator[str]:
+    """Write a file or type a block; what is not as the page says."""
+    if isinstance(one, CodeFile):
+        write_file(home, one)
+        return
+    if one.reason:
+        return
+    for command, code, printed in typed(one, home, places(one.place)):
+        last = command is one.commands[-1]
+        expected = one.exit_code if last else 0
+        told = differences(printed, command.printed, any_numbers=one.any_numbers) if command.printed else ""
+        if code != expected:
+            told += f"\nexit code {code}, not {expected}:\n" + "\n".join(printed)
+        if told:
+            yield f"{one.line}: $ {command.text}\n{told}"
 
 
 def write_file(home: Path, code: CodeFile) -> None:
@@ -105,33 +115,35 @@ def typed(block: Block, home: Path, lab: Lab | None) -> Iterator[tuple[Command, 
     """Type the commands of a block, one after the other; those of several hosts at the same time."""
     hosts = {command.host for command in block.commands}
     if hosts == {""}:
-        yield from shell(block.first, block.commands, home, lab, "h1")()
+        yield from shell(block, block.commands, home, lab, "h1")()
     else:
-        shells = [shell(block.first, [command], home, lab, command.host) for command in block.commands]
+        shells = [shell(block, [command], home, lab, command.host) for command in block.commands]
         for end in shells:
             yield from end()
 
 
+def environment(home: Path, *, gpus: bool = False) -> dict[str, str]:
+    """A plain shell with the virtual environment of the tests, and a state folder of the page's own."""
+    env = {**PLAIN, **AS_ROOT, "PATH": f"{BIN}:{os.environ['PATH']}", "XDG_STATE_HOME": str(home / ".state")}
+    if gpus:
+        del env["CUDA_VISIBLE_DEVICES"]
+    return env
+
+
 def shell(
-    first: tuple[str, ...], commands: list[Command] | tuple[Command, ...], home: Path, lab: Lab | None, host: str
+    block: Block, commands: Sequence[Command], home: Path, lab: Lab | None, host: str
 ) -> Callable[[], Iterator[tuple[Command, int, list[str]]]]:
     """Start a shell that types the commands; the function returned waits for it and tells what each printed."""
     base = home / f".typed-{len(list(home.iterdir()))}"
     base.mkdir()
-    lines = [f"cd {home}", *first]
+    lines = [f"cd {home}", *block.first]
     for number, command in enumerate(commands):
         # `$?` of the command before it is left as it was.
         lines += [f"exec > {base}/{number} 2>&1", "(exit ${code-0})"]
         lines += [command.text, f"code=$?; echo $code > {base}/{number}.code"]
     script = base / "script"
     script.write_text("\n".join(lines) + "\n")
-    env = {
-        **PLAIN,
-        **AS_ROOT,
-        "PATH": f"{BIN}:{os.environ['PATH']}",
-        "XDG_STATE_HOME": str(home / ".state"),
-    }
-    del env["CUDA_VISIBLE_DEVICES"]
+    env = environment(home, gpus=block.place == "cluster")
     argv = ["bash", str(script)]
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     if lab is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,12 @@ def test_a_diff_makes_the_new_file_and_must_show_the_old_one():
 
 def all_blocks() -> list[tuple[Path, Block]]:
     return [(page, one) for page in pages(ROOT) for one in read_page(page.read_text()) if isinstance(one, Block)]
+
+
+def test_every_python_block_is_python():
+    for page in pages(ROOT):
+        for code in re.findall(r"^```python[^\n]*\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            compile(code, page.name, "exec")
 
 
 def test_every_console_block_is_run_or_says_why_not():
