@@ -1,23 +1,24 @@
-"""Writes the reference of the documentation from the code, while mkdocs builds the site.
+"""Writes the reference of the documentation from the code: `python -m tools.reference`.
 
-Nothing of it is kept in the repository, so nothing of it can be out of date. What a person must add to the code's own
-words stands here in tables, and a name that a table lacks stops the build.
+The pages are kept in docs/reference, so that they can be read without building anything; a test fails when they are not
+what the code says. What a person must add to the code's own words stands here in tables, and a name that a table lacks
+is an error.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tools.findings import findings_page
 from tools.python_names import python_page
 
-from muster.cli import COMMANDS
+from muster.cli import COMMANDS, main
 from muster.cli.lab import COMMANDS as LAB_COMMANDS
 from muster.cli.lab import FAULTS
 from muster.environment import CARRIED
@@ -30,32 +31,16 @@ ROOT = Path(__file__).parents[1]
 SUBCOMMANDS = {"lab": [*LAB_COMMANDS, *FAULTS], "recipes": ["copy"]}
 
 
-def on_files(files: Any, config: Any) -> Any:
-    """Add the pages; mkdocs calls this."""
-    from mkdocs.structure.files import File
-
-    pages = {
-        "commands": commands_page,
-        "python": lambda: python_page(ROOT / "src"),
-        "environment": environment_page,
-        "exit-codes": exit_codes_page,
-        "checks": lambda: findings_page(ROOT),
-        "scoreboards": scoreboards_page,
+def pages() -> dict[str, str]:
+    """Every page of the reference, by its file's name."""
+    return {
+        "commands.md": commands_page(),
+        "python.md": python_page(ROOT / "src"),
+        "environment.md": environment_page(),
+        "exit-codes.md": exit_codes_page(),
+        "checks.md": findings_page(ROOT),
+        "scoreboards.md": scoreboards_page(),
     }
-    for name, write in pages.items():
-        files.append(File.generated(config, f"reference/{name}.md", content=write()))
-    return files
-
-
-FOREIGN = re.compile(r'<(?:script|img|iframe|link(?![^>]*rel="canonical"))[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
-
-
-def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Refuse a page that would load something from the network; mkdocs calls this."""
-    found = FOREIGN.search(output)
-    if found:
-        raise SystemExit(f"{page.file.src_uri}: the page would load something from the network: {found.group()}")
-    return output
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
@@ -69,14 +54,16 @@ def every_command() -> Iterator[tuple[str, ...]]:
 
 def help_of(command: tuple[str, ...]) -> str:
     """What `muster COMMAND --help` prints on a terminal of 80 columns."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
-    argv = [sys.executable, "-m", "muster", *command, "--help"]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=30).stdout
+    said = io.StringIO()
+    os.environ["COLUMNS"] = "80"
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main([*command, "--help"])
+    return said.getvalue()
 
 
 def commands_page() -> str:
     """Each command's own help."""
-    parts = ["# Commands\n\nThe words of `muster COMMAND --help`, as this version prints them.\n"]
+    parts = ["# Commands\n\nThe words of `muster COMMAND --help`.\n"]
     for command in every_command():
         level = "##" if len(command) < 2 else "###"
         parts.append(f"{level} {' '.join(('muster', *command))}\n\n```text\n{help_of(command)}```\n")
@@ -207,13 +194,11 @@ def scoreboards_in_docs() -> list[tuple[str, str, str]]:
     return found
 
 
-def golden_name(command: tuple[str, ...]) -> str:
-    """The file below tests/golden/help that holds the help of a command."""
-    return "-".join(command or ("muster",)) + ".txt"
-
-
-if __name__ == "__main__":  # python -m tools.reference: take the help texts of this moment as the golden ones
-    golden = ROOT / "tests" / "golden" / "help"
-    golden.mkdir(exist_ok=True)
-    for one in every_command():
-        (golden / golden_name(one)).write_text(help_of(one), encoding="utf-8")
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tools.reference", description="Write the reference from the code.")
+    parser.add_argument(
+        "--to", type=Path, default=ROOT / "docs" / "reference", help="the folder (default: where it is)"
+    )
+    folder = parser.parse_args().to
+    for name, text in pages().items():
+        (folder / name).write_text(f"<!-- written by `python -m tools.reference` -->\n\n{text}", encoding="utf-8")
