@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-WIDTH, LINE, TOP, LEFT = 860, 19, 46, 18
+LINE, TOP, LEFT, LETTER = 19, 46, 18, 7.9
 
 STYLE = """\
 text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #24292f; white-space: pre }
@@ -60,16 +60,17 @@ def record(command: list[str], limit: float) -> list[tuple[float, str]]:
 
 def draw(typed: str, lines: list[tuple[float, str]]) -> str:
     """The SVG."""
-    height = TOP + LINE * (len(lines) + 1) + 12
+    height = TOP + LINE * (len(lines) + 1)
+    width = round(2 * LEFT + LETTER * max(len(text) for _, text in lines))
     rows = [_row(0, None, f"$ {typed}", "")]
     rows += [_row(number, at, text, _kind(text)) for number, (at, text) in enumerate(lines, 1)]
     dots = "".join(f'<circle class="dot" cx="{20 + 18 * i}" cy="18" r="6"/>' for i in range(3))
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
             f"<title>{html.escape(typed)}, recorded</title>",
             f"<style>\n{STYLE}\n</style>",
-            f'<rect class="back" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>{dots}',
+            f'<rect class="back" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8"/>{dots}',
             *rows,
             "</svg>",
         ]
