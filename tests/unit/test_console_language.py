@@ -106,6 +106,12 @@ def test_every_python_block_is_python():
             compile(code, page.name, "exec")
 
 
+def test_what_is_typed_stands_in_a_console_block():
+    for page in pages(ROOT):
+        for language, first in re.findall(r"^```(\w*)[^\n]*\n([^\n]*)", page.read_text(), re.MULTILINE):
+            assert language == "console" or not first.startswith("$ "), f"{page.name}: write ```console above {first}"
+
+
 def test_every_console_block_is_run_or_says_why_not():
     silent = [f"{page.name}:{block.line}" for page, block in all_blocks() if not block.reason and not block.place]
     assert silent == []
