@@ -29,6 +29,7 @@ docs: setup ## Build the documentation into build/site; a broken link or a stale
 
 bench: setup ## Measure Muster beside torchrun and mpirun, and write the table of docs/speed.md
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m tools.reference
 
 setup: ## Make .venv with pinned versions and, as root, install the Debian packages of the lab
 	@tools/setup.sh
