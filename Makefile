@@ -1,8 +1,9 @@
 # `make` explains the targets. Each makes the .venv it needs; PYTHON=python3.12 chooses the interpreter.
 BIN := .venv/bin
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help demo test unit check bench setup clean
+.PHONY: help demo test unit check docs bench setup clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -11,7 +12,7 @@ help: ## Print this list
 demo: setup ## Run two ranks on each of two virtual hosts and let them send messages
 	$(BIN)/muster run --lab 2 --nproc 2 -m muster.recipes.message_passing
 
-test: check ## The static checks and every test, under 10 minutes on two cores
+test: check docs ## The static checks, the documentation and every test, under 10 minutes on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 unit: setup ## Only the tests of pure functions, in seconds
@@ -23,8 +24,12 @@ check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench: setup ## Measure Muster beside torchrun and mpirun, and print the table of the README
+docs: setup ## Build the documentation into build/site; a broken link or a stale name is an error
+	@$(BIN)/python -m mkdocs --quiet build
+
+bench: setup ## Measure Muster beside torchrun and mpirun, and write the table of docs/speed.md
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m tools.reference
 
 setup: ## Make .venv with pinned versions and, as root, install the Debian packages of the lab
 	@tools/setup.sh

@@ -52,14 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def keep(document: str, about: dict[str, str], results: Sequence[Result]) -> None:
-    """Write the results where people look for them: RESULTS.md, and table and figure of the README."""
+    """Write the results where people look for them: RESULTS.md, the table of docs/speed.md, the README's figure."""
     root = HERE.parent
     (HERE / "RESULTS.md").write_text(document + "\n")
     (root / "docs" / "first-collective.svg").write_text(svg(results))
     where = f"{about['CPU']}, {about['memory']}, torch {about['torch']}, {about['date']}"
-    block = f"{BEGIN}\n{markdown(results)}\n\nMedians on {where}; [RESULTS.md](benchmarks/RESULTS.md) says how."
-    before, _, rest = (root / "README.md").read_text().partition(BEGIN)
-    (root / "README.md").write_text(before + block + "\n" + END + rest.partition(END)[2])
+    block = f"{BEGIN}\n{markdown(results)}\n\nMedians on {where}; [how they were measured](reference/scoreboards.md)."
+    speed = root / "docs" / "speed.md"
+    before, _, rest = speed.read_text().partition(BEGIN)
+    speed.write_text(before + block + "\n" + END + rest.partition(END)[2])
 
 
 def parse(argv: Sequence[str] | None, names: Collection[str]) -> argparse.Namespace:

@@ -112,7 +112,7 @@ prepare_venv() {
     local pip=("$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-input)
     # torch first and alone, so that nothing else can pull in another version of it.
     "${pip[@]}" -r requirements/torch.txt
-    "${pip[@]}" -r requirements/dev.txt
+    "${pip[@]}" -r requirements/dev.txt -r requirements/docs.txt
     "${pip[@]}" --no-build-isolation --no-deps -e .
     printf '%s\n' "$wanted" >"$INSTALLED"
 }

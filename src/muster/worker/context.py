@@ -42,15 +42,23 @@ class World:
     """The ranks of a job as one of them sees it; leave it with `close()` or at the end of a `with` block."""
 
     rank: int
+    """The number of this rank, from 0."""
     size: int
+    """How many ranks there are, on all hosts."""
     local_rank: int
+    """Its number on this host, from 0."""
     local_size: int
+    """How many ranks this host has."""
     device: torch.device
     """This rank's GPU if it has one, else the CPU."""
     backend: str
+    """nccl, gloo or mpi."""
     backend_reason: str
+    """Why this backend, in a sentence."""
     launcher: str
+    """Who started this process: `muster run`, `torchrun`, `srun` and so on."""
     launcher_reason: str
+    """The variables that tell so, in a sentence."""
     address: str
     """Where rank 0 listens, as `ADDR:PORT`; empty when the process group was there before."""
     _leave: Callable[[bool], None] = field(repr=False, compare=False)

@@ -1,0 +1,170 @@
+"""Nothing untrue in the documents: each console block is typed as it stands, and prints what the page shows.
+
+tools/console.py has the language of the blocks. They are typed on this machine (`here`), in h1 of three hosts (`lab`),
+or in h1 of two hosts with Slurm, MPI and two pretended GPUs each (`cluster`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import pytest
+from bare import AS_ROOT, BIN
+from launching import PLAIN
+from tools.console import Block, CodeFile, Command, apply_diff, differences, pages, read_page
+
+from muster.lab import Lab
+from muster.lab.programs import SYSTEM_PATH
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    page
+    for page in pages(ROOT)
+    if any(isinstance(one, Block) and not one.reason for one in read_page(page.read_text()))
+]
+
+LIMIT = 60
+"""Seconds for one block."""
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.torch,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(os.getuid() != 0, reason="the guides' hosts are a lab made by root"),
+    pytest.mark.skipif(
+        not all(shutil.which(name, path=SYSTEM_PATH) for name in ("slurmctld", "mpirun.openmpi", "mpiexec.hydra")),
+        reason="apt-get install slurmctld slurmd slurm-client munge openmpi-bin mpich",
+    ),
+]
+
+SHOWN = {f"[{socket.gethostname()} ": "[box ", BIN: "/home/ann/venv/bin"}
+"""What the documents call what this machine calls otherwise."""
+
+Places = Callable[[str], "Lab | None"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What this machine and all hosts share."""
+    return tmp_path_factory.mktemp("documents")
+
+
+@pytest.fixture(scope="module")
+def places(folder: Path) -> Iterator[Places]:
+    """The labs, each started when the first block asks for it."""
+    with ExitStack() as stack:
+
+        @cache
+        def place(name: str) -> Lab | None:
+            if name == "here":
+                return None
+            labs = {
+                "lab": lambda: Lab(3, bind=(folder,)),
+                "cluster": lambda: Lab(2, bind=(folder,), slurm=True, mpi=True, gpus=2),
+            }
+            return stack.enter_context(labs[name]())
+
+        yield place
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_console_blocks_of_a_page_are_true(page: Path, folder: Path, places: Places):
+    home = folder / page.relative_to(ROOT).with_suffix("").as_posix().replace("/", "-")
+    home.mkdir()
+    try:
+        wrong = [told for one in read_page(page.read_text()) for told in untrue(one, home, places)]
+    finally:
+        if any(home.glob(".state/muster/lab*")):  # one that the page itself has brought up
+            subprocess.run([f"{BIN}/muster", "lab", "down"], env=environment(home), capture_output=True, timeout=30)
+    assert not wrong, "\n\n".join(f"{page.name}:{told}" for told in wrong)
+
+
+def untrue(one: Block | CodeFile, home: Path, places: Places) -> Iterator[str]:
+    """Write a file or type a block; what is not as the page says."""
+    if isinstance(one, CodeFile):
+        write_file(home, one)
+        return
+    if one.reason:
+        return
+    for command, code, printed in typed(one, home, places(one.place)):
+        last = command is one.commands[-1]
+        expected = one.exit_code if last else 0
+        told = differences(printed, command.printed, any_numbers=one.any_numbers) if command.printed else ""
+        if code != expected:
+            told += f"\nexit code {code}, not {expected}:\n" + "\n".join(printed)
+        if told:
+            yield f"{one.line}: $ {command.text}\n{told}"
+
+
+def write_file(home: Path, code: CodeFile) -> None:
+    """Write the file of a code block; a diff is applied to `OLD` of its title `OLD -> NEW`."""
+    old, _, new = code.name.rpartition(" -> ")
+    path = home / new
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(apply_diff(code.text, (home / old).read_text()) if code.is_diff else code.text)
+
+
+def typed(block: Block, home: Path, lab: Lab | None) -> Iterator[tuple[Command, int, list[str]]]:
+    """Type the commands of a block, one after the other; those of several hosts at the same time."""
+    hosts = {command.host for command in block.commands}
+    if hosts == {""}:
+        yield from shell(block, block.commands, home, lab, "h1")()
+    else:
+        shells = [shell(block, [command], home, lab, command.host) for command in block.commands]
+        for end in shells:
+            yield from end()
+
+
+def environment(home: Path, *, gpus: bool = False) -> dict[str, str]:
+    """A plain shell with the virtual environment of the tests, and a state folder of the page's own."""
+    env = {**PLAIN, **AS_ROOT, "PATH": f"{BIN}:{os.environ['PATH']}", "XDG_STATE_HOME": str(home / ".state")}
+    if gpus:
+        del env["CUDA_VISIBLE_DEVICES"]
+    return env
+
+
+def shell(
+    block: Block, commands: Sequence[Command], home: Path, lab: Lab | None, host: str
+) -> Callable[[], Iterator[tuple[Command, int, list[str]]]]:
+    """Start a shell that types the commands; the function returned waits for it and tells what each printed."""
+    base = home / f".typed-{len(list(home.iterdir()))}"
+    base.mkdir()
+    lines = [f"cd {home}", *block.first]
+    for number, command in enumerate(commands):
+        # `$?` of the command before it is left as it was.
+        lines += [f"exec > {base}/{number} 2>&1", "(exit ${code-0})"]
+        lines += [command.text, f"code=$?; echo $code > {base}/{number}.code"]
+    script = base / "script"
+    script.write_text("\n".join(lines) + "\n")
+    env = environment(home, gpus=block.place == "cluster")
+    argv = ["bash", str(script)]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    if lab is None:
+        process = subprocess.Popen(argv, cwd=home, env=env, **quiet)
+    else:
+        process = lab.popen(host, argv, cwd=str(home), env=env, **quiet)
+
+    def end() -> Iterator[tuple[Command, int, list[str]]]:
+        try:
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait(20)
+            raise AssertionError(
+                f"still running after {LIMIT} s: {commands[0].text}\n{(base / '0').read_text()}"
+            ) from None
+        for number, command in enumerate(commands):
+            printed = (base / str(number)).read_text(errors="replace")
+            for real, shown in SHOWN.items():
+                printed = printed.replace(real, shown)
+            printed = printed.replace(str(home), "/home/ann/project")
+            yield command, int((base / f"{number}.code").read_text()), printed.splitlines()
+
+    return end

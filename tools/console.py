@@ -1,0 +1,210 @@
+"""The console blocks of the documents: what is typed, what is printed, and whether a run printed that.
+
+A block is what stands between ```console and ```. A line `$ command` is typed, and the lines below it are what it
+prints. If there are none, it is run and what it prints is not compared. `h2$ command` is typed on host h2. Comments
+before a block steer it:
+
+    <!-- console: lab -->        for all blocks below: run on `here`, `lab` or `cluster` (tests/lab/test_documents.py)
+    <!-- not run: needs GPUs --> this block is not run, and why
+    <!-- exit 1 -->              its last command ends with this code, instead of 0
+    <!-- first: mkdir data -->   run before it, unseen
+    <!-- numbers vary -->        its numbers are those of one run; any others will do
+
+A code block with a title (```python title="train.py") is a file; ```diff title="train.py -> ddp.py" makes one from
+another file of the page, which the block shows whole. In what is printed, `...` stands for anything within a line, and
+for any lines when alone. Times, ports, job names and folders are never compared; of lines of ranks that follow each
+other, only the order within a rank is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FENCE = re.compile(r"^```(\w+)?(.*)$")
+COMMENT = re.compile(r"^<!-- (console|not run|exit|first|numbers):? (.+?) -->$")
+PROMPT = re.compile(r"^([a-z]+[\w-]*)?\$ (.*)$")
+
+
+@dataclass(kw_only=True)
+class Command:
+    """A command and what the document says it prints."""
+
+    text: str
+    host: str = ""
+    """Where it is typed, if the prompt says so."""
+    printed: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A console block."""
+
+    line: int
+    place: str
+    """here, lab, cluster; empty if the page has not said."""
+    reason: str
+    """Why it is not run; empty if it is."""
+    exit_code: int
+    first: tuple[str, ...]
+    any_numbers: bool
+    commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeFile:
+    """A code block with a title."""
+
+    line: int
+    name: str
+    text: str
+    is_diff: bool
+
+
+def read_page(text: str) -> list[Block | CodeFile]:
+    """The console blocks and files of a page, in order."""
+    found: list[Block | CodeFile] = []
+    place, steering = "", dict[str, list[str]]()
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        comment, fence = COMMENT.match(line), FENCE.match(line)
+        if comment and comment.group(1) == "console":
+            place = comment.group(2)
+        elif comment:
+            steering.setdefault(comment.group(1), []).append(comment.group(2))
+        elif fence:
+            body = _body(lines)
+            title = re.search(r'title="([^"]+)"', fence.group(2) or "")
+            if fence.group(1) == "console":
+                found.append(_block(number, place, steering, body))
+            elif title:
+                code = "\n".join(body) + "\n"
+                found.append(CodeFile(line=number, name=title.group(1), text=code, is_diff=fence.group(1) == "diff"))
+            steering = {}
+    return found
+
+
+def _body(lines: Iterator[tuple[int, str]]) -> list[str]:
+    body: list[str] = []
+    for _, line in lines:
+        if line.startswith("```"):
+            return body
+        body.append(line)
+    raise ValueError("a code block has no end")
+
+
+def _block(number: int, place: str, steering: dict[str, list[str]], body: Sequence[str]) -> Block:
+    commands: list[Command] = []
+    for line in body:
+        prompt = PROMPT.match(line)
+        if commands and not commands[-1].printed and commands[-1].text.endswith("\\"):
+            commands[-1].text += "\n" + line
+        elif prompt:
+            commands.append(Command(text=prompt.group(2), host=prompt.group(1) or ""))
+        elif commands:
+            commands[-1].printed.append(line)
+        else:
+            raise ValueError(f"line {number}: a console block begins with `$ command`")
+    return Block(
+        line=number,
+        place=place,
+        reason=" ".join(steering.get("not run", [])),
+        exit_code=int(steering.get("exit", ["0"])[0]),
+        first=tuple(steering.get("first", [])),
+        any_numbers="numbers" in steering,
+        commands=tuple(commands),
+    )
+
+
+def apply_diff(diff: str, old: str) -> str:
+    """The new file of a diff that shows all of the old one; ValueError where it does not."""
+    lines = [line or " " for line in diff.splitlines()]
+    before = [line[1:] for line in lines if line[0] in " -"]
+    if before != old.splitlines():
+        pairs = zip(before, old.splitlines(), strict=False)
+        odd = next((f"{a!r} is {b!r} in the file" for a, b in pairs if a != b), "it has another length than the file")
+        raise ValueError(f"the diff does not show the old file: {odd}")
+    return "\n".join(line[1:] for line in lines if line[0] in " +") + "\n"
+
+
+PASSING = re.compile(r"muster: (importing |connecting to |warning: |\d+ of \d+ hosts up|\S+ has no GPU: one rank)")
+"""What Muster says or not, as the machine is busy or has something to warn of."""
+
+VARYING = (
+    (re.compile(r"\x1b\[[0-9;]*m"), ""),
+    (re.compile(r"\S*/muster/jobs/\S+"), "JOB"),
+    (re.compile(r"\d{8}-\d{6}-[\w.-]+-[0-9a-f]{4}"), "JOB"),
+    (re.compile(r"\b\d+(\.\d+)? (s|ms)\b"), "TIME"),
+    (re.compile(r", first collective TIME"), ""),  # a very short run may end before it is seen
+    (re.compile(r"\b(\d+\.\d+\.\d+\.\d+|h\d+|localhost):\d{4,5}\b"), r"\1:PORT"),
+    (re.compile(r"\b([Aa]llocation|job) \d+"), r"\1 N"),
+    (re.compile(r"\s+$"), ""),
+)
+RANK_LINE = re.compile(r"\[(\S+) +(\d+)\] ")
+CARETS = re.compile(r"(\[\S+ +\d+\] )?(\[rank\d+\]: )?\s*[~^]+")
+"""What newer versions of Python put below a line of a traceback."""
+
+
+def differences(printed: Sequence[str], shown: Sequence[str], *, any_numbers: bool = False) -> str:
+    """How the lines that a command printed differ from those of the document; empty if they do not."""
+    real, expected = _ordered(printed), _ordered(shown)
+    if any_numbers:
+        real, expected = [_without_numbers(line) for line in real], [_without_numbers(line) for line in expected]
+    at = _first_unmatched(real, expected)
+    if at is None:
+        return ""
+    wanted = "\n".join(f"  {'>' if number == at else ' '} {line}" for number, line in enumerate(expected))
+    return f"the document shows (> was not found):\n{wanted}\nbut it printed:\n" + "\n".join(
+        f"    {line}" for line in real
+    )
+
+
+def _ordered(lines: Sequence[str]) -> list[str]:
+    """Lines without what varies; each run of lines of ranks is put in the order of the ranks."""
+    out: list[str] = []
+    ranks: list[tuple[int, str]] = []
+
+    def in_order() -> list[str]:
+        return [line for _, line in sorted(ranks, key=lambda one: one[0])]
+
+    for line in lines:
+        for pattern, word in VARYING:
+            line = pattern.sub(word, line)
+        if PASSING.match(line) or CARETS.fullmatch(line) or not line:
+            continue
+        rank = RANK_LINE.match(line)
+        if rank:
+            ranks.append((int(rank.group(2)), line))
+        else:
+            out += [*in_order(), line]
+            ranks.clear()
+    return out + in_order()
+
+
+def _without_numbers(line: str) -> str:
+    """The line with N for each number, and without what goes with its size: units and padding."""
+    label = RANK_LINE.match(line)
+    head, rest = (label.group(), line[label.end() :]) if label else ("", line)
+    rest = re.sub(r"(?<![\w.])\d+(?:[.,:]\d+)*(?:e[-+]\d+)?(?!\w)", "N", rest)
+    return head + re.sub(r"\s+", " ", re.sub(r"\b[kMG]?B/s", "B/s", rest))
+
+
+def _first_unmatched(real: Sequence[str], expected: Sequence[str]) -> int | None:
+    """The number of the first shown line that cannot be found in its place; None if all match."""
+    reach = {0}  # how many real lines the shown ones so far may stand for
+    for number, line in enumerate(expected):
+        if line.strip() in ("...", "…"):
+            reach = set(range(min(reach), len(real) + 1))
+            continue
+        pattern = re.compile(".*".join(re.escape(part) for part in re.split(r"\.\.\.|…", line)))
+        reach = {at + 1 for at in reach if at < len(real) and pattern.fullmatch(real[at])}
+        if not reach:
+            return number
+    return None if len(real) in reach else len(expected)
+
+
+def pages(root: Path) -> list[Path]:
+    """The documents whose console blocks must be true."""
+    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]

@@ -1,0 +1,98 @@
+"""The page of checks: what each looks for, and for every kind of finding an example with its symptom and fix.
+
+The examples are not written for the page. They are the findings that the tests of the judges make, recorded while those
+tests run: what the page shows is what `muster check` says.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from muster.check.check import load
+from muster.check.checks import ASKED_BY_RUN, QUICK
+from muster.check.finding import SEVERITIES
+
+HEAD = """\
+# Checks
+
+What [`muster check`](../check.md) asks every host, in the order in which it tells of it. Each example is a finding of
+the tests, on host `b` of the hosts `a`, `b` and others. The number is the row of the catalogue of failures whose
+[scoreboard](../check.md#the-scoreboard) shows that it is found.
+"""
+
+
+def findings_page(root: Path) -> str:
+    """One section for each check."""
+    found = _recorded(root / "tests" / "unit")
+    parts = [HEAD]
+    for name in QUICK:
+        source = (root / "src" / "muster" / "check" / "checks" / f"{name}.py").read_text(encoding="utf-8")
+        parts.append(f"## {name}\n\n{_sentence(source)}\n")
+        if name not in ASKED_BY_RUN:
+            parts.append("`muster run` asks it too, while torch is imported.\n")
+        parts += [_entry(*one) for one in found.get(name, [])]
+    return "\n".join(parts).replace("/work", "/home/ann/project")  # the folder of the tests
+
+
+def _sentence(source: str) -> str:
+    return " ".join((ast.get_docstring(ast.parse(source)) or "").split())
+
+
+def _entry(finding: Any, command: str) -> str:
+    row = f" (row {finding.row})" if finding.row else ""
+    lines = [
+        f"**{finding.severity}**{row}: {_literal(finding.what)}\n",
+        f"- you would see: {_literal(finding.symptom)}",
+    ]
+    if command:
+        lines.append(f"- to mend it: `{command}`" if "`" not in command else f"- to mend it: `` {command} ``")
+    elif finding.fix.say:
+        lines.append(f"- to mend it: {_literal(finding.fix.say)}")
+    return "\n".join([*lines, ""])
+
+
+def _literal(text: str) -> str:
+    """Text in which Markdown finds nothing to format but what stands in backquotes."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    return "".join(one if one.startswith("`") else re.sub(r"([\\*_\[\]<>])", r"\\\1", one) for one in pieces)
+
+
+def _recorded(tests: Path) -> dict[str, list[tuple[Any, str]]]:
+    """Run the tests of the judges; by check, one finding of each kind, the worst first, with its command."""
+    import pytest
+
+    sys.path.insert(0, str(tests))
+    import healthy
+
+    seen: dict[tuple[str, str, str], tuple[Any, str]] = {}
+    judge = healthy.judge_all
+
+    def recording(checks: Any, cluster: Any) -> Any:
+        found = judge(checks, cluster)
+        for one in found:
+            kind = (one.check, one.severity, re.sub(r"[\d.]+|`[^`]*`|\S*[/=]\S*", "", one.what))
+            seen.setdefault(kind, (one, cluster.line(one.fix)))
+        return found
+
+    healthy.judge_all = recording
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            code = pytest.main([str(tests / "test_check_judges.py"), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"])
+    finally:
+        healthy.judge_all = judge
+    if code:
+        raise SystemExit(f"the tests of the checks fail, so there are no examples to show:\n{said.getvalue()}")
+    by_check: dict[str, list[tuple[Any, str]]] = {}
+    for (check, _, _), one in seen.items():
+        by_check.setdefault(check, []).append(one)
+    unknown = set(by_check) - set(load(QUICK))
+    if unknown:
+        raise SystemExit(f"tools/findings.py: findings of unknown checks: {sorted(unknown)}")
+    return {name: sorted(ones, key=lambda one: SEVERITIES.index(one[0].severity)) for name, ones in by_check.items()}
