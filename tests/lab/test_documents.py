@@ -44,7 +44,7 @@ pytestmark = [
     ),
 ]
 
-SHOWN = {f"[{socket.gethostname()} ": "[box ", BIN: "/home/ann/venv/bin"}
+SHOWN = {f"[{socket.gethostname()} ": "[box ", f"@{socket.gethostname()} ": "@box ", BIN: "/home/ann/venv/bin"}
 """What the documents call what this machine calls otherwise."""
 
 Places = Callable[[str], "Lab | None"]
