@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 import queue
 import re
@@ -11,12 +13,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.stragglers.causes import CAUSES, Cause, quiet, quiet_group
+from benchmarks.stragglers.causes import CAUSES, Cause, Stage, put_gpus, quiet, quiet_group
+from muster.lab import Lab
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
 SCRIPT = Path(__file__).with_name("steps.py")
@@ -34,8 +37,11 @@ CLEAN = (
     ("rank 0 saves for 0.4 s every 5 steps", ("--pause", "0.4", "--every", "5")),
 )
 
-_NAMED = re.compile(r"muster: ranks? ([0-9, ]+) on .* the others wait for: (?:its|their) (.*)")
-_AGAIN = re.compile(r"muster: ranks? [0-9, ]+ on .* keeps? up with the others again")
+_NAMED = re.compile(
+    r"muster: (?:ranks? (?P<ranks>[0-9, ]+) on .* the others wait for"
+    r"|the network .* is what all ranks wait for \(ranks? (?P<there>[0-9, ]+) on (?:it|them)\)): (?P<reason>.*)"
+)
+_AGAIN = re.compile(r"muster: (?:ranks? [0-9, ]+ on|the network of) .* keeps? up (?:with the others )?again")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +66,27 @@ class Score:
 class Job:
     """A job whose words are read as they come."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.folder = folder
+    def __init__(self, stage: Stage, hosts: Sequence[int], *arguments: str) -> None:
+        self.stage = stage
         self.step = -1
         self.lines: list[str] = []
         self._words: queue.Queue[str | None] = queue.Queue()
-        command = [MUSTER, "run", "--nproc", str(RANKS), str(SCRIPT), str(folder), *arguments]
-        env = {**os.environ, "XDG_STATE_HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+        where = (
+            ["-H", ",".join(f"h{n + 1}:{ranks}" for n, ranks in enumerate(hosts))] if hosts else ["--nproc", str(RANKS)]
+        )
+        command = [MUSTER, "run", "--no-check", *where, str(SCRIPT), str(stage.folder), *arguments]
         if quiet_group().exists():
             command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(quiet_group() / "cgroup.procs"), *command]
-        self._process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        env = {**os.environ, "XDG_STATE_HOME": str(stage.folder), "CUDA_VISIBLE_DEVICES": ""}
+        start = subprocess.Popen if stage.lab is None else functools.partial(stage.lab.popen, "h1")
+        self._process = start(
+            command,
+            cwd=str(stage.folder),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -113,16 +129,34 @@ class Job:
             self._process.wait()
 
 
+@contextlib.contextmanager
+def stage_for(hosts: Sequence[int], gpus: int) -> Iterator[Stage]:
+    """This machine, or lab hosts with a folder in common."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+        folder = Path(name)
+        if not hosts:
+            yield Stage(folder=folder)
+            return
+        with Lab(len(hosts), bind=(folder, Path(__file__).parents[1]), gpus=gpus) as lab:
+            if gpus:
+                put_gpus(lab)
+            if quiet_group().exists():
+                for host in lab.names:
+                    move = 'for process in /proc/[0-9]*; do echo "${process#/proc/}" > "$0"; done'
+                    lab.run(host, ["sh", "-c", move, str(quiet_group() / "cgroup.procs")], timeout=10)
+            yield Stage(folder=folder, lab=lab)
+
+
 def try_cause(cause: Cause) -> list[Score]:
     """One job in which one rank after the other is made slow, and well again."""
     scores: list[Score] = []
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        job = Job(Path(folder), "--steps", "100000")
+    with stage_for(cause.hosts, cause.gpus) as stage:
+        job = Job(stage, cause.hosts, "--steps", "100000", *cause.arguments)
         try:
             false = job.until(_NAMED, WELL_FOR)
             if false:
                 print(f"  named before anything was slow: {false[0]}", file=sys.stderr)
-            for rank in range(RANKS):
+            for rank in range(sum(cause.hosts) or RANKS):
                 scores.append(slow_down(job, cause, rank))
                 print(line(scores[-1]), file=sys.stderr, flush=True)
                 if scores[-1].named:
@@ -134,13 +168,15 @@ def try_cause(cause: Cause) -> list[Score]:
 
 def slow_down(job: Job, cause: Cause, rank: int) -> Score:
     """Make a rank slow and wait for its name."""
-    with cause.make(job.folder, rank):
+    with cause.make(job.stage, rank):
         begin = job.step
         found = job.until(_NAMED, LIMIT)
     if found is None:
         return Score(cause=cause, rank=rank)
-    named = tuple(int(number) for number in found[1].split(","))
-    return Score(cause=cause, rank=rank, named=named, reason=found[2], steps=job.step - begin, wrong=named != (rank,))
+    named = tuple(int(number) for number in (found["ranks"] or found["there"]).split(","))
+    return Score(
+        cause=cause, rank=rank, named=named, reason=found["reason"], steps=job.step - begin, wrong=named != (rank,)
+    )
 
 
 def line(score: Score) -> str:
@@ -154,8 +190,8 @@ def clean_runs(count: int) -> list[str]:
     alarms: list[str] = []
     for number in range(count):
         name, arguments = CLEAN[number % len(CLEAN)]
-        with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-            job = Job(Path(folder), "--steps", "80", *arguments)
+        with stage_for((), 0) as stage:
+            job = Job(stage, (), "--steps", "80", *arguments)
             try:
                 while job.next() is not None:
                     pass

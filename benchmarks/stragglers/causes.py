@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.scoreboard import shims
+from muster.lab import Lab
 
 CHUNK = 1 << 18
 """Bytes that every rank reads at every step."""
 
-Make = Callable[[Path, int], "contextlib.AbstractContextManager[None]"]
-"""Slows a rank of the job whose folder this is, until it is left."""
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Where a job runs."""
+
+    folder: Path
+    """Shared by all its ranks."""
+    lab: Lab | None = None
+    """Its hosts; None: this machine."""
+
+    def pid(self, rank: int) -> int:
+        """The process of a rank on this machine."""
+        return int((self.folder / f"pid-{rank}").read_text())
+
+
+Make = Callable[[Stage, int], "contextlib.AbstractContextManager[None]"]
+"""Slows a rank until it is left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +47,12 @@ class Cause:
     """What the reason that is told must have in it."""
     needs: Callable[[], str] = lambda: ""
     """Why it cannot be made on this machine; empty where it can."""
+    hosts: Sequence[int] = ()
+    """Ranks on each lab host; none: all of them on this machine."""
+    gpus: int = 0
+    """That each host pretends to have."""
+    arguments: Sequence[str] = ()
+    """Of the script."""
 
 
 def quiet_group() -> Path:
@@ -50,15 +75,10 @@ def quiet() -> Iterator[None]:
         _remove(group)
 
 
-def pid_of(folder: Path, rank: int) -> int:
-    """The process of a rank."""
-    return int((folder / f"pid-{rank}").read_text())
-
-
 @contextlib.contextmanager
-def sleep(folder: Path, rank: int) -> Iterator[None]:
+def sleep(stage: Stage, rank: int) -> Iterator[None]:
     """Its own code takes longer."""
-    file = folder / f"sleep-{rank}"
+    file = stage.folder / f"sleep-{rank}"
     file.write_text("0.18")
     try:
         yield
@@ -67,23 +87,23 @@ def sleep(folder: Path, rank: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quota(folder: Path, rank: int) -> Iterator[None]:
+def quota(stage: Stage, rank: int) -> Iterator[None]:
     """A control group leaves it a fifth of a CPU."""
     group = quiet_group() / "limited"
     group.mkdir()
     try:
         (group / "cpu.cfs_period_us").write_text("20000")
         (group / "cpu.cfs_quota_us").write_text("4000")
-        _move(group, folder, rank)
+        _move(group, stage, rank)
         yield
     finally:
-        _move(group.parent, folder, rank)
+        _move(group.parent, stage, rank)
         _remove(group)
 
 
-def _move(group: Path, folder: Path, rank: int) -> None:
+def _move(group: Path, stage: Stage, rank: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # the job has ended
-        (group / "cgroup.procs").write_text(str(pid_of(folder, rank)))
+        (group / "cgroup.procs").write_text(str(stage.pid(rank)))
 
 
 def _remove(group: Path) -> None:
@@ -99,9 +119,9 @@ def _remove(group: Path) -> None:
 
 
 @contextlib.contextmanager
-def neighbour(folder: Path, rank: int) -> Iterator[None]:
+def neighbour(stage: Stage, rank: int) -> Iterator[None]:
     """It is bound to a CPU on which another process of higher priority works."""
-    pid = pid_of(folder, rank)
+    pid = stage.pid(rank)
     cpus = os.sched_getaffinity(pid)
     cpu = max(cpus)
     code = f"import os; os.sched_setaffinity(0, [{cpu}]); os.nice(-5)\nwhile True: pass"
@@ -123,19 +143,54 @@ def _bind(pid: int, cpus: set[int]) -> None:
 
 
 @contextlib.contextmanager
-def disk(folder: Path, rank: int) -> Iterator[None]:
+def disk(stage: Stage, rank: int) -> Iterator[None]:
     """A control group lets it read so slowly that a step takes 0.32 s."""
     group = Path("/sys/fs/cgroup/blkio") / f"muster-stragglers-{os.getpid()}"
     group.mkdir()
-    device = os.stat(folder).st_dev
+    device = os.stat(stage.folder).st_dev
     try:
         limit = f"{os.major(device)}:{os.minor(device)} {int(CHUNK / 0.32)}"
         (group / "blkio.throttle.read_bps_device").write_text(limit)
-        _move(group, folder, rank)
+        _move(group, stage, rank)
         yield
     finally:
-        _move(group.parent, folder, rank)
+        _move(group.parent, stage, rank)
         _remove(group)
+
+
+@contextlib.contextmanager
+def gpu(stage: Stage, rank: int) -> Iterator[None]:
+    """Its GPU is too hot: the clock goes down, and all it does takes longer."""
+    assert stage.lab is not None
+    put_gpus(stage.lab, hot=rank)
+    with sleep(stage, rank):
+        yield
+    put_gpus(stage.lab)
+
+
+def put_gpus(lab: Lab, hot: int | None = None) -> None:
+    """Give a host an nvidia-smi that tells of GPUs, one of which may be hot."""
+    healthy = {"utilization.gpu": "97", "clocks.sm": "1980", "clocks.max.sm": "1980"}
+    sick = {
+        "clocks.sm": "1290",
+        "temperature.gpu": "88",
+        "clocks_throttle_reasons.hw_thermal_slowdown": "Active",
+    }
+    gpus = [shims.gpu("h1", number, **{**healthy, **(sick if number == hot else {})}) for number in range(4)]
+    script = "mkdir -p /run/shim && cat > /run/shim/new && mv /run/shim/new /run/shim/gpus.json"
+    lab.run("h1", ["sh", "-c", script], timeout=10, input=json.dumps({"gpus": gpus, "processes": []}))
+    script = "cat > /usr/local/bin/nvidia-smi && chmod 755 /usr/local/bin/nvidia-smi"
+    lab.run("h1", ["sh", "-c", script], timeout=10, input=shims.NVIDIA_SMI)
+
+
+@contextlib.contextmanager
+def network(stage: Stage, rank: int) -> Iterator[None]:
+    """The cable of its host carries 80 megabits per second."""
+    assert stage.lab is not None
+    host = stage.lab.names[rank]
+    stage.lab.slow(host, rate="80mbit")
+    yield
+    stage.lab.heal(host)
 
 
 def _root(*files: str) -> Callable[[], str]:
@@ -167,5 +222,21 @@ CAUSES = (
         make=disk,
         words="it waits for its disk",
         needs=_root("/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device"),
+    ),
+    Cause(
+        name="a GPU that is too hot (pretended)",
+        make=gpu,
+        words="runs at 1290 MHz, those of the others at 1980: it is too hot",
+        needs=_root(),
+        hosts=(4,),
+        gpus=4,
+    ),
+    Cause(
+        name="a slow network (tbf)",
+        make=network,
+        words="wait to be sent there",
+        needs=_root(),
+        hosts=(1, 1, 1),
+        arguments=("--width", "384"),
     ),
 )

@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--uneven", type=float, default=0.0, help="how much longer rank 0 works at every step")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds that rank 0 takes for itself now and then")
     parser.add_argument("--every", type=int, default=15, help="steps between such pauses")
+    parser.add_argument("--width", type=int, default=32, help="of the layers: how much is sent at every step")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -52,10 +53,10 @@ def main() -> None:
     data.write_bytes(os.urandom(CHUNK))
     os.sync()
     (options.folder / f"pid-{rank}").write_text(str(os.getpid()))
-    layers = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(4)))
-    model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.01)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(options.width, options.width) for _ in range(4)))
+    model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=options.width**2 * 8 / 2**20)
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
-    batch = torch.randn(4, 32)
+    batch = torch.randn(4, options.width)
     more = options.folder / f"sleep-{rank}"
     for step in range(options.steps):
         optimiser.zero_grad()

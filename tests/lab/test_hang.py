@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,33 @@ def test_a_torch_that_cannot_be_watched_is_told_in_one_line_and_runs(tmp_path: P
     done = run_here(tmp_path, "--nproc", "2", "--no-check", "--env", "TORCH_FR_BUFFER_SIZE=0", "train.py")
     assert done.code == 0, done.said
     assert done.err.count("cannot be told in this job: TORCH_FR_BUFFER_SIZE=0 turns torch's flight recorder off") == 1
+
+
+@pytest.mark.torch
+def test_stacks_are_written_when_ctrl_c_ends_a_job_that_stands_still(tmp_path: Path):
+    text = """
+    import os, time, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    if os.environ["RANK"] == "0":
+        print("ready", flush=True)
+        time.sleep(1000)
+    dist.all_reduce(torch.ones(8))
+    """
+    script(tmp_path, text)
+    state = tmp_path / "state"
+    argv = [MUSTER, "run", "--no-check", "--nproc", "2", "train.py"]
+    with subprocess.Popen(
+        argv, cwd=tmp_path, env={**PLAIN, "XDG_STATE_HOME": str(state)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline().endswith(b"ready\n")
+        time.sleep(4.5)
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=30)
+    assert job.returncode == 130
+    assert b"the stacks of 2 ranks are in " in err
+    (folder,) = (state / "muster" / "jobs").iterdir()
+    assert 'train.py", line 6, in <module>' in (folder / "stacks-1.txt").read_text()
 
 
 STUBBORN = """

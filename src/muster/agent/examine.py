@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from .gpus import Reader
     from .ranks import Rank
 
 _DISK_WAITS = (
@@ -39,11 +40,19 @@ class Examination:
     """One look, for one request of the controller; `step` is called every 20 ms or so."""
 
     def __init__(
-        self, send: Callable[[dict[str, Any]], None], request: int, ranks: Iterable[Rank], seconds: float
+        self,
+        send: Callable[[dict[str, Any]], None],
+        request: int,
+        ranks: Iterable[Rank],
+        seconds: float,
+        gpus: Reader | None = None,
     ) -> None:
         self.send = send
         self.request = request
         self.is_over = False
+        self.gpus = gpus
+        if gpus is not None:
+            gpus.hurry()
         self._begin = time.monotonic()
         self._end = self._begin + seconds
         by_parent = processes.children()
@@ -67,7 +76,8 @@ class Examination:
         self.is_over = True
         others = self._others(seconds)
         ranks = {str(number): rank.result(seconds, others) for number, rank in self._ranks.items()}
-        self.send({"re": self.request, "ranks": ranks, "queues": self._queues.result()})
+        gpus = self.gpus.gpus if self.gpus is not None else []
+        self.send({"re": self.request, "ranks": ranks, "queues": self._queues.result(), "gpus": gpus})
 
     def _others(self, seconds: float) -> list[dict[str, Any]]:
         """Busy processes that are none of this job's, with the CPU each was last on."""

@@ -67,7 +67,7 @@ class Reader:
         self.memory: dict[int, int] = {}
         """Bytes of GPU memory by process, where the driver tells."""
         self._pid = 0
-        self._read = -1
+        self._read = self._ask = -1
         self._heard = 0.0
         self._begin_at = 0.0
         self._lines = LineReader()
@@ -80,11 +80,20 @@ class Reader:
         if not self._pid and now >= self._begin_at:
             self._begin()
 
+    def hurry(self) -> None:
+        """Have them read at once."""
+        if self._pid:
+            try:
+                os.write(self._ask, b"?")
+            except OSError:
+                pass  # it has ended, or has been asked often already
+
     def end(self) -> None:
         """End the child; what it said is no longer true."""
         if self._pid:
             self.selector.unregister(self._read)
             os.close(self._read)
+            os.close(self._ask)
             try:
                 os.killpg(self._pid, signal.SIGKILL)  # with the nvidia-smi it may wait for
             except OSError:
@@ -95,6 +104,8 @@ class Reader:
 
     def _begin(self) -> None:
         read, write = os.pipe()
+        asked, ask = os.pipe()
+        os.set_blocking(ask, False)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -103,12 +114,14 @@ class Reader:
                 os.setsid()
                 signal.set_wakeup_fd(-1)
                 processes.default_signals()
-                processes.close_all_but(write)
-                _work(write)
+                processes.close_all_but(write, asked)
+                _work(write, asked)
             finally:
                 os._exit(0)
         os.close(write)
-        self._pid, self._read, self._heard, self._lines = pid, read, time.monotonic(), LineReader()
+        os.close(asked)
+        self._pid, self._read, self._ask = pid, read, ask
+        self._heard, self._lines = time.monotonic(), LineReader()
         self.selector.register(read, selectors.EVENT_READ, self._on_reading)
 
     def _on_reading(self) -> None:
@@ -125,14 +138,18 @@ class Reader:
 # --- in the child -------------------------------------------------------------------------------------------
 
 
-def _work(write: int) -> None:
+def _work(write: int, asked: int) -> None:
+    import select
+
     nvml = Nvml.load()
     while True:
         begin = sum(os.times()[:4])
         gpus, memory = (nvml.read(), nvml.memory()) if nvml is not None else (_ask_smi(), {})
         os.write(write, encode({"gpus": gpus, "memory": memory}))
         used = sum(os.times()[:4]) - begin
-        time.sleep(max(EVERY, min(used / _SHARE, _SILENT_LIMIT * 0.6)) if nvml is None else EVERY)
+        rest = max(EVERY, min(used / _SHARE, _SILENT_LIMIT * 0.6)) if nvml is None else EVERY
+        if select.select([asked], [], [], rest)[0]:
+            os.read(asked, 64)
 
 
 class Nvml:

@@ -289,7 +289,8 @@ class Agent:
         from .examine import Examination  # only on suspicion
 
         ranks = [rank for rank in self.crew.ranks.values() if rank.number in message["ranks"]]
-        self.examination = Examination(self.send, message["id"], ranks, message["seconds"])
+        gpus = self.gauges.gpus if self.gauges is not None else None
+        self.examination = Examination(self.send, message["id"], ranks, message["seconds"], gpus)
 
     def do_stop(self, message: dict[str, Any]) -> None:
         """End all ranks and what they started."""

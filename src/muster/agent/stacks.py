@@ -29,6 +29,9 @@ _ANSWER_LIMIT = 0.5
 _DUMP_LIMIT = 0.5
 """Seconds to wait for what the signal makes a process write."""
 
+_LIMIT = 2.0
+"""Seconds after which no further child of a rank is asked."""
+
 _SETTLED = 0.05
 """Seconds without a further byte after which it is whole."""
 
@@ -105,7 +108,7 @@ class View:
                     return False
                 self._dump.facts["stack"] = self._dump.text
                 self._dump = None
-            if not self._targets:
+            if not self._targets or time.monotonic() - self.asked_at > _LIMIT:
                 return True
             pid, facts = self._targets.pop(0)
             if not self.rank.taken and facts["state"] not in _NOT_SIGNALLED and _would_write(pid, self.rank.stacks):

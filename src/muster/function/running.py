@@ -49,7 +49,7 @@ class Running:
                     self._over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
                     if deadline is not None and not self._over.is_set():
                         deadline, self.timed_out = None, True
-                        self._ask(lambda controller: controller.on_timeout(f"the timeout of {timeout:g} s"))
+                        self._ask(lambda controller: controller.stop_with_stacks(f"the timeout of {timeout:g} s"))
                 except BaseException as error:  # a signal handler of the caller's raised it: a debugger, a test's limit
                     self._interruption = self._interruption or error
                     self._ask(lambda controller: controller.on_signal(signal.SIGINT))

@@ -164,10 +164,11 @@ class Controller:
             self._body.cancel()
 
     def on_signal(self, number: signal.Signals) -> None:
-        """End the job."""
+        """End the job; where it seems to hang, after a look at where its ranks are."""
+        looks = not self.stopped_by and number == signal.SIGINT and self.watcher.seems_stuck
         if not self.stopped_by:
             self.signal = signal.Signals(number)
-        self.stop(signal.Signals(number).name)
+        (self.stop_with_stacks if looks else self.stop)(signal.Signals(number).name)
 
     def on_request(self, grace: float | None) -> None:
         """End the job as by SIGTERM, because `muster stop` asks for it; asked again, only the grace gets shorter."""
@@ -179,9 +180,9 @@ class Controller:
             self.grace = grace
             self.fleet.hurry(grace, self.on_loss)
 
-    def on_timeout(self, why: str) -> None:
-        """End the job because its time is over, once it is known where its ranks are."""
-        self.watcher.stacks_then(lambda: self.stop(why))
+    def stop_with_stacks(self, why: str) -> None:
+        """End the job, once it is known where its ranks are."""
+        self.watcher.stacks_then(lambda: None if self.stopped_by else self.stop(why))
 
     def on_ctrl_z(self) -> None:
         """A stopped controller would send no heartbeat and so lose its job."""

@@ -65,7 +65,7 @@ class Hanging:
 
     async def _look(self) -> dict[int, Seen]:
         """All that is seen of a job that stands still; nothing as long as it does not seem to."""
-        quiet = self._quiet()
+        quiet = self.watcher.quiet()
         soon = max(self.hang_after * 0.3, self.hang_after - (_ENOUGH - 1) * self.between)
         if quiet < soon or self._is_host_silent():
             self._forget()
@@ -78,7 +78,7 @@ class Hanging:
             deep = now - self._judged > _SELDOM
         found = await self.watcher.look(deep=deep)
         self._looks.append((now, found))
-        if not deep or self._quiet() < self.hang_after:
+        if not deep or self.watcher.quiet() < self.hang_after:
             return {}
         self._judged = now
         ranks = self._seen(found)
@@ -86,15 +86,6 @@ class Hanging:
         if self._is_host_silent() or any(rank not in ranks for rank in running):
             return {}  # a host that does not answer is told by its heartbeat
         return ranks
-
-    def _quiet(self) -> float:
-        """How long the rank has been quiet that waits longest, or all of them where none says that it waits."""
-        now = time.time()
-        running = [heard for heard in self.watcher.heard.values() if heard.exit_status is None]
-        waiting = [now - heard.moved for heard in running if heard.is_pending]
-        joined = [heard for heard in running if heard.progress is not None]
-        everyone = min((now - heard.moved for heard in joined), default=0.0) if len(joined) == len(running) else 0.0
-        return max([*waiting, everyone], default=0.0)
 
     def _is_host_silent(self) -> bool:
         links = self.watcher.fleet.links
@@ -190,6 +181,6 @@ class Hanging:
     def _mention(self, ranks: Mapping[int, Seen]) -> None:
         """Say once that a rank has worked for minutes while others wait: nobody can know whether it will ever end."""
         waits, busy = working(ranks)
-        if waits and busy and not self._mentioned and self._quiet() > max(_LONG, 10 * self.hang_after):
+        if waits and busy and not self._mentioned and self.watcher.quiet() > max(_LONG, 10 * self.hang_after):
             self._mentioned = True
             self.watcher.screen.say(still_working(waits, [ranks[rank] for rank in busy]))

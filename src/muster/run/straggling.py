@@ -148,9 +148,7 @@ class Straggling:
         try:
             hosts = [self._links[rank].name for rank in (*suspect.ranks, *self._ranks) if rank in self._links]
             answers = await self._look(list(dict.fromkeys(hosts))[: ASKED_HOSTS + 1], suspect.step)
-            self._evidence = self._gather(
-                {int(rank): seen for _, told in answers for rank, seen in told["ranks"].items()}
-            )
+            self._evidence = self._gather(answers)
             self._examined, self._examined_at = set(suspect.ranks), time.monotonic()
         except Exception as error:
             self._give_up(error)
@@ -190,6 +188,8 @@ class Straggling:
         self._best_step = min(self._best_step, step)
         is_slower = step >= network.SLOWER * self._best_step
         if not is_slower and self._told_network:
+            where = " and ".join(self._told_network)
+            self._report(f"the network of {where} keeps up again: steps take {step:.2f} s", ())
             self._told_network = ()
         if waiting >= network.WAITING and now - self._network_at >= (FRESH if is_slower else NOW_AND_THEN):
             self._network_at = now
@@ -223,19 +223,20 @@ class Straggling:
 
     # --- what is said ---------------------------------------------------------------------------------------
 
-    def _gather(self, seen: Mapping[int, Mapping[str, Any]]) -> dict[int, Evidence]:
+    def _gather(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[int, Evidence]:
         from muster.watch.causes import Evidence
+        from muster.watch.state import GpuState
 
-        state = self.board.state()
-        gpus = {host.name: {gpu.index: gpu for gpu in host.gpus} for host in state.hosts}
+        gpus = {(host, gpu["index"]): GpuState(**gpu) for host, told in answers for gpu in told["gpus"]}
+        seen = {int(rank): evidence for _, told in answers for rank, evidence in told["ranks"].items()}
         return {
             rank.rank: Evidence(
                 host=rank.host,
-                gpu=gpus.get(rank.host, {}).get(rank.local_rank if rank.gpu is None else rank.gpu),
+                gpu=gpus.get((rank.host, rank.local_rank if rank.gpu is None else rank.gpu)),
                 places=tuple(place for place, _ in self._looks.get(rank.rank, ())),
                 **seen[rank.rank],
             )
-            for rank in state.ranks
+            for rank in self.board.state().ranks
             if rank.rank in seen
         }
 

@@ -24,6 +24,9 @@ LOOK_LIMIT = 4.0
 """Seconds until an agent must have told where its ranks are: their own limits are shorter."""
 
 
+_SEEMS_STUCK = 3.0
+"""Seconds without progress after which Ctrl-C has the stacks written."""
+
 _LAST_WORDS = 0.25
 """Seconds for other ranks to come to their exceptions, which name the line of the call better than a stack."""
 
@@ -92,6 +95,20 @@ class Watcher:
             heard.calls, heard.raised_at = event.get("calls"), event.get("place", "")
         elif kind == "exit":
             self.heard.setdefault(event["rank"], Heard(link.name)).exit_status = event["status"]
+
+    def quiet(self) -> float:
+        """How long the rank has been quiet that waits longest, or all of them where none says that it waits."""
+        now = time.time()
+        running = [heard for heard in self.heard.values() if heard.exit_status is None]
+        waiting = [now - heard.moved for heard in running if heard.is_pending]
+        joined = [heard for heard in running if heard.progress is not None]
+        everyone = min((now - heard.moved for heard in joined), default=0.0) if len(joined) == len(running) else 0.0
+        return max([*waiting, everyone], default=0.0)
+
+    @property
+    def seems_stuck(self) -> bool:
+        """Whether a look at the ranks may tell why somebody wants to end the job."""
+        return self.quiet() > _SEEMS_STUCK
 
     # --- asking ---------------------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ def wait_of(seen: Seen, ranks: Mapping[int, Seen]) -> Wait | None:
 
 
 def _only_free_rank(ranks: Mapping[int, Seen]) -> tuple[int, ...]:
-    """The one rank that is in no call of torch.distributed, if there is just one: of several, some may not be needed."""
+    """The one rank that is in no call of torch.distributed, if it is the only one: of several, some are not needed."""
     free = [
         seen.rank
         for seen in ranks.values()

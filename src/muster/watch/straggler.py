@@ -23,6 +23,9 @@ EACH = 0.06
 GONE = 0.04
 """Below this the others no longer wait for it."""
 
+SMALLEST = 0.002
+"""Seconds of lag below which nothing is told: it may be how threads are woken."""
+
 CLIP = 0.3
 """What one slice may count at most: one very long step is not a slow rank."""
 
@@ -38,13 +41,13 @@ CHANGE = (10, 20)
 ODDS = 200_000
 """A judgement may err once in so many, for each rank; they are made every second."""
 
-SHORTEST_SLICE = 0.15
-"""Seconds: a slice is one step, or as many as take so long."""
+SHORT_STEP, SHORT_SLICE = 0.2, 0.75
+"""A slice is one step; where steps take less than the first so many seconds, as many as were made in the second."""
 
 WARM_UP = 3
 """First steps of a job that are not counted: buckets are arranged, code is compiled, files are opened."""
 
-KEPT_CALLS, KEPT_STEPS = 512, 256
+KEPT_CALLS, KEPT_STEPS = 512, 512
 """What is kept of each rank: enough for the longest look at most scripts."""
 
 
@@ -231,7 +234,7 @@ def judge(
             for rank, values in shares.items()
             if _mean(values[-count:]) >= needed
             and sum(value >= EACH for value in values[-count:]) >= often
-            and (lag := _middle_lag(parts[-count:], rank)) > 2 * (uncertain or {}).get(rank, 0.0)
+            and (lag := _middle_lag(parts[-count:], rank)) > max(SMALLEST, 2 * (uncertain or {}).get(rank, 0.0))
         }
         if found:
             seconds = middle([_mean([step.seconds for step in part]) for part in parts[-count:]])
@@ -294,11 +297,15 @@ def _mean(values: Sequence[float]) -> float:
 
 def _slices(steps: Sequence[Step], count: int) -> list[list[Step]]:
     """The last steps, in slices that are long enough; the newest last."""
+    if not steps:
+        return []
+    is_short = middle([step.seconds for step in steps[-2 * count :]]) < SHORT_STEP
+    length = SHORT_SLICE if is_short else 0.0
     parts: list[list[Step]] = []
     part: list[Step] = []
     for step in reversed(steps):
         part.insert(0, step)
-        if sum(step.seconds for step in part) >= SHORTEST_SLICE:
+        if part[-1].end - part[0].end + part[0].seconds >= length:
             parts.insert(0, part)
             part = []
             if len(parts) == count:
