@@ -159,6 +159,14 @@ def test_what_the_fused_step_cannot_train_is_said_in_words(tmp_path):
     ]
 
 
+def test_without_a_gpu_there_is_nothing_to_check(tmp_path):
+    command = [sys.executable, "-m", "muster.recipes.resnet50.fused.check"]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (2, "")
+    words = "error: the fused step cannot be checked here: it needs a GPU of compute capability 9.0 or newer\nhint: "
+    assert done.stderr.startswith(words)
+
+
 @pytest.mark.timeout(400)
 def test_every_kernel_computes_what_its_definition_says(tmp_path):
     pytest.importorskip("triton", reason="Triton comes with torch for GPUs only", exc_type=ImportError)

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from statistics import mean
 
 import torch
@@ -32,6 +34,7 @@ from ..evaluate import evaluate
 from ..model import ResNet
 from ..step import Loss, StepOptions, TrainingStep
 from .check_kernels import check_all
+from .choice import obstacle
 from .gradients import FusedLoss, operations_for
 
 KINDS = ("float32", "autocast", "fused")
@@ -54,11 +57,29 @@ def main() -> None:
     chosen: list[str] = parser.parse_args().parts or list(names)
     if unknown := [name for name in chosen if name not in names]:
         parser.error(f"there is no part {unknown[0]}: {', '.join(names)}")
-    with muster.init() as world:
-        checks = {"kernels": check_kernels, "network": check_network, "training": check_training}
-        good = [checks[name](world) for name in chosen]
+    try:
+        with muster.init() as world:
+            make_sure(world, chosen)
+            checks = {"kernels": check_kernels, "network": check_network, "training": check_training}
+            good = [checks[name](world) for name in chosen]
+    except muster.MusterError as error:
+        sys.stderr.write(error.report())
+        sys.exit(error.exit_code)
     print("right" if all(good) else "wrong")
     sys.exit(not all(good))
+
+
+def make_sure(world: muster.World, chosen: list[str]) -> None:
+    """Refuse to check plain torch against itself."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+    if interpreted and chosen == ["kernels"]:
+        return
+    options = StepOptions(precision="bf16")
+    if reason := obstacle(ResNet("resnet50", classes=1000), world.device, options, 224):
+        raise muster.UsageError(
+            f"the fused step cannot be checked here: {reason}",
+            hint="`TRITON_INTERPRET=1 python -m muster.recipes.resnet50.fused.check kernels` needs Triton, and no GPU",
+        )
 
 
 def say(good: bool, words: str) -> bool:
