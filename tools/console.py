@@ -4,7 +4,7 @@ A block is what stands between ```console and ```. A line `$ command` is typed, 
 prints. If there are none, it is run and what it prints is not compared. `h2$ command` is typed on host h2. Comments
 before a block steer it:
 
-    <!-- console: lab -->        for all blocks below: run on `here`, `lab` or `cluster` (tests/lab/test_documents.py)
+    <!-- console: lab -->        for all blocks below: where they run (tests/lab/test_documents.py has the places)
     <!-- not run: needs GPUs --> this block is not run, and why
     <!-- exit 1 -->              its last command ends with this code, instead of 0
     <!-- first: mkdir data -->   run before it, unseen

@@ -1,7 +1,7 @@
 """Nothing untrue in the documents: each console block is typed as it stands, and prints what the page shows.
 
 tools/console.py has the language of the blocks. They are typed on this machine (`here`), in h1 of three hosts (`lab`),
-or in h1 of two hosts with Slurm, MPI and two pretended GPUs each (`cluster`).
+or in h1 of two hosts with Slurm, MPI and two pretended GPUs each (`cluster`) or with a stand-in for PBS (`pbs`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import pytest
 from bare import AS_ROOT, BIN
 from launching import PLAIN
+from pbs import PbsSite
 from tools.console import Block, CodeFile, Command, apply_diff, differences, pages, read_page
 
 from muster.lab import Lab
@@ -47,7 +49,17 @@ pytestmark = [
 SHOWN = {f"[{socket.gethostname()} ": "[box ", f"@{socket.gethostname()} ": "@box ", BIN: "/home/ann/venv/bin"}
 """What the documents call what this machine calls otherwise."""
 
-Places = Callable[[str], "Lab | None"]
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where blocks are typed."""
+
+    lab: Lab | None = None
+    env: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
+    """Variables of its shells, beside those of all; None takes one away."""
+
+
+Places = Callable[[str], Place]
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +74,18 @@ def places(folder: Path) -> Iterator[Places]:
     with ExitStack() as stack:
 
         @cache
-        def place(name: str) -> Lab | None:
+        def place(name: str) -> Place:
             if name == "here":
-                return None
-            labs = {
-                "lab": lambda: Lab(3, bind=(folder,)),
-                "cluster": lambda: Lab(2, bind=(folder,), slurm=True, mpi=True, gpus=2),
-            }
-            return stack.enter_context(labs[name]())
+                return Place()
+            if name == "lab":
+                return Place(lab=stack.enter_context(Lab(3, bind=(folder,))))
+            if name == "cluster":
+                lab = stack.enter_context(Lab(2, bind=(folder,), slurm=True, mpi=True, gpus=2))
+                return Place(lab=lab, env={"CUDA_VISIBLE_DEVICES": None})
+            assert name == "pbs", name
+            lab = stack.enter_context(Lab(2, bind=(folder,)))
+            site = stack.enter_context(PbsSite(lab, folder))
+            return Place(lab=lab, env={"PATH": f"{BIN}:{site.path}", "HOME": str(site.home)})
 
         yield place
 
@@ -82,7 +98,9 @@ def test_the_console_blocks_of_a_page_are_true(page: Path, folder: Path, places:
         wrong = [told for one in read_page(page.read_text()) for told in untrue(one, home, places)]
     finally:
         if any(home.glob(".state/muster/lab*")):  # one that the page itself has brought up
-            subprocess.run([f"{BIN}/muster", "lab", "down"], env=environment(home), capture_output=True, timeout=30)
+            subprocess.run(
+                [f"{BIN}/muster", "lab", "down"], env=environment(home, Place()), capture_output=True, timeout=30
+            )
     assert not wrong, "\n\n".join(f"{page.name}:{told}" for told in wrong)
 
 
@@ -108,30 +126,29 @@ def write_file(home: Path, code: CodeFile) -> None:
     old, _, new = code.name.rpartition(" -> ")
     path = home / new
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(apply_diff(code.text, (home / old).read_text()) if code.is_diff else code.text)
+    text = apply_diff(code.text, (home / old).read_text()) if code.is_diff else code.text
+    path.write_text(text.replace("/home/ann/venv/bin", BIN))
 
 
-def typed(block: Block, home: Path, lab: Lab | None) -> Iterator[tuple[Command, int, list[str]]]:
+def typed(block: Block, home: Path, place: Place) -> Iterator[tuple[Command, int, list[str]]]:
     """Type the commands of a block, one after the other; those of several hosts at the same time."""
     hosts = {command.host for command in block.commands}
     if hosts == {""}:
-        yield from shell(block, block.commands, home, lab, "h1")()
+        yield from shell(block, block.commands, home, place, "h1")()
     else:
-        shells = [shell(block, [command], home, lab, command.host) for command in block.commands]
+        shells = [shell(block, [command], home, place, command.host) for command in block.commands]
         for end in shells:
             yield from end()
 
 
-def environment(home: Path, *, gpus: bool = False) -> dict[str, str]:
+def environment(home: Path, place: Place) -> dict[str, str]:
     """A plain shell with the virtual environment of the tests, and a state folder of the page's own."""
-    env = {**PLAIN, **AS_ROOT, "PATH": f"{BIN}:{os.environ['PATH']}", "XDG_STATE_HOME": str(home / ".state")}
-    if gpus:
-        del env["CUDA_VISIBLE_DEVICES"]
-    return env
+    own = {"PATH": f"{BIN}:{os.environ['PATH']}", "XDG_STATE_HOME": str(home / ".state")}
+    return {name: value for name, value in {**PLAIN, **AS_ROOT, **own, **place.env}.items() if value is not None}
 
 
 def shell(
-    block: Block, commands: Sequence[Command], home: Path, lab: Lab | None, host: str
+    block: Block, commands: Sequence[Command], home: Path, place: Place, host: str
 ) -> Callable[[], Iterator[tuple[Command, int, list[str]]]]:
     """Start a shell that types the commands; the function returned waits for it and tells what each printed."""
     base = home / f".typed-{len(list(home.iterdir()))}"
@@ -143,13 +160,13 @@ def shell(
         lines += [command.text, f"code=$?; echo $code > {base}/{number}.code"]
     script = base / "script"
     script.write_text("\n".join(lines) + "\n")
-    env = environment(home, gpus=block.place == "cluster")
+    env = environment(home, place)
     argv = ["bash", str(script)]
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    if lab is None:
+    if place.lab is None:
         process = subprocess.Popen(argv, cwd=home, env=env, **quiet)
     else:
-        process = lab.popen(host, argv, cwd=str(home), env=env, **quiet)
+        process = place.lab.popen(host, argv, cwd=str(home), env=env, **quiet)
 
     def end() -> Iterator[tuple[Command, int, list[str]]]:
         try:

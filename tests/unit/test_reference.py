@@ -26,7 +26,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words(page: Path) -> list[str]:
     """The page without line breaks, and with `-H, --hosts HOSTS` as Python 3.13 writes `-H HOSTS, --hosts HOSTS`."""
-    return re.sub(r"(-\w) [A-Z]+, (--)", r"\1, \2", page.read_text(encoding="utf-8")).split()
+    return re.sub(r"(--?[\w-]+) [A-Z]+, (--)", r"\1, \2", page.read_text(encoding="utf-8")).split()
 
 
 @pytest.mark.parametrize("name", NAMES)
