@@ -32,6 +32,9 @@ NOW_AND_THEN = 60.0
 MOST_HOSTS = 64
 """Hosts whose network is looked at."""
 
+MOST_TELLINGS = 8
+"""Times a rank is named at once; in a job where that changes so often more proof is wanted."""
+
 REST = 20.0
 """Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
 
@@ -51,6 +54,7 @@ class Straggling:
         self._not_before = 0.0
         self._told: Slow | None = None
         self._told_at = 0.0
+        self._tellings = 0
         self._evidence: dict[int, Evidence] = {}
         self._examined: set[int] = set()
         """The suspects the evidence is about."""
@@ -114,7 +118,8 @@ class Straggling:
             changed = straggler.judge(steps, uncertain, straggler.CHANGE)
             if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
                 return
-        slow = straggler.judge(steps, uncertain, straggler.LOOKS if told is None else straggler.CHANGE)
+        is_new = told is None and self._tellings < MOST_TELLINGS
+        slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
         if slow is not None and not steps[-1].number and not straggler.waits_less(slow, self._waiting()):
             slow = None
         suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
@@ -245,7 +250,7 @@ class Straggling:
 
         hosts = {rank: self._links[rank].name for rank in slow.ranks}
         self._report(sentence(slow, hosts, explain(slow, self._evidence)), slow.ranks)
-        self._told, self._told_at = slow, time.time()
+        self._told, self._told_at, self._tellings = slow, time.time(), self._tellings + 1
 
     def _say_gone(self, slow: Slow) -> None:
         from muster.watch.causes import gone
