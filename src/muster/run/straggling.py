@@ -26,8 +26,9 @@ ASKED_HOSTS = 4
 FRESH = 10.0
 """Seconds for which an examination counts; and between two that only follow a suspicion."""
 
-NOW_AND_THEN = 60.0
-"""Seconds between two looks at the network of a job whose ranks wait much without anybody being late."""
+SOON, NOW_AND_THEN = 4.0, 60.0
+"""Seconds between two looks at the network of a job whose ranks wait much without anybody being late: if steps take
+longer than they did, and if they do not."""
 
 MOST_HOSTS = 64
 """Hosts whose network is looked at."""
@@ -196,7 +197,7 @@ class Straggling:
             where = " and ".join(self._told_network)
             self._report(f"the network of {where} keeps up again: steps take {step:.2f} s", ())
             self._told_network = ()
-        if waiting >= network.WAITING and now - self._network_at >= (FRESH if is_slower else NOW_AND_THEN):
+        if waiting >= network.WAITING and now - self._network_at >= (SOON if is_slower else NOW_AND_THEN):
             self._network_at = now
             self._examining = asyncio.ensure_future(self._examine_network(step, waiting))
 
