@@ -15,7 +15,7 @@ from muster.run.link import AgentLink, LinkLost
 # What judges is imported with the first arrivals: the start of a job is not to wait for it.
 if TYPE_CHECKING:
     from muster.watch.causes import Evidence
-    from muster.watch.straggler import RankCalls, Slow, Step
+    from muster.watch.straggler import RankCalls, Rounds, Slow, Step
 
 LOOK_FOR = (0.6, 3.0)
 """Seconds an examination takes: a step and a half, but no less and no more than this."""
@@ -50,6 +50,7 @@ class Straggling:
         self._links: dict[int, AgentLink] = {}
         self._looks: dict[int, deque[tuple[str, float | None]]] = {}
         """Where each rank's code was lately, and the share of the time in which it waited."""
+        self._rounds: Rounds | None = None
         self._fresh: set[int] = set()
         """Ranks of which something has come that was not judged."""
         self._not_before = 0.0
@@ -69,15 +70,16 @@ class Straggling:
 
     def begin_attempt(self) -> None:
         """All ranks are new."""
-        self._ranks, self._links, self._looks = {}, {}, {}
+        self._ranks, self._links, self._looks, self._rounds = {}, {}, {}, None
         self._told, self._examined = None, set()
         self._best_step, self._network_at, self._told_network = float("inf"), time.monotonic(), ()
 
     def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
         """Take one event of a host."""
         if event["t"] == "arrivals":
-            from muster.watch.straggler import RankCalls
+            from muster.watch.straggler import RankCalls, Rounds
 
+            self._rounds = self._rounds or Rounds()
             rank: int = event["rank"]
             self._links[rank] = link
             self._ranks.setdefault(rank, RankCalls()).add(event, link.clock_offset)
@@ -86,6 +88,10 @@ class Straggling:
                 self.tick()
         elif event["t"] == "progress" and "place" in event:
             self._looks.setdefault(event["rank"], deque(maxlen=6)).append((event["place"], event["waiting"]))
+            if self._rounds is not None:
+                ranks = self._ranks.keys() | {event["rank"]}
+                now = link.our_time(event["time"])
+                self._rounds.add(event["rank"], now, event["steps"], event["waiting"], ranks)
         elif event["t"] == "exit":
             self._ranks.pop(event["rank"], None)
 
@@ -110,10 +116,11 @@ class Straggling:
         from muster.watch import straggler
 
         steps = straggler.steps_of(self._ranks)
+        rounds = self._rounds.steps if self._rounds is not None else []
         uncertain = {rank: self._uncertain(rank) for rank in self._ranks}
         told = self._told
         if told is not None:
-            over = straggler.is_over(steps, told, self._told_at)
+            over = straggler.is_over(rounds if told.by_waiting else steps, told, self._told_at)
             if over:
                 self._say_gone(told)
             changed = straggler.judge(steps, uncertain, straggler.CHANGE)
@@ -123,6 +130,7 @@ class Straggling:
         slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
         if slow is not None and not steps[-1].number and not straggler.waits_less(slow, self._waiting()):
             slow = None
+        slow = slow or straggler.judge_waiting(rounds, steps)
         suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
         if self._examining is not None:
             return
@@ -131,7 +139,7 @@ class Straggling:
             return
         is_fresh = now - self._examined_at < FRESH
         if slow is not None and set(slow.ranks) == self._examined and is_fresh:
-            self._say(slow)
+            self._say(straggler.in_all(slow, rounds))
         elif slow is not None or not is_fresh:
             self._examining = asyncio.ensure_future(self._examine(suspect))
 
