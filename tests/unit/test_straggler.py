@@ -12,7 +12,20 @@ import pytest
 from muster.watch import network
 from muster.watch.causes import Evidence, explain, gone, sentence
 from muster.watch.state import GpuState
-from muster.watch.straggler import CHANGE, LOOKS, RankCalls, Slow, is_over, judge, steps_of, waits_less
+from muster.watch.straggler import (
+    CHANGE,
+    LOOKS,
+    RankCalls,
+    Rounds,
+    Slow,
+    Step,
+    in_all,
+    is_over,
+    judge,
+    judge_waiting,
+    steps_of,
+    waits_less,
+)
 
 Work = Callable[[int, int], float]
 """Seconds a rank works for itself in a step."""
@@ -179,6 +192,51 @@ def test_without_steps_a_slow_rank_must_wait_less_than_the_others():
     assert waits_less(slow, {0: 0.3, 1: 0.35, 2: 0.1, 3: 0.3})
     assert not waits_less(slow, {0: 0.3, 1: 0.35, 2: 0.3, 3: 0.3})
     assert not waits_less(slow, {0: 0.3, 1: 0.35, 3: 0.3}), "nothing is known of it"
+
+
+def rounds_of(waiting: Callable[[int, int], float], seconds: int, stall: range = range(0)) -> Rounds:
+    """Ranks that make four steps a second and tell how much they waited; in `stall` nobody gets on."""
+    rounds, steps = Rounds(), 0
+    for second in range(seconds):
+        steps += 0 if second in stall else 4
+        for rank in range(4):
+            rounds.add(rank, second + rank * 0.2, steps, waiting(rank, second), range(4))
+    return rounds
+
+
+def test_a_rank_that_is_late_by_a_little_at_many_collectives_is_found_by_how_little_it_waits():
+    chance = random.Random(3)
+    real = [Step(number=1, end=0.0, seconds=2.0, lags={})]
+    rounds = rounds_of(lambda r, s: (0.1 if r == 1 else 0.3) + chance.uniform(-0.1, 0.1), 30)
+    slow = judge_waiting(rounds.steps, real)
+    assert slow is not None
+    assert slow.ranks == (1,)
+    assert slow.by_waiting
+    assert slow.step == 2.0
+    assert slow.share == pytest.approx(0.25, abs=0.1)
+
+
+def test_the_time_lost_at_all_collectives_of_a_step_is_told_not_only_that_at_one():
+    rounds = rounds_of(lambda r, s: 0.05 if r == 2 else 0.25, 20)
+    at_one = Slow(ranks=(2,), step=1.0, others=0.92, since=0.0)
+    assert in_all(at_one, rounds.steps).others == pytest.approx(0.8)
+    whole = Slow(ranks=(2,), step=1.0, others=0.82, since=0.0)
+    assert in_all(whole, rounds.steps) == whole
+    assert in_all(at_one, []) == at_one
+
+
+def test_waiting_that_varies_names_nobody():
+    real = [Step(number=1, end=0.0, seconds=2.0, lags={})]
+    for seed in range(20):
+        chance = random.Random(seed)
+        rounds = rounds_of(lambda r, s, chance=chance: chance.uniform(0.1, 0.5), 60)
+        assert judge_waiting(rounds.steps, real) is None
+
+
+def test_an_evaluation_of_one_rank_is_one_round_however_long_it_takes():
+    rounds = rounds_of(lambda r, s: (0.0 if r == 0 else 1.0) if 20 <= s < 50 else 0.3, 80, stall=range(20, 50))
+    assert judge_waiting(rounds.steps, [Step(number=1, end=0.0, seconds=2.0, lags={})]) is None
+    assert len(rounds.steps) > 20
 
 
 def test_measured_collectives_need_no_clocks():

@@ -1,9 +1,9 @@
-"""Inside a rank: when it came to its collectives, told once a second, from which the slowest rank is found.
+"""Inside a rank: when it came to its collectives, told twice a second, from which the slowest rank is found.
 
 The times come from torch's flight recorder. Reading it costs 8 microseconds for each call it holds, with the
-interpreter's lock held, so it is made small (`torch_adapter.keep_recorder_small`), read at most once a second, and less
-often where that would take more than a five-hundredth of the time. All ranks look at the same whole seconds and tell of
-what was before them: also of a script that makes thousands of calls a second they then tell the same ones.
+interpreter's lock held, so it is made small (`torch_adapter.keep_recorder_small`), read at most twice a second, and
+less often where that would take more than a five-hundredth of the time. All ranks look at the same moments, whole and
+half seconds, and tell of what was before: so they tell the same calls also of a script that makes thousands a second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from .report import Reporter
 
 _MOST = 64
-"""Calls per message: those of a second in most scripts, two kilobytes."""
+"""Calls per message: those of half a second in most scripts, two kilobytes."""
+
+_PERIOD = 0.5
+"""Seconds between two readings at least."""
 
 _SHARE = 0.002
 """Of the time, which reading may take."""
@@ -32,7 +35,7 @@ class Arrivals:
         self.reporter = reporter
         self.made: deque[tuple[int, float, float]] = deque(maxlen=_MOST)
         """The last steps of an optimiser: number, begin, end."""
-        self._period = 1.0
+        self._period = _PERIOD
         self._due = 0.0
         self._told: dict[str, float] = {}
         """The number of the last call told, by group."""
@@ -40,14 +43,14 @@ class Arrivals:
         self._is_alone = os.environ.get("WORLD_SIZE") == "1"
 
     def step(self, moved: float) -> None:
-        """Tell, if a second is over and something has `moved` since the last time."""
+        """Tell, if it is time and something has `moved` since the last time."""
         now = time.time()
         if now < self._due or moved <= self._told_end or self._is_alone:
             return
         begin = time.thread_time()
         self._tell(now // self._period * self._period)
         took = time.thread_time() - begin
-        self._period = 1.0
+        self._period = _PERIOD
         while self._period * _SHARE < took and self._period < 64:
             self._period *= 2
         self._due = (now // self._period + 1) * self._period

@@ -15,7 +15,7 @@ from muster.run.link import AgentLink, LinkLost
 # What judges is imported with the first arrivals: the start of a job is not to wait for it.
 if TYPE_CHECKING:
     from muster.watch.causes import Evidence
-    from muster.watch.straggler import RankCalls, Slow, Step
+    from muster.watch.straggler import RankCalls, Rounds, Slow, Step
 
 LOOK_FOR = (0.6, 3.0)
 """Seconds an examination takes: a step and a half, but no less and no more than this."""
@@ -26,11 +26,15 @@ ASKED_HOSTS = 4
 FRESH = 10.0
 """Seconds for which an examination counts; and between two that only follow a suspicion."""
 
-NOW_AND_THEN = 60.0
-"""Seconds between two looks at the network of a job whose ranks wait much without anybody being late."""
+SOON, NOW_AND_THEN = 4.0, 60.0
+"""Seconds between two looks at the network of a job whose ranks wait much without anybody being late: if steps take
+longer than they did, and if they do not."""
 
 MOST_HOSTS = 64
 """Hosts whose network is looked at."""
+
+MOST_TELLINGS = 8
+"""Times a rank is named at once; in a job where that changes so often more proof is wanted."""
 
 REST = 20.0
 """Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
@@ -46,11 +50,13 @@ class Straggling:
         self._links: dict[int, AgentLink] = {}
         self._looks: dict[int, deque[tuple[str, float | None]]] = {}
         """Where each rank's code was lately, and the share of the time in which it waited."""
+        self._rounds: Rounds | None = None
         self._fresh: set[int] = set()
         """Ranks of which something has come that was not judged."""
         self._not_before = 0.0
         self._told: Slow | None = None
         self._told_at = 0.0
+        self._tellings = 0
         self._evidence: dict[int, Evidence] = {}
         self._examined: set[int] = set()
         """The suspects the evidence is about."""
@@ -64,15 +70,16 @@ class Straggling:
 
     def begin_attempt(self) -> None:
         """All ranks are new."""
-        self._ranks, self._links, self._looks = {}, {}, {}
+        self._ranks, self._links, self._looks, self._rounds = {}, {}, {}, None
         self._told, self._examined = None, set()
         self._best_step, self._network_at, self._told_network = float("inf"), time.monotonic(), ()
 
     def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
         """Take one event of a host."""
         if event["t"] == "arrivals":
-            from muster.watch.straggler import RankCalls
+            from muster.watch.straggler import RankCalls, Rounds
 
+            self._rounds = self._rounds or Rounds()
             rank: int = event["rank"]
             self._links[rank] = link
             self._ranks.setdefault(rank, RankCalls()).add(event, link.clock_offset)
@@ -81,6 +88,10 @@ class Straggling:
                 self.tick()
         elif event["t"] == "progress" and "place" in event:
             self._looks.setdefault(event["rank"], deque(maxlen=6)).append((event["place"], event["waiting"]))
+            if self._rounds is not None:
+                ranks = self._ranks.keys() | {event["rank"]}
+                now = link.our_time(event["time"])
+                self._rounds.add(event["rank"], now, event["steps"], event["waiting"], ranks)
         elif event["t"] == "exit":
             self._ranks.pop(event["rank"], None)
 
@@ -105,18 +116,21 @@ class Straggling:
         from muster.watch import straggler
 
         steps = straggler.steps_of(self._ranks)
+        rounds = self._rounds.steps if self._rounds is not None else []
         uncertain = {rank: self._uncertain(rank) for rank in self._ranks}
         told = self._told
         if told is not None:
-            over = straggler.is_over(steps, told, self._told_at)
+            over = straggler.is_over(rounds if told.by_waiting else steps, told, self._told_at)
             if over:
                 self._say_gone(told)
             changed = straggler.judge(steps, uncertain, straggler.CHANGE)
             if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
                 return
-        slow = straggler.judge(steps, uncertain, straggler.LOOKS if told is None else straggler.CHANGE)
+        is_new = told is None and self._tellings < MOST_TELLINGS
+        slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
         if slow is not None and not steps[-1].number and not straggler.waits_less(slow, self._waiting()):
             slow = None
+        slow = slow or straggler.judge_waiting(rounds, steps)
         suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
         if self._examining is not None:
             return
@@ -125,7 +139,7 @@ class Straggling:
             return
         is_fresh = now - self._examined_at < FRESH
         if slow is not None and set(slow.ranks) == self._examined and is_fresh:
-            self._say(slow)
+            self._say(straggler.in_all(slow, rounds))
         elif slow is not None or not is_fresh:
             self._examining = asyncio.ensure_future(self._examine(suspect))
 
@@ -191,7 +205,7 @@ class Straggling:
             where = " and ".join(self._told_network)
             self._report(f"the network of {where} keeps up again: steps take {step:.2f} s", ())
             self._told_network = ()
-        if waiting >= network.WAITING and now - self._network_at >= (FRESH if is_slower else NOW_AND_THEN):
+        if waiting >= network.WAITING and now - self._network_at >= (SOON if is_slower else NOW_AND_THEN):
             self._network_at = now
             self._examining = asyncio.ensure_future(self._examine_network(step, waiting))
 
@@ -245,7 +259,7 @@ class Straggling:
 
         hosts = {rank: self._links[rank].name for rank in slow.ranks}
         self._report(sentence(slow, hosts, explain(slow, self._evidence)), slow.ranks)
-        self._told, self._told_at = slow, time.time()
+        self._told, self._told_at, self._tellings = slow, time.time(), self._tellings + 1
 
     def _say_gone(self, slow: Slow) -> None:
         from muster.watch.causes import gone

@@ -1,13 +1,13 @@
 """Why a rank is slower than the others, from what was seen of all of them; and the sentence about it. Pure.
 
-A cause is named only where the slow rank suffers from it more than the others do, and enough to account for a good part
-of the time that is lost.
+A cause is named only where the slow rank suffers from it more than any of the others do, and enough to account for a
+good part of the time that is lost.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +56,14 @@ def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
         return ""
     others = [evidence for rank, evidence in seen.items() if rank not in slow.ranks]
     needed = PART * (1 - slow.others / slow.step)
-    if suspect.quota is not None and _excess(suspect, others, lambda one: one.throttled) >= needed:
+    throttled = suspect.throttled - (middle([one.throttled for one in others]) if others else 0.0)
+    if suspect.quota is not None and throttled >= needed:
         return f"its CPUs are limited to {_cores(suspect.quota)} (cgroup quota)"
     gpu = _gpu(suspect, others)
     if gpu:
         return gpu
-    disk = _excess(suspect, others, lambda one: one.disk)
-    wait = _excess(suspect, others, lambda one: one.cpu_wait)
+    disk = suspect.disk - max((one.disk for one in others), default=0.0)
+    wait = suspect.cpu_wait - max((one.cpu_wait for one in others), default=0.0)
     if max(disk, wait) < needed:
         return _nothing(suspect, others)
     if disk >= wait:
@@ -70,10 +71,6 @@ def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
     by = suspect.neighbour
     who = f" ({by['name']}, process {by['pid']}, uses {by['cpu']:.1f} of one)" if by else ""
     return f"other work runs on its CPUs: it waits for one {suspect.cpu_wait * 100:.0f} % of the time{who}"
-
-
-def _excess(suspect: Evidence, others: Sequence[Evidence], of: Callable[[Evidence], float]) -> float:
-    return of(suspect) - (middle([of(one) for one in others]) if others else 0.0)
 
 
 def _gpu(suspect: Evidence, others: Sequence[Evidence]) -> str:
