@@ -45,7 +45,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         elif len(missing) == len(other):
             what = f"{_files(missing)} not there" if len(missing) > 1 else f"{missing[0]} is not there"
         else:
-            what = f"{_files(other)} not as they are here" if len(other) > 1 else f"{other[0]} differs from the one here"
+            what = f"{_files(other)} not as here" if len(other) > 1 else f"{other[0]} differs from the one here"
         # row 24
         yield Finding(
             severity="error" if wanted.script in other else "warning",
