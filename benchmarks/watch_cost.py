@@ -47,7 +47,8 @@ class Watch:
 
     def __init__(self) -> None:
         package = "_muster_agent" if "_muster_agent" in sys.modules else "muster.agent"
-        self.report, self.sampling = (import_module(f"{package}.{name}") for name in ("report", "sampling"))
+        names = ("report", "sampling", "torch_adapter")
+        self.report, self.sampling, self.adapter = (import_module(f"{package}.{name}") for name in names)
         self.fd = self._socket()
         self.voice: Voice | None = None
 
@@ -79,6 +80,8 @@ def main() -> None:
     p.add_argument("--steps", type=int, default=300, help="in a round")
     args = p.parse_args()
     torch.set_num_threads(1)
+    watch = Watch()
+    watch.adapter.keep_recorder_small()  # as watched ranks have it; in both kinds of rounds
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -93,7 +96,6 @@ def main() -> None:
             optimizer.step()
         return (time.perf_counter() - begin) / args.steps, (time.process_time() - cpu) / args.steps
 
-    watch = Watch()
     steps()
     more = used = seconds = 0.0
     rounds: list[tuple[tuple[float, float], tuple[float, float]]] = []

@@ -15,7 +15,7 @@ from muster.watch.state import GpuState
 from muster.watch.straggler import (
     CHANGE,
     LOOKS,
-    RankCalls,
+    History,
     Rounds,
     Slow,
     Step,
@@ -23,7 +23,6 @@ from muster.watch.straggler import (
     is_over,
     judge,
     judge_waiting,
-    steps_of,
     waits_less,
 )
 
@@ -89,12 +88,12 @@ def named(
 ) -> list[tuple[int, Slow]]:
     """All judgements over a job, each with the number of steps done by then."""
     messages = job.run(steps)
-    seen = {rank: RankCalls() for rank in messages}
+    history = History()
     found: list[tuple[int, Slow]] = []
     for second in range(len(messages[0])):
         for rank, told in messages.items():
-            seen[rank].add(told[second], (offsets or {}).get(rank, 0.0))
-        slow = judge(steps_of(seen), **more)
+            history.add(rank, told[second], (offsets or {}).get(rank, 0.0))
+        slow = judge(history.steps(), **more)
         if slow is not None:
             done = max([number for number, *_ in messages[0][second]["steps"]] or [0])
             found.append((done, slow))
@@ -114,6 +113,18 @@ def test_a_rank_that_was_slow_from_the_beginning_is_named():
     (first, slow), *_ = named(Simulated(lambda r, s: 0.35 if r == 3 else 0.3), 30)
     assert slow.ranks == (3,)
     assert first <= 13  # ten after the warm-up
+
+
+def test_a_rank_whose_message_comes_late_is_waited_for():
+    messages = Simulated(lambda r, s: 0.36 if r == 3 else 0.3).run(20)
+    history = History()
+    for second in range(len(messages[0])):
+        for rank in range(4):
+            history.steps()
+            history.add(rank, messages[rank][second], 0.0)
+    steps = history.steps()
+    assert len(steps) > 10
+    assert all(set(step.lags) == {0, 1, 2, 3} for step in steps)
 
 
 def test_one_of_two_ranks_can_be_named():
@@ -247,11 +258,11 @@ def test_measured_collectives_need_no_clocks():
 
 def test_a_rank_that_has_recovered_is_known_after_ten_slices():
     messages = Simulated(lambda r, s: 0.36 if r == 2 and s < 20 else 0.3).run(60)
-    seen = {rank: RankCalls() for rank in messages}
-    for rank, told in messages.items():
-        for message in told:
-            seen[rank].add(message, 0.0)
-    steps = steps_of(seen)
+    history = History()
+    for second in range(len(messages[0])):
+        for rank, told in messages.items():
+            history.add(rank, told[second], 0.0)
+    steps = history.steps()
     slow = Slow(ranks=(2,), step=0.36, others=0.3, since=0.0)
     assert is_over(steps, slow, steps[-5].end) is None
     assert is_over(steps, slow, steps[25].end) is True

@@ -15,7 +15,7 @@ from muster.run.link import AgentLink, LinkLost
 # What judges is imported with the first arrivals: the start of a job is not to wait for it.
 if TYPE_CHECKING:
     from muster.watch.causes import Evidence
-    from muster.watch.straggler import RankCalls, Rounds, Slow, Step
+    from muster.watch.straggler import History, RankCalls, Rounds, Slow, Step
 
 LOOK_FOR = (0.6, 3.0)
 """Seconds an examination takes: a step and a half, but no less and no more than this."""
@@ -46,7 +46,7 @@ class Straggling:
     def __init__(self, board: Board, screen: Screen) -> None:
         self.board = board
         self.screen = screen
-        self._ranks: dict[int, RankCalls] = {}
+        self._history: History | None = None
         self._links: dict[int, AgentLink] = {}
         self._looks: dict[int, deque[tuple[str, float | None]]] = {}
         """Where each rank's code was lately, and the share of the time in which it waited."""
@@ -70,19 +70,20 @@ class Straggling:
 
     def begin_attempt(self) -> None:
         """All ranks are new."""
-        self._ranks, self._links, self._looks, self._rounds = {}, {}, {}, None
+        self._history, self._rounds, self._links, self._looks = None, None, {}, {}
         self._told, self._examined = None, set()
         self._best_step, self._network_at, self._told_network = float("inf"), time.monotonic(), ()
 
     def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
         """Take one event of a host."""
         if event["t"] == "arrivals":
-            from muster.watch.straggler import RankCalls, Rounds
+            from muster.watch.straggler import History, Rounds
 
             self._rounds = self._rounds or Rounds()
+            self._history = self._history or History()
             rank: int = event["rank"]
             self._links[rank] = link
-            self._ranks.setdefault(rank, RankCalls()).add(event, link.clock_offset)
+            self._history.add(rank, event, link.clock_offset)
             self._fresh.add(rank)
             if len(self._fresh) == len(self._ranks):  # all ranks speak in the same moment
                 self.tick()
@@ -92,8 +93,13 @@ class Straggling:
                 ranks = self._ranks.keys() | {event["rank"]}
                 now = link.our_time(event["time"])
                 self._rounds.add(event["rank"], now, event["steps"], event["waiting"], ranks)
-        elif event["t"] == "exit":
-            self._ranks.pop(event["rank"], None)
+        elif event["t"] == "exit" and self._history is not None:
+            self._history.ranks.pop(event["rank"], None)
+
+    @property
+    def _ranks(self) -> dict[int, RankCalls]:
+        """The ranks that have told and still run."""
+        return self._history.ranks if self._history is not None else {}
 
     def tick(self) -> None:
         """Judge what has come since the last time; to be called about twice a second."""
@@ -115,7 +121,7 @@ class Straggling:
     def _judge(self, now: float) -> None:
         from muster.watch import straggler
 
-        steps = straggler.steps_of(self._ranks)
+        steps = self._history.steps() if self._history is not None else []
         rounds = self._rounds.steps if self._rounds is not None else []
         uncertain = {rank: self._uncertain(rank) for rank in self._ranks}
         told = self._told

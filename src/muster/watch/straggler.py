@@ -47,8 +47,8 @@ SHORT_STEP, SHORT_SLICE = 0.2, 0.75
 WARM_UP = 3
 """First steps of a job that are not counted: buckets are arranged, code is compiled, files are opened."""
 
-KEPT_CALLS, KEPT_STEPS = 512, 512
-"""What is kept of each rank: enough for the longest look at most scripts."""
+KEPT_CALLS, KEPT_STEPS, KEPT_RESULTS = 512, 128, 512
+"""What is kept: of each rank its last calls and steps, and of the job the lags in its last steps."""
 
 
 @dataclass
@@ -61,10 +61,13 @@ class RankCalls:
     """By group and number: when it came, and how long it then took, where the backend measures that."""
     steps: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
     """When each step of an optimiser began, which is when the backward pass was over for this rank, and ended."""
+    groups: set[str] = field(default_factory=set[str])
+    """The groups it has ever told of."""
 
     def add(self, event: Mapping[str, Any], offset: float) -> None:
         """Take a message of the rank; `offset` is its host's clock minus ours."""
         now: float = event["at"] - offset
+        self.groups.update(event["groups"])
         for group, calls in event["groups"].items():
             for number, ago, *duration in calls:
                 self.calls[group, number] = (now - ago, duration[0] if duration else None)
@@ -111,29 +114,40 @@ class Slow:
         return self.step / self.others - 1
 
 
-def steps_of(ranks: Mapping[int, RankCalls]) -> list[Step]:
-    """The steps whose collectives all their ranks have told of, in order."""
-    groups: dict[str, set[int]] = {}
-    for rank, told in ranks.items():
-        for group, _ in told.calls:
-            groups.setdefault(group, set()).add(rank)
-    steps: dict[float, Step] = {}
-    for group, members in groups.items():
-        if len(members) > 1:
-            for step in _steps_of_group(group, {rank: ranks[rank] for rank in sorted(members)}):
-                key = step.number or step.end
-                if key in steps:
-                    step = replace(step, lags=_later(step.lags, steps[key].lags))
-                steps[key] = step
-    return [steps[key] for key in sorted(steps)]
+class History:
+    """The steps of a job, from what its ranks tell, bit by bit."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, RankCalls] = {}
+        self._known: dict[int, Step] = {}
+
+    def add(self, rank: int, event: Mapping[str, Any], offset: float) -> None:
+        """Take a message of a rank; `offset` is its host's clock minus ours."""
+        self.ranks.setdefault(rank, RankCalls()).add(event, offset)
+
+    def steps(self) -> list[Step]:
+        """The steps whose collectives all their ranks have told of, in order."""
+        groups: dict[str, dict[int, RankCalls]] = {}
+        for rank in sorted(self.ranks):
+            for group in self.ranks[rank].groups:
+                groups.setdefault(group, {})[rank] = self.ranks[rank]
+        uncounted: list[Step] = []
+        for group, members in groups.items():
+            if len(members) > 1:
+                common = _common(group, members)
+                if all(told.steps for told in members.values()):
+                    _add_steps(self._known, common, members)
+                else:
+                    uncounted += _by_collective(common, members)
+        _forget(self._known, KEPT_RESULTS)
+        counted = [self._known[number] for number in sorted(self._known)]
+        return counted or sorted(uncounted, key=lambda step: step.end)
 
 
-def _steps_of_group(group: str, members: Mapping[int, RankCalls]) -> list[Step]:
-    first = next(iter(members.values()))
-    common = [key for key in first.calls if key[0] == group and all(key in told.calls for told in members.values())]
-    common.sort(key=lambda key: key[1])
-    by_optimiser = all(told.steps for told in members.values())
-    return _by_optimiser(common, members) if by_optimiser else _by_collective(common, members)
+def _common(group: str, members: Mapping[int, RankCalls]) -> list[tuple[str, int]]:
+    first, *others = members.values()
+    keys = [key for key in first.calls if key[0] == group and all(key in told.calls for told in others)]
+    return sorted(keys, key=lambda key: key[1])
 
 
 def _lags(arrivals: Mapping[int, float]) -> dict[int, float]:
@@ -159,38 +173,40 @@ class _Place:
     """Where a moment of a rank lies among its steps."""
 
     def __init__(self, steps: Mapping[int, tuple[float, float]]) -> None:
-        self.steps = steps
         self.numbers = sorted(steps)
         self.ends = [steps[number][1] for number in self.numbers]
 
     def number(self, time: float) -> int | None:
-        """The step it is in; None where that step, or the one before it, was not told."""
+        """The step it is in; None where its end is still to come, 0 where it, or the one before it, was not told."""
         place = bisect_left(self.ends, time)
-        if not 0 < place < len(self.numbers) or self.numbers[place - 1] != self.numbers[place] - 1:
+        if place == len(self.numbers):
             return None
-        return self.numbers[place]
+        return self.numbers[place] if place and self.numbers[place - 1] == self.numbers[place] - 1 else 0
 
 
-def _by_optimiser(common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls]) -> list[Step]:
-    """The lags in each step, of what a rank did itself: from the last backward pass to the collective.
+def _add_steps(known: dict[int, Step], common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls]) -> None:
+    """Put the lags at these collectives into their steps: of what a rank did itself, since its last backward pass.
 
-    Not by the clock: a slow network lets some ranks go later than others, who then come later without being slow.
+    Not by the clock: a slow network lets some ranks go later than others, who then come later without being slow. Calls
+    that are done with are forgotten.
     """
     places = {rank: _Place(told.steps) for rank, told in members.items()}
-    found: dict[int, Mapping[int, float]] = {}
+    ends = next(iter(members.values())).steps
     for key in common:
         times = {rank: told.calls[key][0] for rank, told in members.items()}
         numbers = {places[rank].number(time) for rank, time in times.items()}
-        number = numbers.pop()
-        if numbers or number is None or number <= WARM_UP:
+        if None in numbers:
             continue
-        own = {rank: time - members[rank].steps[number - 1][0] for rank, time in times.items()}
-        found[number] = _later(found.get(number, {}), _lags(_measured(key, members) or own))
-    ends = next(iter(members.values())).steps
-    return [
-        Step(number=number, end=ends[number][1], seconds=ends[number][1] - ends[number - 1][1], lags=lags)
-        for number, lags in sorted(found.items())
-    ]
+        number = numbers.pop()
+        if not numbers and number is not None and number > WARM_UP:
+            own = {rank: time - members[rank].steps[number - 1][0] for rank, time in times.items()}
+            lags = _lags(_measured(key, members) or own)
+            if number in known:
+                lags = _later(known[number].lags, lags)
+            end = ends[number][1]
+            known[number] = Step(number=number, end=end, seconds=end - ends[number - 1][1], lags=lags)
+        for told in members.values():
+            del told.calls[key]
 
 
 def _later(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
