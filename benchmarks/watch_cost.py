@@ -67,7 +67,7 @@ class Watch:
         with open(f"/proc/self/task/{self.voice.thread}/schedstat") as file:
             used = int(file.read().split()[0]) / 1e9
         self.voice.is_whole = False
-        time.sleep(0.2)  # it looks ten times a second
+        time.sleep(0.3)  # it looks five times a second
         for kind in ("pre", "post"):
             vars(optimizers)[f"_global_optimizer_{kind}_hooks"].clear()
         return used

@@ -37,6 +37,8 @@ class Arrivals:
         """The last steps of an optimiser: number, begin, end."""
         self._period = _PERIOD
         self._due = 0.0
+        self._took = 0.0
+        """Seconds of CPU a reading takes, on average."""
         self._told: dict[str, float] = {}
         """The number of the last call told, by group."""
         self._told_end = 0.0
@@ -49,9 +51,9 @@ class Arrivals:
             return
         begin = time.thread_time()
         self._tell(now // self._period * self._period)
-        took = time.thread_time() - begin
+        self._took += (time.thread_time() - begin - self._took) / 8  # one reading may be slow by chance
         self._period = _PERIOD
-        while self._period * _SHARE < took and self._period < 64:
+        while self._period * _SHARE < self._took and self._period < 64:
             self._period *= 2
         self._due = (now // self._period + 1) * self._period
 

@@ -24,7 +24,10 @@ ASKED_HOSTS = 4
 """Hosts whose ranks are looked at beside that of the suspect."""
 
 FRESH = 10.0
-"""Seconds for which an examination counts; and between two that only follow a suspicion."""
+"""Seconds for which an examination counts; and between two that only follow a suspicion, on average."""
+
+AT_ONCE = 3
+"""Examinations that may follow suspicions one after the other."""
 
 SOON, NOW_AND_THEN = 4.0, 60.0
 """Seconds between two looks at the network of a job whose ranks wait much without anybody being late: if steps take
@@ -62,6 +65,7 @@ class Straggling:
         """The suspects the evidence is about."""
         self._examined_at = -FRESH
         self._examining: asyncio.Future[None] | None = None
+        self._credit, self._credit_at = float(AT_ONCE), 0.0
         self._best_step = float("inf")
         self._network_at = 0.0
         """When the network was last looked at."""
@@ -143,11 +147,21 @@ class Straggling:
         if suspect is None:
             self._suspect_network(steps, now)
             return
-        is_fresh = now - self._examined_at < FRESH
-        if slow is not None and set(slow.ranks) == self._examined and is_fresh:
+        # What was seen while a rank was the slowest of the suspects also holds if others have joined or left it since.
+        is_known = suspect.ranks[0] in self._examined and now - self._examined_at < FRESH
+        if is_known and slow is not None:
             self._say(straggler.in_all(slow, rounds))
-        elif slow is not None or not is_fresh:
+        elif not is_known and (slow is not None or self._may_suspect(now)):
             self._examining = asyncio.ensure_future(self._examine(suspect))
+
+    def _may_suspect(self, now: float) -> bool:
+        """Whether a mere suspicion may be followed up now: in a job whose steps vary there are many."""
+        self._credit = min(AT_ONCE, self._credit + (now - self._credit_at) / FRESH)
+        self._credit_at = now
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
 
     def _waiting(self) -> dict[int, float]:
         """The share of the time in which each rank waited lately."""
