@@ -87,3 +87,14 @@ def test_what_a_rank_wrote_can_be_read_as_soon_as_a_state_was_written_after_it(t
         assert time.monotonic() < deadline
     assert (tmp_path / "order").read_bytes() == b"0 1 2\n"
     logs.close()
+
+
+def test_a_content_that_cannot_be_made_is_told_once_and_logs_are_written_on(tmp_path: Path):
+    said: list[str] = []
+    logs = LogFiles(said.append)
+    for _ in range(2):
+        logs.replace(tmp_path / "state.json", lambda: b"%d" % (1 // 0))
+    logs.write(tmp_path / "rank-0.log", "x\n")
+    logs.close()
+    assert said == [f"{tmp_path}/state.json cannot be written: ZeroDivisionError: integer division or modulo by zero"]
+    assert (tmp_path / "rank-0.log").read_text() == "x\n"

@@ -74,10 +74,11 @@ class LogFiles:
         try:
             new.write_bytes(make())
             new.replace(path)
-        except OSError as error:
+        except Exception as error:  # `make` is not ours, and this thread writes what the ranks say
             if path not in self._failed:  # the next time may go better, so it is tried
                 self._failed.add(path)
-                self._tell(f"{path} cannot be written: {error.strerror or error}")
+                why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+                self._tell(f"{path} cannot be written: {why or error}")
 
     def _append(self, path: Path, data: bytes) -> bool:
         """Whether it could be written."""

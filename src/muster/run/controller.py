@@ -25,6 +25,7 @@ from muster.run.fleet import Fleet
 from muster.run.link import AgentLink, LinkLost
 from muster.run.lookout import Check, Lookout
 from muster.run.meet import another_port, meet
+from muster.run.onlookers import Onlookers
 from muster.run.record import Record
 from muster.run.straggling import Straggling
 from muster.run.timeline import Timeline
@@ -66,7 +67,7 @@ class Controller:
         self.board = Board(job, engine, begin)
         self.record = Record(self.board, folder, logs)
         self.watcher = Watcher(self.fleet, self.board, screen, folder, job.hang_after, job.on_hang == "kill")
-        self.straggling = Straggling(self.board, screen)
+        self.onlookers = Onlookers(self.board, self.record, self.watcher, Straggling(self.board, screen), screen)
         take_stacks = self.watcher.take_stacks
         self.door = Door(folder, self.board, screen, stop=self.on_request, take_stacks=take_stacks)
         self.attempt: Attempt | None = None
@@ -98,13 +99,15 @@ class Controller:
                 self.board.ended(verdict.exit_code, verdict.in_short)
                 return verdict
         finally:
-            self.record.finish()
+            self.onlookers.finish()
 
     async def live(self) -> Verdict:
         """The job from start to end; whatever happens, no process of it is left."""
-        asyncio.get_running_loop().set_exception_handler(self.on_bug)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self.on_bug)
         self._body = asyncio.ensure_future(self.body())
         ticking = asyncio.ensure_future(self.tick())
+        ticking.add_done_callback(lambda task: task.cancelled() or self.on_bug(loop, {"exception": task.exception()}))
         verdict: Verdict | None = None
         try:
             verdict = await self._body
@@ -266,18 +269,17 @@ class Controller:
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
                 f"meeting at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
             )
-        self.board.begin_attempt(plan, number)
-        self.straggling.begin_attempt()
+        self.onlookers.begin_attempt(plan, number)
         watching = self.watcher.begin(attempt)
         try:
             await self.fleet.start(plan, number, self.on_loss)
             if not attempt.losses:
-                self.record.tick()  # what --detach says, other machines can see
+                self.onlookers.write()  # what --detach says, other machines can see
                 self.board.started()
             await attempt.over.wait()
         finally:
             watching.cancel()
-        await self.watcher.compare_calls(attempt)
+        await self.onlookers.compare_calls(attempt)
         await self.stop_ranks()
         if number == 0 and attempt.first_collective is not None:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
@@ -318,10 +320,7 @@ class Controller:
         said = self.timeline.now()
         while True:
             self.fleet.beat()
-            self.board.see(self.fleet.links)
-            self.board.tick(self.waiting_for() if self.waiting_for is not None else "")
-            self.straggling.tick()
-            self.record.tick()
+            self.onlookers.tick(self.fleet.links, self.waiting_for)
             if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)
             now = self.timeline.now()
@@ -332,9 +331,7 @@ class Controller:
 
     def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
         """Something happened on a host."""
-        self.board.on_event(link, event)
-        self.watcher.on_event(link, event)
-        self.straggling.on_event(link, event)
+        self.onlookers.on_event(link, event)
         kind = event["t"]
         if kind == "silent":
             if link in self.fleet.leaders:

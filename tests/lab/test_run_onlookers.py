@@ -1,0 +1,49 @@
+"""A job whose onlookers are sick: what shows and measures it fails, and the job runs to its end all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launching import PLAIN
+
+pytestmark = pytest.mark.timeout(60)
+
+SCRIPT = "import time; time.sleep(7); print('all of it')"
+"""Longer than the lease of an agent that hears no heartbeat."""
+
+SICK_BOARD = """
+import sys
+from muster.cli import main
+from muster.run.{module} import {name}
+def fail(self, *_): raise LookupError("sick")
+{name}.{function} = fail
+sys.exit(main(["run", "--nproc", "1", "--no-zygote", "--no-check", "script.py"]))
+"""
+
+
+def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(SCRIPT)
+    env = {**PLAIN, "XDG_STATE_HOME": str(folder / "state")}
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=40)
+
+
+def test_a_job_whose_board_fails_keeps_its_heartbeat_and_ends_well(tmp_path: Path):
+    code = SICK_BOARD.format(module="board", name="Board", function="tick")
+    done = run(tmp_path, sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "all of it" in done.stdout
+    assert done.stderr.count("LookupError: sick") == 1
+    assert "the job goes on" in done.stderr
+
+
+def test_a_heartbeat_that_fails_ends_the_job_with_its_own_error(tmp_path: Path):
+    code = SICK_BOARD.format(module="fleet", name="Fleet", function="beat")
+    done = run(tmp_path, sys.executable, "-c", code)
+    assert done.returncode == 125
+    assert "LookupError: sick" in done.stderr
+    assert "in tick" in done.stderr
+    assert "a bug of Muster ended the job" in done.stderr
+    assert "is lost" not in done.stderr
