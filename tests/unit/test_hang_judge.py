@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hanging import (
@@ -359,6 +360,53 @@ def test_a_rank_that_never_comes_to_new_group_is_named():
     assert said(*waits, elsewhere(2)) == (
         "ranks 0, 1, 3 wait in new_group (train.py:9); rank 2 on b is in next_batch (data.py:33) for 31 s"
     )
+
+
+def in_call(rank: int, function: str) -> Seen:
+    return elsewhere(rank, frames=(frame(f"{C10D}:55", function), frame("train.py:9", "main")))
+
+
+UNSEEN: dict[str, list[Seen]] = {
+    "monitored_barrier": [in_call(rank, "monitored_barrier") for rank in (0, 1, 3)],
+    "the wait of an irecv": [elsewhere(1, waits_for_work=True), elsewhere(0), elsewhere(3)],
+    "recv from any rank": [receiving(1, None), elsewhere(0), elsewhere(3)],
+    "new_group": [in_call(0, "new_group"), elsewhere(1), elsewhere(3)],
+    "new_group, which only one has not called": [in_call(rank, "new_group") for rank in (0, 1, 3)],
+    "a group whose members are unknown": [
+        waiting(0, groups={"7": replace(group(call(5, over=False)), ranks=None)}),
+        elsewhere(1),
+        elsewhere(3),
+    ],
+    "a second init_process_group": [elsewhere(0, joining=True), elsewhere(1), elsewhere(3)],
+}
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_a_rank_that_works_is_no_hang_also_where_nobody_sees_whom_the_others_wait_for(case: str):
+    ranks = job(*UNSEEN[case], elsewhere(2, works=True, cpu=1.0))
+    assert judge(ranks) is None
+    assert working(ranks)[1] == (2,), "it is mentioned after minutes"
+    assert judge(job(*UNSEEN[case], elsewhere(2))) is not None, "nobody works"
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+@pytest.mark.parametrize("more", [{"state": "T"}, {"answered": False}], ids=["stopped", "holds the lock"])
+def test_a_rank_that_cannot_go_on_is_no_excuse_for_what_it_used_before(case: str, more: dict[str, Any]):
+    ranks = job(*UNSEEN[case], elsewhere(2, works=True, **more))
+    assert judge(ranks) is not None
+    assert working(ranks)[1] == ()
+
+
+def test_a_rank_that_works_inside_another_call_may_be_the_one_that_new_group_waits_for():
+    packs = replace(in_call(1, "all_gather_object"), works=True)
+    assert judge(job(in_call(0, "new_group"), packs, elsewhere(2), in_call(3, "new_group"))) is None
+
+
+def test_a_rank_that_works_is_no_excuse_where_all_have_called_the_collective():
+    others = [elsewhere(rank, works=True) for rank in (2, 3)]
+    finding = judge(job(in_group(0, "1", (0, 1)), in_group(1, "1", (0, 1)), *others))
+    assert finding is not None
+    assert finding.culprits == ()
 
 
 def test_a_rank_that_computes_inside_torch_distributed_does_not_wait():

@@ -41,6 +41,13 @@ class Wait:
     blockers: tuple[int, ...] = ()
     """The ranks it waits for, as far as that is known."""
 
+    @property
+    def is_for_anybody(self) -> bool:
+        """Whether it may be for others than those that are known."""
+        if self.kind == "collective" and self.members:
+            return False  # where all have called it, it is for none of them
+        return self.kind == "call" or not self.blockers
+
 
 @dataclass(frozen=True, kw_only=True)
 class Differing:
@@ -66,7 +73,7 @@ class Finding:
 
 
 def judge(ranks: Mapping[int, Seen]) -> Finding | None:
-    """Why the job stands still; None where no rank waits for another, or one that is waited for still works."""
+    """Why the job stands still; None where no rank waits for another, or one that may be waited for still works."""
     waits = [wait for rank in ranks.values() if rank.exit_status is None and (wait := wait_of(rank, ranks))]
     if not waits:
         return None
@@ -75,7 +82,7 @@ def judge(ranks: Mapping[int, Seen]) -> Finding | None:
         return Finding(waits=tuple(waits), culprits=differing.odd, differing=differing)
     waiting = {wait.rank: wait for wait in waits}
     roots = _roots(waiting, ranks)
-    if any(ranks[root].works and not ranks[root].holds_lock and not ranks[root].is_stopped for root in roots):
+    if _that_work(waiting, roots, ranks):
         return None
     if roots:
         return Finding(waits=tuple(waits), culprits=roots)
@@ -86,8 +93,18 @@ def working(ranks: Mapping[int, Seen]) -> tuple[tuple[Wait, ...], tuple[int, ...
     """Who waits, and which of those they wait for still work."""
     running = [seen for seen in ranks.values() if seen.exit_status is None]
     waiting = {seen.rank: wait for seen in running if (wait := wait_of(seen, ranks))}
-    roots = _roots(waiting, ranks)
-    return tuple(waiting.values()), tuple(root for root in roots if ranks[root].works and not ranks[root].holds_lock)
+    return tuple(waiting.values()), _that_work(waiting, _roots(waiting, ranks), ranks)
+
+
+def _that_work(waiting: Mapping[int, Wait], roots: Sequence[int], ranks: Mapping[int, Seen]) -> tuple[int, ...]:
+    """Those of the ranks that are waited for, or may be, that still work.
+
+    Whom a call waits for that nobody records cannot be seen: it may be any rank that does not wait itself.
+    """
+    if any(wait.is_for_anybody for wait in waiting.values()):
+        roots = [rank for rank in sorted(ranks) if rank not in waiting and ranks[rank].exit_status is None]
+    seen = [ranks[rank] for rank in roots]
+    return tuple(one.rank for one in seen if one.works and not one.holds_lock and not one.is_stopped)
 
 
 def wait_of(seen: Seen, ranks: Mapping[int, Seen]) -> Wait | None:
