@@ -149,7 +149,11 @@ def shown(
 
     def make() -> Controller:
         controller = make_controller()
-        address = start(controller.folder, options.page_port)
+        try:
+            address = start(controller.folder, options.page_port)
+        except OSError as error:
+            controller.screen.tell(f"the page cannot be started: {error.strerror or error}; the job goes on without it")
+            return controller
         controller.screen.tell(f"page: {address}")
         stays = f"the page {address} stays for {LINGER / 60:.0f} minutes after its last reader"
         again = f"`muster page {controller.job.id}` brings it back"

@@ -44,6 +44,7 @@ def start(folder: Path, port: int = 0, linger: float = LINGER) -> str:
             pass_fds=(listener.fileno(),),
             start_new_session=True,  # Ctrl-C and the end of the terminal are for the job
         )
+        threading.Thread(target=process.wait, name="muster-page-end", daemon=True).start()  # or it stays a zombie
         assert process.stdin is not None
         process.stdin.write(json.dumps(told).encode())
         process.stdin.close()
