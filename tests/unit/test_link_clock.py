@@ -1,0 +1,45 @@
+"""How far the clock of a host is off, from the pings to its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from muster.agent.wire import GREETING, encode
+from muster.hosts import Host
+from muster.run.link import AgentLink
+from muster.transports import Seat
+
+
+def pong(offset: float, *, way: float) -> dict[str, Any]:
+    """The answer to a ping that took `way` seconds there and back, from a clock that is off."""
+    now = time.time()
+    return {"t": "pong", "sent": now - way, "time": now - way / 2 + offset}
+
+
+def offsets_after(*answers: tuple[float, float]) -> list[float]:
+    """The offset that is believed after each answer, given as the clock's real offset and the way."""
+
+    async def listen() -> list[float]:
+        link = AgentLink(Seat(host=Host(name="b"), name="b"), lambda *_: None, lambda *_: None)
+        link.on_data(GREETING)
+        believed: list[float] = []
+        for offset, way in answers:
+            link.on_data(encode(pong(offset, way=way)))
+            believed.append(link.clock_offset)
+        return believed
+
+    return asyncio.run(listen())
+
+
+def test_the_shortest_way_tells_best():
+    short, long = offsets_after((3.0, 0.001), (7.0, 0.5))
+    assert abs(short - 3.0) < 0.01
+    assert long == short
+
+
+def test_a_clock_that_jumps_is_believed_again_within_a_minute():
+    offsets = offsets_after((0.0, 0.001), *[(30.0, 0.002)] * 120)  # a ping each half second, on ways twice as long
+    assert abs(offsets[1]) < 0.01
+    assert abs(offsets[-1] - 30.0) < 0.01
