@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from launching import run_here
 
 pytestmark = pytest.mark.torch
 
@@ -105,9 +107,52 @@ assert begin < made[0][1] < made[0][2] <= made[1][1] < made[1][2] <= time.time()
 dist.destroy_process_group()
 """
 
+STRANGE = """
+import sys, torch
+from collections import deque
+from muster.agent import torch_adapter
+
+fails = [False]
+def is_compiling():
+    if fails[0]:
+        raise RuntimeError("of another torch")
+    return False
+steps, made = [0], deque(maxlen=2)
+known = torch.compiler.is_compiling
+del torch.compiler.is_compiling  # torch.compiler is older than this function
+torch_adapter.count_steps(steps, made)
+torch.compiler.is_compiling = is_compiling
+torch_adapter.count_steps(steps, made)
+torch.compiler.is_compiling = known
+optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
+optimiser.step()
+fails[0] = True
+optimiser.step()
+assert steps == [1], steps
+"""
+
+REFUSED = """
+import threading
+import torch, torch.distributed as dist
+
+start = threading.Thread.start
+def refuse(thread):
+    if thread.name == "muster-progress":
+        raise RuntimeError("can't start new thread")
+    start(thread)
+threading.Thread.start = refuse
+for _ in range(2):
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+print("trained")
+"""
+
 
 @pytest.mark.parametrize(
-    "program", [LOADED, NOT_LOADED, RECORDED], ids=["torch imported before", "torch imported after", "calls recorded"]
+    "program",
+    [LOADED, NOT_LOADED, RECORDED, STRANGE],
+    ids=["torch imported before", "torch imported after", "calls recorded", "another torch"],
 )
 def test_the_private_names_of_torch_are_as_muster_needs_them(program: str):
     # As the zygote is started: no thread pool while torch is imported.
@@ -115,3 +160,13 @@ def test_the_private_names_of_torch_are_as_muster_needs_them(program: str):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_rank_that_cannot_be_watched_runs_all_the_same_and_says_so_once(tmp_path: Path):
+    (tmp_path / "train.py").write_text(REFUSED)
+    done = run_here(tmp_path, "--nproc", "2", "--no-check", "train.py")
+    assert done.code == 0, done.said
+    assert done.lines(0) == done.lines(1) == ["trained"], done.said
+    told = "muster: hangs and slow ranks cannot be told in this job: RuntimeError: can't start new thread"
+    assert done.err.splitlines().count(told) == 1, done.said
+    assert "Traceback" not in done.said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from _thread import allocate_lock
 
@@ -11,7 +12,7 @@ from .wire import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType, TracebackType
     from typing import Any
 
@@ -38,6 +39,7 @@ class Reporter:
         self.told = 0
         """The number of collectives last told."""
         self.sampler: Sampler | None = None
+        self._is_unwatched = False
         self._lock = allocate_lock()
         """Held while one message is written: the sampling thread speaks too, and a long message is written in parts."""
 
@@ -93,7 +95,22 @@ class Reporter:
         """Once the script has a process group, sample its progress from a thread; MUSTER_WATCH=0 leaves it out."""
         if os.environ.get("MUSTER_WATCH") == "0":
             return
-        torch_adapter.around_init_process_group(self._joining, self._start_sampling)
+        before, call = (lambda: self.guard(self._joining)), (lambda: self.guard(self._start_sampling))
+        self.guard(lambda: torch_adapter.around_init_process_group(before, call))
+
+    def guard(self, hook: Callable[[], None]) -> None:
+        """Run what is only for watching: an error in it costs the watch and is told, and never reaches the script."""
+        try:
+            hook()
+        except Exception as error:
+            if not sys.is_finalizing():  # what a thread finds then is half gone
+                self.unwatched(summary_of(error, str(error)))
+
+    def unwatched(self, why: str) -> None:
+        """Tell why this rank cannot be watched, the first time."""
+        if not self._is_unwatched:
+            self._is_unwatched = True
+            self.send({"t": "unwatched", "why": why})
 
     def _joining(self) -> None:
         """The script begins to create its process group, which takes until all ranks do so."""

@@ -66,13 +66,15 @@ class Sampler:
     def start(self) -> None:
         """Begin, in a thread of its own."""
         torch_adapter.count_steps(self.steps, self.arrivals.made)
-        threading.Thread(target=self._run, name="muster-progress", daemon=True).start()
+        # Guarded: the traceback of a thread would come out in the script's stderr.
+        run = (self._run,)
+        threading.Thread(target=self.reporter.guard, args=run, name="muster-progress", daemon=True).start()
 
     def _run(self) -> None:
         self.reporter.send({"t": "sampling", "thread": threading.get_native_id()})
         why = torch_adapter.why_unwatched()
         if why:
-            self.reporter.send({"t": "unwatched", "why": why})
+            self.reporter.unwatched(why)
         self.tell()
         poll = select.poll()
         poll.register(self.reporter.fd, select.POLLIN)

@@ -196,29 +196,38 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
     optimizer = sys.modules.get("torch.optim.optimizer")
     register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
     register_before: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_pre_hook", None)
-    compiler = sys.modules.get("torch.compiler")
-    if register is None or register_before is None or compiler is None:
+    is_compiling: Callable[[], bool] | None = getattr(sys.modules.get("torch.compiler"), "is_compiling", None)
+    if register is None or register_before is None or is_compiling is None:
         return
-    is_compiling: Callable[[], bool] = compiler.is_compiling
     from time import time
 
     begun = [0.0]
 
+    # An error here would come out of the user's `step`; without it the steps are not counted, which is all.
     def begin(*unused: Any) -> None:
-        if not is_compiling():
-            begun[0] = time()
+        try:
+            if not is_compiling():
+                begun[0] = time()
+        except Exception:
+            pass
 
     def count(*unused: Any) -> None:
-        if not is_compiling():  # a compiled optimiser would be compiled anew for every number
-            steps[0] += 1
-            made.append((steps[0], begun[0], time()))
+        try:
+            if not is_compiling():  # a compiled optimiser would be compiled anew for every number
+                steps[0] += 1
+                made.append((steps[0], begun[0], time()))
+        except Exception:
+            pass
 
     register_before(begin)
     register(count)
 
 
 def around_init_process_group(before: Callable[[], None], call: Callable[[], None]) -> None:
-    """Have `before` and `call` run around the creation of the default process group, whenever torch gets imported."""
+    """Have `before` and `call` run around the creation of the default process group, whenever torch gets imported.
+
+    Neither may raise: it would come out of the user's `init_process_group`.
+    """
     if C10D in sys.modules:
         _wrap(sys.modules[C10D], before, call)
         _wrap(sys.modules["torch.distributed"], before, call)
