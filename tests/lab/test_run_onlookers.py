@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from launching import PLAIN
+from launching import MUSTER, PLAIN
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -47,3 +48,12 @@ def test_a_heartbeat_that_fails_ends_the_job_with_its_own_error(tmp_path: Path):
     assert "in tick" in done.stderr
     assert "a bug of Muster ended the job" in done.stderr
     assert "is lost" not in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can cover a file of /proc")
+def test_a_host_that_hides_what_it_uses_runs_its_ranks_all_the_same(tmp_path: Path):
+    hide = f"mount --bind /dev/null /proc/meminfo && exec {MUSTER} run --nproc 1 --no-zygote --no-check script.py"
+    done = run(tmp_path, "unshare", "--mount", "sh", "-c", hide)
+    assert done.returncode == 0, done.stderr
+    assert "all of it" in done.stdout
+    assert done.stderr.count("what the host uses cannot be told: KeyError: b'MemTotal'; the job goes on") == 1

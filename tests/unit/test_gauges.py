@@ -19,6 +19,7 @@ import pytest
 from muster.agent import gpus
 from muster.agent.examine import Examination
 from muster.agent.gauges import Gauges
+from muster.agent.guard import Guard
 from muster.hosts import parse_hosts
 from muster.job import Job
 from muster.plan import make_plan
@@ -42,7 +43,7 @@ def test_a_rank_is_gauged_together_with_its_children():
     rank, process = busy_rank(3)
     try:
         time.sleep(0.3)
-        gauges = Gauges(selectors.DefaultSelector(), sent.append, True)
+        gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
         gauges.step([rank])
         time.sleep(0.5)
         gauges.due = 0.0
@@ -66,7 +67,7 @@ def test_a_rank_is_gauged_together_with_its_children():
 
 def test_nothing_is_told_without_ranks_nor_before_it_is_time():
     sent: list[dict[str, Any]] = []
-    gauges = Gauges(selectors.DefaultSelector(), sent.append, True)
+    gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
     gone: Any = SimpleNamespace(number=0, pid=1, exited=True)
     gauges.step([gone])
     assert not sent
@@ -78,7 +79,7 @@ def test_nothing_is_told_without_ranks_nor_before_it_is_time():
 
 def test_the_board_shows_what_an_agent_sends():
     sent: list[dict[str, Any]] = []
-    gauges = Gauges(selectors.DefaultSelector(), sent.append, True)
+    gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
     rank: Any = SimpleNamespace(number=0, pid=os.getpid(), exited=False)
     gauges.step([rank])
     gauges.due = 0.0
@@ -200,3 +201,48 @@ def test_an_examination_tells_who_is_ready_and_has_no_cpu_and_what_waits_to_be_s
     assert seen["cpus"] == 1
     assert seen["disk"] == 0
     assert reply["queues"]["127.0.0.1"] > 100_000
+
+
+def test_a_gpu_reader_that_may_not_be_started_is_told_once_and_the_rest_is_gauged():
+    """In a process of its own that may have few descriptors: none is left for a pipe."""
+    code = """
+import os, resource, selectors, sys
+from types import SimpleNamespace
+from muster.agent import gpus
+from muster.agent.gauges import Gauges
+from muster.agent.guard import Guard
+sent = []
+gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
+gauges.gpus = reader = gpus.Reader(gauges.gpus.selector if gauges.gpus else selectors.DefaultSelector())
+open_before = set(os.listdir("/proc/self/fd"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_before) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for _ in range(2):
+    gauges.due = reader._begin_at = 0.0
+    gauges.step([SimpleNamespace(number=0, pid=os.getpid(), exited=False)])
+assert set(os.listdir("/proc/self/fd")) == open_before
+unseen, *told = sent
+assert unseen == {"t": "unseen", "what": "what its GPUs do", "why": "OSError: [Errno 24] Too many open files"}, unseen
+assert [message["ranks"]["0"]["pid"] for message in told] == [os.getpid()] * 2
+assert told[0]["host"]["memory_total"]
+reader.step()
+assert not reader._pid, "the next try is a minute away"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_whose_name_is_cut_within_a_character_can_be_examined(tmp_path: Path):
+    program = tmp_path / "ääääääää"  # the kernel keeps 15 bytes of a name
+    program.symlink_to("/bin/sleep")
+    process = subprocess.Popen([program, "20"])
+    sent: list[dict[str, Any]] = []
+    try:
+        time.sleep(0.2)
+        assert b"(" + "äääääää".encode() + b"\xc3)" in Path(f"/proc/{process.pid}/stat").read_bytes()
+        rank: Any = SimpleNamespace(number=0, pid=process.pid, exited=False)
+        examination = Examination(sent.append, 7, [rank], 0.0)
+        examination.step()
+    finally:
+        process.kill()
+        process.wait()
+    assert sent[0]["ranks"]["0"]["cpu"] == 0

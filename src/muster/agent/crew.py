@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .guard import Guard
     from .stacks import Look
 
 _PASS_ON_AFTER = 0.2
@@ -29,6 +30,9 @@ _BETWEEN_KILLS = 10.0
 
 _PIECE = b'{"t":"piece","piece":"'
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+
+_WHERE = "where a rank is"
+"""What a look finds out."""
 
 _DRAIN = 64
 """Reads of 64 KB after a rank's end at most: something it left behind may write for ever."""
@@ -43,12 +47,14 @@ class Crew:
         send: Callable[[dict[str, Any]], None],
         transmit: Callable[[bytes], None],
         nofile: int,
+        guard: Guard,
     ) -> None:
         self.selector = selector
         self.send = send
         self.transmit = transmit
         self.nofile = nofile
         """The soft limit on descriptors that ranks get; the agent's own is higher."""
+        self.guard = guard
         self.ranks: dict[int, Rank] = {}
         self.spawner: Spawner | None = None
         self.stopping: Stopping | None = None
@@ -186,7 +192,18 @@ class Crew:
         """Find out where every rank is, with its stacks if `deep`; the reply comes when all is known."""
         from .stacks import Look  # most jobs never hang
 
-        self._looks.append(Look(request, self._running(), deep))
+        try:
+            self._looks.append(Look(request, self._running(), deep))
+        except Exception as error:
+            self.guard.failed(_WHERE, error)
+            self.send({"re": request, "ranks": {}})
+
+    def _is_over(self, look: Look) -> bool:
+        try:
+            return look.step()
+        except Exception as error:
+            self.guard.failed(_WHERE, error)
+            return True
 
     def _running(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.pid and not rank.exited]
@@ -227,10 +244,9 @@ class Crew:
             self._kills = [self._kills[1], machine.memory_kills()]
             self._kills_due = time.monotonic() + _BETWEEN_KILLS
         for look in list(self._looks):
-            reply = look.step()
-            if reply is not None:
+            if self._is_over(look):
                 self._looks.remove(look)
-                self.send(reply)
+                self.send(look.reply())
         if self.stopping is not None and self.stopping.step():
             left = self.stopping.left()
             self.stopping = None
@@ -291,7 +307,10 @@ class Crew:
         if end["status"] != 0 and (rank.stopped_at is None or end["status"] > 0):
             from . import post_mortem
 
-            end["facts"] = post_mortem.facts(self._kills[0], [*rank.paths, *self._folders])
+            try:
+                end["facts"] = post_mortem.facts(self._kills[0], [*rank.paths, *self._folders])
+            except Exception as error:
+                self.guard.failed("why a rank failed", error)
         self.send(end)
 
     def _on_stream(self, stream: Stream) -> bool:

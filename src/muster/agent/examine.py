@@ -36,6 +36,10 @@ _BUSY = 0.25
 """CPUs another process must use to be named."""
 
 
+NOTHING: dict[str, Any] = {"ranks": {}, "queues": {}, "gpus": []}
+"""The answer where nothing could be seen."""
+
+
 class Examination:
     """One look, for one request of the controller; `step` is called every 20 ms or so."""
 
@@ -73,11 +77,16 @@ class Examination:
         seconds = time.monotonic() - self._begin
         if time.monotonic() < self._end or self.is_over:
             return
-        self.is_over = True
         others = self._others(seconds)
         ranks = {str(number): rank.result(seconds, others) for number, rank in self._ranks.items()}
         gpus = self.gpus.gpus if self.gpus is not None else []
+        self.is_over = True
         self.send({"re": self.request, "ranks": ranks, "queues": self._queues.result(), "gpus": gpus})
+
+    def give_up(self) -> None:
+        """Answer that nothing could be seen."""
+        self.is_over = True
+        self.send({"re": self.request, **NOTHING})
 
     def _others(self, seconds: float) -> list[dict[str, Any]]:
         """Busy processes that are none of this job's, with the CPU each was last on."""
@@ -257,7 +266,7 @@ def _throttled(folder: str) -> tuple[float, int]:
 
 def _read(path: str) -> str:
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8", errors="replace") as file:  # the kernel cuts names within a character
             return file.read()
     except OSError:
         return ""

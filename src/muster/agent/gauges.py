@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from .guard import Guard
     from .ranks import Rank
 
 EVERY = 2.0
@@ -35,9 +36,14 @@ class Gauges:
     """Reads and sends; `step` is called in every turn of the agent's loop."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, send: Callable[[dict[str, Any]], None], speaks_for_host: bool
+        self,
+        selector: selectors.BaseSelector,
+        send: Callable[[dict[str, Any]], None],
+        speaks_for_host: bool,
+        guard: Guard,
     ) -> None:
         self.send = send
+        self.guard = guard
         self.host = Host() if speaks_for_host else None
         """None where another agent of the same host tells: under MPI there is one for each rank."""
         self.gpus = gpus.Reader(selector) if speaks_for_host and gpus.are_here() else None
@@ -57,12 +63,15 @@ class Gauges:
             return
         self.due = now + EVERY
         if self.gpus is not None:
-            self.gpus.step()
+            try:
+                self.gpus.step()
+            except OSError as error:  # no further process or pipe is allowed now
+                self.guard.failed("what its GPUs do", error)
         if now >= self._look_at:
             self._children = processes.children()
             self._look_at = now + max(_LOOK_FOR_CHILDREN, (time.monotonic() - now) / _SHARE)
         told = {str(rank.number): self._of_rank(rank, now) for rank in running}
-        host: dict[str, Any] = {} if self.host is None else self.host.read(now)
+        host = self._of_host(now)
         if self.gpus is not None:
             host["gpus"] = self.gpus.gpus
         self.send({"t": "gauges", "time": time.time(), "host": host, "ranks": told})
@@ -71,6 +80,13 @@ class Gauges:
         """Leave no child behind."""
         if self.gpus is not None:
             self.gpus.end()
+
+    def _of_host(self, now: float) -> dict[str, Any]:
+        try:
+            return {} if self.host is None else self.host.read(now)
+        except Exception as error:  # a container may hide /proc/stat or /proc/meminfo
+            self.guard.failed("what the host uses", error)
+            return {}
 
     def _of_rank(self, rank: Rank, now: float) -> dict[str, Any]:
         family = [rank.pid, *processes.below(rank.pid, self._children)]
@@ -174,7 +190,7 @@ def _io_pressure() -> float | None:
 def _network_bytes(infiniband: Iterable[tuple[str, str]]) -> tuple[int, int]:
     """Bytes that came in and went out, over the interfaces that leave the host and over InfiniBand."""
     received = sent = 0
-    with open("/proc/self/net/dev") as file:
+    with open("/proc/self/net/dev", encoding="utf-8", errors="replace") as file:
         for line in file.readlines()[2:]:
             name, _, numbers = line.partition(":")
             if not name.strip().startswith(_OTHER_NETWORKS):

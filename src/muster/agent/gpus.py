@@ -73,7 +73,7 @@ class Reader:
         self._lines = LineReader()
 
     def step(self) -> None:
-        """Start the child, or end one that hangs."""
+        """Start the child, or end one that hangs; OSError if none can be started, which is tried again later."""
         now = time.monotonic()
         if self._pid and now - self._heard > _SILENT_LIMIT:
             self.end()
@@ -103,11 +103,18 @@ class Reader:
         self._begin_at = time.monotonic() + _TRY_AGAIN
 
     def _begin(self) -> None:
-        read, write = os.pipe()
-        asked, ask = os.pipe()
-        os.set_blocking(ask, False)
+        self._begin_at = time.monotonic() + _TRY_AGAIN
+        pipes: list[int] = []
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pipes += os.pipe()
+            pipes += os.pipe()
+            pid = os.fork()
+        except OSError:  # as many processes or descriptors as are allowed
+            for fd in pipes:
+                os.close(fd)
+            raise
+        read, write, asked, ask = pipes
         if pid == 0:
             try:
                 processes.die_with(parent)
@@ -120,6 +127,7 @@ class Reader:
                 os._exit(0)
         os.close(write)
         os.close(asked)
+        os.set_blocking(ask, False)
         self._pid, self._read, self._ask = pid, read, ask
         self._heard, self._lines = time.monotonic(), LineReader()
         self.selector.register(read, selectors.EVENT_READ, self._on_reading)
@@ -130,9 +138,12 @@ class Reader:
             self.end()
             return
         self._heard = time.monotonic()
-        for reading in self._lines.feed(data):
-            self.gpus = reading["gpus"]
-            self.memory = {int(pid): used for pid, used in reading["memory"].items()}
+        try:
+            for reading in self._lines.feed(data):
+                self.gpus = reading["gpus"]
+                self.memory = {int(pid): used for pid, used in reading["memory"].items()}
+        except (ValueError, LookupError):
+            self.end()  # a library of the driver wrote into it
 
 
 # --- in the child -------------------------------------------------------------------------------------------

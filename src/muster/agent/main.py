@@ -12,6 +12,7 @@ import time
 from . import boot, machine, processes, usercode
 from .channel import Pipes, Tls
 from .crew import Crew
+from .guard import Guard
 from .network import Dialling, Listener, free_port, own_addresses, owner_of
 from .wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encode
 
@@ -54,7 +55,8 @@ class Agent:
         self.reader = LineReader()
         self.output = Writer(channel.output, channel.write)
         self.selector = selectors.DefaultSelector()
-        self.crew = Crew(self.selector, self.send, self.transmit, nofile)
+        self.guard = Guard(self.send)
+        self.crew = Crew(self.selector, self.send, self.transmit, nofile, self.guard)
         self.dialling = Dialling(self.selector, self.send)
         self.ending = False
         self.last_heard = time.monotonic()
@@ -106,23 +108,34 @@ class Agent:
             self.probing.step()
             if self.probing.is_over:
                 self.probing = None
-        if self.examination is not None:
-            self.examination.step()
-            if self.examination.is_over:
-                self.examination = None
+        self.examine()
         self.gauge()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if nothing waits to be read: after a freeze of this host the controller's words do.
             self.end()
 
+    def examine(self) -> None:
+        """Go on with watching the ranks from outside, if that is asked for."""
+        if self.examination is not None:
+            try:
+                self.examination.step()
+            except Exception as error:
+                self.guard.failed("why a rank is slow", error)
+                self.examination.give_up()
+            if self.examination.is_over:
+                self.examination = None
+
     def gauge(self) -> None:
         """Tell now and then what the host and its ranks use, from a second after their start."""
-        if self.gauges is not None:
-            self.gauges.step(self.crew.ranks.values())
-        elif self._gauges_from is not None and time.monotonic() >= self._gauges_from[0]:
-            from .gauges import Gauges  # not before: nothing may delay the ranks
+        try:
+            if self.gauges is not None:
+                self.gauges.step(self.crew.ranks.values())
+            elif self._gauges_from is not None and time.monotonic() >= self._gauges_from[0]:
+                from .gauges import Gauges  # not before: nothing may delay the ranks
 
-            self.gauges = Gauges(self.selector, self.send, self._gauges_from[1])
+                self.gauges = Gauges(self.selector, self.send, self._gauges_from[1], self.guard)
+        except Exception as error:
+            self.guard.failed("what the host and its ranks use", error)
 
     def end_gauges(self) -> None:
         """No more of them: what is left of the job's processes now is to end."""
@@ -284,13 +297,18 @@ class Agent:
         """Find out where every rank is; the reply comes when all is known."""
         self.crew.look(message["id"], message["deep"])
 
-    def do_examine(self, message: dict[str, Any]) -> None:
+    def do_examine(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Watch the ranks from outside for some time; the reply comes at its end."""
-        from .examine import Examination  # only on suspicion
+        from .examine import NOTHING, Examination  # only on suspicion
 
         ranks = [rank for rank in self.crew.ranks.values() if rank.number in message["ranks"]]
         gpus = self.gauges.gpus if self.gauges is not None else None
-        self.examination = Examination(self.send, message["id"], ranks, message["seconds"], gpus)
+        try:
+            self.examination = Examination(self.send, message["id"], ranks, message["seconds"], gpus)
+        except Exception as error:
+            self.guard.failed("why a rank is slow", error)
+            return NOTHING
+        return None
 
     def do_stop(self, message: dict[str, Any]) -> None:
         """End all ranks and what they started."""

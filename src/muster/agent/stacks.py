@@ -55,11 +55,13 @@ class Look:
         if rank in self.views:
             self.views[rank].on_answer(message)
 
-    def step(self) -> dict[str, Any] | None:
-        """Go on with what is due; the reply when all is known."""
+    def step(self) -> bool:
+        """Go on with what is due; True when all is known."""
         over = [view.step() for view in self.views.values()]
-        if not all(over):
-            return None
+        return all(over)
+
+    def reply(self) -> dict[str, Any]:
+        """What is known by now."""
         return {"re": self.request, "ranks": {str(number): view.facts for number, view in self.views.items()}}
 
 

@@ -74,6 +74,8 @@ class Watcher:
         """What each rank of the running attempt has told."""
         self.unwatched = ""
         """Why the ranks cannot tell how far they are, if they cannot."""
+        self._unseen: set[str] = set()
+        """What some host could not tell; that is said of the first one."""
         self._files = 0
         self._taking: asyncio.Future[None] | None = None
 
@@ -90,6 +92,9 @@ class Watcher:
         elif kind == "unwatched" and not self.unwatched:
             self.unwatched = event["why"]
             self.screen.say(f"hangs and slow ranks cannot be told in this job: {self.unwatched}")
+        elif kind == "unseen" and event["what"] not in self._unseen:
+            self._unseen.add(event["what"])
+            self.screen.say(f"{link.name}: {event['what']} cannot be told: {event['why']}; the job goes on")
         elif kind == "exception":
             heard = self.heard.setdefault(event["rank"], Heard(link.name))
             heard.calls, heard.raised_at = event.get("calls"), event.get("place", "")

@@ -1,0 +1,65 @@
+"""The ranks of a host, as its agent holds them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from muster.agent import stacks
+from muster.agent.crew import Crew
+from muster.agent.guard import Guard
+from muster.agent.ranks import Rank
+from muster.agent.report import SIGNAL
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
+    pytest.mark.timeout(30),
+]
+
+# It has our handler and our file, as a rank has, and never writes: C code holds its lock.
+SILENT_RANK = (
+    f"import signal, time; signal.signal({int(SIGNAL)}, lambda *_: None); print(1, flush=True); time.sleep(60)"
+)
+
+
+@pytest.fixture
+def silent_rank() -> Iterator[Rank]:
+    rank = Rank(0, {})
+    process = subprocess.Popen(
+        [sys.executable, "-c", SILENT_RANK], stdout=subprocess.PIPE, pass_fds=[rank.stacks], text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    rank.pid = process.pid
+    yield rank
+    rank.close()
+    process.kill()
+    process.wait()
+
+
+def crew_of(rank: Rank, sent: list[dict[str, Any]]) -> Crew:
+    crew = Crew(selectors.DefaultSelector(), sent.append, lambda data: None, 1024, Guard(sent.append))
+    crew.ranks = {rank.number: rank}
+    return crew
+
+
+def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):
+    sent: list[dict[str, Any]] = []
+    crew = crew_of(silent_rank, sent)
+    crew.look(5, True)
+    crew.step()
+    os.close(silent_rank.stacks)
+    limit = time.monotonic() + stacks._LIMIT
+    while not sent and time.monotonic() < limit:
+        crew.step()
+    silent_rank.stacks = -1
+    unseen, reply = sent
+    assert unseen == {"t": "unseen", "what": "where a rank is", "why": "OSError: [Errno 9] Bad file descriptor"}
+    assert (reply["re"], reply["ranks"]["0"]["state"]) == (5, "S")
