@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -48,6 +49,27 @@ def crew_of(rank: Rank, sent: list[dict[str, Any]]) -> Crew:
     crew = Crew(selectors.DefaultSelector(), sent.append, lambda data: None, 1024, Guard(sent.append))
     crew.ranks = {rank.number: rank}
     return crew
+
+
+def test_a_look_under_way_is_answered_before_the_next_attempt_starts(silent_rank: Rank):
+    sent: list[dict[str, Any]] = []
+    crew = crew_of(silent_rank, sent)
+    crew.prepare({"cwd": "/", "env": {}, "preload": [], "kind": "script", "target": "x.py", "args": [], "path": []})
+    spawner = crew.spawner
+    assert spawner is not None
+    try:
+        crew.look(5, True)
+        crew.step()
+        assert not sent, "the rank has half a second to write its stacks"
+        crew.start({"ranks": []})
+        crew.step()
+        (reply,) = sent
+        assert reply["re"] == 5
+        assert reply["ranks"]["0"]["state"] == "S"
+        assert not crew.is_busy
+    finally:
+        os.kill(spawner.pid, signal.SIGKILL)
+        os.waitpid(spawner.pid, 0)
 
 
 def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):

@@ -119,6 +119,9 @@ class Crew:
         """Start this host's ranks of a new attempt."""
         if self.spawner is None:
             return {"problem": "the process that starts ranks has died"}
+        for look in self._looks:
+            self.send(look.reply())  # it would go on with descriptors that are closed now, or somebody else's
+        self._looks = []
         for rank in self.ranks.values():
             for stream in rank.streams:
                 self._forget(stream)
