@@ -131,6 +131,38 @@ optimiser.step()
 assert steps == [1], steps
 """
 
+MESH = """
+import importlib.util, os, sys, types
+import torch.distributed as dist
+from torch.distributed import device_mesh
+from muster.agent import torch_adapter
+
+spec = importlib.util.find_spec("this")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+lazy = sys.modules["this"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(lazy)
+sys.modules["no_module"] = object()
+other = sys.modules["other"] = types.ModuleType("other")
+other.init_process_group = print
+calls = []
+torch_adapter.around_init_process_group(lambda: calls.append(0), lambda: calls.append(1))
+assert other.init_process_group is print
+assert type(lazy) is not types.ModuleType  # it was not loaded, which would have printed the Zen of Python
+os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+device_mesh.init_device_mesh("cpu", (1,))
+assert calls == [0, 1], calls
+assert dist.init_process_group is device_mesh.init_process_group
+dist.destroy_process_group()
+"""
+
+WATCHED = """
+import threading
+from torch.distributed.device_mesh import init_device_mesh
+
+init_device_mesh("cpu", (2,))
+print("muster-progress" in [thread.name for thread in threading.enumerate()])
+"""
+
 REFUSED = """
 import threading
 import torch, torch.distributed as dist
@@ -151,8 +183,8 @@ print("trained")
 
 @pytest.mark.parametrize(
     "program",
-    [LOADED, NOT_LOADED, RECORDED, STRANGE],
-    ids=["torch imported before", "torch imported after", "calls recorded", "another torch"],
+    [LOADED, NOT_LOADED, RECORDED, MESH, STRANGE],
+    ids=["torch imported before", "torch imported after", "calls recorded", "a mesh", "another torch"],
 )
 def test_the_private_names_of_torch_are_as_muster_needs_them(program: str):
     # As the zygote is started: no thread pool while torch is imported.
@@ -170,3 +202,11 @@ def test_a_rank_that_cannot_be_watched_runs_all_the_same_and_says_so_once(tmp_pa
     told = "muster: hangs and slow ranks cannot be told in this job: RuntimeError: can't start new thread"
     assert done.err.splitlines().count(told) == 1, done.said
     assert "Traceback" not in done.said
+
+
+@pytest.mark.parametrize("options", [[], ["--no-zygote"]], ids=["forked", "fresh"])
+def test_a_script_that_begins_with_a_device_mesh_is_watched(tmp_path: Path, options: list[str]):
+    (tmp_path / "train.py").write_text(WATCHED)
+    done = run_here(tmp_path, "--nproc", "2", "--no-check", *options, "train.py")
+    assert done.code == 0, done.said
+    assert done.lines(0) == done.lines(1) == ["True"], done.said

@@ -229,14 +229,15 @@ def around_init_process_group(before: Callable[[], None], call: Callable[[], Non
     Neither may raise: it would come out of the user's `init_process_group`.
     """
     if C10D in sys.modules:
-        _wrap(sys.modules[C10D], before, call)
-        _wrap(sys.modules["torch.distributed"], before, call)
+        # Also in those that took it by `from … import` when the zygote imported them, as torch's device_mesh does.
+        _wrap([sys.modules[C10D], *sys.modules.values()], before, call)
     else:
         sys.meta_path.insert(0, _OnImport(before, call))
 
 
-def _wrap(module: ModuleType, before: Callable[[], None], call: Callable[[], None]) -> None:
-    original: Callable[..., Any] | None = getattr(module, "init_process_group", None)
+def _wrap(modules: list[ModuleType], before: Callable[[], None], call: Callable[[], None]) -> None:
+    """Put a wrapped `init_process_group` into every one of these that has the function of the first."""
+    original: Callable[..., Any] | None = vars(modules[0]).get("init_process_group")
     if original is None:
         return
     from functools import wraps
@@ -248,7 +249,13 @@ def _wrap(module: ModuleType, before: Callable[[], None], call: Callable[[], Non
         call()
         return result
 
-    module.__dict__["init_process_group"] = init_process_group
+    for module in modules:
+        try:
+            names: dict[str, Any] = object.__getattribute__(module, "__dict__")  # vars() would load a lazy module
+        except AttributeError:
+            continue  # whatever it is that a package put among the modules
+        if names.get("init_process_group") is original:
+            names["init_process_group"] = init_process_group
 
 
 class _OnImport:
@@ -271,7 +278,7 @@ class _OnImport:
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            _wrap(module, self.before, self.call)
+            _wrap([module], self.before, self.call)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
