@@ -117,13 +117,16 @@ class Reporter:
         if self.sampler is None:
             torch_adapter.keep_recorder_small()
             self.progress(0, joining=True)
+            # From here on it can be asked. Without a thread to ask it takes a signal to learn where it is, and torch's
+            # store, which sleeps between two tries to connect, would take that for a failure.
+            self._start_sampling()
 
     def _start_sampling(self) -> None:
         if os.getpid() != self.pid or self.sampler is not None:
             return
         from .sampling import Sampler
 
-        # Started this late because gloo and NCCL have threads of their own by now: a script that forks before it
+        # Started this late because gloo and NCCL make threads of their own now: a script that forks before it
         # has a process group is as single-threaded as under plain python.
         self.sampler = Sampler(self)
         self.sampler.start()

@@ -65,6 +65,9 @@ class Look:
         return {"re": self.request, "ranks": {str(number): view.facts for number, view in self.views.items()}}
 
 
+_TOLD = ("groups", "steps", "moved", "place", "peer", "work", "joining")
+
+
 class View:
     """What is found out about one rank, step by step."""
 
@@ -90,7 +93,7 @@ class View:
         self._wait = False
         self.rank.taken = bool(message.get("taken"))
         self.facts["answered"] = True
-        self.facts["told"] = {name: message.get(name) for name in ("groups", "steps", "moved", "place", "peer", "work")}
+        self.facts["told"] = {name: message.get(name) for name in _TOLD}
         self.facts["stack"] = message.get("stack", "")
         self.facts["recorder"] = message.get("recorder")
 

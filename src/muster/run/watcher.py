@@ -133,7 +133,7 @@ class Watcher:
             told = facts.get("told")
             heard = self.heard.get(int(rank))
             if told and heard is not None:
-                heard.progress = {**(heard.progress or {}), **told, "joining": False}
+                heard.progress = {**(heard.progress or {}), **told}
                 heard.moved = max(heard.moved, link.our_time(told["moved"]))
         return found
 
