@@ -56,7 +56,7 @@ def silent(rank: int, **more: Any) -> Seen:
 
 def host(rank: int) -> str:
     """Two ranks a host."""
-    return "ab"[rank // 2]
+    return "ab"[rank // 2 % 2]
 
 
 def job(*ranks: Seen) -> Mapping[int, Seen]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from effort import growth
 from hanging import (
     C10D,
     IN_COLLECTIVE,
@@ -22,7 +24,7 @@ from hanging import (
 )
 
 from muster.watch.hang import judge, last_calls_differ, working
-from muster.watch.seen import Child, Seen, last_seen_at
+from muster.watch.seen import Child, Group, Seen, last_seen_at
 from muster.watch.words import detail, numbers, sentence, sentence_of_differing, still_working
 
 
@@ -445,3 +447,72 @@ def test_a_rank_that_still_imports_is_waited_for():
 )
 def test_many_ranks_are_listed_shortly(ranks: list[int], words: str):
     assert numbers(ranks) == words
+
+
+# --- thousands of ranks -------------------------------------------------------------------------------------------
+
+
+def all_but_one_wait(count: int) -> list[Seen]:
+    members = tuple(range(count))
+    calls = [{"0": group(call(101), call(102, over=False), ranks=members)} for _ in members[1:]]
+    return [elsewhere(0), *(waiting(rank, groups=calls[rank - 1]) for rank in members[1:])]
+
+
+def half_are_late(count: int) -> list[Seen]:
+    groups = {"0": Group(ranks=None, calls=(call(101), call(102, over=False)))}
+    return [elsewhere(rank) if rank % 2 else waiting(rank, groups=groups) for rank in range(count)]
+
+
+def in_a_large_group_of_half_of_them(count: int) -> list[Seen]:
+    members = tuple(range(0, count, 2))
+    groups = {"0": group(call(101)), "5": group(call(3, over=False), ranks=members)}
+    return [elsewhere(rank) if rank % 2 or not rank else waiting(rank, groups=groups) for rank in range(count)]
+
+
+def half_call_something_else(count: int) -> list[Seen]:
+    members = tuple(range(count))
+    ops = ("all_reduce", "broadcast", "all_reduce")
+    groups = {op: {"0": group(call(101), call(102, op, over=False), ranks=members)} for op in ops}
+    return [waiting(rank, groups=groups[ops[rank % 3]]) for rank in members]
+
+
+LARGE: dict[str, Callable[[int], list[Seen]]] = {
+    "all but one wait in a collective": all_but_one_wait,
+    "half of them are late": half_are_late,
+    "a group of half of them": in_a_large_group_of_half_of_them,
+    "many call something else": half_call_something_else,
+    "half of them join": lambda count: [
+        joining(rank) if rank % 2 else Seen(rank=rank, host="a", answered=None) for rank in range(count)
+    ],
+    "new_group": lambda count: [
+        elsewhere(0),
+        *(replace(in_call(1, "new_group"), rank=rank) for rank in range(1, count)),
+    ],
+    "each receives from the next one": lambda count: [
+        *(replace(receiving(0, rank + 1), rank=rank) for rank in range(count - 1)),
+        replace(in_call(1, "monitored_barrier"), rank=count - 1),
+    ],
+    "each receives from the one before": lambda count: [
+        *(replace(receiving(0, rank - 1), rank=rank) for rank in range(1, count)),
+        replace(in_call(1, "monitored_barrier"), rank=0),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_the_work_of_a_judgement_grows_with_the_ranks_and_not_with_their_square(case: str):
+    def judged(count: int) -> Callable[[], object]:
+        ranks = job(*LARGE[case](count))
+        return lambda: (finding := judge(ranks)) and (sentence(finding, ranks), detail(finding, ranks), working(ranks))
+
+    assert judged(512)(), "there is something to find"
+    assert growth(judged, 512, 2048) < 6  # four times the ranks
+
+
+@pytest.mark.parametrize("case", ["all but one wait in a collective", "many call something else"])
+def test_so_does_that_of_comparing_the_last_calls(case: str):
+    def compared(count: int) -> Callable[[], object]:
+        ranks = job(*LARGE[case](count))
+        return lambda: (found := last_calls_differ(ranks)) and sentence_of_differing(found, ranks)
+
+    assert growth(compared, 512, 2048) < 6

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from muster.run.attempt import Attempt
 from muster.run.link import SUSPECT_AFTER
-from muster.run.watcher import Watcher, stacks_of
+from muster.run.watcher import Heard, Watcher, stacks_of
 from muster.run.words import tilde
 from muster.watch.hang import Finding, judge, working
 from muster.watch.seen import Seen, seen, works
@@ -53,15 +54,17 @@ class Hanging:
         while not self.watcher.unwatched:
             await asyncio.sleep(_TURN)
             ranks = await self._look()
-            finding = judge(ranks) if ranks else None
+            finding = await asyncio.to_thread(judge, ranks) if ranks else None
+            if self.watcher.quiet() < self.hang_after:
+                continue  # it has moved while it was judged
             if finding is not None and self._is_certain(finding, ranks):
-                said = self._report(finding, ranks)
+                said = await self._report(finding, ranks)
                 if self.watcher.kill:
                     self.attempt.on_hang(said, finding.culprits)
                     return
                 await self._until_it_moves(finding)
             elif ranks:
-                self._mention(ranks)
+                await self._mention(ranks)
 
     async def _look(self) -> dict[int, Seen]:
         """All that is seen of a job that stands still; nothing as long as it does not seem to."""
@@ -81,7 +84,7 @@ class Hanging:
         if not deep or self.watcher.quiet() < self.hang_after:
             return {}
         self._judged = now
-        ranks = self._seen(found)
+        ranks = await self._seen(found)
         running = [rank for rank, heard in self.watcher.heard.items() if heard.exit_status is None]
         if self._is_host_silent() or any(rank not in ranks for rank in running):
             return {}  # a host that does not answer is told by its heartbeat
@@ -100,31 +103,20 @@ class Hanging:
     def _looks_at(self, rank: int) -> list[tuple[float, dict[str, Any]]]:
         return [(when, found[rank]) for when, found in self._looks if rank in found]
 
-    def _seen(self, found: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
-        now, gpus = time.time(), self._gpus()
-        ranks: dict[int, Seen] = {}
-        for rank, heard in self.watcher.heard.items():
-            told: Mapping[str, Any] = heard.progress or {}
-            groups: Mapping[str, Any] = told.get("groups") or {}
-            begun = int(groups.get("0", (0, 0))[0]) if heard.progress is not None else None
-            quiet = now - heard.moved if heard.moved else 0.0
-            if heard.exit_status is not None:
-                ranks[rank] = Seen(rank=rank, host=heard.host, exit_status=heard.exit_status, begun=begun, quiet=quiet)
-            elif rank in found:
-                one = seen(
-                    rank,
-                    found[rank],
-                    self._looks_at(rank),
-                    quiet=quiet,
-                    joining=told.get("joining", False),
-                    begun=begun,
-                    place=told.get("place") or "",
-                    gpu=gpus.get(rank),
-                )
-                # One that moved lately goes on, whatever others wait for.
-                moves = heard.progress is not None and quiet < self.hang_after * 0.7
-                ranks[rank] = replace(one, works=True) if moves and not one.is_stopped else one
-        return ranks
+    async def _seen(self, found: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
+        """All ranks as the judge sees them; made in a thread, since the heartbeats must go on meanwhile."""
+        gpus = self._gpus()
+        known = {rank: (copy(heard), self._looks_at(rank)) for rank, heard in self.watcher.heard.items()}
+        now, moving = time.time(), self.hang_after * 0.7
+
+        def see() -> dict[int, Seen]:
+            return {
+                rank: _see(rank, heard, found.get(rank), looks, gpus.get(rank), now=now, moving=moving)
+                for rank, (heard, looks) in known.items()
+                if heard.exit_status is not None or rank in found
+            }
+
+        return await asyncio.to_thread(see)
 
     def _gpus(self) -> dict[int, float]:
         """How busy the GPU of each rank is, where that is known."""
@@ -144,9 +136,10 @@ class Hanging:
 
     # --- saying ---------------------------------------------------------------------------------------------
 
-    def _report(self, finding: Finding, ranks: Mapping[int, Seen]) -> str:
-        said, more = sentence(finding, ranks), detail(finding, ranks)
+    async def _report(self, finding: Finding, ranks: Mapping[int, Seen]) -> str:
         found, screen = self._looks[-1][1], self.watcher.screen
+        said, more = await asyncio.to_thread(lambda: (sentence(finding, ranks), detail(finding, ranks)))
+        stacks = await asyncio.to_thread(stacks_of, found)
         path = self.watcher.write_stacks(found, said)
         screen.tell(f"hang: {said}")
         screen.show_block(more)
@@ -159,7 +152,7 @@ class Hanging:
                 sentence=said,
                 ranks=finding.culprits,
                 detail=more,
-                stacks=stacks_of(found),
+                stacks=stacks,
             )
         )
         return said
@@ -178,9 +171,42 @@ class Hanging:
                 break
         self._forget()
 
-    def _mention(self, ranks: Mapping[int, Seen]) -> None:
+    async def _mention(self, ranks: Mapping[int, Seen]) -> None:
         """Say once that a rank has worked for minutes while others wait: nobody can know whether it will ever end."""
-        waits, busy = working(ranks)
-        if waits and busy and not self._mentioned and self.watcher.quiet() > max(_LONG, 10 * self.hang_after):
+        if self._mentioned or self.watcher.quiet() <= max(_LONG, 10 * self.hang_after):
+            return
+        waits, busy = await asyncio.to_thread(working, ranks)
+        if waits and busy:
             self._mentioned = True
             self.watcher.screen.say(still_working(waits, [ranks[rank] for rank in busy]))
+
+
+def _see(
+    rank: int,
+    heard: Heard,
+    facts: Mapping[str, Any] | None,
+    looks: Sequence[tuple[float, Mapping[str, Any]]],
+    gpu: float | None,
+    *,
+    now: float,
+    moving: float,
+) -> Seen:
+    """One rank; one that moved less than `moving` seconds ago goes on, whatever others wait for."""
+    told: Mapping[str, Any] = heard.progress or {}
+    groups: Mapping[str, Any] = told.get("groups") or {}
+    begun = int(groups.get("0", (0, 0))[0]) if heard.progress is not None else None
+    quiet = now - heard.moved if heard.moved else 0.0
+    if heard.exit_status is not None or facts is None:
+        return Seen(rank=rank, host=heard.host, exit_status=heard.exit_status, begun=begun, quiet=quiet)
+    one = seen(
+        rank,
+        facts,
+        looks,
+        quiet=quiet,
+        joining=told.get("joining", False),
+        begun=begun,
+        place=told.get("place") or "",
+        gpu=gpu,
+    )
+    moves = heard.progress is not None and quiet < moving
+    return replace(one, works=True) if moves and not one.is_stopped else one

@@ -7,8 +7,9 @@ cause. Where the chain runs in a circle, or all have called the same, nobody is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from muster.watch.seen import Call, Group, Seen
@@ -74,25 +75,25 @@ class Finding:
 
 def judge(ranks: Mapping[int, Seen]) -> Finding | None:
     """Why the job stands still; None where no rank waits for another, or one that may be waited for still works."""
-    waits = [wait for rank in ranks.values() if rank.exit_status is None and (wait := wait_of(rank, ranks))]
-    if not waits:
+    asked = _Questions(ranks)
+    waiting = _waiting(asked)
+    if not waiting:
         return None
-    differing = next((found for wait in waits if (found := find_differing(wait, ranks))), None)
+    waits = tuple(waiting.values())
+    differing = next((found for wait in waits if (found := _find_differing(wait, asked))), None)
     if differing is not None:
-        return Finding(waits=tuple(waits), culprits=differing.odd, differing=differing)
-    waiting = {wait.rank: wait for wait in waits}
+        return Finding(waits=waits, culprits=differing.odd, differing=differing)
     roots = _roots(waiting, ranks)
     if _that_work(waiting, roots, ranks):
         return None
     if roots:
-        return Finding(waits=tuple(waits), culprits=roots)
-    return Finding(waits=tuple(waits), circle=_circle(waiting))
+        return Finding(waits=waits, culprits=roots)
+    return Finding(waits=waits, circle=_circle(waiting))
 
 
 def working(ranks: Mapping[int, Seen]) -> tuple[tuple[Wait, ...], tuple[int, ...]]:
     """Who waits, and which of those they wait for still work."""
-    running = [seen for seen in ranks.values() if seen.exit_status is None]
-    waiting = {seen.rank: wait for seen in running if (wait := wait_of(seen, ranks))}
+    waiting = _waiting(_Questions(ranks))
     return tuple(waiting.values()), _that_work(waiting, _roots(waiting, ranks), ranks)
 
 
@@ -107,19 +108,86 @@ def _that_work(waiting: Mapping[int, Wait], roots: Sequence[int], ranks: Mapping
     return tuple(one.rank for one in seen if one.works and not one.holds_lock and not one.is_stopped)
 
 
-def wait_of(seen: Seen, ranks: Mapping[int, Seen]) -> Wait | None:
+class _Questions:
+    """What is asked of all ranks, each question once: thousands of ranks in one collective ask the same."""
+
+    def __init__(self, ranks: Mapping[int, Seen]) -> None:
+        self.ranks = ranks
+        self._same: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._late: dict[tuple[str, int, int], tuple[int, ...]] = {}
+        self._calls: dict[tuple[str, int], dict[int, dict[int, Call]]] = {}
+
+    @cached_property
+    def everybody(self) -> tuple[int, ...]:
+        return self._one(tuple(sorted(self.ranks)))
+
+    @cached_property
+    def not_joined(self) -> tuple[int, ...]:
+        return tuple(seen.rank for seen in self.ranks.values() if not seen.joining and not _has_joined(seen))
+
+    @cached_property
+    def only_free_rank(self) -> tuple[int, ...]:
+        """The rank that is in no call of torch.distributed, if there is only one: of several, some are not needed."""
+        free = [
+            seen.rank
+            for seen in self.ranks.values()
+            if seen.exit_status is None
+            and not seen.blocking_call
+            and not any(group.pending for group in (seen.groups or {}).values())
+        ]
+        return tuple(free) if len(free) == 1 else ()
+
+    def _one(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """The same object for equal members, so that they need not be compared again."""
+        return self._same.setdefault(members, members)
+
+    def members(self, name: str, group: Group) -> tuple[int, ...]:
+        """The ranks of a group; none where they are not known."""
+        if group.ranks:
+            return self._one(group.ranks)
+        return self.everybody if name == DEFAULT else ()
+
+    def late(self, name: str, members: tuple[int, ...], number: int) -> tuple[int, ...]:
+        """The members of a group that keep a collective from finishing."""
+        key = (name, id(members), number)
+        if key not in self._late:
+            self._late[key] = _late([self.ranks[rank] for rank in members if rank in self.ranks], name, number)
+        return self._late[key]
+
+    def is_new(self, name: str, members: tuple[int, ...]) -> bool:
+        """Whether nobody has asked for the calls of this group."""
+        return (name, id(members)) not in self._calls
+
+    def calls(self, name: str, members: tuple[int, ...]) -> dict[int, dict[int, Call]]:
+        """What the members called, by number and rank."""
+        key = (name, id(members))
+        if key not in self._calls:
+            found = self._calls[key] = {}
+            for rank in members:
+                group = (self.ranks[rank].groups or {}).get(name) if rank in self.ranks else None
+                for call in group.calls if group is not None else ():
+                    found.setdefault(call.number, {}).setdefault(rank, call)
+        return self._calls[key]
+
+
+def _waiting(asked: _Questions) -> dict[int, Wait]:
+    """The ranks that wait for others."""
+    running = [seen for seen in asked.ranks.values() if seen.exit_status is None]
+    return {seen.rank: wait for seen in running if (wait := _wait_of(seen, asked))}
+
+
+def _wait_of(seen: Seen, asked: _Questions) -> Wait | None:
     """What a rank waits for, if it waits for other ranks."""
     if seen.is_stopped or seen.holds_lock:
         return None  # whatever it is in, it is what keeps it from going on
     if seen.joining:
-        late = [other.rank for other in ranks.values() if not other.joining and not _has_joined(other)]
-        return Wait(rank=seen.rank, kind="joining", members=tuple(ranks), blockers=tuple(late))
+        return Wait(rank=seen.rank, kind="joining", members=asked.everybody, blockers=asked.not_joined)
     pending = [(name, group, call) for name, group in (seen.groups or {}).items() if (call := group.pending)]
     if pending:
         # Of several groups the one it called last is where it is likely to wait.
         name, group, call = max(pending, key=lambda item: item[2].time)
-        members = group.ranks or (tuple(sorted(ranks)) if name == DEFAULT else ())
-        late = _late([ranks[rank] for rank in members if rank in ranks and rank != seen.rank], name, call.number)
+        members = asked.members(name, group)
+        late = asked.late(name, members, call.number)
         return Wait(rank=seen.rank, kind="collective", group=name, members=members, call=call, blockers=late)
     # Calls that no recorder counts may be many short ones: then the main thread runs again and again.
     if seen.switches > _ACTIVE:
@@ -127,23 +195,12 @@ def wait_of(seen: Seen, ranks: Mapping[int, Seen]) -> Wait | None:
     recorded = tuple(peer for group in (seen.groups or {}).values() for peer in group.peers)
     peers = recorded if seen.peer is None else (seen.peer,)
     if peers:
-        return Wait(rank=seen.rank, kind="peer", peer=peers[0], blockers=tuple(peer for peer in peers if peer in ranks))
+        known = tuple(peer for peer in peers if peer in asked.ranks)
+        return Wait(rank=seen.rank, kind="peer", peer=peers[0], blockers=known)
     if seen.blocking_call and not seen.works:
-        late = _only_free_rank(ranks) if seen.blocking_call in _FOR_ALL else ()
+        late = asked.only_free_rank if seen.blocking_call in _FOR_ALL else ()
         return Wait(rank=seen.rank, kind="call", blockers=late)
     return None
-
-
-def _only_free_rank(ranks: Mapping[int, Seen]) -> tuple[int, ...]:
-    """The one rank that is in no call of torch.distributed, if it is the only one: of several, some are not needed."""
-    free = [
-        seen.rank
-        for seen in ranks.values()
-        if seen.exit_status is None
-        and not seen.blocking_call
-        and not any(group.pending for group in (seen.groups or {}).values())
-    ]
-    return tuple(free) if len(free) == 1 else ()
 
 
 def _has_joined(seen: Seen) -> bool:
@@ -170,69 +227,67 @@ def _has_called(seen: Seen, group: str, number: int) -> bool | None:
 
 def _roots(waiting: Mapping[int, Wait], ranks: Mapping[int, Seen]) -> tuple[int, ...]:
     """The ranks at the ends of all chains of waiting."""
-    found: set[int] = set()
-    for wait in waiting.values():
-        found.update(rank for rank in wait.blockers if rank in ranks and rank not in waiting)
+    different = {id(wait.blockers): wait.blockers for wait in waiting.values()}
+    found = {rank for blockers in different.values() for rank in blockers if rank in ranks and rank not in waiting}
     return tuple(sorted(found))
 
 
 def _circle(waiting: Mapping[int, Wait]) -> tuple[int, ...]:
     """Ranks that wait for each other, if some do."""
+    done: set[int] = set()
     for begin in waiting:
-        path: list[int] = []
+        path: dict[int, None] = {}
         rank: int | None = begin
-        while rank is not None and rank not in path:
-            path.append(rank)
+        while rank is not None and rank not in done:
+            path[rank] = None
+            done.add(rank)
             rank = next((other for other in waiting[rank].blockers if other in waiting), None)
-        if rank is not None:
-            return tuple(sorted(path[path.index(rank) :]))
+        if rank is not None and rank in path:
+            in_order = list(path)
+            return tuple(sorted(in_order[in_order.index(rank) :]))
     return ()
 
 
-def find_differing(wait: Wait, ranks: Mapping[int, Seen]) -> Differing | None:
+def _find_differing(wait: Wait, asked: _Questions) -> Differing | None:
     """The first number under which members of a waiting rank's group called different things."""
-    if wait.kind != "collective":
+    if wait.kind != "collective" or not asked.is_new(wait.group, wait.members):
         return None
-    recorded = _recorded(wait.group, wait.members, ranks)
+    calls = asked.calls(wait.group, wait.members)
     # What has finished everywhere did no harm.
-    numbers = {call.number for group in recorded.values() for call in group.calls if not call.over}
-    return _compare(wait.group, wait.members, numbers, recorded)
+    numbers = [number for number, called in calls.items() if not all(call.over for call in called.values())]
+    return _compare(wait.group, wait.members, numbers, calls)
 
 
 def last_calls_differ(ranks: Mapping[int, Seen]) -> Differing | None:
     """Whether ranks called different things just before one failed, as far as they could still tell."""
+    asked = _Questions(ranks)
     for seen in ranks.values():
         for name, group in (seen.groups or {}).items():
-            members = group.ranks or (tuple(sorted(ranks)) if name == DEFAULT else ())
-            recorded = _recorded(name, members, ranks)
-            last = max((other.called for other in recorded.values()), default=0)
-            found = _compare(name, members, {last - 1, last}, recorded)
-            if found is not None:
-                return found
+            members = asked.members(name, group)
+            if asked.is_new(name, members):
+                calls = asked.calls(name, members)
+                last = max(calls, default=0)
+                found = _compare(name, members, [last - 1, last], calls)
+                if found is not None:
+                    return found
     return None
 
 
-def _recorded(group: str, members: Sequence[int], ranks: Mapping[int, Seen]) -> dict[int, Group]:
-    return {
-        rank: found
-        for rank in members
-        if rank in ranks and (found := (ranks[rank].groups or {}).get(group)) is not None
-    }
-
-
-def _compare(name: str, members: Sequence[int], numbers: Set[int], recorded: Mapping[int, Group]) -> Differing | None:
+def _compare(
+    name: str, members: tuple[int, ...], numbers: Iterable[int], by_number: Mapping[int, Mapping[int, Call]]
+) -> Differing | None:
     for number in sorted(numbers):
-        calls = {rank: call for rank, group in recorded.items() if (call := group.call(number)) is not None}
+        calls = by_number.get(number, {})
         kinds: dict[object, list[int]] = {}
         for rank, call in calls.items():
             kinds.setdefault(_kind(call), []).append(rank)
         if len(kinds) > 1:
             largest = max(map(len, kinds.values()))
-            common = [members for members in kinds.values() if len(members) == largest]
-            odd = [rank for members in kinds.values() if members is not common[0] for rank in members]
+            common = [alike for alike in kinds.values() if len(alike) == largest]
+            odd = [rank for alike in kinds.values() if alike is not common[0] for rank in alike]
             return Differing(
                 group=name,
-                members=tuple(members),
+                members=members,
                 number=number,
                 calls=calls,
                 odd=tuple(sorted(odd)) if len(common) == 1 else (),

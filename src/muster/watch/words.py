@@ -16,7 +16,8 @@ def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
     """Who waits in what, and who keeps them waiting."""
     if finding.differing is not None:
         return sentence_of_differing(finding.differing, ranks)
-    waiting = [wait for wait in finding.waits if wait.rank not in finding.culprits]
+    culprits = set(finding.culprits)
+    waiting = [wait for wait in finding.waits if wait.rank not in culprits]
     clauses = list(_waits(waiting, ranks))
     if finding.culprits:
         # One that cannot tell has moved at most until the others began to wait for it.
@@ -72,8 +73,13 @@ def numbers(ranks: Iterable[int]) -> str:
 def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
     """One clause for all that wait in the same."""
     alike: dict[str, list[Wait]] = {}
+    known: dict[object, str] = {}  # the members of a group are listed once, not for each of them
     for wait in waits:
-        alike.setdefault(_what(wait, ranks[wait.rank]), []).append(wait)
+        call = (wait.call.op, wait.call.number) if wait.call is not None else None
+        key = (wait.kind, wait.group, id(wait.members), call, wait.peer, ranks[wait.rank].blocking_call)
+        if key not in known:
+            known[key] = _what(wait, ranks[wait.rank])
+        alike.setdefault(known[key], []).append(wait)
     for what, those in alike.items():
         places = list(dict.fromkeys(place.place for wait in those if (place := _place(wait, ranks[wait.rank]))))
         where = f" ({', '.join(places[:3])})" if places else ""
@@ -199,12 +205,13 @@ def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:
 def sentence_of_differing(differing: Differing, ranks: Mapping[int, Seen]) -> str:
     """Who called what under the same number."""
     sizes = len({call.op for call in differing.calls.values()}) == 1
+    minority = set(differing.odd)
     by_kind: dict[tuple[bool, str], list[int]] = {}
     for rank, call in differing.calls.items():
         place = call.place or (ranks[rank].place if not call.over else None)
         where = f" ({place.place})" if place else ""
         text = f"{call.op}{_shape(call) if sizes else ''}{where}"
-        by_kind.setdefault((rank in differing.odd, text), []).append(rank)
+        by_kind.setdefault((rank in minority, text), []).append(rank)
     usual = [
         f"{numbers(members)} {'call' if len(members) > 1 else 'calls'} {text}"
         for (odd, text), members in by_kind.items()
