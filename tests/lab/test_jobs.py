@@ -384,6 +384,25 @@ def test_a_short_grace_overrides_a_long_one(user: User) -> None:
     assert waiting.wait(10) == 0
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a pid namespace")
+def test_a_job_in_a_pid_namespace_of_its_own_is_listed_and_stopped_from_outside(user: User) -> None:
+    inside = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    job = subprocess.Popen(
+        [*inside, MUSTER, "run", *FAST, "--nproc", "1", *FOR_EVER], cwd=user.folder, env=user.env,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        wait_until("a running job", lambda: [job["status"] for job in user.jobs().values()] == ["running"], 15)
+        (job_id,) = user.jobs()
+        assert re.search(rf"^{job_id} +running ", user.muster("ps").out, re.MULTILINE)
+        stop = user.muster("stop", job_id)
+        assert (stop.code, "was stopped by muster stop; nothing of it is left" in stop.err) == (0, True), stop.said
+        assert job.wait(10) == 143
+    finally:
+        job.kill()
+        job.communicate()
+
+
 @pytest.mark.lab
 def test_a_job_of_another_machine_with_the_same_home_is_shown_as_that(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)

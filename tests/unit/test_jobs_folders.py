@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import sys
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kept_jobs import keep, state_of
 
-from muster.errors import UsageError
+from muster.errors import MusterError, UsageError
 from muster.jobs.folders import find, job_folders, read_job, running_jobs, the_running_one
+from muster.jobs.reach import running_here
 from muster.jobs.words import age, places, status, table
 from muster.watch.place import address, birth, leave_address, socket_elsewhere, socket_in
-from muster.watch.state import HostState
+from muster.watch.state import HostState, JobState
 
 A, B, C = "20261114-080000-train-aaaa", "20261115-080000-train-bbbb", "20261115-090000-eval-cccc"
 
 
 @pytest.fixture(autouse=True)
-def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return tmp_path
+def state_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # sockets need short paths
+        monkeypatch.setenv("XDG_STATE_HOME", folder)
+        yield Path(folder)
 
 
 def keep_ended(*ids: str) -> None:
@@ -96,6 +104,67 @@ def test_a_controller_with_the_number_of_another_process_has_died():
     assert (died.life, status(died, now)) == ("died", "controller died")
     gone = read_job(keep(state_of(C, controller=2**22 + 1)))
     assert (gone.life, status(gone, now)) == ("died", "controller died")
+
+
+def elsewhere_here() -> str:
+    """The birth of a process in another pid namespace of this machine."""
+    return birth(os.getpid()).rpartition("-")[0] + "-1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pid namespaces")
+def test_a_controller_in_a_container_of_this_machine_is_known_by_its_socket():
+    hidden = state_of(A, controller_birth=elsewhere_here())
+    folder = keep(hidden)
+    assert read_job(folder).life == "elsewhere", "no socket: it may be where none can be"
+    with pytest.raises(MusterError, match="runs in another container of this machine, and does not answer here"):
+        running_here(read_job(folder), "muster stop")
+    path = folder / "socket"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(8)
+        answering = threading.Thread(target=answer_once, args=[server, hidden])
+        answering.start()
+        assert read_job(folder).life == "alive"
+        answering.join()
+    for _ in range(2):
+        assert read_job(folder).life == "died"
+        assert path.exists(), "it is all that tells"
+
+
+def answer_once(server: socket.socket, state: JobState) -> None:
+    peer, _ = server.accept()
+    with peer:
+        peer.recv(1 << 16)
+        peer.sendall(json.dumps(state.as_data()).encode() + b"\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pid namespaces")
+def test_a_job_in_a_container_that_ends_in_order_is_not_called_dead():
+    folder = keep(state_of(A, controller_birth=elsewhere_here()))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "socket"))
+    last = state_of(A, controller_birth=elsewhere_here(), phase="ended", exit_code=0)
+    writing = threading.Timer(0.3, keep, [last])
+    writing.start()
+    assert read_job(folder).life == "ended"
+    writing.join()
+
+
+def test_a_socket_that_somebody_holds_is_left_where_it_is():
+    folder = keep(state_of(A, controller_birth="00000000-1"))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "socket"))
+        server.listen(8)
+        hasty = threading.Thread(target=hang_up, args=[server, 2])
+        hasty.start()
+        assert read_job(folder).life == "died"
+        hasty.join()
+    assert address(folder) is not None
+
+
+def hang_up(server: socket.socket, times: int) -> None:
+    for _ in range(times):
+        server.accept()[0].close()
 
 
 def test_a_machine_that_has_another_name_meanwhile_still_knows_its_jobs():

@@ -26,6 +26,10 @@ class NoAnswer(MusterError):
         super().__init__(f"job {folder.name} does not answer", hint=f"`muster logs {folder.name}` shows what it wrote")
 
 
+class Refused(NoAnswer):
+    """The job's socket is there, and nobody holds it any more."""
+
+
 def ask(folder: Path, request: dict[str, Any], limit: float = STATE_LIMIT) -> dict[str, Any]:
     """Send one request to the job whose folder this is, and return the answer; NoAnswer within `limit` seconds."""
     with _connected(folder, limit) as peer:
@@ -94,9 +98,9 @@ def _connected(folder: Path, limit: float) -> socket.socket:
     peer.settimeout(limit)
     try:
         peer.connect(str(path))
-    except OSError:
+    except OSError as error:
         peer.close()
-        raise NoAnswer(folder) from None
+        raise (Refused if isinstance(error, ConnectionRefusedError) else NoAnswer)(folder) from None
     return peer
 
 

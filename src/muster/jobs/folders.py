@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,18 @@ from typing import Literal
 from muster.errors import MusterError, UsageError
 from muster.job import JOB_ID, short_name, state_folder
 from muster.jobs import client
-from muster.watch.place import STATE, address, birth, remove_address
+from muster.watch.place import STATE, address, birth, is_hidden, remove_address
 from muster.watch.state import JobState, from_data
 
 Life = Literal["alive", "ended", "died", "elsewhere", "unknown"]
-"""alive: its controller runs here; died: it was killed; elsewhere: on another machine; unknown: it left no state."""
+"""alive: its controller runs here; died: it was killed; elsewhere: on another machine, or in a container here that does
+not answer; unknown: it left no state."""
+
+_LAST_STATE = 1.0
+"""Seconds between the end of a job's socket and its last state, where its process cannot be seen."""
+
+_END_OF_TIME = float(1 << 40)
+"""Nothing is newer, so that no history travels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +69,13 @@ def read_job(folder: Path) -> KeptJob:
     state = _read_state(folder)
     if state is None and address(folder) is not None:
         state = _ask_state(folder)  # it has just begun
-    life = _life(state)
-    if life == "died":
-        state = _read_state(folder)  # it may have ended in order just before we looked for its process
-        life = "ended" if state is not None and state.phase == "ended" else "died"
-    if life == "died":
-        remove_address(folder)
+    life = _life(folder, state)
+    if life == "died" and state is not None:
+        hidden = is_hidden(state.controller_birth)
+        last = _last_state(folder, _LAST_STATE if hidden else 0.0)  # it may have ended in order just before we looked
+        state, life = (last, "ended") if last is not None else (state, "died")
+        if life == "died" and not hidden and _knock(folder) == "refused":
+            remove_address(folder)
     return KeptJob(id=folder.name, folder=folder, state=state, life=life)
 
 
@@ -157,18 +166,46 @@ def _read_state(folder: Path) -> JobState | None:
 
 
 def _ask_state(folder: Path, *, history: bool = False) -> JobState | None:
-    since = None if history else float(1 << 40)  # nothing is newer than the end of time, so that no history travels
     try:
-        return from_data(client.state(folder, since=since))
+        return from_data(client.state(folder, since=None if history else _END_OF_TIME))
     except (MusterError, TypeError, KeyError):
         return None
 
 
-def _life(state: JobState | None) -> Life:
+def _last_state(folder: Path, limit: float) -> JobState | None:
+    """The state of a job that ended in order, written within `limit` seconds from now at the latest."""
+    deadline = time.monotonic() + limit
+    while True:
+        state = _read_state(folder)
+        if state is not None and state.phase == "ended":
+            return state
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(0.05)
+
+
+def _life(folder: Path, state: JobState | None) -> Life:
     if state is None:
         return "unknown"
     if state.phase == "ended":
         return "ended"
     if state.controller_birth and birth(state.controller) == state.controller_birth:
         return "alive"
-    return "died" if state.host == socket.gethostname() else "elsewhere"
+    if state.host != socket.gethostname():
+        return "elsewhere"
+    # A container with this host's name has processes that are not seen here; its socket reaches this far.
+    found = _knock(folder)
+    if found == "silent" and is_hidden(state.controller_birth):
+        return "elsewhere"
+    return "alive" if found == "answered" else "died"
+
+
+def _knock(folder: Path) -> Literal["answered", "silent", "refused"]:
+    """Whether the job answers at its socket; refused: there is one, and nobody holds it."""
+    try:
+        client.state(folder, since=_END_OF_TIME)
+    except client.Refused:
+        return "refused"
+    except MusterError:
+        return "silent"
+    return "answered"

@@ -14,6 +14,11 @@ from muster.watch.state import JobState
 
 def running_here(job: KeptJob, command: str) -> JobState:
     """The state of a job whose controller runs on this machine; `command` is what the user typed before the job."""
+    if job.life == "elsewhere" and job.state is not None and job.state.host == socket.gethostname():
+        raise MusterError(
+            f"job {job.id} runs in another container of this machine, and does not answer here",
+            hint=f"`{command} {job.id}` in that container; `muster ps`, `logs` and `top` work here too",
+        )
     if job.life == "elsewhere" and job.state is not None:
         raise MusterError(
             f"job {job.id} runs on {job.state.host}, and this is {socket.gethostname()}",

@@ -68,15 +68,36 @@ def remove_address(folder: Path) -> None:
 
 
 def birth(pid: int) -> str:
-    """When a process began, in a form that no other process with this number has; empty if there is none."""
+    """When a process began, in a form that no other process with this number has; empty if there is none.
+
+    A number counts in one pid namespace of one boot only, so these belong to it.
+    """
+    # /proc may be that of a namespace above ours, where our own number is somebody else's.
+    name = "self" if pid == os.getpid() else str(pid)
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{name}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read(8)
+        boot, space = _boot_and_space()
     except OSError:
         return "" if sys.platform == "linux" else _birth_by_ps(pid)
-    return "" if fields[0] in (b"Z", b"X") else f"{boot}-{int(fields[19])}"
+    return "" if fields[0] in (b"Z", b"X") else f"{boot}-{int(fields[19])}-{space}"
+
+
+def is_hidden(born: str) -> bool:
+    """Whether a process with this birth may live in this boot and not be seen: its container has numbers of its own."""
+    boot, _, rest = born.partition("-")
+    try:
+        here = _boot_and_space()
+    except OSError:
+        return False
+    return boot == here[0] and rest.partition("-")[2] != here[1]
+
+
+def _boot_and_space() -> tuple[str, str]:
+    """The boot of this machine and the pid namespace of this process."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read(8)
+    return boot, os.readlink("/proc/self/ns/pid")[len("pid:[") : -1]
 
 
 def _birth_by_ps(pid: int) -> str:
