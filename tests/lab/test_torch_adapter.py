@@ -35,7 +35,9 @@ for number in (1, 2, 3):
         time.sleep(0.01)
     assert torch_adapter.collectives_done() == number, torch_adapter.collectives_done()
 assert torch_adapter.why_unwatched() == "", torch_adapter.why_unwatched()
-group = torch_adapter.recorder_tail(2, lambda file: True)["0"]
+tail = torch_adapter.recorder_tail(2, lambda file: True)
+assert tail is not None
+group = tail["0"]
 assert (group["id"], group["ranks"]) == ("0", [0]), group
 told = [[call[name] for name in ("number", "op", "sizes", "types", "over")] for call in group["calls"]]
 assert told == [[number, "all_reduce", [[1]], ["Float"], True] for number in (2, 3)], told
@@ -105,6 +107,38 @@ for optimiser in (torch.optim.SGD([weight], 0.1), torch.optim.Adam([weight], 0.1
 assert steps == [4] and [number for number, _, _ in made] == [3, 4], (steps, made)
 assert begin < made[0][1] < made[0][2] <= made[1][1] < made[1][2] <= time.time(), made
 dist.destroy_process_group()
+"""
+
+CAPTURED = """
+import pickle, sys, torch, torch.distributed, torch.cuda.graphs
+from muster.agent import torch_adapter
+
+c10d = sys.modules["torch._C._distributed_c10d"]
+everything = lambda: (torch_adapter.recent_calls(), torch_adapter.recorder_tail(8, lambda file: True))
+call = {"process_group": ("0", ""), "pg_id": 0, "collective_seq_id": 1, "profiling_name": "nccl:all_reduce",
+        "state": "scheduled", "time_created_ns": 1_000_000_000}
+c10d._dump_nccl_trace = lambda includeStackTraces: pickle.dumps({"entries": [call]})
+class CUDAGraph:  # torch's own cannot be made without CUDA
+    def capture_begin(self, pool=None, capture_error_mode="global", check_input_liveness=False):
+        pass
+    def capture_end(self):
+        pass
+real, torch.cuda.graphs.CUDAGraph = torch.cuda.graphs.CUDAGraph, CUDAGraph
+recent, tail = everything()
+assert recent == {} and tail["0"]["calls"][0]["number"] == 1  # not as long as captures are not seen
+torch_adapter.hold_back_while_capturing()
+recent, tail = everything()
+assert recent == {"0": [[1, 1.0]]} and tail["0"]["calls"][0]["number"] == 1, (recent, tail)
+graph = CUDAGraph()
+graph.capture_begin(capture_error_mode="relaxed")
+assert everything() == ({}, None), everything()
+graph.capture_end()
+assert everything() == (recent, tail)
+
+from torch.accelerator.graphs import Graph
+for kind in (real, Graph):
+    assert callable(kind.capture_begin) and callable(kind.capture_end)
+assert Graph.capture_begin.__code__.co_filename == torch_adapter._captures.guard.__code__.co_filename
 """
 
 STRANGE = """
@@ -183,8 +217,8 @@ print("trained")
 
 @pytest.mark.parametrize(
     "program",
-    [LOADED, NOT_LOADED, RECORDED, MESH, STRANGE],
-    ids=["torch imported before", "torch imported after", "calls recorded", "a mesh", "another torch"],
+    [LOADED, NOT_LOADED, RECORDED, MESH, CAPTURED, STRANGE],
+    ids=["torch imported before", "torch imported after", "calls recorded", "a mesh", "a graph", "another torch"],
 )
 def test_the_private_names_of_torch_are_as_muster_needs_them(program: str):
     # As the zygote is started: no thread pool while torch is imported.

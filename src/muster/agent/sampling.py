@@ -65,6 +65,7 @@ class Sampler:
 
     def start(self) -> None:
         """Begin, in a thread of its own."""
+        torch_adapter.hold_back_while_capturing()
         torch_adapter.count_steps(self.steps, self.arrivals.made)
         # Guarded: the traceback of a thread would come out in the script's stderr.
         run = (self._run,)
@@ -113,8 +114,10 @@ class Sampler:
         self.reporter.progress(done, waiting=share, **self._where())
 
     def _where(self) -> dict[str, Any]:
-        place = innermost(_frames(sys._current_frames().get(self._main or 0)))
-        return {"steps": self.steps[0], "groups": self.groups, "moved": self.moved, "place": place}
+        frames = _frames(sys._current_frames().get(self._main or 0))
+        joining = not self.groups and any(frame.f_code.co_name == "init_process_group" for frame in frames)
+        where = {"steps": self.steps[0], "groups": self.groups, "moved": self.moved, "place": innermost(frames)}
+        return {**where, "joining": joining}
 
     def _answer(self) -> bool:
         """Answer what the agent asked; False when it is gone."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from .captures import Captures
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType, ModuleType
     from typing import Any
 
@@ -15,6 +17,12 @@ C10D = "torch.distributed.distributed_c10d"
 
 _RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """Flight recorders: gloo's (and, in time, every backend's), and NCCL's own."""
+
+_NCCL = "_dump_nccl_trace"
+_FULL_RECORDERS = ("_dump_fr_trace", _NCCL)
+"""The same with the calls they hold."""
+
+_captures = Captures()
 
 
 def collectives_done() -> int:
@@ -73,25 +81,21 @@ def why_unwatched() -> str:
     return f"{_RECORDED}=0 turns torch's flight recorder off" if os.environ.get(_RECORDED) == "0" else ""
 
 
-def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any]:
+def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any] | None:
     """The last collectives of each process group by its name, which is the same on all its ranks.
 
     Each with its number, operation, sizes, types, whether it has finished, when and perhaps where it was called. 40 ms
-    where a recorder of 2000 calls is full, so it is asked for only on suspicion. Empty when this torch has none.
+    where a recorder of 2000 calls is full, so it is asked for only on suspicion. Empty when this torch has none, None
+    while a CUDA graph is captured.
     """
-    c10d = sys.modules.get("torch._C._distributed_c10d")
-    if c10d is None:
-        return {}
-    from pickle import loads
-
     # Telling the lines of the calls makes torch import its compiler, a second of CPU that the script did not ask for.
     places = "torch._dynamo.convert_frame" in sys.modules
     found: dict[str, Any] = {}
-    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
-        dump: Callable[..., bytes] | None = vars(c10d).get(name)
+    for name in _FULL_RECORDERS:
         try:
-            # The recorder's own form is a pickle, made by this very process.
-            entries = loads(dump(includeStackTraces=places)).get("entries", ()) if dump is not None else ()
+            entries = _entries(name, places)
+            if entries is None:
+                return None
             for entry in entries:
                 empty: dict[str, Any] = {"id": str(entry["pg_id"]), "calls": [], "p2p": []}
                 group = found.setdefault(str(entry["process_group"][0]), empty)
@@ -110,6 +114,32 @@ def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any
     for name, group in found.items():
         group["ranks"] = members.get(name)
     return found
+
+
+def _entries(name: str, places: bool) -> Sequence[dict[str, Any]] | None:
+    """All calls that a recorder holds, the oldest first; None while a CUDA graph is captured."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump: Callable[..., bytes] | None = vars(c10d).get(name) if c10d is not None else None
+    if dump is None:
+        return ()
+    from pickle import loads
+
+    dumped = _captures.read(lambda: dump(includeStackTraces=places))
+    # The recorder's own form is a pickle, made by this very process.
+    return loads(dumped).get("entries", ()) if dumped is not None else None
+
+
+def hold_back_while_capturing() -> None:
+    """From now on no recorder is read while a CUDA graph is captured, which would end the capture (captures.py)."""
+    if not hasattr(sys.modules.get("torch._C._distributed_c10d"), _NCCL):
+        return
+    try:
+        # torch.cuda.graph and torch.compile go through this one. torch.accelerator's is newer.
+        _captures.guard(vars(sys.modules["torch.cuda.graphs"])["CUDAGraph"])
+        if "torch.accelerator.graphs" in sys.modules:
+            _captures.guard(vars(sys.modules["torch.accelerator.graphs"])["Graph"])
+    except (KeyError, AttributeError, TypeError):
+        pass  # `recent_calls` leaves NCCL's out
 
 
 def _over(entry: Mapping[str, Any]) -> bool:
@@ -167,20 +197,15 @@ def keep_recorder_small() -> None:
 def recent_calls() -> dict[str, list[list[float]]]:
     """Of the collectives in the recorders, by their group's name: number, when called, and seconds taken if measured.
 
-    A call has been measured where the backend does so: NCCL's with TORCH_NCCL_ENABLE_TIMING=1, never gloo's.
+    A call has been measured where the backend does so: NCCL's with TORCH_NCCL_ENABLE_TIMING=1, never gloo's. NCCL's are
+    left out where captures of CUDA graphs are not seen, and all while one is open.
     """
-    c10d = sys.modules.get("torch._C._distributed_c10d")
-    if c10d is None:
-        return {}
-    from pickle import loads
-
     found: dict[str, list[list[float]]] = {}
-    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
-        dump: Callable[..., bytes] | None = vars(c10d).get(name)
-        if dump is None:
-            continue
+    for name in _FULL_RECORDERS:
+        if name == _NCCL and not _captures.is_guarded:
+            continue  # what comes twice a second would sooner or later meet a capture
         try:
-            for entry in loads(dump(includeStackTraces=False)).get("entries", ()):
+            for entry in _entries(name, places=False) or ():
                 if not entry.get("is_p2p"):
                     call = [entry["collective_seq_id"], entry["time_created_ns"] / 1e9]
                     if entry.get("duration_ms") is not None:
