@@ -96,7 +96,7 @@ def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any
             entries = _entries(name, places)
             if entries is None:
                 return None
-            for entry in entries:
+            for entry in _settled(entries) if name == _NCCL else entries:
                 empty: dict[str, Any] = {"id": str(entry["pg_id"]), "calls": [], "p2p": []}
                 group = found.setdefault(str(entry["process_group"][0]), empty)
                 if not entry.get("is_p2p"):
@@ -140,6 +140,33 @@ def hold_back_while_capturing() -> None:
             _captures.guard(vars(sys.modules["torch.accelerator.graphs"])["Graph"])
     except (KeyError, AttributeError, TypeError):
         pass  # `recent_calls` leaves NCCL's out
+
+
+def _settled(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same calls of NCCL without the parts of coalesced collectives, and as completed what must be.
+
+    torch never updates the state of a part (`_broadcast_oop` of an uneven all_gather, a send or recv of
+    batch_isend_irecv): only the coalesced call that follows its parts, with their number, tells. The collectives and
+    batches of a group run in order, so what stands before a completed one is over; single sends and recvs do not.
+    """
+    kept: list[dict[str, Any]] = []
+    over: set[int] = set()
+    numbers: set[tuple[int, str, int]] = set()
+    for entry in reversed(entries):
+        group, is_p2p = entry["pg_id"], bool(entry.get("is_p2p"))
+        key = "p2p_seq_id" if is_p2p else "collective_seq_id"
+        number = (group, key, entry[key])
+        is_part = number in numbers
+        if not is_p2p or entry["profiling_name"].endswith("coalesced"):
+            numbers.add(number)
+        if not is_p2p or number in numbers:
+            if _over(entry):
+                over.add(group)
+            elif group in over:
+                entry["state"] = "completed"
+        if is_p2p or not is_part:
+            kept.append(entry)
+    return kept[::-1]
 
 
 def _over(entry: Mapping[str, Any]) -> bool:
