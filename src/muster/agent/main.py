@@ -301,6 +301,8 @@ class Agent:
         """Watch the ranks from outside for some time; the reply comes at its end."""
         from .examine import NOTHING, Examination  # only on suspicion
 
+        if self.examination is not None:
+            self.examination.give_up()
         ranks = [rank for rank in self.crew.ranks.values() if rank.number in message["ranks"]]
         gpus = self.gauges.gpus if self.gauges is not None else None
         try:

@@ -1,0 +1,103 @@
+"""The agent's loop: every question of the controller gets its answer, whatever becomes of what only looks."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.agent.examine import NOTHING
+from muster.agent.main import Agent
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
+    pytest.mark.timeout(30),
+]
+
+
+class Talk:
+    """An agent and the controller's end of its channel."""
+
+    def __init__(self) -> None:
+        self.near, far = socket.socketpair()
+        self.near.settimeout(5)
+        self.lines = self.near.makefile("r")
+        self.far = far
+        channel: Any = SimpleNamespace(input=far.fileno(), output=far.fileno(), write=far.send)
+        self.agent = Agent(channel, {"job": "j", "scheduler": ""}, 1024)
+
+    def hear(self) -> dict[str, Any]:
+        return json.loads(self.lines.readline())
+
+    def close(self) -> None:
+        self.agent.selector.close()
+        for end in (self.lines, self.near, self.far):
+            end.close()
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    talk = Talk()
+    yield talk
+    talk.close()
+
+
+@pytest.fixture
+def rank() -> Iterator[Any]:
+    process = subprocess.Popen(["sleep", "30"])
+    yield SimpleNamespace(number=0, pid=process.pid, exited=False)
+    process.kill()
+    process.wait()
+
+
+def test_an_examination_that_another_one_replaces_is_answered(talk: Talk, rank: Any):
+    talk.agent.crew.ranks = {0: rank}
+    talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 60})
+    talk.agent.do_examine({"id": 2, "ranks": [0], "seconds": 0})
+    talk.agent.examine()
+    assert talk.hear() == {"re": 1, **NOTHING}
+    second = talk.hear()
+    assert (second["re"], list(second["ranks"])) == (2, ["0"])
+
+
+def test_an_examination_that_fails_is_answered_and_told_once(talk: Talk, rank: Any):
+    rank.pid = [rank.pid]
+    talk.agent.crew.ranks = {0: rank}
+    for _ in range(2):
+        assert talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 60}) == NOTHING
+    told = talk.hear()
+    assert (told["t"], told["what"]) == ("unseen", "why a rank is slow")
+    talk.agent.send({"t": "next"})
+    assert talk.hear() == {"t": "next"}
+
+
+def test_an_examination_that_fails_at_its_end_is_answered(talk: Talk, rank: Any):
+    talk.agent.crew.ranks = {0: rank}
+    talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 0})
+    assert talk.agent.examination is not None
+    del talk.agent.examination._processes
+    talk.agent.examine()
+    assert talk.hear()["t"] == "unseen"
+    assert talk.hear() == {"re": 1, **NOTHING}
+    assert talk.agent.examination is None
+
+
+def test_gauges_that_fail_are_told_once_and_come_back(talk: Talk, rank: Any):
+    talk.agent._gauges_from = 0.0, False
+    talk.agent.gauge()
+    gauges = talk.agent.gauges
+    assert gauges is not None
+    talk.agent.crew.ranks = {0: rank}
+    pid = rank.pid
+    for rank.pid in ([pid], [pid], pid):
+        gauges.due = 0.0
+        talk.agent.gauge()
+    unseen, told = talk.hear(), talk.hear()
+    assert (unseen["t"], unseen["what"]) == ("unseen", "what the host and its ranks use")
+    assert told["ranks"]["0"]["pid"] == pid
