@@ -153,6 +153,7 @@ def test_stacks_are_written_when_ctrl_c_ends_a_job_that_stands_still(tmp_path: P
         job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=30)
     assert job.returncode == 130
+    assert b"SIGINT: stopping all ranks after a look at where they are" in err
     assert b"the stacks of 2 ranks are in " in err
     (folder,) = (state / "muster" / "jobs").iterdir()
     assert 'train.py", line 6, in <module>' in (folder / "stacks-1.txt").read_text()

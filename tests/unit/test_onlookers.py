@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from a_board import make_board
 
 from muster.logs.files import LogFiles
 from muster.logs.screen import Screen
+from muster.run.board import Board
 from muster.run.fleet import Fleet
 from muster.run.onlookers import Onlookers
 from muster.run.record import Record
 from muster.run.straggling import Straggling
-from muster.run.watcher import Watcher
+from muster.run.watcher import Heard, Watcher
 from muster.transports import Piped
 
 pytestmark = pytest.mark.timeout(30)
@@ -24,19 +26,19 @@ UNKNOWN_TO_THE_BOARD: dict[str, Any] = {"t": "gauges"}
 WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "done": 7, "groups": {}}
 
 
+def watcher_of(board: Board, screen: Screen, folder: Path) -> Watcher:
+    """A watcher over a job whose hosts are all gone."""
+    engine = Piped(name="local", seats=(), commands=())
+    fleet = Fleet(engine, folder, screen, on_event=lambda link, event: None, on_text=lambda host, text: None)
+    return Watcher(fleet, board, screen, folder)
+
+
 def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path: Path):
     out = io.StringIO()
     screen = Screen(streams={1: out, 2: out})
     logs = LogFiles(screen.tell)
     board, link = make_board()
-    fleet = Fleet(
-        Piped(name="local", seats=(), commands=()),
-        tmp_path,
-        screen,
-        on_event=lambda link, event: None,
-        on_text=lambda host, text: None,
-    )
-    watcher = Watcher(fleet, board, screen, tmp_path)
+    watcher = watcher_of(board, screen, tmp_path)
     onlookers = Onlookers(board, Record(board, tmp_path, logs), watcher, Straggling(board, screen), screen)
 
     def no_words() -> str:
@@ -56,3 +58,28 @@ def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path:
     assert said.startswith("muster: what `muster ps`, `top` and the page show of this job may be wrong from here on: ")
     assert "KeyError: 'host' (board.py:" in said
     assert said.endswith(", a bug of Muster; the job goes on")
+
+
+@pytest.mark.parametrize("can_be_written", [True, False])
+def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(tmp_path: Path, can_be_written: bool):
+    """So that the second Ctrl-C ends the job at once."""
+    out = io.StringIO()
+    screen = Screen(streams={1: out, 2: out})
+    board, _ = make_board()
+    watcher = watcher_of(board, screen, tmp_path)
+    watcher.heard = {0: Heard("h1", progress={"joining": True})}
+    if not can_be_written:
+        del watcher.folder
+    wanted = [watcher.seems_stuck]
+
+    async def look() -> None:
+        done = asyncio.Event()
+        watcher.stacks_then(done.set)
+        wanted.append(watcher.seems_stuck)
+        await asyncio.wait_for(done.wait(), 5)
+
+    asyncio.run(look())
+    screen.close()
+    assert wanted == [True, False]
+    said = "the stacks of 0 ranks are in" if can_be_written else "where the ranks are cannot be told: AttributeError"
+    assert said in out.getvalue()

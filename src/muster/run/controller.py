@@ -185,6 +185,7 @@ class Controller:
 
     def stop_with_stacks(self, why: str) -> None:
         """End the job, once it is known where its ranks are."""
+        self.screen.tell(f"{why}: stopping all ranks after a look at where they are")
         self.watcher.stacks_then(lambda: None if self.stopped_by else self.stop(why))
 
     def on_ctrl_z(self) -> None:

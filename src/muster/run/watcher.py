@@ -77,7 +77,7 @@ class Watcher:
         self._unseen: set[str] = set()
         """What some host could not tell; that is said of the first one."""
         self._files = 0
-        self._taking: asyncio.Future[None] | None = None
+        self._taking: set[asyncio.Future[None]] = set()
 
     # --- what it hears --------------------------------------------------------------------------------------
 
@@ -112,8 +112,8 @@ class Watcher:
 
     @property
     def seems_stuck(self) -> bool:
-        """Whether a look at the ranks may tell why somebody wants to end the job."""
-        return self.quiet() > _SEEMS_STUCK
+        """Whether a look at the ranks may tell why somebody wants to end the job, and none is under way."""
+        return self.quiet() > _SEEMS_STUCK and not self._taking
 
     # --- asking ---------------------------------------------------------------------------------------------
 
@@ -183,10 +183,15 @@ class Watcher:
             try:
                 if self.heard:
                     self.screen.tell((await self.take_stacks()).sentence)
+            except Exception as error:
+                bug = f"{type(error).__name__}: {error}, a bug of Muster"
+                self.screen.tell(f"where the ranks are cannot be told: {bug}")
             finally:
                 call()
 
-        self._taking = asyncio.ensure_future(both())
+        taking = asyncio.ensure_future(both())
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
 
     def write_stacks(self, found: Mapping[int, Mapping[str, Any]], said: str = "") -> Path:
         """Write all stacks into the next stacks-N.txt of the job's folder."""
