@@ -24,6 +24,15 @@ def fail(self, *_): raise LookupError("sick")
 sys.exit(main(["run", "--nproc", "1", "--no-zygote", "--no-check", "script.py"]))
 """
 
+SICK_PAGE = """
+import errno, os, sys
+from muster.cli import main
+from muster.page import child
+def start(*_): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+child.start = start
+sys.exit(main({argv}))
+"""
+
 
 def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(SCRIPT)
@@ -57,3 +66,11 @@ def test_a_host_that_hides_what_it_uses_runs_its_ranks_all_the_same(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout
     assert done.stderr.count("what the host uses cannot be told: KeyError: b'MemTotal'; the job goes on") == 1
+
+
+def test_a_page_that_cannot_be_started_is_told_and_the_job_runs_without_it(tmp_path: Path):
+    code = SICK_PAGE.format(argv=["run", "--page", "--nproc", "1", "--no-zygote", "--no-check", "script.py"])
+    done = run(tmp_path, sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "all of it" in done.stdout
+    assert "the page cannot be started: Resource temporarily unavailable; the job goes on without it" in done.stderr
