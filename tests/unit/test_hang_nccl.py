@@ -85,8 +85,8 @@ def test_the_parts_of_an_uneven_all_gather_are_not_what_a_rank_waits_in(read: Re
 
 
 def test_the_rank_that_is_late_is_named_after_an_uneven_all_gather(read: Read):
-    waits = read(*uneven(1), *reduces(2, 9, over=False))
-    finding = judge({0: rank(0, waits), 1: rank(1, waits), 2: rank(2, read(*uneven(1), *reduces(2, 8)))})
+    waits = read(*uneven(1), *reduces(2, 20, over=False))
+    finding = judge({0: rank(0, waits), 1: rank(1, waits), 2: rank(2, read(*uneven(1), *reduces(2, 19)))})
     assert finding is not None
     assert finding.culprits == (2,)
 
