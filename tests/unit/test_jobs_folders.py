@@ -150,6 +150,16 @@ def test_a_job_in_a_container_that_ends_in_order_is_not_called_dead():
     writing.join()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pid namespaces")
+def test_containers_that_were_killed_long_ago_are_listed_without_waiting():
+    folder = keep(state_of(A, controller_birth=elsewhere_here(), now=time.time() - 3600))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "socket"))
+    begin = time.monotonic()
+    assert read_job(folder).life == "died"
+    assert time.monotonic() - begin < 0.5
+
+
 def test_a_socket_that_somebody_holds_is_left_where_it_is():
     folder = keep(state_of(A, controller_birth="00000000-1"))
     with socket.socket(socket.AF_UNIX) as server:

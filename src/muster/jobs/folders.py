@@ -24,6 +24,9 @@ not answer; unknown: it left no state."""
 _LAST_STATE = 1.0
 """Seconds between the end of a job's socket and its last state, where its process cannot be seen."""
 
+_LATELY = 60.0
+"""Seconds since a state was written after which no other is waited for: the largest jobs write theirs this often."""
+
 _END_OF_TIME = float(1 << 40)
 """Nothing is newer, so that no history travels."""
 
@@ -72,7 +75,8 @@ def read_job(folder: Path) -> KeptJob:
     life = _life(folder, state)
     if life == "died" and state is not None:
         hidden = is_hidden(state.controller_birth)
-        last = _last_state(folder, _LAST_STATE if hidden else 0.0)  # it may have ended in order just before we looked
+        may_follow = hidden and time.time() - state.now < _LATELY
+        last = _last_state(folder, _LAST_STATE if may_follow else 0.0)  # it may have ended in order just before
         state, life = (last, "ended") if last is not None else (state, "died")
         if life == "died" and not hidden and _knock(folder) == "refused":
             remove_address(folder)
