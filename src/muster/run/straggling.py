@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from muster.logs.screen import Screen
@@ -43,6 +44,57 @@ REST = 20.0
 """Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """What a judgement is made from, in a thread; nobody else touches the history meanwhile."""
+
+    history: History
+    rounds: Sequence[Step]
+    uncertain: Mapping[int, float]
+    """Seconds by which the clock of each rank may be off against the others', if clocks matter."""
+    waiting: Mapping[int, float]
+    """The share of the time in which each rank waited lately."""
+    told: Slow | None
+    told_at: float
+    is_calm: bool
+    """Whether few ranks have been named so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What came out."""
+
+    steps: Sequence[Step]
+    took: float
+    """Seconds of CPU."""
+    is_gone: bool = False
+    """Those that were told keep up again."""
+    is_as_told: bool = False
+    slow: Slow | None = None
+    suspect: Slow | None = None
+
+
+def _answer(asked: _Question) -> _Answer:
+    from muster.watch import straggler
+
+    begin = time.thread_time()
+    steps, rounds, uncertain, told = asked.history.steps(), asked.rounds, asked.uncertain, asked.told
+    over: bool | None = False
+    if told is not None:
+        over = straggler.is_over(rounds if told.by_waiting else steps, told, asked.told_at)
+        changed = straggler.judge(steps, uncertain, straggler.CHANGE)
+        if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
+            return _Answer(steps=steps, took=time.thread_time() - begin, is_as_told=True)
+    is_new = told is None and asked.is_calm
+    slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
+    if slow is not None and not steps[-1].number and not straggler.waits_less(slow, asked.waiting):
+        slow = None
+    slow = slow or straggler.judge_waiting(rounds, steps)
+    suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
+    took = time.thread_time() - begin
+    return _Answer(steps=steps, took=took, is_gone=bool(over), slow=slow, suspect=suspect)
+
+
 class Straggling:
     """The search, over one job."""
 
@@ -57,6 +109,9 @@ class Straggling:
         self._fresh: set[int] = set()
         """Ranks of which something has come that was not judged."""
         self._not_before = 0.0
+        self._judging: asyncio.Future[None] | None = None
+        self._held: list[tuple[AgentLink, Mapping[str, Any]]] = []
+        """Events that came during a judgement and change what it is made from."""
         self._told: Slow | None = None
         self._told_at = 0.0
         self._tellings = 0
@@ -75,12 +130,17 @@ class Straggling:
     def begin_attempt(self) -> None:
         """All ranks are new."""
         self._history, self._rounds, self._links, self._looks = None, None, {}, {}
+        self._held, self._fresh = [], set()
         self._told, self._examined = None, set()
         self._best_step, self._network_at, self._told_network = float("inf"), time.monotonic(), ()
 
     def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
         """Take one event of a host."""
-        if event["t"] == "arrivals":
+        if self._is_off:
+            return
+        if self._judging is not None and event["t"] in ("arrivals", "exit"):
+            self._held.append((link, event))
+        elif event["t"] == "arrivals":
             from muster.watch.straggler import History, Rounds
 
             self._rounds = self._rounds or Rounds()
@@ -94,9 +154,8 @@ class Straggling:
         elif event["t"] == "progress" and "place" in event:
             self._looks.setdefault(event["rank"], deque(maxlen=6)).append((event["place"], event["waiting"]))
             if self._rounds is not None:
-                ranks = self._ranks.keys() | {event["rank"]}
                 now = link.our_time(event["time"])
-                self._rounds.add(event["rank"], now, event["steps"], event["waiting"], ranks)
+                self._rounds.add(event["rank"], now, event["steps"], event["waiting"], self._ranks)
         elif event["t"] == "exit" and self._history is not None:
             self._history.ranks.pop(event["rank"], None)
 
@@ -106,51 +165,69 @@ class Straggling:
         return self._history.ranks if self._history is not None else {}
 
     def tick(self) -> None:
-        """Judge what has come since the last time; to be called about twice a second."""
-        now = time.monotonic()
-        if not self._fresh or now < self._not_before or len(self._ranks) < 2 or self._is_off:
+        """Begin to judge what has come since the last time; to be called about twice a second."""
+        if not self._fresh or time.monotonic() < self._not_before or len(self._ranks) < 2 or self._is_off:
             return
-        self._fresh.clear()
+        if self._judging is None and self._history is not None:
+            self._fresh.clear()
+            self._judging = asyncio.ensure_future(self._judge(self._history))
+
+    async def _judge(self, history: History) -> None:
+        """Judge in a thread, one at a time: with thousands of ranks the heartbeats would stop meanwhile."""
+        begin, examined_at = time.monotonic(), self._examined_at
         try:
-            self._judge(now)
+            answer = await asyncio.to_thread(_answer, self._question(history))
+            if self._examined_at == examined_at:  # otherwise there is something new to be judged by
+                self._not_before = begin + REST * answer.took
+            if history is self._history:  # no new attempt has begun
+                self._act(answer)
         except Exception as error:
             self._give_up(error)
-        self._not_before = now + REST * (time.monotonic() - now)
+        self._judging = None
+        held, self._held = self._held, []
+        try:
+            for link, event in held:
+                self.on_event(link, event)
+        except Exception as error:
+            self._give_up(error)
+
+    def _question(self, history: History) -> _Question:
+        """What is known now."""
+        has_one_clock = len({link.name for link in self._links.values()}) == 1
+        return _Question(
+            history=history,
+            rounds=list(self._rounds.steps) if self._rounds is not None else [],
+            uncertain={
+                rank: 0.0 if has_one_clock or told.steps else self._links[rank].clock_error
+                for rank, told in history.ranks.items()
+            },
+            waiting=self._waiting(),
+            told=self._told,
+            told_at=self._told_at,
+            is_calm=self._tellings < MOST_TELLINGS,
+        )
 
     def _give_up(self, error: Exception) -> None:
         """A mistake of ours must not end a job that is well."""
         self._is_off = True
         self.screen.say(f"slow ranks are no longer looked for: {type(error).__name__}: {error} (a bug of Muster)")
 
-    def _judge(self, now: float) -> None:
-        from muster.watch import straggler
+    def _act(self, answer: _Answer) -> None:
+        """Say what was found, or first have a look at why."""
+        from muster.watch.straggler import in_all
 
-        steps = self._history.steps() if self._history is not None else []
-        rounds = self._rounds.steps if self._rounds is not None else []
-        uncertain = {rank: self._uncertain(rank) for rank in self._ranks}
-        told = self._told
-        if told is not None:
-            over = straggler.is_over(rounds if told.by_waiting else steps, told, self._told_at)
-            if over:
-                self._say_gone(told)
-            changed = straggler.judge(steps, uncertain, straggler.CHANGE)
-            if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
-                return
-        is_new = told is None and self._tellings < MOST_TELLINGS
-        slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
-        if slow is not None and not steps[-1].number and not straggler.waits_less(slow, self._waiting()):
-            slow = None
-        slow = slow or straggler.judge_waiting(rounds, steps)
-        suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
-        if self._examining is not None:
+        now, slow, suspect = time.monotonic(), answer.slow, answer.suspect
+        if answer.is_gone and self._told is not None:
+            self._say_gone(self._told)
+        if answer.is_as_told or self._examining is not None:
             return
         if suspect is None:
-            self._suspect_network(steps, now)
+            self._suspect_network(answer.steps, now)
             return
         # What was seen while a rank was the slowest of the suspects also holds if others have joined or left it since.
         is_known = suspect.ranks[0] in self._examined and now - self._examined_at < FRESH
         if is_known and slow is not None:
-            self._say(straggler.in_all(slow, rounds))
+            self._say(in_all(slow, self._rounds.steps if self._rounds is not None else []))
         elif not is_known and (slow is not None or self._may_suspect(now)):
             self._examining = asyncio.ensure_future(self._examine(suspect))
 
@@ -171,11 +248,6 @@ class Straggling:
             if rank in self._ranks
         }
         return {rank: sum(values) / len(values) for rank, values in shares.items() if values}
-
-    def _uncertain(self, rank: int) -> float:
-        """Seconds by which its clock may be off against the others', if clocks matter: there are steps, or one host."""
-        clocks = {link.name for link in self._links.values()}
-        return 0.0 if self._ranks[rank].steps or len(clocks) == 1 else self._links[rank].clock_error
 
     async def _examine(self, suspect: Slow) -> None:
         """Have the suspect and some others watched from outside, and go on when that is known."""

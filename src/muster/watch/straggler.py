@@ -50,6 +50,9 @@ WARM_UP = 3
 KEPT_CALLS, KEPT_STEPS, KEPT_RESULTS = 512, 128, 512
 """What is kept: of each rank its last calls and steps, and of the job the lags in its last steps."""
 
+MOST_ARRIVALS = 1 << 18
+"""Arrivals one judgement goes through, in one or two seconds of a thread; where more have come, the newest."""
+
 
 @dataclass
 class RankCalls:
@@ -120,6 +123,7 @@ class History:
     def __init__(self) -> None:
         self.ranks: dict[int, RankCalls] = {}
         self._known: dict[int, Step] = {}
+        self._courses: dict[str, _Course] = {}
 
     def add(self, rank: int, event: Mapping[str, Any], offset: float) -> None:
         """Take a message of a rank; `offset` is its host's clock minus ours."""
@@ -131,23 +135,39 @@ class History:
         for rank in sorted(self.ranks):
             for group in self.ranks[rank].groups:
                 groups.setdefault(group, {})[rank] = self.ranks[rank]
-        uncounted: list[Step] = []
+        groups = {group: members for group, members in groups.items() if len(members) > 1}
+        most = max(8, MOST_ARRIVALS // max(1, sum(map(len, groups.values()))))
         for group, members in groups.items():
-            if len(members) > 1:
-                common = _common(group, members)
-                if all(told.steps for told in members.values()):
-                    _add_steps(self._known, common, members)
-                else:
-                    uncounted += _by_collective(common, members)
+            common = _common(group, members)
+            if all(told.steps for told in members.values()):
+                self._courses.pop(group, None)
+                _add_steps(self._known, common, members, most)
+                continue
+            course = self._courses.get(group)
+            if course is None or course.ranks != members.keys():
+                course = self._courses[group] = _Course(members)
+            course.add(common, members, most)
+            # As much as the longest look needs of each of many groups.
+            del course.steps[: -max(2 * LOOKS[-1], KEPT_RESULTS // len(groups))]
         _forget(self._known, KEPT_RESULTS)
-        counted = [self._known[number] for number in sorted(self._known)]
-        return counted or sorted(uncounted, key=lambda step: step.end)
+        if self._known:
+            return [self._known[number] for number in sorted(self._known)]
+        courses = (self._courses[group] for group in groups if group in self._courses)
+        return sorted((step for course in courses for step in course.steps), key=lambda step: step.end)
 
 
 def _common(group: str, members: Mapping[int, RankCalls]) -> list[tuple[str, int]]:
     first, *others = members.values()
-    keys = [key for key in first.calls if key[0] == group and all(key in told.calls for told in others)]
-    return sorted(keys, key=lambda key: key[1])
+    keys = {key for key in first.calls if key[0] == group}
+    for told in others:
+        keys &= told.calls.keys()
+    return sorted(keys)
+
+
+def _done_with(keys: Collection[tuple[str, int]], members: Mapping[int, RankCalls]) -> None:
+    for told in members.values():
+        for key in keys:
+            del told.calls[key]
 
 
 def _lags(arrivals: Mapping[int, float]) -> dict[int, float]:
@@ -184,15 +204,20 @@ class _Place:
         return self.numbers[place] if place and self.numbers[place - 1] == self.numbers[place] - 1 else 0
 
 
-def _add_steps(known: dict[int, Step], common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls]) -> None:
+def _add_steps(
+    known: dict[int, Step], common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls], most: int
+) -> None:
     """Put the lags at these collectives into their steps: of what a rank did itself, since its last backward pass.
 
     Not by the clock: a slow network lets some ranks go later than others, who then come later without being slow. Calls
-    that are done with are forgotten.
+    that are done with are forgotten; of those whose step is over only so many of the newest are gone through.
     """
     places = {rank: _Place(told.steps) for rank, told in members.items()}
-    ends = next(iter(members.values())).steps
-    for key in common:
+    first, told_first = next(iter(members.items()))
+    ends = told_first.steps
+    over = [key for key in common if places[first].number(told_first.calls[key][0]) is not None]
+    done = over[:-most]
+    for key in over[-most:]:
         times = {rank: told.calls[key][0] for rank, told in members.items()}
         numbers = {places[rank].number(time) for rank, time in times.items()}
         if None in numbers:
@@ -205,8 +230,8 @@ def _add_steps(known: dict[int, Step], common: Sequence[tuple[str, int]], member
                 lags = _later(known[number].lags, lags)
             end = ends[number][1]
             known[number] = Step(number=number, end=end, seconds=end - ends[number - 1][1], lags=lags)
-        for told in members.values():
-            del told.calls[key]
+        done.append(key)
+    _done_with(done, members)
 
 
 def _later(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
@@ -214,21 +239,30 @@ def _later(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, fl
     return {rank: max(one.get(rank, -1e9), other.get(rank, -1e9)) for rank in {*one, *other}}
 
 
-def _by_collective(common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls]) -> list[Step]:
-    """Where nobody counts steps: from one collective to the next that somebody began after the one before was over."""
-    steps: list[Step] = []
-    begin: float | None = None
-    before: float | None = None
-    worst: Mapping[int, float] = {}
-    for key in common[WARM_UP:]:
-        times = {rank: told.calls[key][0] for rank, told in members.items()}
-        if before is not None and min(times.values()) > before:
-            if begin is not None:
-                steps.append(Step(end=before, seconds=before - begin, lags=worst))
-            begin, worst = before, {}
-        worst = _later(worst, _lags(_measured(key, members) or times))
-        before = max(times.values())
-    return steps
+class _Course:
+    """A group where nobody counts steps: from one collective to the next that somebody began after the one before."""
+
+    def __init__(self, members: Collection[int]) -> None:
+        self.ranks = set(members)
+        self.steps: list[Step] = []
+        self._warm_up = WARM_UP
+        self._begin: float | None = None
+        self._before: float | None = None
+        self._worst: Mapping[int, float] = {}
+
+    def add(self, common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls], most: int) -> None:
+        """Go through the newest of what all have come to since the last time; all of it is then forgotten."""
+        skipped, self._warm_up = self._warm_up, max(0, self._warm_up - len(common))
+        for key in common[skipped:][-most:]:
+            times = {rank: told.calls[key][0] for rank, told in members.items()}
+            if self._before is not None and min(times.values()) > self._before:
+                if self._begin is not None:
+                    seconds = self._before - self._begin
+                    self.steps.append(Step(end=self._before, seconds=seconds, lags=self._worst))
+                self._begin, self._worst = self._before, {}
+            self._worst = _later(self._worst, _lags(_measured(key, members) or times))
+            self._before = max(times.values())
+        _done_with(common, members)
 
 
 def judge(
@@ -239,7 +273,8 @@ def judge(
     `uncertain` is how many seconds the clock of each rank may be off.
     """
     parts = _slices(steps, LOOKS[-1])
-    shares = _shares(parts)
+    lags = [_mean_lags(part) for part in parts]
+    shares = _shares(parts, lags)
     noise = _noise(list(shares.values()))
     deviations = (2 * log(ODDS * max(1, len(shares)))) ** 0.5
     for count in looks:
@@ -252,7 +287,8 @@ def judge(
             for rank, values in shares.items()
             if _mean(values[-count:]) >= needed
             and sum(value >= EACH for value in values[-count:]) >= often
-            and (lag := _middle_lag(parts[-count:], rank)) > max(SMALLEST, 2 * (uncertain or {}).get(rank, 0.0))
+            and (lag := middle([part.get(rank, 0.0) for part in lags[-count:]]))
+            > max(SMALLEST, 2 * (uncertain or {}).get(rank, 0.0))
         }
         if found:
             seconds = middle([_mean([step.seconds for step in part]) for part in parts[-count:]])
@@ -278,6 +314,8 @@ class Rounds:
         self._waited: dict[int, list[tuple[float, float]]] = {}
         """Seconds of this round that each rank has told of, and how many of them it waited."""
         self._made: dict[int, int] = {}
+        self._ready: set[int] = set()
+        """The ranks that have made a step in this round."""
 
     def add(self, rank: int, time: float, steps: int, waiting: float | None, ranks: Collection[int]) -> None:
         """Take what one of `ranks` told."""
@@ -287,7 +325,9 @@ class Rounds:
             return
         self._waited.setdefault(rank, []).append((time - before, waiting * (time - before)))
         self._made[rank] = self._made.get(rank, 0) + steps - made
-        if any(self._made.get(each, 0) < 1 for each in ranks):
+        if self._made[rank] >= 1:
+            self._ready.add(rank)
+        if len(self._ready) < len(ranks) or not self._ready.issuperset(ranks):
             return  # somebody evaluates, saves or compiles
         totals = {each: [sum(column) for column in zip(*self._waited[each], strict=True)] for each in ranks}
         lags = {
@@ -296,7 +336,7 @@ class Rounds:
         if min(steps for _, steps in self._last.values()) > WARM_UP:
             self.steps.append(Step(number=len(self.steps) + 1, end=time, seconds=1.0, lags=lags))
             del self.steps[: -2 * LOOKS[-1]]
-        self._waited, self._made = {}, {}
+        self._waited, self._made, self._ready = {}, {}, set()
 
 
 def judge_waiting(rounds: Sequence[Step], steps: Sequence[Step]) -> Slow | None:
@@ -321,7 +361,8 @@ def waits_less(slow: Slow, waiting: Mapping[int, float]) -> bool:
 
     Where no optimiser tells when a rank was let go by the last collective, a slow network could pass for a slow rank.
     """
-    others = [share for rank, share in waiting.items() if rank not in slow.ranks]
+    named = set(slow.ranks)
+    others = [share for rank, share in waiting.items() if rank not in named]
     own = waiting.get(slow.ranks[0])
     return own is not None and bool(others) and middle(others) - own >= 0.5 * (1 - slow.others / slow.step)
 
@@ -331,24 +372,31 @@ def is_over(steps: Sequence[Step], slow: Slow, since: float) -> bool | None:
     parts = _slices([step for step in steps if step.end - step.seconds >= since], CHANGE[0])
     if len(parts) < CHANGE[0]:
         return None
-    shares = _shares(parts)
+    shares = _shares(parts, [_mean_lags(part) for part in parts])
     return all(_mean(shares.get(rank, [0.0])) < GONE for rank in slow.ranks)
 
 
-def _shares(parts: Sequence[Sequence[Step]]) -> dict[int, list[float]]:
+def _mean_lags(part: Sequence[Step]) -> dict[int, float]:
+    """By how much each rank lags in a slice; it does not in steps of groups that it is not in."""
+    sums: dict[int, float] = {}
+    for step in part:
+        for rank, lag in step.lags.items():
+            sums[rank] = sums.get(rank, 0.0) + lag
+    return {rank: lag / len(part) for rank, lag in sums.items()}
+
+
+def _shares(parts: Sequence[Sequence[Step]], lags: Sequence[Mapping[int, float]]) -> dict[int, list[float]]:
     """How much slower each rank was in each slice, within bounds."""
-    ranks = {rank for part in parts for step in part for rank in step.lags}
-    return {rank: [max(-CLIP, min(CLIP, _share(part, rank))) for part in parts] for rank in ranks}
+    ranks = {rank for part in lags for rank in part}
+    means = [_mean([step.seconds for step in part]) for part in parts]
+    return {
+        rank: [_share(part.get(rank, 0.0), seconds) for part, seconds in zip(lags, means, strict=True)]
+        for rank in ranks
+    }
 
 
-def _share(part: Sequence[Step], rank: int) -> float:
-    lag = _mean([step.lags.get(rank, 0.0) for step in part])
-    seconds = _mean([step.seconds for step in part])
-    return lag / max(seconds - lag, seconds * 0.01, 1e-9)
-
-
-def _middle_lag(parts: Sequence[Sequence[Step]], rank: int) -> float:
-    return middle([_mean([step.lags.get(rank, 0.0) for step in part]) for part in parts])
+def _share(lag: float, seconds: float) -> float:
+    return max(-CLIP, min(CLIP, lag / max(seconds - lag, seconds * 0.01, 1e-9)))
 
 
 def _noise(shares: Sequence[Sequence[float]]) -> float:
@@ -375,10 +423,10 @@ def _slices(steps: Sequence[Step], count: int) -> list[list[Step]]:
     parts: list[list[Step]] = []
     part: list[Step] = []
     for step in reversed(steps):
-        part.insert(0, step)
-        if part[-1].end - part[0].end + part[0].seconds >= length:
-            parts.insert(0, part)
+        part.append(step)
+        if part[0].end - step.end + step.seconds >= length:
+            parts.append(part[::-1])
             part = []
             if len(parts) == count:
                 break
-    return parts
+    return parts[::-1]

@@ -1,0 +1,211 @@
+"""The search for slow ranks in jobs of thousands: how much work it is, and that the event loop does not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from a_board import make_board
+from effort import effort, growth
+
+from muster.logs.screen import Screen
+from muster.run.straggling import Straggling
+from muster.watch.straggler import MOST_ARRIVALS, History, Rounds, Slow, Step, is_over, judge, judge_waiting
+
+pytestmark = pytest.mark.timeout(60)
+
+STEP = 0.3
+
+
+def told(rank: int, steps: range, *, group: str = "0", slow: bool = False, optimiser: bool = True) -> dict[str, Any]:
+    """What a rank tells after these steps, each with one collective; a slow one comes to it 0.06 s later."""
+    now = STEP * steps.stop + 1
+    late = 0.06 if slow else 0.001 * (rank % 3)
+    calls = [[step + 1, now - (STEP * step + 0.2 + late)] for step in steps]
+    ends = [[step + 1, now - STEP * (step + 1) + 0.02, now - STEP * (step + 1) + 0.01] for step in steps]
+    return {"t": "arrivals", "rank": rank, "at": now, "groups": {group: calls}, "steps": ends if optimiser else []}
+
+
+def history_of(ranks: int, **more: Any) -> History:
+    """After 16 steps; the first rank is slow, or every third one."""
+    history = History()
+    pairs, half = more.pop("pairs", False), more.pop("half", False)
+    for rank in range(ranks):
+        slow = rank % 3 == 1 if half else rank == 0
+        group = str(rank // 2) if pairs else "0"
+        history.add(rank, told(rank, range(16), group=group, slow=slow, **more), 0.0)
+    return history
+
+
+JOBS: dict[str, dict[str, bool]] = {
+    "steps are counted": {},
+    "nobody counts steps": {"optimiser": False},
+    "many are slow": {"half": True},
+    "many groups of two": {"pairs": True, "optimiser": False},
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_the_work_of_a_judgement_grows_with_the_ranks_and_not_with_their_square(case: str):
+    def judged(ranks: int) -> Callable[[], object]:
+        history = history_of(ranks, **JOBS[case])
+
+        def work() -> bool | None:
+            steps = history.steps()
+            return is_over(steps, judge(steps) or Slow(ranks=(0,), step=STEP, others=STEP, since=0.0), 0.0)
+
+        return work
+
+    assert judged(16)() is not None, "there is enough to judge"
+    assert growth(judged, 256, 1024) < 6  # four times the ranks
+
+
+def test_the_work_of_taking_what_ranks_tell_of_their_waiting_grows_with_the_ranks():
+    def taken(ranks: int) -> Callable[[], object]:
+        rounds, everybody = Rounds(), dict.fromkeys(range(ranks))
+
+        def work() -> None:
+            for second in range(6):
+                for rank in everybody:
+                    rounds.add(rank, second + rank / 4096, 4 * second, 0.1 if rank == 1 else 0.3, everybody)
+            assert len(rounds.steps) > 2
+            judge_waiting(rounds.steps, [Step(end=0.0, seconds=1.0, lags={})])
+
+        return work
+
+    assert growth(taken, 256, 1024) < 6
+
+
+@pytest.mark.parametrize("optimiser", [True, False], ids=["steps are counted", "nobody counts steps"])
+def test_what_has_been_gone_through_is_not_gone_through_again(optimiser: bool):
+    history = history_of(64, optimiser=optimiser)
+    first = effort(history.steps)
+    known = len(history.steps())
+    for rank in range(64):
+        history.add(rank, told(rank, range(16, 18), optimiser=optimiser), 0.0)
+    assert effort(history.steps) < first / 3
+    assert len(history.steps()) == known + 2
+
+
+@pytest.mark.parametrize("optimiser", [True, False], ids=["steps are counted", "nobody counts steps"])
+def test_of_more_than_a_judgement_can_go_through_the_newest_are_taken(optimiser: bool):
+    ranks, steps = 4096, MOST_ARRIVALS // 4096 + 20
+    history = History()
+    for rank in range(ranks):
+        for first in range(0, steps, 60):
+            history.add(rank, told(rank, range(first, min(first + 60, steps)), optimiser=optimiser), 0.0)
+    found = history.steps()
+    assert MOST_ARRIVALS / 2 < sum(len(step.lags) for step in found) <= MOST_ARRIVALS
+    assert found[-1].end > STEP * (steps - 2)
+    assert sum(len(calls.calls) for calls in history.ranks.values()) <= ranks, "what was left out is forgotten"
+
+
+class HeldUp(History):
+    """One whose judgement takes until it is let go."""
+
+    def __init__(self, error: str = "") -> None:
+        super().__init__()
+        self.may_go_on = threading.Event()
+        self.judgements = 0
+        self.error = error
+
+    def steps(self) -> list[Step]:
+        """The steps, after a while."""
+        self.judgements += 1
+        assert self.may_go_on.wait(10), "whoever should let it go waits for it"
+        if self.error:
+            raise LookupError(self.error)
+        return super().steps()
+
+
+def searched(history: HeldUp, work: Callable[[Straggling, Callable[[int, range], None]], Any]) -> str:
+    """Search with this history, and return what was said."""
+    out = io.StringIO()
+    screen = Screen(streams={1: out, 2: out})
+    board, link = make_board()
+    search = Straggling(board, screen)
+    search._rounds, search._history = Rounds(), history  # pyright: ignore[reportPrivateUsage]
+    asyncio.run(work(search, lambda rank, steps: search.on_event(link, told(rank, steps))))
+    screen.close()
+    return out.getvalue()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(wait(), 10)
+
+
+def test_what_the_event_loop_does_for_a_judgement_grows_with_the_ranks():
+    board, link = make_board()
+    search = Straggling(board, Screen(streams={1: None, 2: None}))
+
+    def asked(ranks: int) -> Callable[[], object]:
+        history = history_of(ranks, optimiser=False)
+        search._links = dict.fromkeys(range(ranks), link)  # pyright: ignore[reportPrivateUsage]
+        return lambda: search._question(history)  # pyright: ignore[reportPrivateUsage]
+
+    few, many = effort(asked(256)), effort(asked(1024))
+    assert many < 6 * few
+    assert many < 100 * 1024, "and is little"
+
+
+def test_the_event_loop_goes_on_during_a_judgement_and_what_comes_meanwhile_is_judged_after_it():
+    history = HeldUp()
+
+    async def work(search: Straggling, tell: Callable[[int, range], None]) -> None:
+        tell(0, range(3))
+        tell(1, range(3))  # all have told: it begins
+        await until(lambda: history.judgements == 1)
+        for rank in (0, 1, 2):
+            tell(rank, range(3, 6))
+        search.tick()
+        await asyncio.sleep(0.05)
+        assert history.judgements == 1, "one at a time"
+        assert sorted(history.ranks) == [0, 1], "nothing changes under its hands"
+        history.may_go_on.set()
+        await until(lambda: sorted(history.ranks) == [0, 1, 2])
+        await asyncio.sleep(0.5)  # the rest after a judgement
+        search.tick()
+        await until(lambda: history.judgements == 2)
+
+    assert searched(history, work) == ""
+
+
+def test_what_a_judgement_was_about_is_of_no_concern_to_the_next_attempt():
+    history = HeldUp()
+
+    async def work(search: Straggling, tell: Callable[[int, range], None]) -> None:
+        tell(0, range(3))
+        tell(1, range(3))
+        await until(lambda: history.judgements == 1)
+        tell(2, range(3))
+        search.begin_attempt()
+        tell(0, range(1))
+        history.may_go_on.set()
+        await until(lambda: list(search._ranks) == [0])  # pyright: ignore[reportPrivateUsage]
+        assert sorted(history.ranks) == [0, 1]
+
+    assert searched(history, work) == ""
+
+
+def test_an_error_in_a_judgement_ends_the_search_with_one_line():
+    history = HeldUp("no such rank")
+    history.may_go_on.set()
+
+    async def work(search: Straggling, tell: Callable[[int, range], None]) -> None:
+        for first in range(0, 9, 3):
+            tell(0, range(first, first + 3))
+            tell(1, range(first, first + 3))
+            search.tick()
+            await asyncio.sleep(0.1)
+
+    said = searched(history, work)
+    assert said == "muster: slow ranks are no longer looked for: LookupError: no such rank (a bug of Muster)\n"
+    assert history.judgements == 1
