@@ -85,3 +85,23 @@ def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):
     unseen, reply = sent
     assert unseen == {"t": "unseen", "what": "where a rank is", "why": "OSError: [Errno 9] Bad file descriptor"}
     assert (reply["re"], reply["ranks"]["0"]["state"]) == (5, "S")
+
+
+def test_a_rank_that_cannot_be_asked_is_not_said_to_be_silent(silent_rank: Rank):
+    silent_rank.thread = silent_rank.pid
+    silent_rank.streams[2].close_write()  # its only end: the script has closed it
+    look = stacks.Look(5, [silent_rank], False)
+    assert look.step()
+    assert look.reply()["ranks"]["0"]["answered"] is None
+
+
+def test_a_rank_is_silent_only_when_its_time_is_over(silent_rank: Rank):
+    silent_rank.thread = silent_rank.pid
+    hasty = stacks.Look(5, [silent_rank], False)
+    assert hasty.reply()["ranks"]["0"]["answered"] is None
+    patient = stacks.Look(6, [silent_rank], False)
+    limit = time.monotonic() + stacks._LIMIT
+    while not patient.step():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    assert patient.reply()["ranks"]["0"]["answered"] is False

@@ -62,6 +62,8 @@ class Look:
 
     def reply(self) -> dict[str, Any]:
         """What is known by now."""
+        for view in self.views.values():
+            view.forgive()
         return {"re": self.request, "ranks": {str(number): view.facts for number, view in self.views.items()}}
 
 
@@ -80,8 +82,10 @@ class View:
         self.facts["children"] = self.children = children
         self._wait = False
         if rank.thread:
-            self.facts["answered"] = False
-            self._wait = self.facts["state"] not in ("T", "t") and _ask(rank, STACKS if deep else LOOK)
+            is_stopped = self.facts["state"] in ("T", "t")
+            self._wait = not is_stopped and _ask(rank, STACKS if deep else LOOK)
+            if self._wait or is_stopped:  # one that cannot be asked does not hold its lock for that
+                self.facts["answered"] = False
         self._targets: list[tuple[int, dict[str, Any]]] | None = None
         """Processes whose stacks are still wanted, with where to put them."""
         self._dump: Dump | None = None
@@ -96,6 +100,11 @@ class View:
         self.facts["told"] = {name: message.get(name) for name in _TOLD}
         self.facts["stack"] = message.get("stack", "")
         self.facts["recorder"] = message.get("recorder")
+
+    def forgive(self) -> None:
+        """Not to have answered yet says nothing of a rank whose time was not over."""
+        if self._wait:
+            self.facts["answered"] = None
 
     def step(self) -> bool:
         """Do what is due now; True when nothing more is to be done."""
