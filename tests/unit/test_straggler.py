@@ -11,18 +11,16 @@ import pytest
 
 from muster.watch import network
 from muster.watch.causes import Evidence, explain, gone, sentence
+from muster.watch.rounds import Rounds, in_all, judge_waiting
 from muster.watch.state import GpuState
 from muster.watch.straggler import (
     CHANGE,
     LOOKS,
     History,
-    Rounds,
     Slow,
     Step,
-    in_all,
     is_over,
     judge,
-    judge_waiting,
     waits_less,
 )
 

@@ -14,7 +14,8 @@ from effort import effort, growth
 
 from muster.logs.screen import Screen
 from muster.run.straggling import Straggling
-from muster.watch.straggler import MOST_ARRIVALS, History, Rounds, Slow, Step, is_over, judge, judge_waiting
+from muster.watch.rounds import Rounds, judge_waiting
+from muster.watch.straggler import MOST_ARRIVALS, History, Slow, Step, is_over, judge
 
 pytestmark = pytest.mark.timeout(60)
 

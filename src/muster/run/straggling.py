@@ -16,7 +16,8 @@ from muster.run.link import AgentLink, LinkLost
 # What judges is imported with the first arrivals: the start of a job is not to wait for it.
 if TYPE_CHECKING:
     from muster.watch.causes import Evidence
-    from muster.watch.straggler import History, RankCalls, Rounds, Slow, Step
+    from muster.watch.rounds import Rounds
+    from muster.watch.straggler import History, RankCalls, Slow, Step
 
 LOOK_FOR = (0.6, 3.0)
 """Seconds an examination takes: a step and a half, but no less and no more than this."""
@@ -75,6 +76,7 @@ class _Answer:
 
 
 def _answer(asked: _Question) -> _Answer:
+    from muster.watch import rounds as by_waiting
     from muster.watch import straggler
 
     begin = time.thread_time()
@@ -89,7 +91,7 @@ def _answer(asked: _Question) -> _Answer:
     slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
     if slow is not None and not steps[-1].number and not straggler.waits_less(slow, asked.waiting):
         slow = None
-    slow = slow or straggler.judge_waiting(rounds, steps)
+    slow = slow or by_waiting.judge_waiting(rounds, steps)
     suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
     took = time.thread_time() - begin
     return _Answer(steps=steps, took=took, is_gone=bool(over), slow=slow, suspect=suspect)
@@ -141,7 +143,8 @@ class Straggling:
         if self._judging is not None and event["t"] in ("arrivals", "exit"):
             self._held.append((link, event))
         elif event["t"] == "arrivals":
-            from muster.watch.straggler import History, Rounds
+            from muster.watch.rounds import Rounds
+            from muster.watch.straggler import History
 
             self._rounds = self._rounds or Rounds()
             self._history = self._history or History()
@@ -214,7 +217,7 @@ class Straggling:
 
     def _act(self, answer: _Answer) -> None:
         """Say what was found, or first have a look at why."""
-        from muster.watch.straggler import in_all
+        from muster.watch.rounds import in_all
 
         now, slow, suspect = time.monotonic(), answer.slow, answer.suspect
         if answer.is_gone and self._told is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import log
 from typing import Any
@@ -170,7 +170,8 @@ def _done_with(keys: Collection[tuple[str, int]], members: Mapping[int, RankCall
             del told.calls[key]
 
 
-def _lags(arrivals: Mapping[int, float]) -> dict[int, float]:
+def lags_of(arrivals: Mapping[int, float]) -> dict[int, float]:
+    """How much later each rank came than the middle of the others."""
     in_order = sorted(arrivals.values())
     return {rank: time - _middle_of_others(in_order, time) for rank, time in arrivals.items()}
 
@@ -225,7 +226,7 @@ def _add_steps(
         number = numbers.pop()
         if not numbers and number is not None and number > WARM_UP:
             own = {rank: time - members[rank].steps[number - 1][0] for rank, time in times.items()}
-            lags = _lags(_measured(key, members) or own)
+            lags = lags_of(_measured(key, members) or own)
             if number in known:
                 lags = _later(known[number].lags, lags)
             end = ends[number][1]
@@ -260,7 +261,7 @@ class _Course:
                     seconds = self._before - self._begin
                     self.steps.append(Step(end=self._before, seconds=seconds, lags=self._worst))
                 self._begin, self._worst = self._before, {}
-            self._worst = _later(self._worst, _lags(_measured(key, members) or times))
+            self._worst = _later(self._worst, lags_of(_measured(key, members) or times))
             self._before = max(times.values())
         _done_with(common, members)
 
@@ -285,75 +286,18 @@ def judge(
         found = {
             rank: lag
             for rank, values in shares.items()
-            if _mean(values[-count:]) >= needed
+            if mean(values[-count:]) >= needed
             and sum(value >= EACH for value in values[-count:]) >= often
             and (lag := middle([part.get(rank, 0.0) for part in lags[-count:]]))
             > max(SMALLEST, 2 * (uncertain or {}).get(rank, 0.0))
         }
         if found:
-            seconds = middle([_mean([step.seconds for step in part]) for part in parts[-count:]])
+            seconds = middle([mean([step.seconds for step in part]) for part in parts[-count:]])
             slowest = sorted(found, key=lambda rank: -found[rank])
             lag = min(found[slowest[0]], seconds * 0.99)
             begin = parts[-count][0].end - parts[-count][0].seconds
             return Slow(ranks=tuple(slowest), step=seconds, others=seconds - lag, since=begin)
     return None
-
-
-class Rounds:
-    """The same question asked of the share of the time that ranks spend in collectives: coarse, but of all of them.
-
-    Where a step has many collectives that each wait (gradient accumulation, FSDP, tensor parallel), a rank may be late
-    at each by a little. A round is the time in which every rank has made a step and told how much it waited.
-    """
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-        """The rounds so far, as steps in which a rank lags by what it waits less than the others."""
-        self._last: dict[int, tuple[float, int]] = {}
-        """When each rank last told, and how many steps it had made."""
-        self._waited: dict[int, list[tuple[float, float]]] = {}
-        """Seconds of this round that each rank has told of, and how many of them it waited."""
-        self._made: dict[int, int] = {}
-        self._ready: set[int] = set()
-        """The ranks that have made a step in this round."""
-
-    def add(self, rank: int, time: float, steps: int, waiting: float | None, ranks: Collection[int]) -> None:
-        """Take what one of `ranks` told."""
-        before, made = self._last.get(rank, (time, steps))
-        self._last[rank] = (time, steps)
-        if waiting is None or time <= before:
-            return
-        self._waited.setdefault(rank, []).append((time - before, waiting * (time - before)))
-        self._made[rank] = self._made.get(rank, 0) + steps - made
-        if self._made[rank] >= 1:
-            self._ready.add(rank)
-        if len(self._ready) < len(ranks) or not self._ready.issuperset(ranks):
-            return  # somebody evaluates, saves or compiles
-        totals = {each: [sum(column) for column in zip(*self._waited[each], strict=True)] for each in ranks}
-        lags = {
-            each: -lag for each, lag in _lags({each: waited / all_ for each, (all_, waited) in totals.items()}).items()
-        }
-        if min(steps for _, steps in self._last.values()) > WARM_UP:
-            self.steps.append(Step(number=len(self.steps) + 1, end=time, seconds=1.0, lags=lags))
-            del self.steps[: -2 * LOOKS[-1]]
-        self._waited, self._made, self._ready = {}, {}, set()
-
-
-def judge_waiting(rounds: Sequence[Step], steps: Sequence[Step]) -> Slow | None:
-    """The ranks that wait less than the others by more than chance, with the times of real steps."""
-    slow = judge(rounds, looks=CHANGE)
-    if slow is None or not steps:
-        return None
-    seconds = middle([step.seconds for step in steps[-CHANGE[0] :]])
-    return replace(slow, step=seconds, others=seconds * slow.others / slow.step, by_waiting=True)
-
-
-def in_all(slow: Slow, rounds: Sequence[Step]) -> Slow:
-    """The same, by how much less it waits if that is clearly more: it was late at several collectives of a step."""
-    lags = [round_.lags.get(slow.ranks[0], 0.0) for round_ in rounds[-CHANGE[0] :]]
-    if len(lags) < CHANGE[0] // 2 or _mean(lags) < 1.5 * (1 - slow.others / slow.step):
-        return slow
-    return replace(slow, others=slow.step * (1 - min(0.99, _mean(lags))))
 
 
 def waits_less(slow: Slow, waiting: Mapping[int, float]) -> bool:
@@ -373,7 +317,7 @@ def is_over(steps: Sequence[Step], slow: Slow, since: float) -> bool | None:
     if len(parts) < CHANGE[0]:
         return None
     shares = _shares(parts, [_mean_lags(part) for part in parts])
-    return all(_mean(shares.get(rank, [0.0])) < GONE for rank in slow.ranks)
+    return all(mean(shares.get(rank, [0.0])) < GONE for rank in slow.ranks)
 
 
 def _mean_lags(part: Sequence[Step]) -> dict[int, float]:
@@ -388,7 +332,7 @@ def _mean_lags(part: Sequence[Step]) -> dict[int, float]:
 def _shares(parts: Sequence[Sequence[Step]], lags: Sequence[Mapping[int, float]]) -> dict[int, list[float]]:
     """How much slower each rank was in each slice, within bounds."""
     ranks = {rank for part in lags for rank in part}
-    means = [_mean([step.seconds for step in part]) for part in parts]
+    means = [mean([step.seconds for step in part]) for part in parts]
     return {
         rank: [_share(part.get(rank, 0.0), seconds) for part, seconds in zip(lags, means, strict=True)]
         for rank in ranks
@@ -402,7 +346,7 @@ def _share(lag: float, seconds: float) -> float:
 def _noise(shares: Sequence[Sequence[float]]) -> float:
     """By how much a rank's share varies from slice to slice (a standard deviation); a change of level counts little."""
     squares = [(after - before) ** 2 / 2 for values in shares for before, after in pairwise(values)]
-    return _mean(squares) ** 0.5 if squares else 0.0
+    return mean(squares) ** 0.5 if squares else 0.0
 
 
 def middle(values: Sequence[float]) -> float:
@@ -410,7 +354,8 @@ def middle(values: Sequence[float]) -> float:
     return sorted(values)[(len(values) - 1) // 2]
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """The same without `statistics`."""
     return sum(values) / len(values)
 
 
