@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,4 +72,6 @@ def test_recipes_in_a_script_for_gadi(site, shared):
     assert job.wait(60) == 0, job.output
     # c10d numbers the hosts as they come.
     first, second = ("h1", "h2") if "hello from [h1:gloo] process 0/4" in job.output else ("h2", "h1")
-    check_recipes(job.output.rstrip("\n"), [first, first, second, second], "torchrun")
+    # One launcher of the two may warn that the other, which kept the rendezvous, has gone before it.
+    out = re.sub(r"^.*torch/distributed/elastic.*\n(\n|Traceback.*\n|  .*\n)*", "", job.output, flags=re.MULTILINE)
+    check_recipes(out.rstrip("\n"), [first, first, second, second], "torchrun")

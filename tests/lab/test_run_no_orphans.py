@@ -326,7 +326,13 @@ def test_after_a_kill_of_what_starts_the_ranks_nothing_lives_and_the_host_is_nam
 ) -> None:
     job = scene.start(forked=forked, hosts=hosts)
     agent = scene.agent("h3")
-    (starter,) = [pid for pid in scene.of_job("h3") if parent(pid) == agent and b"sleep" not in cmdline(pid)]
+
+    def starters() -> list[int] | None:
+        """The agent has more children as long as its host is being checked."""
+        found = [pid for pid in scene.of_job("h3") if parent(pid) == agent and b"sleep" not in cmdline(pid)]
+        return found if len(found) == 1 else None
+
+    (starter,) = wait_until("one child of the agent", starters, 10)
     os.kill(starter, signal.SIGKILL)
     scene.nothing_lives()
     done = job.wait(5)

@@ -282,6 +282,14 @@ def _agent_keeps_store() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
+_KEPT: list[Any] = []
+"""Groups that are over, kept until the process ends.
+
+Where a DDP model was the last to hold a gloo group, its end waits for gloo's threads with the GIL in hand, while they
+want it to drop what they have just reduced: seen to hang one function in four (torch 2.13, 2026-11-15).
+"""
+
+
 class _Exit:
     """Ends one rank's part in the world, once."""
 
@@ -294,7 +302,7 @@ class _Exit:
     def __call__(self, orderly: bool) -> None:
         if self._ends_here():
             if orderly:
-                self._dist.destroy_process_group()
+                self._destroy()
                 self._say_farewell(stay=True)
             else:
                 self._break_off()
@@ -305,7 +313,7 @@ class _Exit:
             if hasattr(sys, "last_value"):  # set by Python when an exception reached the top
                 self._break_off()
             else:
-                self._dist.destroy_process_group()
+                self._destroy()
                 self._say_farewell(stay=False)
 
     def _ends_here(self) -> bool:
@@ -320,6 +328,11 @@ class _Exit:
         if self._dist.get_backend() == "nccl":
             self._dist.group.WORLD.abort()
         hang_up(self._connections)
+        self._destroy()
+
+    def _destroy(self) -> None:
+        if self._dist.get_backend() == "gloo":
+            _KEPT.append(self._dist.group.WORLD)
         self._dist.destroy_process_group()
 
     def _say_farewell(self, *, stay: bool) -> None:
