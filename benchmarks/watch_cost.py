@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from statistics import median, quantiles
 from typing import Any
@@ -40,6 +41,12 @@ class Voice:
     def progress(self, done: int, **more: Any) -> None:
         self.told = max(self.told, done)
         self.reporter.progress(done, **more)
+
+    def guard(self, hook: Callable[[], None]) -> None:
+        self.reporter.guard(hook)
+
+    def unwatched(self, why: str) -> None:
+        self.reporter.unwatched(why)
 
 
 class Watch:
