@@ -17,7 +17,7 @@ import inspect, os, sys, time, torch, torch.distributed as dist
 from muster.agent import torch_adapter
 
 assert torch_adapter.is_safe_to_fork() == "", torch_adapter.is_safe_to_fork()
-assert torch_adapter.collectives_done() == 0
+assert torch_adapter.group_numbers() == {}
 
 calls = []
 note = lambda: calls.append(dist.is_initialized())
@@ -31,9 +31,9 @@ for number in (1, 2, 3):
     dist.all_reduce(torch.ones(1))
     assert torch_adapter.collectives_begun() == number, torch_adapter.collectives_begun()
     limit = time.monotonic() + 10
-    while torch_adapter.collectives_done() < number and time.monotonic() < limit:
+    while torch_adapter.group_numbers()["0"][1] < number and time.monotonic() < limit:
         time.sleep(0.01)
-    assert torch_adapter.collectives_done() == number, torch_adapter.collectives_done()
+    assert torch_adapter.group_numbers() == {"0": [number, number]}, torch_adapter.group_numbers()
 assert torch_adapter.why_unwatched() == "", torch_adapter.why_unwatched()
 tail = torch_adapter.recorder_tail(2, lambda file: True)
 assert tail is not None
@@ -67,7 +67,7 @@ NOT_LOADED = """
 import sys
 from muster.agent import torch_adapter
 
-assert torch_adapter.collectives_done() == 0
+assert torch_adapter.group_numbers() == {}
 calls = []
 torch_adapter.around_init_process_group(lambda: calls.append(0), lambda: calls.append(1))
 assert "torch" not in sys.modules

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SIGNAL = 47
 """SIGRTMIN + 13: has a rank write its stacks without its interpreter's help; USR1 and USR2 belong to users."""
 
+LOOK, STACKS = b"l", b"s"
+"""What the agent may write to a rank: tell where you are; tell it with all stacks and the last collectives."""
+
 _LAST_CALLS = 3
 """Collectives of each group that are told with an exception: they may differ from those of other ranks."""
 

@@ -14,7 +14,7 @@ import time
 
 from . import torch_adapter
 from .arrivals import Arrivals
-from .report import SIGNAL, innermost, is_users
+from .report import SIGNAL, STACKS, innermost, is_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .report import Reporter
-
-LOOK, STACKS = b"l", b"s"
-"""What the agent may write to a rank: tell where you are; tell it with all stacks and the last collectives."""
 
 _FIRST = 0.02
 """Seconds between looks until the first collective, whose time is shown to the user."""

@@ -11,7 +11,7 @@ import os
 import time
 
 from . import processes
-from .report import SIGNAL
+from .report import LOOK, SIGNAL, STACKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .ranks import Rank
-
-LOOK, STACKS = b"l", b"s"
-"""What a rank may be asked; sampling.py answers."""
 
 _ANSWER_LIMIT = 0.5
 """Seconds a rank has for its answer: it needs its interpreter's lock, which other threads give up every 5 ms."""

@@ -25,11 +25,6 @@ _FULL_RECORDERS = ("_dump_fr_trace", _NCCL)
 _captures = Captures()
 
 
-def collectives_done() -> int:
-    """How many collectives have finished, over all process groups (8 microseconds)."""
-    return sum(finished for _, finished in group_numbers().values())
-
-
 def collectives_begun() -> int:
     """How many collectives have been called: exact, where the count of finished ones lags a moment behind."""
     return sum(begun for begun, _ in group_numbers().values())
