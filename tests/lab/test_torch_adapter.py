@@ -191,10 +191,13 @@ dist.destroy_process_group()
 
 WATCHED = """
 import threading
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 init_device_mesh("cpu", (2,))
 print("muster-progress" in [thread.name for thread in threading.enumerate()])
+dist.barrier()  # rank 0 keeps the store in which the other still looks for it
+dist.destroy_process_group()
 """
 
 REFUSED = """

@@ -24,7 +24,8 @@ end_it() {
 };
 (read -r word <&5 || end_it) 6<&- & watcher=$! ;
 while wait "$run"; code=$?; kill -0 "$run"; do :; done;
-kill "$watcher";
+# Not TERM: a subshell that has only begun still has our traps, and loses it.
+kill -9 "$watcher";
 echo "$code" >&6;
 exec 6<&-;
 # podman says 0 also where SIGTERM has ended it before the container was started.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UsageError
 from muster.worker.detect import Detection, detect, from_arguments
+from muster.worker.gloo import wait_until_at_rest
 from muster.worker.interface import address_toward, point_gloo_at
 from muster.worker.master import LOOPBACK, Clue, meet
 from muster.worker.meeting import Answer, address_of_rank_0, find_rank_0
@@ -328,6 +329,8 @@ class _Exit:
         if self._dist.get_backend() == "nccl":
             self._dist.group.WORLD.abort()
         hang_up(self._connections)
+        if self._dist.get_backend() == "gloo":
+            wait_until_at_rest(limit=1.0)
         self._destroy()
 
     def _destroy(self) -> None:
