@@ -17,6 +17,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Every option of the recipe."""
     parser = argparse.ArgumentParser(
         prog="resnet50",
+        usage="%(prog)s [options]; --help shows them",
         description="Train a ResNet on CIFAR-10, ImageNet or made-up images.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
