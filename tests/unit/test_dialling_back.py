@@ -167,7 +167,7 @@ def test_an_agent_that_never_comes_is_named_after_the_limit_with_the_addresses_i
         await until(lambda: links[0].facts)
         await move_on(40)
 
-    with pytest.raises(MusterError, match="^b: no agent has come from there within 40 s of `sleep`") as caught:
+    with pytest.raises(MusterError, match=r"^b: no agent has come from there within 40 s of `sleep`") as caught:
         connected(engine(as_seat("a"), ("sleep", "60")), tmp_path, nothing, meanwhile)
     assert "127.0.0.1" in (caught.value.hint or "")
 

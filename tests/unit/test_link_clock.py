@@ -11,7 +11,6 @@ from muster.hosts import Host
 from muster.run.link import AgentLink
 from muster.transports import Seat
 
-
 # Ways of many seconds: what a busy machine adds to one must not tell in the outcome.
 
 
