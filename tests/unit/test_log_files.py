@@ -82,10 +82,11 @@ def test_what_a_rank_wrote_can_be_read_as_soon_as_a_state_was_written_after_it(t
     logs = LogFiles(lambda sentence: None)
     logs.write(tmp_path / "rank-0.log", "x\n", "0 1")
     logs.replace(tmp_path / "state.json", lambda: b"{}")
-    deadline = time.monotonic() + 5
-    while not (tmp_path / "rank-0.log").exists() or (tmp_path / "rank-0.log").read_bytes() != b"x\n":
+    wanted = {"rank-0.log": b"x\n", "order": b"0 1 2\n", "state.json": b"{}"}
+    deadline = time.monotonic() + 30
+    while any(not (tmp_path / name).exists() or (tmp_path / name).read_bytes() != wanted[name] for name in wanted):
         assert time.monotonic() < deadline
-    assert (tmp_path / "order").read_bytes() == b"0 1 2\n"
+        time.sleep(0.01)
     logs.close()
 
 
