@@ -61,6 +61,9 @@ class Page:
         self._process.kill()
         self._process.wait(30)
 
+    def __del__(self) -> None:
+        self._port.close()
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
