@@ -54,12 +54,14 @@ class Browser:
         self._session: str | None = None
         self.requests: list[str] = []
         """The address of every request the page has made."""
+        self._loaded: set[str] = set()
         self.said: list[str] = []
         """What went wrong in the page: exceptions, and errors and warnings of its console."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
         self.resize(width, height)
 
     def __enter__(self) -> Browser:
@@ -75,7 +77,7 @@ class Browser:
         os.waitpid(self._pid, 0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def call(self, method: str, limit: float = 30, **params: Any) -> dict[str, Any]:
+    def call(self, method: str, limit: float = 40, **params: Any) -> dict[str, Any]:
         """One command of the protocol, and its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
@@ -103,6 +105,8 @@ class Browser:
         method, params = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
+        elif method == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.add(params["loaderId"])
         elif method == "Runtime.exceptionThrown":
             self.said.append(json.dumps(params["exceptionDetails"]))
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
@@ -121,8 +125,11 @@ class Browser:
 
     def open(self, address: str) -> None:
         """Go to an address, and wait until the page with its scripts is there."""
-        self.call("Page.navigate", url=address)
-        self.wait("document.readyState === 'complete'")
+        # Not what document.readyState says: for a moment that may be of the page before.
+        loader = self.call("Page.navigate", url=address)["loaderId"]
+        deadline = time.monotonic() + 40
+        while loader not in self._loaded:
+            self._on_event(self._next(deadline, f"that {address} is loaded"))
 
     def js(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
@@ -130,7 +137,7 @@ class Browser:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def wait(self, expression: str, limit: float = 15) -> Any:
+    def wait(self, expression: str, limit: float = 40) -> Any:
         """Wait until an expression is true, and return its value."""
         deadline = time.monotonic() + limit
         while not (value := self.js(expression)):

@@ -16,13 +16,14 @@ from muster.watch.state import HostState, JobState, RankState
 
 def state_of(job_id: str = "20261115-101500-train-3f9a", **fields: Any) -> JobState:
     """The state of a job of two ranks, which this very process runs unless `fields` say otherwise."""
+    now = time.time()
     known: dict[str, Any] = {
         "id": job_id,
         "command": "train.py --lr 0.1",
         "cwd": "/code",
         "engine": "local",
-        "begin": time.time() - 100,
-        "now": time.time(),
+        "begin": now - 100,
+        "now": now,
         "phase": "running",
         "controller": os.getpid(),
         "controller_birth": birth(os.getpid()),

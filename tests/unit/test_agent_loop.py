@@ -17,7 +17,7 @@ from muster.agent.main import Agent
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
-    pytest.mark.timeout(30),
+    pytest.mark.timeout(100),
 ]
 
 
@@ -26,7 +26,7 @@ class Talk:
 
     def __init__(self) -> None:
         self.near, far = socket.socketpair()
-        self.near.settimeout(5)
+        self.near.settimeout(30)
         self.lines = self.near.makefile("r")
         self.far = far
         channel: Any = SimpleNamespace(input=far.fileno(), output=far.fileno(), write=far.send)
@@ -50,7 +50,7 @@ def talk() -> Iterator[Talk]:
 
 @pytest.fixture
 def rank() -> Iterator[Any]:
-    process = subprocess.Popen(["sleep", "30"])
+    process = subprocess.Popen(["sleep", "100"])
     yield SimpleNamespace(number=0, pid=process.pid, exited=False)
     process.kill()
     process.wait()

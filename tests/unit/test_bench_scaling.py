@@ -131,7 +131,7 @@ def test_strong_scaling_shares_the_batch_out_and_weak_scaling_does_not():
 def bench(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "XDG_STATE_HOME": str(cwd / "state")}
     return subprocess.run(
-        [MUSTER, "bench", *argv], cwd=cwd, env=env, capture_output=True, text=True, timeout=30, check=False
+        [MUSTER, "bench", *argv], cwd=cwd, env=env, capture_output=True, text=True, timeout=100, check=False
     )
 
 

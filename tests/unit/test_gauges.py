@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from muster.agent import gauges as gauges_module
 from muster.agent import gpus
 from muster.agent.examine import Examination
 from muster.agent.gauges import Gauges
@@ -33,8 +34,10 @@ ROW = "0, NVIDIA H200, 87, 1000, 143771, 1305, 1980, 81, {hot}, Not Active, Not 
 
 def busy_rank(number: int) -> tuple[Any, subprocess.Popen[bytes]]:
     """A process that works, with a child that works too."""
-    code = "import os, time\nos.fork()\nend = time.time() + 20\nwhile time.time() < end: pass"
-    process = subprocess.Popen([sys.executable, "-c", code])
+    code = "import os, time\nos.fork()\nos.write(1, b'.')\nend = time.time() + 60\nwhile time.time() < end: pass"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read(2) == b".."
     return SimpleNamespace(number=number, pid=process.pid, exited=False), process
 
 
@@ -42,17 +45,18 @@ def test_a_rank_is_gauged_together_with_its_children():
     sent: list[dict[str, Any]] = []
     rank, process = busy_rank(3)
     try:
-        time.sleep(0.3)
         gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
         gauges.step([rank])
-        time.sleep(0.5)
-        gauges.due = 0.0
-        gauges.step([rank])
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (len(sent) > 1 and sent[-1]["ranks"]["3"]["cpu"]):
+            time.sleep(0.3)
+            gauges.due = 0.0
+            gauges.step([rank])
     finally:
         for pid in [process.pid, *gpus.processes.descendants(process.pid)]:
             os.kill(pid, 9)
-        process.wait()
-    first, second = sent
+        process.communicate()
+    first, *_, second = sent
     assert first["ranks"]["3"]["cpu"] is None
     told = second["ranks"]["3"]
     assert told["pid"] == process.pid
@@ -65,13 +69,14 @@ def test_a_rank_is_gauged_together_with_its_children():
     assert host["network_in"] >= 0
 
 
-def test_nothing_is_told_without_ranks_nor_before_it_is_time():
+def test_nothing_is_told_without_ranks_nor_before_it_is_time(monkeypatch: pytest.MonkeyPatch):
     sent: list[dict[str, Any]] = []
     gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
     gone: Any = SimpleNamespace(number=0, pid=1, exited=True)
     gauges.step([gone])
     assert not sent
     here: Any = SimpleNamespace(number=0, pid=os.getpid(), exited=False)
+    monkeypatch.setattr(gauges_module, "EVERY", 60.0)
     gauges.step([here])
     gauges.step([here])
     assert len(sent) == 1
@@ -130,7 +135,7 @@ def put_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
 
 
 def wait_for(reader: gpus.Reader, check: Callable[[], object]) -> None:
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 30
     while not check():
         assert time.monotonic() < limit
         for key, _ in reader.selector.select(0.1):
@@ -156,21 +161,29 @@ def test_an_nvidia_smi_that_hangs_is_killed_and_not_waited_for(tmp_path: Path, m
     reader = gpus.Reader(selectors.DefaultSelector())
     begin = time.monotonic()
     reader.step()
-    assert time.monotonic() - begin < 0.5
-    wait_for(reader, (tmp_path / "pid").exists)
+    assert time.monotonic() - begin < 30
+    wait_for(reader, lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
     child = reader._pid
     reader._heard -= 60
     reader.step()
     assert reader._pid == 0, "the next try is a minute away"
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     pid = int((tmp_path / "pid").read_text())
-    wait_for(reader, lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
+    wait_for(reader, lambda: state_of(pid) in ("", "Z"))
+
+
+def state_of(pid: int) -> str:
+    """A letter, or nothing if there is no such process any more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return ""
 
 
 def test_an_examination_tells_who_is_ready_and_has_no_cpu_and_what_waits_to_be_sent():
     cpu = max(os.sched_getaffinity(0))
-    busy = f"import os\nos.sched_setaffinity(0, [{cpu}])\nwhile True: pass"
-    rank, other = (subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2))
+    busy = f"import os\nos.sched_setaffinity(0, [{cpu}])\nos.write(1, b'.')\nwhile True: pass"
+    rank, other = (subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) for _ in range(2))
     listener = socket.create_server(("127.0.0.1", 0))
     full = socket.create_connection(listener.getsockname())
     full.setblocking(False)
@@ -181,16 +194,18 @@ def test_an_examination_tells_who_is_ready_and_has_no_cpu_and_what_waits_to_be_s
             break
     sent: list[dict[str, Any]] = []
     try:
-        time.sleep(0.3)
+        for process in (rank, other):
+            assert process.stdout is not None
+            assert process.stdout.read(1) == b"."
         of_ours: Any = SimpleNamespace(number=5, pid=rank.pid, exited=False)
-        examination = Examination(sent.append, 7, [of_ours], 0.6)
+        examination = Examination(sent.append, 7, [of_ours], 1.2)
         while not examination.is_over:
             examination.step()
             time.sleep(0.02)
     finally:
         for process in (rank, other):
             process.kill()
-            process.wait()
+            process.communicate()
         full.close()
         listener.close()
     (reply,) = sent
@@ -227,17 +242,19 @@ assert told[0]["host"]["memory_total"]
 reader.step()
 assert not reader._pid, "the next try is a minute away"
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_process_whose_name_is_cut_within_a_character_can_be_examined(tmp_path: Path):
     program = tmp_path / "ääääääää"  # the kernel keeps 15 bytes of a name
     program.symlink_to("/bin/sleep")
-    process = subprocess.Popen([program, "20"])
+    process = subprocess.Popen([program, "60"])
     sent: list[dict[str, Any]] = []
     try:
-        time.sleep(0.2)
+        deadline = time.monotonic() + 30
+        while state_of(process.pid) != "S" and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert b"(" + "äääääää".encode() + b"\xc3)" in Path(f"/proc/{process.pid}/stat").read_bytes()
         rank: Any = SimpleNamespace(number=0, pid=process.pid, exited=False)
         examination = Examination(sent.append, 7, [rank], 0.0)

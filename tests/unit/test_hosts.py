@@ -256,14 +256,14 @@ GRAMMAR = st.lists(
 @example("[fe80::\x1b]")
 @example("gpu[1\x1b]")
 def test_any_text_is_read_or_refused_and_quickly(text: str):
-    began = time.monotonic()
+    began = time.process_time()
     try:
         hosts = parse_hosts(text)
     except UsageError as error:
         hosts, message = None, error.message
     else:
         message = ""
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert all(line.isprintable() for line in message.split("\n"))
     if hosts is not None:
         assert hosts
@@ -272,9 +272,9 @@ def test_any_text_is_read_or_refused_and_quickly(text: str):
 
 
 def test_the_largest_list_takes_about_a_second():
-    began = time.monotonic()
+    began = time.process_time()
     assert len(parse_hosts(f"gpu[1-{MAX_HOSTS}]:8")) == MAX_HOSTS
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 BRACKETS = st.lists(

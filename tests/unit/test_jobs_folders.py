@@ -16,6 +16,7 @@ import pytest
 from kept_jobs import keep, state_of
 
 from muster.errors import MusterError, UsageError
+from muster.jobs import folders
 from muster.jobs.folders import find, job_folders, read_job, running_jobs, the_running_one
 from muster.jobs.reach import running_here
 from muster.jobs.words import age, places, status, table
@@ -139,7 +140,8 @@ def answer_once(server: socket.socket, state: JobState) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pid namespaces")
-def test_a_job_in_a_container_that_ends_in_order_is_not_called_dead():
+def test_a_job_in_a_container_that_ends_in_order_is_not_called_dead(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(folders, "_LAST_STATE", 60.0)
     folder = keep(state_of(A, controller_birth=elsewhere_here()))
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "socket"))
@@ -151,13 +153,14 @@ def test_a_job_in_a_container_that_ends_in_order_is_not_called_dead():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pid namespaces")
-def test_containers_that_were_killed_long_ago_are_listed_without_waiting():
+def test_containers_that_were_killed_long_ago_are_listed_without_waiting(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(folders, "_LAST_STATE", 60.0)
     folder = keep(state_of(A, controller_birth=elsewhere_here(), now=time.time() - 3600))
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "socket"))
     begin = time.monotonic()
     assert read_job(folder).life == "died"
-    assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 30
 
 
 def test_a_socket_that_somebody_holds_is_left_where_it_is():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from moving_time import move_on, until
 
 from muster.agent.wire import GREETING
 from muster.errors import HostError
@@ -37,6 +40,8 @@ for line in sys.stdin:
         {otherwise}
 """
 
+ECHO = 'say(re=order["id"], n=order.get("n"))'
+
 
 def agent(*, offset: float = 0.0, noise: str = "", delays: str = "[0]", otherwise: str = "pass") -> str:
     return AGENT.format(offset=offset, noise=noise, delays=delays, otherwise=otherwise, greeting=GREETING)
@@ -52,36 +57,41 @@ def with_link(code: str, use: Callable[[AgentLink, list[dict[str, Any]]], Awaita
             Seat(host=command.host, name=command.host.name), lambda _, event: events.append(event), lambda _, text: None
         )
         try:
-            await link.open(PipeLine(link, command), b"", 10)
+            await link.open(PipeLine(link, command), b"", 30)
             await use(link, events)
         finally:
             await link.close(5)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
-async def pings(link: AgentLink, count: int, apart: float = 0.15) -> None:
+async def pings(link: AgentLink, count: int) -> float:
+    """Send some and await the answers; the shortest time that one took, which may err by the half of it."""
+    times: list[float] = []
     for _ in range(count):
+        begin = time.monotonic()
         link.beat()
-        await asyncio.sleep(apart)
+        await link.request("echo", limit=30)  # answered after the ping
+        times.append(time.monotonic() - begin)
+    return min(times)
 
 
 @pytest.mark.parametrize("offset", [-600.0, 0.0, 3600.5])
 def test_times_of_a_host_whose_clock_is_off_are_shown_on_ours(offset: float):
     async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
-        await pings(link, 3)
-        assert link.our_time(1_000_000.0 + offset) == pytest.approx(1_000_000.0, abs=0.05)
+        shortest = await pings(link, 3)
+        assert link.our_time(1_000_000.0 + offset) == pytest.approx(1_000_000.0, abs=shortest)
 
-    with_link(agent(offset=offset), use)
+    with_link(agent(offset=offset, otherwise=ECHO), use)
 
 
 def test_the_quickest_answer_tells_the_clock_best():
     async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
-        await pings(link, 3, apart=0.5)
+        shortest = await pings(link, 3)
         # An answer that took 0.4 s to come would put the clock off by 0.2 s.
-        assert link.our_time(500.0) == pytest.approx(490.0, abs=0.05)
+        assert link.our_time(500.0) == pytest.approx(490.0, abs=0.6 * shortest)
 
-    with_link(agent(offset=10.0, delays="[0.4, 0, 0.4]"), use)
+    with_link(agent(offset=10.0, delays="[0.4, 0, 0.4]", otherwise=ECHO), use)
 
 
 def test_noise_of_a_shell_before_the_greeting_is_skipped():
@@ -101,18 +111,18 @@ def test_a_request_that_is_not_answered_in_time_names_the_host_and_the_request()
 
 def test_a_request_is_answered_by_its_own_reply():
     async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
-        answers = await asyncio.gather(*(link.request("echo", limit=5, n=n) for n in range(5)))
+        answers = await asyncio.gather(*(link.request("echo", limit=30, n=n) for n in range(5)))
         assert [answer["n"] for answer in answers] == list(range(5))
 
-    with_link(agent(otherwise='say(re=order["id"], n=order["n"])'), use)
+    with_link(agent(otherwise=ECHO), use)
 
 
 def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
     async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
         with pytest.raises(HostError, match="far"):
-            await link.request("die", limit=10)
+            await link.request("die", limit=30)
         with pytest.raises(HostError, match="far"):
-            await link.request("more", limit=10)
+            await link.request("more", limit=30)
         assert [event["t"] for event in events] == ["lost"]
 
     with_link(agent(otherwise="sys.exit(1)"), use)
@@ -121,7 +131,7 @@ def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
 def test_rubbish_on_the_channel_loses_the_host_with_a_reason():
     async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
         with pytest.raises(HostError, match="writes on its channel"):
-            await link.request("talk", limit=10)
+            await link.request("talk", limit=30)
         assert [event["t"] for event in events] == ["lost"]
 
     with_link(agent(otherwise='print("a print that should not be here", flush=True)'), use)
@@ -135,7 +145,7 @@ def test_a_program_that_is_no_agent_is_explained_by_its_last_words():
 
 def test_a_program_that_says_nothing_is_given_up_after_the_limit():
     async def main() -> None:
-        command = Command(host=Host(name="far"), argv=("sleep", "60"), over_ssh=False)
+        command = Command(host=Host(name="far"), argv=("cat",), over_ssh=False)
         link = AgentLink(Seat(host=command.host, name=command.host.name), lambda _, event: None, lambda _, text: None)
         try:
             with pytest.raises(HostError, match="far: no agent answered within 0 s"):
@@ -146,9 +156,14 @@ def test_a_program_that_says_nothing_is_given_up_after_the_limit():
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-def test_a_host_that_pulls_an_image_is_given_the_time_and_its_words_are_shown():
+def test_a_host_that_pulls_an_image_is_given_the_time_and_its_words_are_shown(tmp_path: Path):
     words: list[str] = []
-    says = 'import sys,time;print("far pulls box:1\\nCopying blob 1",file=sys.stderr,flush=True);time.sleep(1)\n'
+    pulled = tmp_path / "pulled"
+    says = f"""
+import os, sys, time
+print("far pulls box:1\\nCopying blob 1", file=sys.stderr, flush=True)
+while not os.path.exists({str(pulled)!r}): time.sleep(0.02)
+"""
     command = Command(
         host=Host(name="far"),
         argv=(sys.executable, "-Sc", says + agent()),
@@ -158,10 +173,14 @@ def test_a_host_that_pulls_an_image_is_given_the_time_and_its_words_are_shown():
 
     async def main() -> None:
         link = AgentLink(Seat(host=command.host, name="far"), lambda _, event: None, lambda _, text: None)
+        opening = asyncio.ensure_future(link.open(PipeLine(link, command, words.append), b"", 30))
         try:
-            await link.open(PipeLine(link, command, words.append), b"", 0.6)
+            await until(lambda: len(words) == 2)
+            await move_on(30)
+            pulled.touch()
+            await opening
         finally:
             await link.close(5)
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 100))
     assert words == ["far pulls box:1", "far: Copying blob 1"]

@@ -11,6 +11,8 @@ from muster.hosts import Host
 from muster.run.link import AgentLink
 from muster.transports import Seat
 
+# Ways of many seconds: what a busy machine adds to one must not tell in the outcome.
+
 
 def pong(offset: float, *, way: float) -> dict[str, Any]:
     """The answer to a ping that took `way` seconds there and back, from a clock that is off."""
@@ -34,12 +36,12 @@ def offsets_after(*answers: tuple[float, float]) -> list[float]:
 
 
 def test_the_shortest_way_tells_best():
-    short, long = offsets_after((3.0, 0.001), (7.0, 0.5))
-    assert abs(short - 3.0) < 0.01
+    short, long = offsets_after((3000.0, 10), (7000.0, 500))
+    assert abs(short - 3000.0) < 100
     assert long == short
 
 
 def test_a_clock_that_jumps_is_believed_again_within_a_minute():
-    offsets = offsets_after((0.0, 0.001), *[(30.0, 0.002)] * 120)  # a ping each half second, on ways twice as long
-    assert abs(offsets[1]) < 0.01
-    assert abs(offsets[-1] - 30.0) < 0.01
+    offsets = offsets_after((0.0, 10), *[(3000.0, 20)] * 120)  # a ping each half second, on ways twice as long
+    assert abs(offsets[1]) < 100
+    assert abs(offsets[-1] - 3000.0) < 100

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from muster.logs.files import LogFiles
 
@@ -78,15 +80,49 @@ def test_a_file_that_cannot_be_written_anew_is_told_once_and_tried_again(tmp_pat
     assert path.read_bytes() == b"3"
 
 
+@contextmanager
+def held_up(logs: LogFiles, folder: Path) -> Iterator[None]:
+    """Let the thread that writes do nothing until all is queued."""
+    go_on = threading.Event()
+    logs.replace(folder / "first", lambda: b"1" if go_on.wait(30) else b"0")
+    yield
+    go_on.set()
+
+
 def test_what_a_rank_wrote_can_be_read_as_soon_as_a_state_was_written_after_it(tmp_path: Path):
     logs = LogFiles(lambda sentence: None)
-    logs.write(tmp_path / "rank-0.log", "x\n", "0 1")
-    logs.replace(tmp_path / "state.json", lambda: b"{}")
-    deadline = time.monotonic() + 5
-    while not (tmp_path / "rank-0.log").exists() or (tmp_path / "rank-0.log").read_bytes() != b"x\n":
-        assert time.monotonic() < deadline
-    assert (tmp_path / "order").read_bytes() == b"0 1 2\n"
+    seen: list[bytes] = []
+
+    def look() -> bytes:
+        """Called when the state is about to be written."""
+        seen.extend((tmp_path / name).read_bytes() for name in ("rank-0.log", "order"))
+        return b"{}"
+
+    with held_up(logs, tmp_path):
+        logs.write(tmp_path / "rank-0.log", "x\n", "0 1")
+        logs.replace(tmp_path / "state.json", look)
     logs.close()
+    assert seen == [b"x\n", b"0 1 2\n"]
+
+
+def test_what_ranks_wrote_in_one_attempt_can_be_read_when_the_folder_of_the_next_is_there(tmp_path: Path):
+    logs = LogFiles(lambda sentence: None)
+    first, second = (tmp_path / f"attempt-{number}" / "rank-0.log" for number in range(2))
+    seen: list[bytes] = []
+
+    class Watched(type(tmp_path)):
+        """A folder that tells what is to be read when it is made."""
+
+        def mkdir(self, *args: Any, **kwargs: Any) -> None:
+            seen.append(first.read_bytes())
+            super().mkdir(*args, **kwargs)
+
+    with held_up(logs, tmp_path):
+        logs.write(first, "x\n")
+        logs.write(Watched(second.parent) / second.name, "y\n")
+    logs.close()
+    assert seen == [b"x\n"]
+    assert second.read_bytes() == b"y\n"
 
 
 def test_a_content_that_cannot_be_made_is_told_once_and_logs_are_written_on(tmp_path: Path):

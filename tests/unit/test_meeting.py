@@ -17,21 +17,29 @@ from muster.worker.master import Clue, meet
 from muster.worker.meeting import PORTS, Answer, find_rank_0
 from muster.worker.pbs import with_nodefile
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(100)
 
 HERE = Clue(hosts=("127.0.0.1",), reason="")
 
 
 @pytest.fixture
 def job(request):
-    """A job id of this test and this process alone."""
-    return f"{request.node.name} {os.getpid()} {time.monotonic_ns()}"
+    """A job id of this test and this process alone, whose ports nobody has."""
+    while True:
+        job = f"{request.node.name} {os.getpid()} {time.monotonic_ns()}"
+        try:
+            with ExitStack() as taken:
+                for port in range(meet(job, HERE).port, meet(job, HERE).port + PORTS):
+                    taken.enter_context(socket.create_server(("", port)))
+            return job
+        except OSError:
+            continue
 
 
 def test_a_rank_is_told_the_port_of_the_store(job):
     answer = Answer(meet(job, HERE), 4711)
     try:
-        assert find_rank_0(meet(job, HERE), who="rank 1", limit=5) == ("127.0.0.1", 4711)
+        assert find_rank_0(meet(job, HERE), who="rank 1", limit=30) == ("127.0.0.1", 4711)
     finally:
         answer.close()
 
@@ -41,7 +49,7 @@ def test_rank_0_may_come_later_than_the_others(job):
     late = threading.Timer(0.4, lambda: answers.append(Answer(meet(job, HERE), 4711)))
     late.start()
     try:
-        assert find_rank_0(meet(job, HERE), who="rank 1", limit=10) == ("127.0.0.1", 4711)
+        assert find_rank_0(meet(job, HERE), who="rank 1", limit=30) == ("127.0.0.1", 4711)
     finally:
         late.join()
         answers[0].close()
@@ -51,7 +59,7 @@ def test_rank_0_is_found_on_the_last_of_many_hosts(job):
     answer = Answer(meet(job, HERE), 4711)
     strange = ("a..b", *(f"no-such-host-{i}.invalid" for i in range(5)))
     try:
-        found = find_rank_0(replace(meet(job, HERE), hosts=(*strange, "127.0.0.1")), who="rank 1", limit=10)
+        found = find_rank_0(replace(meet(job, HERE), hosts=(*strange, "127.0.0.1")), who="rank 1", limit=30)
         assert found == ("127.0.0.1", 4711)
     finally:
         answer.close()
@@ -61,8 +69,8 @@ def test_two_jobs_whose_ids_give_the_same_port_do_not_mix(job):
     first, second = (replace(meet(f"{job} {i}", HERE), port=meet(job, HERE).port) for i in (1, 2))
     answers = [Answer(first, 1111), Answer(second, 2222)]
     try:
-        assert find_rank_0(second, who="rank 1", limit=5) == ("127.0.0.1", 2222)
-        assert find_rank_0(first, who="rank 1", limit=5) == ("127.0.0.1", 1111)
+        assert find_rank_0(second, who="rank 1", limit=30) == ("127.0.0.1", 2222)
+        assert find_rank_0(first, who="rank 1", limit=30) == ("127.0.0.1", 1111)
     finally:
         for answer in answers:
             answer.close()
@@ -73,7 +81,7 @@ def test_a_program_that_holds_the_port_and_says_nothing_is_passed_over(job):
     with socket.create_server(("", meeting.port)):
         answer = Answer(meeting, 4711)
         try:
-            assert find_rank_0(meeting, who="rank 1", limit=10) == ("127.0.0.1", 4711)
+            assert find_rank_0(meeting, who="rank 1", limit=30) == ("127.0.0.1", 4711)
         finally:
             answer.close()
 
@@ -92,9 +100,9 @@ def test_a_rank_0_that_finds_all_its_ports_taken_says_so(job):
 def test_a_rank_0_that_never_comes_is_one_sentence_with_the_places_tried(job):
     meeting = replace(meet(job, HERE), hosts=("127.0.0.1", "no-such-host.invalid"))
     with pytest.raises(MusterError) as caught:
-        find_rank_0(meeting, who="rank 1 on box", limit=0.5)
+        find_rank_0(meeting, who="rank 1 on box", limit=3)
     assert caught.value.message.startswith(
-        "rank 1 on box found no rank 0 within 0 s: "
+        "rank 1 on box found no rank 0 within 3 s: "
         f"127.0.0.1, ports {meeting.port} to {meeting.port + PORTS - 1}: nobody listens; no-such-host.invalid, "
     )
     assert "MASTER_ADDR=host" in caught.value.hint
@@ -134,7 +142,7 @@ def mpiexec(monkeypatch):
     thread.start()
     yield theirs
     ours.close()
-    thread.join(5)
+    thread.join(30)
     theirs.close()
 
 
@@ -144,7 +152,7 @@ def test_under_mpiexec_rank_0_is_found_by_what_it_published():
     assert pmi.look_up() is None
     answer = Answer(asking, 4711)
     try:
-        assert find_rank_0(asking, who="rank 1", limit=5) == ("127.0.0.1", 4711)
+        assert find_rank_0(asking, who="rank 1", limit=30) == ("127.0.0.1", 4711)
     finally:
         answer.close()
     assert pmi.look_up() is None

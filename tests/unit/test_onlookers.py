@@ -20,7 +20,7 @@ from muster.run.straggling import Straggling
 from muster.run.watcher import Heard, Watcher
 from muster.transports import Piped
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(100)
 
 UNKNOWN_TO_THE_BOARD: dict[str, Any] = {"t": "gauges"}
 WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "done": 7, "groups": {}}
@@ -76,7 +76,7 @@ def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(tmp_pat
         done = asyncio.Event()
         watcher.stacks_then(done.set)
         wanted.append(watcher.seems_stuck)
-        await asyncio.wait_for(done.wait(), 5)
+        await asyncio.wait_for(done.wait(), 30)
 
     asyncio.run(look())
     screen.close()

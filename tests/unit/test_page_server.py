@@ -12,6 +12,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Page:
         return self.raw(f"/{self.token if token is None else token}/{path}", host=host, method=method)
 
     def raw(self, path: str, *, host: str | None = None, method: str = "GET") -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.putrequest(method, path, skip_host=True)
             connection.putheader("Host", host or f"127.0.0.1:{self.port}")
@@ -134,7 +135,8 @@ def test_the_page_is_for_looking_only(page: Page, method: str):
 
 def test_nonsense_does_not_end_the_server(page: Page):
     for nonsense in (b"\r\n\r\n", b"\x16\x03\x01\x00", b"GET\r\n\r\n", b"GET " + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", page.port), timeout=5) as peer:
+        # It need not hear all of it, and may hang up.
+        with suppress(ConnectionError), socket.create_connection(("127.0.0.1", page.port), timeout=30) as peer:
             peer.sendall(nonsense)
             peer.shutdown(socket.SHUT_WR)
             while peer.recv(4096):
@@ -143,10 +145,10 @@ def test_nonsense_does_not_end_the_server(page: Page):
 
 
 def test_many_silent_connections_do_not_shut_others_out_for_ever(page: Page):
-    silent = [socket.create_connection(("127.0.0.1", page.port), timeout=5) for _ in range(80)]
+    silent = [socket.create_connection(("127.0.0.1", page.port), timeout=30) for _ in range(80)]
     for peer in silent:
         peer.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             assert page.get("").status == 200
@@ -245,7 +247,7 @@ def test_the_page_needs_nothing_from_elsewhere():
 
 def test_the_wheel_has_the_files_of_the_page(tmp_path: Path):
     argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=100)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"muster/page/static/{file.name}" for file in STATIC.iterdir()} <= names

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,15 +177,13 @@ def test_a_disk_that_never_answers_is_waited_for_once_and_not_for_long(tmp_path:
     code = (
         "import os, sys, time\nfrom muster.agent import post_mortem\n"
         "post_mortem._room = lambda path: None if path == '/dev/shm' else open(path) and None\n"
-        "begin = time.monotonic()\nfor _ in range(3): post_mortem.facts((0, 0), [sys.argv[1]])\n"
+        "begin = time.monotonic()\nfor _ in range(40): post_mortem.facts((0, 0), [sys.argv[1]])\n"
         "print(time.monotonic() - begin, flush=True)\nos._exit(0)\n"
     )
-    begin = time.monotonic()
     process = subprocess.Popen([sys.executable, "-c", code, str(fifo)], stdout=subprocess.PIPE, text=True)
     try:
-        took = float(process.communicate(timeout=20)[0])
+        took = float(process.communicate(timeout=60)[0])
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert 0.4 < took < 1.5
-    assert time.monotonic() - begin < 20
+    assert 0.4 < took < 10  # 0.5 s once, not 40 times

@@ -32,7 +32,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def loaded_by(code: str) -> set[str]:
     script = f"import sys; before = set(sys.modules); {code}; print(*sorted(set(sys.modules) - before))"
-    out = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    out = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, timeout=100, check=True)
     return set(out.stdout.split())
 
 

@@ -30,7 +30,7 @@ def on_pipes(body: str, folder: Path, *argv: str, **env: str) -> subprocess.Comp
         [sys.executable, "-c", SHOW.format(body=body), str(folder), *argv],
         env={"PATH": os.environ["PATH"], **env},
         capture_output=True,
-        timeout=30,
+        timeout=100,
     )
 
 
@@ -49,7 +49,7 @@ def on_terminal(body: str, folder: Path, *argv: str, **env: str) -> str:
     )
     os.close(slave)
     data = b""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline and select.select([master], [], [], deadline - time.monotonic())[0]:
         try:
             piece = os.read(master, 65536)
@@ -59,7 +59,7 @@ def on_terminal(body: str, folder: Path, *argv: str, **env: str) -> str:
             break
         data += piece
     os.close(master)
-    assert process.wait(10) == 0
+    assert process.wait(20) == 0
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -147,7 +147,7 @@ import os; os._exit(0)
         [sys.executable, "-c", SHOW.format(body=body), str(tmp_path)], stdout=sink, stderr=subprocess.PIPE
     )
     try:
-        _, stderr = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=60)
         assert stderr == b"went on\n"
     finally:
         process.kill()
@@ -160,10 +160,10 @@ def test_a_reader_that_has_gone_is_noticed(tmp_path: Path):
     os.close(source)
     body = """
 screen.rank_line("h1", 0, 1, 1, Line("x", "\\n"))
-print(screen.closed_by_reader.wait(5), file=sys.stderr)
+print(screen.closed_by_reader.wait(30), file=sys.stderr)
 """
     done = subprocess.run(
-        [sys.executable, "-c", SHOW.format(body=body), str(tmp_path)], stdout=sink, stderr=subprocess.PIPE, timeout=20
+        [sys.executable, "-c", SHOW.format(body=body), str(tmp_path)], stdout=sink, stderr=subprocess.PIPE, timeout=60
     )
     os.close(sink)
     assert done.stderr == b"True\n"

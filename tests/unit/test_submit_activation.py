@@ -31,7 +31,7 @@ def ran(activation: Activation, folder: Path) -> str:
         env={"PATH": "/usr/bin:/bin", "HOME": str(folder)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=100,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()

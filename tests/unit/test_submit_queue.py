@@ -39,7 +39,7 @@ def submitted(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProce
         env={"PATH": str(folder / "bin"), "HOME": str(folder), **env},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
 
 
@@ -97,7 +97,7 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(folder: Path):
 
 def test_an_argument_that_is_not_utf_8_survives(folder: Path):
     argv = [MUSTER, "submit", "--slurm", "--dry-run", "train.py", b"\xff\xfe"]
-    done = subprocess.run(argv, cwd=folder, env={"HOME": str(folder)}, capture_output=True, timeout=30)
+    done = subprocess.run(argv, cwd=folder, env={"HOME": str(folder)}, capture_output=True, timeout=100)
     assert done.stdout.endswith(b"exec muster run train.py '\xff\xfe'\n")
 
 
@@ -212,6 +212,6 @@ def test_a_mistake_is_found_before_anything_is_submitted(folder: Path, argv: lis
 def test_an_empty_environment_is_enough(folder: Path):
     # An empty environment, as cron has it.
     argv = [MUSTER, "submit", "--slurm", "--dry-run", "train.py"]
-    done = subprocess.run(argv, cwd=folder, env={}, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(argv, cwd=folder, env={}, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert f"\ncd {os.path.realpath(folder)} || exit\n" in done.stdout

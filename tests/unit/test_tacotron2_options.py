@@ -84,6 +84,6 @@ def test_what_makes_no_sense_is_refused(argv, words, capsys):
 def test_help_comes_without_torch():
     code = "import sys, runpy; sys.modules['torch'] = None; sys.argv[1:] = ['--help']\n"
     code += "runpy.run_module('muster.recipes.tacotron2', run_name='__main__', alter_sys=True)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     assert "muster run -m muster.recipes.tacotron2 -d LJSpeech-1.1" in done.stdout

@@ -75,7 +75,7 @@ metrics.close()
 
 def write(folder, *steps):
     argv = [sys.executable, "-c", WRITE, str(folder), *map(str, steps)]
-    subprocess.run(argv, check=True, timeout=30)
+    subprocess.run(argv, check=True, timeout=100)
 
 
 def test_metrics_are_lines_of_json_and_a_resumed_run_adds_to_them(tmp_path):

@@ -66,7 +66,7 @@ def test_a_login_shell_reads_the_remote_command_as_it_was_meant(shell: str, pyth
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "from stdin []\n", "")
 
@@ -75,7 +75,7 @@ def test_a_host_without_any_python_says_so_and_ends_with_127(tmp_path: Path):
     remote = ssh_command(Host(name="a")).argv[-1].replace(sys.executable, "/nowhere/python")
     (tmp_path / "sh").symlink_to("/bin/sh")
     done = subprocess.run(
-        ["/bin/sh", "-c", remote], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=30
+        ["/bin/sh", "-c", remote], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 127
     assert done.stderr == "muster: none of these is on this host: /nowhere/python python3 python\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import selectors
 import signal
 import time
@@ -69,7 +70,8 @@ class Probing:
         now = time.monotonic()
         for child in list(self.children):
             waited = now - child.since
-            if waited > self.probes[child.number]["limit"]:
+            if waited > self.probes[child.number]["limit"] and not select.select([child.read], [], [], 0)[0]:
+                # Only if no answer waits to be read: after a freeze of this host one may.
                 self.outcomes.setdefault(child.number, {"hung": waited})
                 self._end(child)
                 self._after(child)

@@ -6,12 +6,15 @@ from muster.cli.arguments import Parser
 from muster.errors import EXIT_MUSTER
 from muster.jobs import client
 from muster.jobs.folders import KeptJob, find
-from muster.jobs.reach import running_here
+from muster.jobs.reach import running_here, wait_until_gone
 from muster.jobs.words import LEASE
 from muster.logs.screen import Screen
 
 _LAST_LINES = 20
 """Lines that were shown before, to know where one is."""
+
+_LAST_STATE = 10.0
+"""Seconds for a job that has told its end to write it down too."""
 
 EPILOG = """\
 examples:
@@ -53,6 +56,7 @@ def _show(job: KeptJob, screen: Screen) -> int:
         if line is None:
             continue
         if "stream" not in line:
+            wait_until_gone(job, _LAST_STATE)  # so that who looks next finds it ended
             return line["end"]
         screen.repeat(line["stream"], line["text"], line["end"])
     screen.tell(f"the controller of job {job.id} was killed; {LEASE}")

@@ -64,11 +64,14 @@ def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: b
             sys.stderr.write(f"muster: {said}\n")
     except client.NoAnswer:
         # It may run where sockets cannot be, or be about to end.
-        if not has_gone(state):
-            os.kill(state.controller, signal.SIGTERM)
-            if grace == 0:
-                time.sleep(0.2)
+        try:
+            if not has_gone(state):
                 os.kill(state.controller, signal.SIGTERM)
+                if grace == 0:
+                    time.sleep(0.2)
+                    os.kill(state.controller, signal.SIGTERM)
+        except ProcessLookupError:
+            pass  # it has ended meanwhile
 
 
 def _wait(job: KeptJob, grace: float | None) -> int:

@@ -12,8 +12,11 @@ from typing import Any
 from muster.errors import MusterError
 from muster.watch.place import address
 
-STATE_LIMIT = 2.0
-"""Seconds for an answer that the controller has at hand."""
+STATE_LIMIT = 5.0
+"""Seconds for an answer that the controller has at hand; on a busy machine it may not run for one or two."""
+
+STOP_LIMIT = 20.0
+"""Seconds for a controller to say that it ends: who signals it too soon instead takes the ranks' grace away."""
 
 STACKS_LIMIT = 30.0
 """Seconds for the stacks of all ranks."""
@@ -34,7 +37,7 @@ def ask(folder: Path, request: dict[str, Any], limit: float = STATE_LIMIT) -> di
     """Send one request to the job whose folder this is, and return the answer; NoAnswer within `limit` seconds."""
     with _connected(folder, limit) as peer:
         try:
-            peer.sendall(json.dumps(request).encode() + b"\n")
+            _send(peer, request)
             answer = _read_line(peer, time.monotonic() + limit)
         except OSError:
             raise NoAnswer(folder) from None
@@ -55,7 +58,7 @@ def stop(folder: Path, *, grace: float | None = None, stacks: bool = False) -> s
 
     With `stacks`, those of all ranks are taken before, and a sentence says where they are.
     """
-    limit = STACKS_LIMIT if stacks else STATE_LIMIT
+    limit = STACKS_LIMIT if stacks else STOP_LIMIT
     return ask(folder, {"do": "stop", "grace": grace, "stacks": stacks}, limit).get("said", "")
 
 
@@ -72,7 +75,7 @@ def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Genera
     """
     with _connected(folder, STATE_LIMIT) as peer:
         try:
-            peer.sendall(json.dumps({"do": "follow", "last": last}).encode() + b"\n")
+            _send(peer, {"do": "follow", "last": last})
             peer.settimeout(every)
             unfinished = b""
             while True:
@@ -102,6 +105,13 @@ def _connected(folder: Path, limit: float) -> socket.socket:
         peer.close()
         raise (Refused if isinstance(error, ConnectionRefusedError) else NoAnswer)(folder) from None
     return peer
+
+
+def _send(peer: socket.socket, request: dict[str, Any]) -> None:
+    try:
+        peer.sendall(json.dumps(request).encode() + b"\n")
+    except BrokenPipeError:
+        pass  # one too many is sent away unheard, and the reason is there to be read
 
 
 def _read_line(peer: socket.socket, deadline: float) -> bytes:

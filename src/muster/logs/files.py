@@ -70,6 +70,7 @@ class LogFiles:
             self._queued -= len(data)
 
     def _replace(self, path: Path, make: Callable[[], bytes]) -> None:
+        self._close_files()  # who reads in the new content that the job has ended finds all that its ranks wrote
         new = path.with_name(f".{path.name}.new")
         try:
             new.write_bytes(make())
@@ -87,7 +88,8 @@ class LogFiles:
         try:
             file = self._files.get(path)
             if file is None:
-                if len(self._files) >= _MOST_OPEN:
+                # Who sees the folder of the next attempt finds all of the one before.
+                if len(self._files) >= _MOST_OPEN or not path.parent.exists():
                     self._close_files()
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 file = self._files[path] = path.open("ab")

@@ -1,0 +1,24 @@
+"""The clock of an event loop moved on by hand: a limit is over when a test says so, on however busy a machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+async def move_on(seconds: float) -> None:
+    """Let so many seconds pass for the timers of this loop, and let those that are due then do their work."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def until(is_so: Callable[[], object], limit: float = 30) -> None:
+    """Wait for something to happen."""
+    deadline = time.monotonic() + limit
+    while not is_so():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
