@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
+
+# `make test &` in a script hands an ignored SIGINT down, nohup an ignored SIGHUP. Programs that the tests start would
+# ignore them too (so does Muster, on purpose), and every test of Ctrl-C or of a closed terminal would fail.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A busy machine must not fail a property; pytest-timeout stops one that hangs.
 settings.register_profile("muster", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -75,6 +75,7 @@ print(f"rank {world.rank} ends", flush=True)
 ABSENT = """
 import os, pathlib, sys, time
 folder, variable, size, absent = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+limit = int(sys.argv[5]) if sys.argv[5:] else 2
 rank = os.environ[variable]
 if rank == absent:
     sys.exit()
@@ -83,7 +84,7 @@ import muster, torch.distributed
 while len(list(folder.glob("here-*"))) < size - 1:
     time.sleep(0.01)
 try:
-    muster.init(timeout=2)
+    muster.init(timeout=limit)
 except muster.MusterError as error:
     print(f"{rank} says: {error}", flush=True)
 """

@@ -80,8 +80,14 @@ def attempt(folder: Path, life: float, *, from_the_fork: bool = True) -> tuple[b
 
     Returns whether they came to their end before, and how many seconds after the first step that was.
     """
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    with socket.socket() as held:
+        # Bound and not listening: torch's store may have this port, and nobody else on the machine gets it meanwhile.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        return attempt_at(held.getsockname()[1], folder, life, from_the_fork)
+
+
+def attempt_at(port: int, folder: Path, life: float, from_the_fork: bool) -> tuple[bool, float]:
     begun = len(notes(folder, "begin"))
     children = [fork(rank, folder, port) for rank in range(RANKS)]
     ended: dict[int, int] = {}

@@ -48,7 +48,7 @@ print(word, time.monotonic() - start)
 
 HOLD = """
 import socket, sys
-peer = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5)
+peer = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20)
 peer.sendall(b"x")
 peer.recv(1)
 print("connected", flush=True)
@@ -94,22 +94,22 @@ def echo(lab: Lab) -> Iterator[Callable[[str, int], None]]:
     yield start
     for server in started:
         server.kill()
-        server.communicate(timeout=10)
+        server.communicate(timeout=30)
 
 
-def connect(lab: Lab, source: str, target: str, port: int, timeout: float = 5.0) -> tuple[str, float]:
+def connect(lab: Lab, source: str, target: str, port: int, timeout: float = 20.0) -> tuple[str, float]:
     """Try one exchange with an echo server: what came of it, and in how many seconds."""
     argv = [sys.executable, "-I", "-S", "-c", CONNECT, lab.address(target), str(port), str(timeout)]
-    word, seconds = lab.run(source, argv, timeout=timeout + 10).stdout.split()
+    word, seconds = lab.run(source, argv, timeout=timeout + 30).stdout.split()
     return word, float(seconds)
 
 
-def ssh(lab: Lab, host: str, command: str, timeout: float = 10) -> subprocess.CompletedProcess[str]:
+def ssh(lab: Lab, host: str, command: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
     argv = [*lab.ssh_argv(), "-o", "BatchMode=yes", host, command]
     return subprocess.run(argv, capture_output=True, text=True, timeout=timeout)
 
 
-def out(lab: Lab, host: str, script: str, timeout: float = 10) -> str:
+def out(lab: Lab, host: str, script: str, timeout: float = 30) -> str:
     done = lab.run(host, ["sh", "-c", script], timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -130,7 +130,7 @@ def test_disk_tmp_shm_and_run_of_a_host_are_its_own(lab: Lab) -> None:
     for folder in ("/var", "/tmp", "/dev/shm", "/run", "/root"):
         marker = f"{folder}/lab-test-marker"
         out(lab, "h1", f"echo mine > {marker}")
-        assert lab.run("h2", ["cat", marker], timeout=10).returncode != 0
+        assert lab.run("h2", ["cat", marker], timeout=30).returncode != 0
         assert not Path(marker).exists()
         out(lab, "h1", f"rm {marker}")
     assert out(lab, "h1", "id -u") == "0"
@@ -156,15 +156,15 @@ def test_a_bound_folder_is_shared_and_another_folder_under_tmp_is_not_there(tmp_
     shared.mkdir()
     private.mkdir()
     with Lab(2, bind=(shared,)) as lab:
-        assert lab.run("h1", ["tee", str(shared / "note")], input="hello", timeout=10).returncode == 0
-        assert lab.run("h2", ["cat", str(shared / "note")], timeout=10).stdout == "hello"
+        assert lab.run("h1", ["tee", str(shared / "note")], input="hello", timeout=30).returncode == 0
+        assert lab.run("h2", ["cat", str(shared / "note")], timeout=30).stdout == "hello"
         assert (shared / "note").read_text() == "hello"
-        assert lab.run("h1", ["ls", str(private)], timeout=10).returncode != 0
-        assert lab.run("h1", ["pwd"], cwd=str(shared), timeout=10).stdout == f"{shared}\n"
+        assert lab.run("h1", ["ls", str(private)], timeout=30).returncode != 0
+        assert lab.run("h1", ["pwd"], cwd=str(shared), timeout=30).stdout == f"{shared}\n"
 
 
 def test_processes_lists_what_runs_in_a_host_and_only_there(lab: Lab) -> None:
-    assert lab.processes("h1") == []
+    until(lambda: lab.processes("h1") == [])  # what a test before this one has ended may still be about to go
     started = lab.popen("h1", ["sleep", "54321"])
     try:
         until(lambda: [command for _, command in lab.processes("h1")] == ["sleep 54321"])
@@ -173,7 +173,7 @@ def test_processes_lists_what_runs_in_a_host_and_only_there(lab: Lab) -> None:
         assert lab.processes("h2") == []
     finally:
         started.kill()
-        started.wait(10)
+        started.wait(30)
     until(lambda: lab.processes("h1") == [])
 
 
@@ -188,7 +188,7 @@ def test_a_signal_reaches_the_command_inside_the_host(lab: Lab) -> None:
     assert started.stdout
     started.stdout.readline()
     started.terminate()
-    assert started.wait(10) == 7
+    assert started.wait(30) == 7
     started.stdout.close()
 
 
@@ -203,30 +203,32 @@ def test_a_cut_cable_is_silent_and_a_healed_one_carries_the_old_connection_on(
     assert connect(lab, "h1", "h2", 5000, timeout=0.5)[0] == "silence"
     assert status_faults(lab, "h2") == ("cut",)
     lab.heal("h2")
-    assert connect(lab, "h1", "h2", 5000, timeout=5)[0] == "ok"
+    assert connect(lab, "h1", "h2", 5000)[0] == "ok"
     with lab.popen("h1", argv, stdout=subprocess.PIPE, text=True) as held:
         assert held.stdout
         assert held.stdout.readline() == "connected\n"
         lab.cut("h2")
         lab.heal("h2")
-        assert held.communicate(timeout=10)[0] == "silence\n", "the connection must survive a short cut"
+        assert held.communicate(timeout=30)[0] == "silence\n", "the connection must survive a short cut"
 
 
-@pytest.mark.parametrize(("fault", "heard"), [("crash", {"closed", "reset"}), ("power_off", {"silence"})])
+@pytest.mark.parametrize(
+    ("fault", "heard", "listen"), [("crash", {"closed", "reset"}, "30"), ("power_off", {"silence"}, "3")]
+)
 def test_peers_hear_a_crash_at_once_and_a_power_cut_never(
-    lab: Lab, echo: Callable[[str, int], None], fault: str, heard: set[str]
+    lab: Lab, echo: Callable[[str, int], None], fault: str, heard: set[str], listen: str
 ) -> None:
     echo("h3", 5001)
-    argv = [sys.executable, "-I", "-S", "-c", HOLD, lab.address("h3"), "5001", "1.5"]
+    argv = [sys.executable, "-I", "-S", "-c", HOLD, lab.address("h3"), "5001", listen]
     with lab.popen("h1", argv, stdout=subprocess.PIPE, text=True) as held:
         assert held.stdout
         assert held.stdout.readline() == "connected\n"
         getattr(lab, fault)("h3")
-        assert held.communicate(timeout=10)[0].strip() in heard
+        assert held.communicate(timeout=60)[0].strip() in heard
     assert lab.status()[2].state == "off"
     assert lab.processes("h3") == []
     with pytest.raises(LabError, match="h3 is off"):
-        lab.run("h3", ["true"], timeout=5)
+        lab.run("h3", ["true"], timeout=30)
     lab.reboot("h3")
     assert ssh(lab, "h3", "hostname").stdout == "h3\n"
 
@@ -246,7 +248,7 @@ def test_a_frozen_host_does_not_answer_until_it_is_thawed(lab: Lab, echo: Callab
     assert lab.status()[1].state == "frozen"
     assert connect(lab, "h1", "h2", 5002, timeout=0.5)[0] == "silence"
     with pytest.raises(LabError, match="h2 is frozen"):
-        lab.run("h2", ["true"], timeout=5)
+        lab.run("h2", ["true"], timeout=30)
     lab.thaw("h2")
     assert connect(lab, "h1", "h2", 5002)[0] == "ok"
     with pytest.raises(LabError, match="h2 is not frozen"):
@@ -264,13 +266,14 @@ def test_a_host_with_a_tenth_of_a_core_computes_slowly(lab: Lab) -> None:
     burn = "import time; s = time.monotonic()\nwhile time.process_time() < 0.1: pass\nprint(time.monotonic() - s)"
     argv = [sys.executable, "-I", "-S", "-c", burn]
     lab.slow("h2", cpu=0.1)
-    inside = float(lab.run("h2", argv, timeout=30).stdout)
-    over_ssh = float(ssh(lab, "h2", f"{sys.executable} -I -S -c '{burn}'", timeout=30).stdout)
+    inside = float(lab.run("h2", argv, timeout=60).stdout)
+    over_ssh = float(ssh(lab, "h2", f"{sys.executable} -I -S -c '{burn}'", timeout=60).stdout)
     assert inside > 0.4
     assert over_ssh > 0.4
     assert status_faults(lab, "h2") == ("cpu 0.1",)
     lab.heal("h2")
-    assert float(lab.run("h2", argv, timeout=30).stdout) < inside
+    # Whether this machine has time for it at once is another matter.
+    until(lambda: float(lab.run("h2", argv, timeout=60).stdout) < 0.4)
 
 
 def test_a_slow_cable_takes_as_long_as_its_rate_says(lab: Lab, echo: Callable[[str, int], None]) -> None:
@@ -284,13 +287,23 @@ def test_a_slow_cable_takes_as_long_as_its_rate_says(lab: Lab, echo: Callable[[s
     argv = [sys.executable, "-I", "-S", "-c", send, lab.address("h2")]
     lab.slow("h2", rate="10mbit")
     # 4 Mbit at 10 Mbit/s is 0.4 s there; the way back overlaps with it, being another direction of the cable.
-    slowly = float(lab.run("h1", argv, timeout=30).stdout)
-    assert 0.3 < slowly < 3
+    tries: list[float] = []
+
+    def seconds() -> float:
+        tries.append(float(lab.run("h1", argv, timeout=60).stdout))
+        return tries[-1]
+
+    # A busy machine may take longer now and then, but not each time, and no time is shorter than the cable allows.
+    until(lambda: seconds() < 3)
+    assert min(tries) > 0.3
     lab.heal("h2")
-    assert float(lab.run("h1", argv, timeout=30).stdout) < slowly / 2
+    until(lambda: seconds() < 0.3)
 
 
 def test_lost_packets_are_about_as_many_as_asked_for(lab: Lab) -> None:
+    for source, target in (("h1", "h2"), ("h2", "h1")):
+        # Now they know each other's place: who has to ask for it while packets are lost may have to ask twice.
+        assert count_arrived(lab, source, target, 1) == 1
     lab.loss("h2", 30)
     arrived = count_arrived(lab, "h1", "h2", 1000)
     back = count_arrived(lab, "h2", "h1", 1000)
@@ -302,30 +315,40 @@ def test_lost_packets_are_about_as_many_as_asked_for(lab: Lab) -> None:
 
 def count_arrived(lab: Lab, source: str, target: str, packets: int) -> int:
     """How many of so many small datagrams arrive."""
+    # The kernel keeps them all (33: SO_RCVBUFFORCE) until the sender has ended, however long either of them takes.
     count = (
-        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 5004)); n = 0\n"
-        "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20); s.settimeout(0.5); print('ready', flush=True)\n"
+        "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); n = 0\n"
+        "s.setsockopt(socket.SOL_SOCKET, 33, 8 << 20); s.bind(('', 5004)); print('ready', flush=True)\n"
+        "sys.stdin.read(); s.setblocking(False)\n"
         "try:\n"
         "    while True: n += len(s.recv(10)) > 0\n"
-        "except TimeoutError: print(n)"
+        "except BlockingIOError: print(n)"
     )
     send = (
         "import socket, sys, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
         f"for i in range({packets}): s.sendto(b'x', (sys.argv[1], 5004)); i % 50 or time.sleep(0.001)"
     )
-    with lab.popen(target, [sys.executable, "-I", "-c", count], stdout=subprocess.PIPE, text=True) as counter:
+    pipe = subprocess.PIPE
+    with lab.popen(target, [sys.executable, "-I", "-c", count], stdin=pipe, stdout=pipe, text=True) as counter:
         assert counter.stdout
         assert counter.stdout.readline() == "ready\n"
-        lab.run(source, [sys.executable, "-I", "-c", send, lab.address(target)], timeout=10)
-        return int(counter.communicate(timeout=10)[0])
+        lab.run(source, [sys.executable, "-I", "-c", send, lab.address(target)], timeout=30)
+        return int(counter.communicate(timeout=30)[0])
 
 
 def test_a_delayed_cable_adds_twice_the_delay_to_a_round_trip(lab: Lab, echo: Callable[[str, int], None]) -> None:
     echo("h2", 5005)
     lab.delay("h2", 50)
-    word, seconds = connect(lab, "h1", "h2", 5005, timeout=5)
-    assert word == "ok"
-    assert 0.2 <= seconds < 1.0, "a handshake and an exchange: two round trips of 100 ms"
+    tries: list[float] = []
+
+    def seconds() -> float:
+        word, took = connect(lab, "h1", "h2", 5005)
+        assert word == "ok"
+        tries.append(took)
+        return took
+
+    until(lambda: seconds() < 1.0)
+    assert min(tries) >= 0.2, "a handshake and an exchange: two round trips of 100 ms"
     assert ssh(lab, "h2", "head -c 300000 /dev/zero | wc -c").stdout == "300000\n"
     lab.delay("h2", 5)
     lab.loss("h2", 10)
@@ -333,9 +356,7 @@ def test_a_delayed_cable_adds_twice_the_delay_to_a_round_trip(lab: Lab, echo: Ca
     assert connect(lab, "h1", "h2", 5005, timeout=0.3)[0] == "silence"
     assert status_faults(lab, "h2") == ("cut", "loss 10%", "delay 5 ms")
     lab.heal("h2")
-    word, seconds = connect(lab, "h1", "h2", 5005, timeout=5)
-    assert word == "ok"
-    assert seconds < 0.2
+    until(lambda: seconds() < 0.2)
     assert ssh(lab, "h2", "head -c 3000000 /dev/zero | wc -c").stdout == "3000000\n"
 
 
@@ -343,11 +364,11 @@ def test_a_full_disk_is_full_in_that_host_only(lab: Lab) -> None:
     lab.fill_disk("h2")
     for folder in ("/var", "/tmp"):
         write = f"head -c 20000 /dev/zero > {folder}/more"
-        full = lab.run("h2", ["sh", "-c", write], timeout=10)
+        full = lab.run("h2", ["sh", "-c", write], timeout=30)
         assert "No space left on device" in full.stderr
-        assert lab.run("h1", ["sh", "-c", write], timeout=10).returncode == 0
+        assert lab.run("h1", ["sh", "-c", write], timeout=30).returncode == 0
     lab.heal("h2")
-    assert lab.run("h2", ["sh", "-c", "head -c 20000 /dev/zero > /var/more"], timeout=10).returncode == 0
+    assert lab.run("h2", ["sh", "-c", "head -c 20000 /dev/zero > /var/more"], timeout=30).returncode == 0
 
 
 def test_a_blocked_port_refuses_or_swallows_in_one_direction(lab: Lab, echo: Callable[[str, int], None]) -> None:
@@ -386,9 +407,10 @@ def test_two_labs_with_the_same_addresses_do_not_meet(lab: Lab) -> None:
 OWNER = """
 import sys, time
 from muster.lab import Lab
+mark = sys.argv[2]
 with Lab(3) as lab:
-    lab.popen("h1", ["setsid", "sh", "-c", "trap '' TERM HUP INT; sleep 65432"])
-    lab.popen("h2", ["sleep", "65432"])
+    lab.popen("h1", ["setsid", "sh", "-c", f"trap '' TERM HUP INT; sleep {mark}"])
+    lab.popen("h2", ["sleep", mark])
     lab.delay("h2", 1)
     lab.slow("h1", cpu=0.5)
     while len(lab.processes("h1")) < 2 or not lab.processes("h2"):
@@ -398,28 +420,33 @@ with Lab(3) as lab:
     if sys.argv[1] == "exception":
         raise ValueError("on purpose")
     if sys.argv[1] == "wait":
-        time.sleep(60)
+        time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("how", ["exit", "exception", "wait"])
 def test_nothing_is_left_after_exit_exception_or_sigkill_of_the_owner(how: str) -> None:
-    mounts = Path("/proc/self/mountinfo").read_text()
-    argv = [sys.executable, "-c", OWNER, how]
+    before = mounts()
+    mark = f"65432.{time.monotonic_ns()}"  # nobody else on this machine sleeps so long
+    argv = [sys.executable, "-c", OWNER, how, mark]
     owner = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert owner.stdout
     folder = Path(owner.stdout.readline().strip())
     assert folder.name.startswith("muster-lab-")
     if how == "wait":
         assert folder.is_dir()
-        assert traces(folder)
+        assert traces(folder, mark)
         owner.send_signal(signal.SIGKILL)
-    owner.communicate(timeout=10)
-    until(lambda: not folder.exists() and not traces(folder), seconds=2)
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    owner.communicate(timeout=30)
+    until(lambda: not folder.exists() and not traces(folder, mark))
+    until(lambda: mounts() <= before)
 
 
-def traces(folder: Path) -> list[str]:
+def mounts() -> set[str]:
+    return set(Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def traces(folder: Path, mark: str) -> list[str]:
     """What still speaks of a lab: its processes (by their environment or command) and its control groups."""
     found: list[str] = []
     for entry in Path("/proc").iterdir():
@@ -429,7 +456,7 @@ def traces(folder: Path) -> list[str]:
             text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:
             continue
-        if folder.name.encode() in text or b"65432" in text:
+        if folder.name.encode() in text or mark.encode() in text:
             found.append(text.decode(errors="replace"))
     groups = Path("/sys/fs/cgroup")
     return found + [str(path) for depth in ("*", "*/*") for path in groups.glob(f"{depth}/{folder.name}")]
@@ -445,9 +472,9 @@ def status_faults(lab: Lab, host: str) -> tuple[str, ...]:
     return next(status.faults for status in lab.status() if status.name == host)
 
 
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for a condition, at most so long."""
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, at most half a minute."""
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,7 @@ class Terminal:
         self.state = state
 
     def __call__(
-        self, *words: str, stdin: str = "", cwd: Path | None = None, timeout: float = 30
+        self, *words: str, stdin: str = "", cwd: Path | None = None, timeout: float = 90
     ) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "muster", "lab", *words]
         env = {**os.environ, "XDG_STATE_HOME": str(self.state)}
@@ -82,7 +83,7 @@ import os, pty, sys
 pid, terminal = pty.fork()
 if pid == 0:
     # Python, not sh: dash loses a Ctrl-C that comes while it starts its next command.
-    command = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+    command = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
     os.execv(sys.executable, [sys.executable, "-m", "muster", "lab", "exec", "h1", *command])
 seen = b""
 while b"ready" not in seen:
@@ -91,9 +92,11 @@ os.write(terminal, b"\x03")
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     env = {**os.environ, "XDG_STATE_HOME": str(muster_lab.state)}
-    done = subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, timeout=20, env=env)
+    done = subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, timeout=60, env=env)
     assert done.stdout == "130\n", done.stderr
-    assert "sleep 60" not in muster_lab("exec", "h1", "ps", "ax").stdout
+    deadline = time.monotonic() + 30
+    while "time.sleep(600)" in muster_lab("exec", "h1", "ps", "axww").stdout:
+        assert time.monotonic() < deadline, "the command is still there"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="these faults need root")
@@ -152,9 +155,14 @@ def test_a_killed_keeper_leaves_no_lab(muster_lab: Terminal) -> None:
     status = json.loads(muster_lab("status", "--json").stdout)
     folder = Path(status["ssh"][-1]).parent
     assert folder.is_dir()
-    os.kill(status["keeper"], signal.SIGKILL)
+    keeper = os.pidfd_open(status["keeper"])
+    try:
+        os.kill(status["keeper"], signal.SIGKILL)
+        assert select.select([keeper], [], [], 30)[0], "the keeper does not die"
+    finally:
+        os.close(keeper)
     assert muster_lab("status").stdout.startswith("no lab is up")
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 30
     while folder.exists():
         assert time.monotonic() < deadline, f"{folder} is still there"
         time.sleep(0.02)

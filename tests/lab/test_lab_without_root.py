@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from launching import wait_until
 
 from muster.lab import Lab
 from muster.lab.programs import SYSTEM_PATH
@@ -33,18 +34,18 @@ def as_user() -> Iterator[RunAsUser]:
     with Lab(1, disk="512m") as lab:
         # The interpreter may lie in root's home folder.
         prepare = "useradd --create-home --shell /bin/bash tester && chmod 755 /root"
-        made = lab.run("h1", ["sh", "-c", prepare], timeout=20)
+        made = lab.run("h1", ["sh", "-c", prepare], timeout=60)
         assert made.returncode == 0, made.stderr
         become = ["setpriv", "--reuid=tester", "--regid=tester", "--clear-groups", *NO_CAPABILITIES]
         clean = ["env", "-i", "HOME=/home/tester", "PATH=/usr/bin:/bin"]
 
         def run(code: str) -> str:
             argv = [*become, *clean, sys.executable, "-c", code]
-            return _output(lab.run("h1", argv, timeout=60))
+            return _output(lab.run("h1", argv, timeout=110))
 
         yield run
-        assert lab.processes("h1") == [], "the user's lab left processes"
-        left = lab.run("h1", ["sh", "-c", "ls -d /tmp/muster-lab-*"], timeout=10)
+        wait_until("what the user's lab left to end", lambda: lab.processes("h1") == [], 20)
+        left = lab.run("h1", ["sh", "-c", "ls -d /tmp/muster-lab-*"], timeout=30)
         assert left.stdout == "", "the user's lab left its folder"
 
 
@@ -60,8 +61,13 @@ from muster.lab import Lab
 
 def ssh(lab, host, command):
     argv = [*lab.ssh_argv(), "-o", "BatchMode=yes", host, command]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
     return done.stdout.strip() or done.stderr.strip()
+
+def until(check):
+    deadline = time.monotonic() + 30
+    while not check() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 def refused(fault, *arguments):
     try:
@@ -79,7 +85,7 @@ def test_a_user_gets_hosts_in_a_user_namespace_with_cables_to_cut(as_user: RunAs
 with Lab(2) as lab:
     print(lab.kind, "|", lab.limits[0])
     print(lab.address("h2"), ssh(lab, "h2", "hostname"), ssh(lab, "h1", "ssh h2 whoami") == ssh(lab, "h1", "whoami"))
-    lab.run("h1", ["sh", "-c", "echo mine > ~/note; echo mine > /tmp/note"], timeout=10)
+    lab.run("h1", ["sh", "-c", "echo mine > ~/note; echo mine > /tmp/note"], timeout=30)
     look = "cat ~/note /tmp/note 2> /dev/null | wc -l"
     print(ssh(lab, "h1", look), ssh(lab, "h2", look))
     print(os.path.exists(os.path.expanduser("~/note")))
@@ -88,7 +94,8 @@ with Lab(2) as lab:
     lab.delay("h2", 10); lab.loss("h2", 1); lab.slow("h2", rate="100mbit"); print(ssh(lab, "h2", "hostname"))
     lab.heal("h2")
     lab.fill_disk("h2"); print(ssh(lab, "h2", "head -c 20000 /dev/zero > ~/more").split(": ")[-1])
-    ssh(lab, "h2", "setsid sleep 100 > /dev/null 2>&1 & sleep 0.5")
+    ssh(lab, "h2", "setsid sleep 1000 > /dev/null 2>&1 &")
+    until(lambda: [command for _, command in lab.processes("h2")] == ["sleep 1000"])
     print([command for _, command in lab.processes("h2")])
     lab.power_off("h2"); lab.reboot("h2"); print(lab.processes("h2"), ssh(lab, "h2", "hostname"))
     assert lab.limits[2].startswith("freeze and slow --cpu")
@@ -103,7 +110,7 @@ with Lab(2) as lab:
         "Connection refused",
         "h2",
         "No space left on device",
-        "['sleep 100']",
+        "['sleep 1000']",
         "[] h2",
     ]
     assert said[4] in ("Connection timed out", "No route to host")
@@ -140,14 +147,14 @@ def test_where_namespaces_are_forbidden_the_hosts_are_loopback_addresses(as_user
         + """
 with Lab(3, kind="loopback") as lab, Lab(2, kind="loopback") as other:
     print(lab.address("h1"), lab.address("h3"), ssh(lab, "h3", "echo $SSH_CONNECTION").split()[2], len(lab.limits))
-    ssh(lab, "h2", "setsid sh -c 'trap \\"\\" TERM HUP; sleep 100; :' > /dev/null 2>&1 &")
-    started = lab.popen("h2", ["sleep", "200"])
-    while len(lab.processes("h2")) < 3:
-        time.sleep(0.02)
-    print(sorted(command.split()[-1] for _, command in lab.processes("h2") if command.startswith("sleep")))
+    ssh(lab, "h2", "setsid sh -c 'trap \\"\\" TERM HUP; sleep 1000; :' > /dev/null 2>&1 &")
+    started = lab.popen("h2", ["sleep", "2000"])
+    sleeping = lambda: sorted(command.split()[-1] for _, command in lab.processes("h2") if command.startswith("sleep"))
+    until(lambda: len(sleeping()) == 2)
+    print(sleeping())
     print(lab.processes("h1"), other.processes("h2"))
     lab.crash("h2")
-    print(started.wait(5), lab.processes("h2"), lab.status()[1].state, ssh(lab, "h2", "hostname").split(": ")[-1])
+    print(started.wait(30), lab.processes("h2"), lab.status()[1].state, ssh(lab, "h2", "hostname").split(": ")[-1])
     print(ssh(other, "h2", "echo other"))
     lab.reboot("h2"); print(ssh(lab, "h2", "echo back"))
     print(refused(lab.cut, "h2"))
@@ -156,7 +163,7 @@ with Lab(3, kind="loopback") as lab, Lab(2, kind="loopback") as other:
     ).splitlines()
     assert said == [
         "127.0.0.2 127.0.0.4 127.0.0.4 3",
-        "['100', '200']",
+        "['1000', '2000']",
         "[] []",
         "-9 [] off Connection refused",
         "other",
@@ -175,13 +182,13 @@ import os, time
 from muster.lab import Lab
 lab = Lab(2, kind="loopback")
 lab.start()
-lab.popen("h1", ["sleep", "300"])
+lab.popen("h1", ["sleep", "3000"])
 print(lab._site.folder, flush=True)
 os.kill(os.getpid(), 9)
 '''
 owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 folder = owner.stdout.readline().strip()
-owner.wait(10)
+owner.wait(30)
 
 def traces():
     found = []
@@ -194,9 +201,7 @@ def traces():
             found.append(text)
     return found
 
-deadline = time.monotonic() + 2
-while (os.path.exists(folder) or traces()) and time.monotonic() < deadline:
-    time.sleep(0.02)
+until(lambda: not (os.path.exists(folder) or traces()))
 print(os.path.exists(folder), traces())
 """
     )

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.explanations.fault import Fault
 from benchmarks.explanations.faults import FAULTS, ORDINARY
 from benchmarks.explanations.trial import try_fault
-from launching import alive
+from launching import alive, alone_with_the_memory_killer
 
 from muster.lab import Lab
 
@@ -31,7 +31,8 @@ def explained(lab: Lab, fault: Fault, shared: Path) -> None:
 
 @pytest.mark.parametrize("fault", PLAIN, ids=lambda fault: fault.name)
 def test_a_failure_of_the_machine_is_told_with_its_cause_and_a_fix(cluster: Lab, shared: Path, fault: Fault) -> None:
-    explained(cluster, fault, shared)
+    with alone_with_the_memory_killer():
+        explained(cluster, fault, shared)
 
 
 @pytest.mark.torch

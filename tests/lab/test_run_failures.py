@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import HostJob, alive, run_here, run_in, wait_until
+from launching import MUSTER, PLAIN, HostJob, alive, alone_with_the_memory_killer, run_here, run_in, wait_until
 
 from muster.lab import Lab
 
@@ -23,8 +24,7 @@ mode, rank = sys.argv[1], int(os.environ["RANK"])
 def boom(): raise ValueError("bad sample in shard 7")
 
 if rank != 1:
-    time.sleep(60)
-time.sleep(0.3)
+    time.sleep(600)
 if mode == "raise": boom()
 if mode == "exit3": sys.exit(3)
 if mode == "text": sys.exit("no data here")
@@ -66,7 +66,7 @@ def nothing_left(cluster: Lab) -> Iterator[None]:
     ("mode", "code", "words"),
     [
         ("raise", 1, r"ValueError: bad sample in shard 7 \(fail\.py:5\)"),
-        ("exit3", 3, r"ended with exit code 3 at fail\.py:11"),
+        ("exit3", 3, r"ended with exit code 3 at fail\.py:10"),
         ("text", 1, r"no data here"),
         ("kill", 137, r"killed by SIGKILL, which neither Muster nor the kernel's memory killer sent"),
         ("term", 143, r"ended by SIGTERM, which Muster did not send"),
@@ -79,16 +79,14 @@ def test_the_first_failing_rank_its_host_and_what_happened_are_told(
     cluster: Lab, shared: Path, mode: str, code: int, words: str
 ) -> None:
     write(shared, "fail.py", FAIL)
-    begin = time.monotonic()
-    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "1", "-H", "h2:1,h3:2", "fail.py", mode)
+    with alone_with_the_memory_killer():
+        done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "1", "-H", "h2:1,h3:2", "fail.py", mode)
     assert done.code == code, done.said
     assert re.search(
         rf"^muster: rank 1 on h3 failed first, \d+\.\d s after the start: {words}", done.err, re.MULTILINE
     ), done.said
     assert "2 ranks stopped by Muster because of it" in done.err
     assert re.search(rf"^muster: failed after .*exit code {code}; logs in ", done.err, re.MULTILINE), done.said
-    assert time.monotonic() - begin < 20
-    assert not alive(cluster, cluster.names)
 
 
 def test_the_traceback_is_shown_once_more_at_the_end_and_holds_no_frame_of_muster(cluster: Lab, shared: Path) -> None:
@@ -105,7 +103,7 @@ def test_a_crash_in_native_code_shows_the_python_line_it_came_from(cluster: Lab,
     done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "1", "-H", "h2:1,h3:1", "fail.py", "segv")
     end = done.err.partition("failed first")[2]
     assert "Segmentation fault" in end
-    assert re.search(r'fail\.py", line 15 in <module>', end), done.said
+    assert re.search(r'fail\.py", line 14 in <module>', end), done.said
     assert not re.search(r"<muster>|_muster_agent", end), done.said
 
 
@@ -141,11 +139,15 @@ def test_of_two_failing_ranks_the_earlier_is_told_and_the_other_noted(cluster: L
         shared,
         "two.py",
         "import os, signal, time\nr = int(os.environ['RANK'])\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "time.sleep(1.0 - 0.6 * r)\nraise ValueError(f'of rank {r}')\n",
+        # Rank 1 fails when the other is ready for it, and that when it hears of it, which is by SIGTERM.
+        "if r == 0:\n    signal.signal(signal.SIGTERM, lambda *_: os.rename('ready', 'heard'))\n"
+        "    open('ready', 'w').close()\n"
+        "while not os.path.exists(['heard', 'ready'][r]): time.sleep(0.02)\n"
+        "raise ValueError(f'of rank {r}')\n",
     )
-    done = run_in(cluster, "h1", shared, "--no-zygote", "-H", "h2:1,h3:1", "two.py")
+    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "60", "-H", "h2:1,h3:1", "two.py")
     assert re.search(r"rank 1 on h3 failed first.*ValueError: of rank 1", done.err), done.said
+    assert "Error: of rank 0" in done.log(0).decode()
     assert done.code == 1
 
 
@@ -161,16 +163,33 @@ def test_what_survivors_say_of_a_dead_peer_is_not_taken_for_the_cause(
     cluster: Lab, shared: Path, mode: str, code: int, sentence: str
 ) -> None:
     write(shared, "collective.py", COLLECTIVE)
-    done = run_in(cluster, "h1", shared, "--grace", "1", "-H", "h2:1,h3:1", "collective.py", mode)
+    with alone_with_the_memory_killer():
+        done = run_in(cluster, "h1", shared, "--grace", "1", "-H", "h2:1,h3:1", "collective.py", mode)
     assert re.search(sentence, done.err, re.MULTILINE), done.said
     assert done.code == code, done.said
 
 
 def test_ranks_that_wait_for_one_that_has_left_are_named_after_a_while(tmp_path: Path) -> None:
-    write(tmp_path, "waits.py", "import os, time\ntime.sleep(13 if os.environ['RANK'] == '0' else 0)\n")
-    done = run_here(tmp_path, "--no-zygote", "--nproc", "3", "waits.py")
-    assert done.code == 0, done.said
-    assert re.search(r"ranks 1, 2 ended with exit code 0 over 10 s ago; rank 0 still running", done.err), done.said
+    write(
+        tmp_path,
+        "waits.py",
+        "import os, time\nwhile os.environ['RANK'] == '0' and not os.path.exists('told'): time.sleep(0.05)\n",
+    )
+    with (tmp_path / "err").open("wb") as err:
+        job = subprocess.Popen(
+            [MUSTER, "run", "--no-zygote", "--nproc", "3", "waits.py"],
+            cwd=tmp_path,
+            env={**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")},
+            stderr=err,
+        )
+    said = (tmp_path / "err").read_text
+    try:
+        # Rank 2 may take longer to start than rank 1 to end.
+        sentence = r"ranks? 1(, 2)? ended with exit code 0 over 10 s ago; ranks? 0(, 2)? still running"
+        wait_until("the sentence", lambda: re.search(sentence, said()), 60, said)
+    finally:
+        (tmp_path / "told").touch()
+        assert job.wait(60) == 0, said()
 
 
 @pytest.fixture
@@ -190,7 +209,7 @@ def memory_limit() -> Iterator[Path]:
     else:
         pytest.skip("no control group with a memory limit can be made here")
     yield group
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while group.exists():
         try:
             group.rmdir()
@@ -199,27 +218,34 @@ def memory_limit() -> Iterator[Path]:
             time.sleep(0.05)
 
 
+def has_open(pid: int, path: Path) -> bool:
+    try:
+        return any(os.path.realpath(fd) == str(path) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+
+
 def test_a_rank_that_the_kernel_kills_in_a_control_group_of_its_own_is_told_with_the_doubt_there_is(
     cluster: Lab, shared: Path, memory_limit: Path
 ) -> None:
     write(
         shared,
         "hungry.py",
-        "import os, sys, time\nprint('ready', flush=True)\n"
+        "import os, sys, time\nheld = open('held-' + os.environ['RANK'], 'w')\nprint('ready', flush=True)\n"
         "if os.environ['RANK'] == '1':\n"
         "    while not os.path.exists('eat'): time.sleep(0.05)\n"
         "    data = [bytearray(os.urandom(1 << 20)) for _ in range(400)]\n"
-        "time.sleep(60)\n",
+        "time.sleep(600)\n",
     )
     job = HostJob(cluster, "h1", shared, "--no-zygote", "--no-check", "--grace", "1", "-H", "h2:1,h3:1", "hungry.py")
     try:
         wait_until("the ranks", lambda: job.out.count("ready") == 2, 30, lambda: job.out + job.err)
-        # The rank is the youngest process of its host: ssh's shell, the agent and the starter came before, and the
-        # check, which may still ask when ranks run, was left out.
-        rank = max(pid for pid, _ in cluster.processes("h3"))
+        # Known by the file it has opened, because pids start again at the highest one.
+        (rank,) = (pid for pid, _ in cluster.processes("h3") if has_open(pid, shared / "held-1"))
         (memory_limit / "cgroup.procs").write_text(str(rank))
-        (shared / "eat").touch()
-        done = job.wait(40)
+        with alone_with_the_memory_killer():
+            (shared / "eat").touch()
+            done = job.wait()
     finally:
         job.end()
     assert re.search(
@@ -232,53 +258,55 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time(cluster: Lab
     write(
         shared,
         "deaf.py",
-        "import os, signal, sys, time\nif os.environ['RANK'] == '1':\n    time.sleep(0.5); sys.exit(4)\n"
-        "signal.signal(signal.SIGTERM, lambda *_: print('heard', time.time(), flush=True))\n"
-        "while True: time.sleep(0.1); os.path.exists('x')\n",
+        "import os, signal, sys, time\nif os.environ['RANK'] == '1':\n"
+        "    while not os.path.exists('deaf'): time.sleep(0.02)\n"
+        "    print('fails', time.time(), flush=True); sys.exit(4)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('heard', flush=True))\n"
+        "open('deaf', 'w').close()\n"
+        "while True: time.sleep(0.05); print('lives', time.time(), flush=True)\n",
     )
-    begin = time.monotonic()
-    job = HostJob(cluster, "h1", shared, "--no-zygote", "--grace", "2", "-H", "h2:1,h3:1", "deaf.py")
-    wait_until("SIGTERM to reach the rank", lambda: "heard" in job.out, 20, lambda: job.out + job.err)
-    heard = time.monotonic()
-    wait_until("the ranks to be gone", lambda: not alive(cluster, ("h2", "h3")), 10)
-    gone = time.monotonic() - heard
-    done = job.wait(20)
-    assert 1.5 < gone < 4.5, f"grace is 2 s, and 2 s more are allowed: {gone:.1f} s"
+    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "3", "-H", "h2:1,h3:1", "deaf.py")
+    assert "heard" in done.lines(0), done.said
+    lives = float(done.lines(0)[-1].split()[1]) - float(done.lines(1)[0].split()[1])
+    assert lives > 1, f"the other rank lived for {lives:.1f} s of a grace of 3 s, or was held up at its end"
     assert done.code == 4, done.said
     assert re.search(r"rank 1 on h3 failed first", done.err), done.said
-    assert time.monotonic() - begin < 20
 
 
 def test_a_rank_that_saves_its_work_in_the_grace_time_is_not_cut_off(cluster: Lab, shared: Path) -> None:
     write(
         shared,
         "saves.py",
-        "import os, signal, sys, time\nif os.environ['RANK'] == '1':\n    time.sleep(0.5); sys.exit(4)\n"
+        "import os, signal, sys, time\nif os.environ['RANK'] == '1':\n"
+        "    while not os.path.exists('listens'): time.sleep(0.02)\n    sys.exit(4)\n"
         "def save(*_): time.sleep(1.5); print('saved', flush=True); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\nwhile True: time.sleep(0.1)\n",
+        "signal.signal(signal.SIGTERM, save)\nopen('listens', 'w').close()\nwhile True: time.sleep(0.1)\n",
     )
-    begin = time.monotonic()
-    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "30", "-H", "h2:1,h3:1", "saves.py")
+    # Once all ranks have ended, the rest of the grace time is not waited for: it is longer than this test may take.
+    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "600", "-H", "h2:1,h3:1", "saves.py")
     assert done.lines(0) == ["saved"], done.said
     assert done.code == 4
-    assert time.monotonic() - begin < 15, "once all ranks have ended, the rest of the grace time is not waited for"
 
 
 def test_without_grace_every_rank_on_every_host_is_gone_at_once(cluster: Lab, shared: Path) -> None:
     write(
         shared,
         "deaf.py",
-        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\n"
+        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: print('SIGTERM', flush=True))\n"
+        "print('up', flush=True)\n"
         "if os.environ['RANK'] == '1':\n"
-        "    while not os.path.exists('fail now'): time.sleep(0.02)\n    sys.exit(4)\ntime.sleep(60)\n",
+        "    while not os.path.exists('fail now'): time.sleep(0.02)\n    sys.exit(4)\n"
+        "while True: time.sleep(600)\n",
     )
     job = HostJob(cluster, "h1", shared, "--no-zygote", "--grace", "0", "-H", "h2:2,h3:2", "deaf.py")
-    wait_until("the ranks", lambda: job.out.count("up") == 4, 20, lambda: job.out + job.err)
-    (shared / "fail now").touch()
-    begin = time.monotonic()
-    wait_until("the ranks to be gone", lambda: not alive(cluster, ("h2", "h3")), 10)
-    assert time.monotonic() - begin < 2
-    assert job.wait(10).code == 4
+    try:
+        wait_until("the ranks", lambda: job.out.count("up") == 4, 30, lambda: job.out + job.err)
+        (shared / "fail now").touch()
+        done = job.wait()
+    finally:
+        job.end()
+    assert done.code == 4, done.said
+    assert "SIGTERM" not in done.out, "no time is given between a SIGTERM and the SIGKILL"
 
 
 def test_a_child_that_a_rank_leaves_behind_neither_holds_the_run_up_nor_outlives_it(cluster: Lab, shared: Path) -> None:
@@ -286,12 +314,10 @@ def test_a_child_that_a_rank_leaves_behind_neither_holds_the_run_up_nor_outlives
         shared,
         "leaves.py",
         "import subprocess, sys\n"
-        "subprocess.Popen(['sleep', '300'], start_new_session=True)\nprint('done', flush=True)\n",
+        "subprocess.Popen(['sleep', '600'], start_new_session=True)\nprint('done', flush=True)\n",
     )
-    begin = time.monotonic()
-    done = run_in(cluster, "h1", shared, "--no-zygote", "-H", "h2:1,h3:1", "leaves.py")
+    done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "600", "-H", "h2:1,h3:1", "leaves.py")
     assert done.code == 0, done.said
-    assert time.monotonic() - begin < 10
     assert not alive(cluster, cluster.names)
 
 
@@ -305,6 +331,7 @@ total = torch.ones(1)
 dist.all_reduce(total)
 print("attempt", attempt, "of", os.environ["TORCHELASTIC_MAX_RESTARTS"], "port", os.environ["MASTER_PORT"],
       "pid", os.getpid(), "sum", int(total.item()), flush=True)
+dist.barrier()  # rank 0 has written its line before rank 1 fails
 if attempt == 0 and dist.get_rank() == 1:
     raise RuntimeError("a cosmic ray")
 dist.all_reduce(total)
@@ -349,10 +376,9 @@ def test_a_failure_that_came_further_than_before_is_tried_again(tmp_path: Path) 
     write(
         tmp_path,
         "further.py",
-        "import os, time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "import os, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "steps = [3, 6, 6, 9][int(os.environ['TORCHELASTIC_RESTART_COUNT'])]\n"
         "for step in range(steps): dist.all_reduce(torch.ones(1))\n"
-        "time.sleep(0.3)  # torch counts a collective as done a moment after it returns\n"
         "raise RuntimeError('at the same place')\n",
     )
     done = run_here(tmp_path, "--nproc", "2", "--restarts", "9", "--grace", "1", "further.py")

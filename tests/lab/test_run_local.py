@@ -97,7 +97,7 @@ def python(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         errors="surrogateescape",
-        timeout=60,
+        timeout=100,
     )
 
 
@@ -248,7 +248,7 @@ def main():
     for method in ("fork", "spawn", "forkserver"):
         context = mp.get_context(method)
         with context.Pool(1) as pool:
-            facts[f"pool {method}"] = [item.n for item in pool.map_async(double, [Item(1), Item(2)]).get(30)]
+            facts[f"pool {method}"] = [item.n for item in pool.map_async(double, [Item(1), Item(2)]).get(60)]
         queue = context.Queue()
         process = context.Process(target=put, args=(queue, Item(21)))
         process.start()

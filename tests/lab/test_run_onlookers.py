@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from launching import MUSTER, PLAIN
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
-SCRIPT = "import time; time.sleep(7); print('all of it')"
-"""Longer than the lease of an agent that hears no heartbeat."""
+LONG = 7.0
+"""Seconds: longer than the lease of an agent that hears no heartbeat."""
 
 SICK_BOARD = """
 import sys
@@ -34,10 +34,10 @@ sys.exit(main({argv}))
 """
 
 
-def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    (folder / "script.py").write_text(SCRIPT)
+def run(folder: Path, *argv: str, seconds: float = LONG) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(f"import time; time.sleep({seconds}); print('all of it')")
     env = {**PLAIN, "XDG_STATE_HOME": str(folder / "state")}
-    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=40)
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
 
 
 def test_a_job_whose_board_fails_keeps_its_heartbeat_and_ends_well(tmp_path: Path):
@@ -70,7 +70,7 @@ def test_a_host_that_hides_what_it_uses_runs_its_ranks_all_the_same(tmp_path: Pa
 
 def test_a_page_that_cannot_be_started_is_told_and_the_job_runs_without_it(tmp_path: Path):
     code = SICK_PAGE.format(argv=["run", "--page", "--nproc", "1", "--no-zygote", "--no-check", "script.py"])
-    done = run(tmp_path, sys.executable, "-c", code)
+    done = run(tmp_path, sys.executable, "-c", code, seconds=0)
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout
     assert "the page cannot be started: Resource temporarily unavailable; the job goes on without it" in done.stderr

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,12 +38,12 @@ dist.destroy_process_group()
 def nothing_left(cluster: Lab) -> Iterator[None]:
     """Whatever a test did, no process of its jobs lives on any host afterwards."""
     yield
-    left = alive(cluster, cluster.names)
-    deadline = time.monotonic() + 10
-    while left and time.monotonic() < deadline:
-        time.sleep(0.1)
-        left = alive(cluster, cluster.names)
-    assert not left
+    wait_until(
+        "every process to end",
+        lambda: not alive(cluster, cluster.names),
+        20,
+        lambda: str(alive(cluster, cluster.names)),
+    )
 
 
 def write(shared: Path, name: str, text: str) -> str:
@@ -53,7 +52,7 @@ def write(shared: Path, name: str, text: str) -> str:
 
 
 def in_host(lab: Lab, host: str, script: str) -> str:
-    done = lab.run(host, ["sh", "-ec", script], timeout=20)
+    done = lab.run(host, ["sh", "-ec", script], timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -173,13 +172,20 @@ def test_a_shell_profile_that_prints_does_not_break_the_channel(cluster: Lab, sh
     home = in_host(cluster, "h2", "echo ~").strip()
     in_host(cluster, "h2", f"printf '%s\\n' {shlex.quote(noise)} > {home}/.bashrc")
     try:
-        heard = cluster.run("h1", ["ssh", "h2", "true"], timeout=10)
+        heard = cluster.run("h1", ["ssh", "h2", "true"], timeout=30)
         assert heard.stdout, "bash under sshd must read .bashrc, or this test tests nothing"
         done = run_in(cluster, "h1", shared, "--no-zygote", "-H", "h2:1", "who.py")
     finally:
         in_host(cluster, "h2", f"rm {home}/.bashrc")
     assert done.code == 0, done.said
     assert done.out == "[h2 0] h2 0 0 1 1 0 1\n"
+
+
+def command_line(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return b""
 
 
 def test_variables_reach_the_ranks_and_never_a_command_line(cluster: Lab, shared: Path) -> None:
@@ -195,29 +201,25 @@ def test_variables_reach_the_ranks_and_never_a_command_line(cluster: Lab, shared
         cluster,
         "h1",
         shared,
-        *("--no-zygote", "-H", "h2:1,h3:1", "--env", "TOKEN", "--env", "LR=0.125 or = so", "secret.py", "go"),
+        *("--no-zygote", "-H", "h2:1,h3:1", "--env", "TOKEN", "--env", "LR=0.125-of-mine or = so", "secret.py", "go"),
         TOKEN="s3cret-of-mine",
         WANDB_API_KEY="k3y-of-mine",
         OF_MY_SHELL="stays here",
     )
     try:
         wait_until("both ranks", lambda: job.out.count("got") == 2, 30, lambda: job.out + job.err)
-        lines = [
-            Path(f"/proc/{entry}/cmdline").read_bytes()
-            for entry in os.listdir("/proc")
-            if entry.isdigit() and os.path.exists(f"/proc/{entry}/cmdline")
-        ]
+        lines = [command_line(entry) for entry in os.listdir("/proc") if entry.isdigit()]
         ours = [line for line in lines if b"muster" in line or b"closefd" in line or b"secret.py" in line]
         assert len(ours) >= 5, "the controller, two ssh clients and two agents at least"
         assert not [line for line in lines if b"s3cret-of-mine" in line or b"k3y-of-mine" in line]
         # What the user typed as a value stands on muster's own command line, and on no other.
-        typed = [line for line in lines if b"0.125" in line]
+        typed = [line for line in lines if b"0.125-of-mine" in line]
         assert all(b"muster\0run\0" in line for line in typed), typed
     finally:
         (shared / "go").touch()
-        done = job.wait(30)
+        done = job.wait()
     assert done.code == 0, done.said
-    expected = f"got {'s3cret-of-mine'[::-1]} {'k3y-of-mine'[::-1]} 0.125 or = so None None"
+    expected = f"got {'s3cret-of-mine'[::-1]} {'k3y-of-mine'[::-1]} 0.125-of-mine or = so None None"
     assert ranks(done) == {0: ("h2", [expected]), 1: ("h3", [expected])}
 
 
@@ -250,7 +252,7 @@ def project(cluster: Lab) -> Path:
 def run_project(cluster: Lab, shared: Path, project: Path, *argv: str) -> Done:
     """`muster run` in a folder that only h1 has."""
     command = ["env", "-i", *(f"{name}={value}" for name, value in PLAIN.items()), MUSTER, "run", *argv]
-    done = cluster.run("h1", command, timeout=60, cwd=str(project))
+    done = cluster.run("h1", command, timeout=100, cwd=str(project))
     return Done(code=done.returncode, out=done.stdout, err=done.stderr, state=shared)
 
 
@@ -323,12 +325,15 @@ def test_the_interpreter_on_the_hosts_can_be_named(cluster: Lab, shared: Path) -
 
 
 def test_a_host_with_another_clock_does_not_confuse_who_failed_first(cluster: Lab, shared: Path) -> None:
-    """h2's clock runs ten minutes behind; its rank fails a second after the one on h3."""
+    """h2's clock runs ten minutes behind; its rank fails a second after the one on h3, which takes long to end."""
     write(
         shared,
         "late.py",
-        "import os, sys, time\nr = int(os.environ['RANK'])\nprint('clock', time.time(), flush=True)\n"
-        "time.sleep(0.5 if r else 1.5)\nraise ValueError(f'failure of rank {r}')\n",
+        "import atexit, os, time\nr = int(os.environ['RANK'])\nprint('clock', time.time(), flush=True)\n"
+        "def linger():\n    open('has failed', 'w').close()\n    time.sleep(600)\n"
+        "if r: atexit.register(linger)\n"
+        "else:\n    while not os.path.exists('has failed'): time.sleep(0.02)\n    time.sleep(1)\n"
+        "raise ValueError(f'failure of rank {r}')\n",
     )
     # No second clock can be had in a container, so this host's Python believes in another one.
     in_host(
@@ -347,29 +352,28 @@ def test_a_host_with_another_clock_does_not_confuse_who_failed_first(cluster: La
     assert clocks[1] - clocks[0] > 590, "the clock of h2 is not behind: this test tests nothing"
     assert done.code == 1
     assert re.search(
-        r"rank 1 on h3 failed first, [01]\.\d s after the start: ValueError: failure of rank 1", done.err
+        r"rank 1 on h3 failed first, \d\d?\.\d s after the start: ValueError: failure of rank 1", done.err
     ), done.said
 
 
-def test_the_first_line_comes_within_a_second_and_says_what_is_waited_for(cluster: Lab, shared: Path) -> None:
+def test_the_first_line_comes_before_any_host_and_then_it_is_said_what_is_waited_for(
+    cluster: Lab, shared: Path
+) -> None:
     write(shared, "who.py", WHO)
     cluster.freeze("h3")
     try:
         job = HostJob(cluster, "h1", shared, "--no-zygote", "-H", "h2:1,h3:1", "who.py")
-        begin = time.monotonic()
-        wait_until("a first line", lambda: "connecting to h2, h3" in job.err, 5, lambda: job.err)
-        first = time.monotonic() - begin
         wait_until(
             "the name of the host that is missing",
             lambda: "1 of 2 hosts up, waiting for h3" in job.err,
-            8,
+            20,
             lambda: job.err,
         )
     finally:
         cluster.thaw("h3")
-    done = job.wait(30)
+    done = job.wait()
     assert done.code == 0, done.said
-    assert first < 2, "a second, and one more for a busy machine"
+    assert done.err.startswith("muster: connecting to h2, h3\n"), done.said
 
 
 def test_many_lines_from_several_hosts_arrive_whole(cluster: Lab, shared: Path) -> None:

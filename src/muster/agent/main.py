@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _ENOUGH = 1 << 20
 """Unsent bytes above which no more output is read from ranks: the controller is slower than they are."""
 
+_SPAWNER_LIMIT = 1.0
+"""Seconds that the spawner may take to die at the very end."""
+
 
 def main(config: dict[str, Any]) -> NoReturn:
     """Serve one controller until it says goodbye, goes silent, or the connection closes; leave no process behind."""
@@ -162,7 +165,8 @@ class Agent:
         while self.crew.stopping is not None:
             self.turn()
         if self.crew.spawner is not None:
-            processes.kill([self.crew.spawner.pid], signal.SIGKILL)
+            # Our own end is taken for that of all: a zygote that is still about to die would be an orphan for a moment.
+            processes.end(self.crew.spawner.pid, _SPAWNER_LIMIT)
 
     def send(self, message: dict[str, Any]) -> None:
         """Queue a message to the controller."""

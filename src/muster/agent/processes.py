@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,6 +98,17 @@ def kill(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             pass
+
+
+def end(pid: int, limit: float) -> None:
+    """Kill a child and wait until it has gone, at most `limit` seconds: on a busy machine that takes a moment."""
+    kill([pid], signal.SIGKILL)
+    deadline = time.monotonic() + limit
+    try:
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    except ChildProcessError:
+        pass  # its end has been taken note of already
 
 
 def start(argv: list[str], env: Mapping[str, str], *, cwd: str, stdin: int, stderr: int, keep: Sequence[int]) -> int:

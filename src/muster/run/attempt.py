@@ -101,7 +101,8 @@ class Attempt:
                 asyncio.get_running_loop().call_later(_DYING_LIMIT, self._if_still_dying, state)
         elif kind == "progress":
             state = self._ranks[event["rank"]]
-            state.done = event["done"]
+            # Never less than before: the exception, which counts those that were called, may overtake a sample.
+            state.done = max(state.done, event["done"])
             state.groups = event.get("groups", state.groups)
             if event["first"]:
                 state.first_collective = link.our_time(event["time"])

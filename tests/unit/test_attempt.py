@@ -1,0 +1,35 @@
+"""What an attempt keeps of the events of its ranks."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from muster.hosts import parse_hosts
+from muster.logs.files import LogFiles
+from muster.logs.screen import Screen
+from muster.plan import make_plan
+from muster.run.attempt import Attempt
+from muster.run.link import AgentLink
+from muster.run.verdict import Verdict
+from muster.transports import Seat
+
+
+def test_a_sample_that_comes_after_an_exception_does_not_take_back_what_it_counted(tmp_path: Path):
+    # A sample counts the collectives that have finished, and the last one is called finished a moment late.
+    def event(kind: str, **more: Any) -> dict[str, Any]:
+        return {"t": kind, "rank": 0, "time": 1.0, **more}
+
+    async def verdict() -> Verdict:
+        (host,) = parse_hosts("a:1")
+        plan = make_plan("j", [host], threads=[0], restarts=0, user_env={})
+        screen = Screen(streams={1: None, 2: None})
+        attempt = Attempt(plan, 0, tmp_path, screen, LogFiles(screen.tell), None)
+        link = AgentLink(Seat(host=host, name="a"), lambda link, event: None, lambda name, text: None)
+        attempt.on_event(link, event("exception", summary="ValueError: bad", done=6))
+        attempt.on_event(link, event("progress", done=5, first=False))
+        attempt.on_event(link, event("exit", status=1, stopped_at=None))
+        return attempt.verdict()
+
+    assert asyncio.run(verdict()).progress == 6
