@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from launching import MUSTER, PLAIN, Done, run_here, wait_until
+from launching import MUSTER, PLAIN, Job, run_here, wait_until
 
 # Rank 1 does one thing after the other until it is let go; only what must not be told has a length of its own.
 PLAYS = """
@@ -71,46 +71,6 @@ def script(folder: Path, text: str, name: str = "train.py") -> Path:
 
 def line_of(text: str, mark: str) -> int:
     return next(number for number, line in enumerate(text.splitlines(), 1) if line.endswith(f"# {mark}"))
-
-
-class Job:
-    """A `muster run` that can be read and signalled while it runs; it ends with the `with` block."""
-
-    def __init__(self, folder: Path, *argv: str) -> None:
-        self._folder = folder
-        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-            self.process = subprocess.Popen(
-                [MUSTER, "run", *argv],
-                cwd=folder,
-                env={**PLAIN, "XDG_STATE_HOME": str(folder / "state")},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(30)
-
-    @property
-    def out(self) -> str:
-        return (self._folder / "out").read_text()
-
-    @property
-    def err(self) -> str:
-        return (self._folder / "err").read_text()
-
-    def wait_for(self, words: str) -> None:
-        """Until it has said something, given as a pattern."""
-        wait_until(words, lambda: re.search(words, self.err), 30, lambda: self.err)
-
-    def wait(self, limit: float) -> Done:
-        code = self.process.wait(limit)
-        return Done(code=code, out=self.out, err=self.err, state=self._folder / "state")
 
 
 @pytest.mark.torch
