@@ -129,8 +129,16 @@ def apply_diff(diff: str, old: str) -> str:
     return "\n".join(line[1:] for line in lines if line[0] in " +") + "\n"
 
 
-PASSING = re.compile(r"muster: (importing |connecting to |warning: |\d+ of \d+ hosts up|\S+ has no GPU: one rank)")
+PASSING = re.compile(
+    r"muster: (importing |sending |connecting to |warning: |\d+ of \d+ hosts up|\S+ has no GPU: one rank)"
+)
 """What Muster says or not, as the machine is busy or has something to warn of."""
+
+HELD_UP = re.compile(
+    r"muster: (\S+ has been silent for |\S+ is back$|"
+    r"ranks? .* (ended with exit code 0 over|the others wait for: |keeps? up with))"
+)
+"""What Muster says where something was held up: the machine, unless the page shows it."""
 
 VARYING = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
@@ -150,7 +158,8 @@ CARETS = re.compile(r"(\[\S+ +\d+\] )?(\[rank\d+\]: )?\s*[~^]+")
 
 def differences(printed: Sequence[str], shown: Sequence[str], *, any_numbers: bool = False) -> str:
     """How the lines that a command printed differ from those of the document; empty if they do not."""
-    real, expected = _ordered(printed), _ordered(shown)
+    expected = _ordered(shown)
+    real = _ordered(printed, expected)
     if any_numbers:
         real, expected = [_without_numbers(line) for line in real], [_without_numbers(line) for line in expected]
     at = _first_unmatched(real, expected)
@@ -162,8 +171,8 @@ def differences(printed: Sequence[str], shown: Sequence[str], *, any_numbers: bo
     )
 
 
-def _ordered(lines: Sequence[str]) -> list[str]:
-    """Lines without what varies; each run of lines of ranks is put in the order of the ranks."""
+def _ordered(lines: Sequence[str], expected: Sequence[str] | None = None) -> list[str]:
+    """Lines without what varies or is not expected; each run of lines of ranks is put in the order of the ranks."""
     out: list[str] = []
     ranks: list[tuple[int, str]] = []
 
@@ -174,6 +183,8 @@ def _ordered(lines: Sequence[str]) -> list[str]:
         for pattern, word in VARYING:
             line = pattern.sub(word, line)
         if PASSING.match(line) or CARETS.fullmatch(line) or not line:
+            continue
+        if expected is not None and line not in expected and HELD_UP.match(line):
             continue
         rank = RANK_LINE.match(line)
         if rank:

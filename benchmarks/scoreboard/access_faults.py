@@ -14,7 +14,6 @@ rm -f /run/muster-lab/authorized_keys ~/.ssh/authorized_keys
 sed -i 's#^AuthorizedKeysFile.*#AuthorizedKeysFile .ssh/authorized_keys#' /run/muster-lab/sshd_config
 hash=$(openssl passwd -6 'a plain password')
 sed -i "s#^root:[^:]*:#root:$hash:#" /etc/shadow
-kill -HUP $(cat /run/muster-lab/sshd.pid)
 """
 
 
@@ -24,7 +23,7 @@ def ask_for_password(stage: Stage, host: str) -> None:
     stage.sh(
         "h1", "sed -i 's/PreferredAuthentications publickey/PreferredAuthentications publickey,password/' ~/.ssh/config"
     )
-    stage.sh(host, "sleep 0.2; for i in $(seq 50); do ss -ltn | grep -q :22 && exit; sleep 0.1; done; exit 1")
+    stage.restart_sshd(host)
 
 
 def _unknown_key(stage: Stage) -> None:
@@ -34,9 +33,9 @@ def _unknown_key(stage: Stage) -> None:
 def _changed_key(stage: Stage) -> None:
     stage.sh(
         "h2",
-        "rm /run/muster-lab/host_key*; ssh-keygen -q -t ed25519 -N '' -f /run/muster-lab/host_key && "
-        "kill -HUP $(cat /run/muster-lab/sshd.pid) && sleep 0.2",
+        "rm /run/muster-lab/host_key*; ssh-keygen -q -t ed25519 -N '' -f /run/muster-lab/host_key",
     )
+    stage.restart_sshd("h2")
 
 
 def _talking(stage: Stage) -> None:

@@ -79,6 +79,12 @@ class Stage:
         done = self.lab.run(host, ["bash", "-c", script], timeout=30, input=text)
         assert done.returncode == 0, done.stderr
 
+    def restart_sshd(self, host: str) -> None:
+        """Let the sshd of a host read its files anew; it writes its number when it listens again."""
+        file = "/run/muster-lab/sshd.pid"
+        wait = f"for i in $(seq 250); do [ -s {file} ] && exit; sleep 0.1; done; exit 1"
+        self.sh(host, f"pid=$(cat {file}); rm {file}; kill -HUP $pid; {wait}")
+
     def check(self, options: Sequence[str], script: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Report:
         """Type `muster check` on the first host."""
         deep = ["--deep"] if self.deep else []

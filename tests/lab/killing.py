@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # DDP imports it: here once, not in each fork
 import torch.distributed.checkpoint
+from bare import reserved_port
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
@@ -80,14 +80,11 @@ def attempt(folder: Path, life: float, *, from_the_fork: bool = True) -> tuple[b
 
     Returns whether they came to their end before, and how many seconds after the first step that was.
     """
-    with socket.socket() as held:
-        # Bound and not listening: torch's store may have this port, and nobody else on the machine gets it meanwhile.
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        return attempt_at(held.getsockname()[1], folder, life, from_the_fork)
+    with reserved_port() as port:
+        return _attempt(folder, life, port, from_the_fork=from_the_fork)
 
 
-def attempt_at(port: int, folder: Path, life: float, from_the_fork: bool) -> tuple[bool, float]:
+def _attempt(folder: Path, life: float, port: int, *, from_the_fork: bool) -> tuple[bool, float]:
     begun = len(notes(folder, "begin"))
     children = [fork(rank, folder, port) for rank in range(RANKS)]
     ended: dict[int, int] = {}

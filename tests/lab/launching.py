@@ -81,6 +81,49 @@ def run_here(
     )
 
 
+class Job:
+    """A `muster run` on this machine that can be read and signalled while it runs; it ends with the `with` block."""
+
+    def __init__(self, folder: Path, *argv: str) -> None:
+        self._folder = folder
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            self.process = subprocess.Popen(
+                [MUSTER, "run", *argv],
+                cwd=folder,
+                env={**PLAIN, "XDG_STATE_HOME": str(folder / "state")},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(30)
+
+    @property
+    def out(self) -> str:
+        """Its stdout so far."""
+        return (self._folder / "out").read_text(errors="surrogateescape")
+
+    @property
+    def err(self) -> str:
+        """Its stderr so far."""
+        return (self._folder / "err").read_text(errors="surrogateescape")
+
+    def wait_for(self, words: str) -> None:
+        """Until it has said something, given as a pattern."""
+        wait_until(words, lambda: re.search(words, self.err), 30, lambda: self.err)
+
+    def wait(self, limit: float) -> Done:
+        """Wait for its end."""
+        code = self.process.wait(limit)
+        return Done(code=code, out=self.out, err=self.err, state=self._folder / "state")
+
+
 class HostJob:
     """A `muster run` (or another command) inside a lab host, so that a cut cable really cuts the controller off."""
 

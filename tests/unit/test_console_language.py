@@ -58,6 +58,8 @@ def test_a_page_is_read_in_order():
         ("meeting at 10.77.0.1:45753", "meeting at 10.77.0.1:1234"),
         ("logs in /tmp/x/muster/jobs/20261115-063700-train-53b5", "logs in ~/muster/jobs/20261115-063700-t-48f5"),
         ("muster: importing torch on 2 hosts\nb", "b"),
+        ("[h2 1] a\nmuster: h1 has been silent for 1.6 s\nmuster: h1 is back\n[h1 0] b", "[h1 0] b\n[h2 1] a"),
+        ("muster: h3 has been silent for 1.6 s\nb", "muster: h3 has been silent for 1.5 s\nb"),
     ],
 )  # fmt: skip
 def test_what_varies_makes_no_difference(printed: str, shown: str):

@@ -163,12 +163,16 @@ class Hanging:
         concerned = {wait.rank for wait in finding.waits} | set(finding.culprits)
         before = {rank: heard[rank].moved for rank in concerned}
         since = min(before[wait.rank] for wait in finding.waits)
-        while not all(heard[wait.rank].exit_status is not None for wait in finding.waits):
-            await asyncio.sleep(_TURN)
-            moved = [heard[rank].moved for rank in concerned if heard[rank].moved > before[rank] + _TURN]
-            if moved:
-                self.watcher.screen.tell(f"moving again after {min(moved) - since:.0f} s")
-                break
+
+        def moved() -> list[float]:
+            return [heard[rank].moved for rank in concerned if heard[rank].moved > before[rank] + _TURN]
+
+        try:
+            while not moved() and not all(heard[wait.rank].exit_status is not None for wait in finding.waits):
+                await asyncio.sleep(_TURN)
+        finally:  # a job that comes to its end soon after it moved cancels this
+            if moved():
+                self.watcher.screen.tell(f"moving again after {min(moved()) - since:.0f} s")
         self._forget()
 
     async def _mention(self, ranks: Mapping[int, Seen]) -> None:

@@ -293,6 +293,8 @@ class Straggling:
         known = [share for share in lately if share is not None]
         if len({link.name for link in self._links.values()}) < 2 or len(steps) < 5 or len(known) < len(self._ranks):
             return
+        if not steps[-1].number:
+            return  # without an optimiser a step is the time between two collectives, which may differ by design
         step, waiting = middle([step.seconds for step in steps[-5:]]), min(known)
         self._best_step = min(self._best_step, step)
         is_slower = step >= network.SLOWER * self._best_step
