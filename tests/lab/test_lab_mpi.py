@@ -35,14 +35,14 @@ def lab() -> Iterator[Lab]:
     ("launch", "rank"), [(OPEN_MPI, "OMPI_COMM_WORLD_RANK"), (MPICH, "PMI_RANK")], ids=["Open MPI", "MPICH"]
 )
 def test_each_mpi_starts_its_ranks_on_the_hosts_named(lab: Lab, launch: list[str], rank: str) -> None:
-    clean = ["env", "-i", f"PATH={SYSTEM_PATH}", "timeout", "20"]
-    done = lab.run("h2", [*clean, *launch, "sh", "-c", f"echo $(hostname) ${rank}"], timeout=30)
+    clean = ["env", "-i", f"PATH={SYSTEM_PATH}", "timeout", "60"]
+    done = lab.run("h2", [*clean, *launch, "sh", "-c", f"echo $(hostname) ${rank}"], timeout=70)
     assert sorted(done.stdout.splitlines()) == ["h1 0", "h1 1", "h3 2"], done.stderr
 
 
 def test_plain_mpirun_is_open_mpi_whatever_the_machine_prefers(lab: Lab) -> None:
     for program in ("mpirun", "mpiexec"):
-        assert "(Open" in lab.run("h1", [program, "--version"], timeout=10).stdout
+        assert "(Open" in lab.run("h1", [program, "--version"], timeout=30).stdout
 
 
 def test_hosts_that_mpi_cannot_reach_are_an_error_with_its_own_words(lab: Lab) -> None:

@@ -37,7 +37,7 @@ def machine() -> tuple[str, list[str]]:
     return Path("/proc/self/mountinfo").read_text(), groups
 
 
-def podman(lab: Lab, host: str, *words: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+def podman(lab: Lab, host: str, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return lab.run(host, ["podman", *words], timeout=timeout)
 
 
@@ -65,9 +65,9 @@ def test_a_container_in_the_background_ends_when_it_is_told_to(lab: Lab) -> None
     started = podman(lab, "h2", *run, IMAGE, "sleep", "600")
     assert started.returncode == 0, started.stderr
     assert podman(lab, "h2", "exec", "long", "hostname").stdout == "h2\n"
-    assert "sleep 600" in str(lab.processes("h2"))
+    wait_until("the container", lambda: "sleep 600" in str(lab.processes("h2")), 20)
     assert podman(lab, "h2", "rm", "--force", "--time=0", "long").returncode == 0
-    wait_until("the container's end", lambda: not lab.processes("h2"), 5, lambda: str(lab.processes("h2")))
+    wait_until("the container's end", lambda: not lab.processes("h2"), 30, lambda: str(lab.processes("h2")))
 
 
 def test_a_rebooted_host_has_the_image(lab: Lab) -> None:

@@ -34,7 +34,7 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def shell(lab: Lab, command: str, *, host: str = "h1", timeout: float = 30) -> str:
+def shell(lab: Lab, command: str, *, host: str = "h1", timeout: float = 60) -> str:
     """The output of a shell command, without the environment of the tests."""
     env = ["env", "-i", f"PATH={SYSTEM_PATH}", "HOME=/root"]
     done = lab.run(host, [*env, "sh", "-c", command], timeout=timeout)
@@ -51,7 +51,7 @@ def submit(lab: Lab, script: str, *options: str) -> str:
     done = lab.run("h1", ["sbatch", "--parsable", "--output=/tmp/%j", *options], input=script, timeout=30)
     assert done.returncode == 0, done.stderr
     job = done.stdout.strip()
-    wait_until(f"job {job} to run", lambda: state(lab, job) == "RUNNING", 15)
+    wait_until(f"job {job} to run", lambda: state(lab, job) == "RUNNING", 60)
     return job
 
 
@@ -90,20 +90,20 @@ def test_an_allocation_and_a_heterogeneous_one_hold_hosts(lab: Lab) -> None:
 
 def test_scancel_ends_all_that_a_batch_job_runs_anywhere(lab: Lab) -> None:
     job = submit(lab, "#!/bin/sh\ntrap 'echo warned' USR1\nsrun sleep 600 &\nwait; wait\n", "-N3")
-    wait_until("the job's processes", lambda: all("sleep 600" in str(lab.processes(host)) for host in lab.names), 10)
+    wait_until("the job's processes", lambda: all("sleep 600" in str(lab.processes(host)) for host in lab.names), 40)
     shell(lab, f"scancel --batch --signal=USR1 {job}")
-    wait_until("the warning", lambda: "warned" in shell(lab, f"cat /tmp/{job} || true"), 10)
+    wait_until("the warning", lambda: "warned" in shell(lab, f"cat /tmp/{job} || true"), 40)
     shell(lab, f"scancel {job}")
-    wait_until("the job's end", lambda: not any(lab.processes(host) for host in lab.names), 10)
-    wait_until("the job to be cancelled", lambda: state(lab, job) == "CANCELLED", 10)
+    wait_until("the job's end", lambda: not any(lab.processes(host) for host in lab.names), 40)
+    wait_until("the job to be cancelled", lambda: state(lab, job) == "CANCELLED", 40)
 
 
 def test_a_job_that_ignores_its_end_is_killed_soon(lab: Lab) -> None:
     job = submit(lab, "#!/bin/sh\ntrap '' TERM\necho deaf\nwhile :; do sleep 1; done\n")
-    wait_until("the script", lambda: "deaf" in shell(lab, f"cat /tmp/{job} || true"), 10)
+    wait_until("the script", lambda: "deaf" in shell(lab, f"cat /tmp/{job} || true"), 40)
     begun = time.monotonic()
     shell(lab, f"scancel {job}")
-    wait_until("the job's end", lambda: not lab.processes("h1"), 15)
+    wait_until("the job's end", lambda: not lab.processes("h1"), 40)
     assert time.monotonic() - begun > 1, "it was to have KillWait seconds"
 
 
@@ -123,7 +123,7 @@ def test_a_reboot_does_not_wait_for_slurm_where_the_controller_is_off(lab: Lab) 
     lab.crash("h1")
     begun = time.monotonic()
     lab.reboot("h3")
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < slurm.START_LIMIT
     lab.reboot("h1")
 
 
@@ -131,11 +131,12 @@ def test_a_node_that_does_not_come_is_named_with_the_end_of_its_log(lab: Lab, mo
     monkeypatch.setattr(slurm, "START_LIMIT", 1.0)
     cluster = slurm.Slurm(dict.fromkeys(lab.names, 0))
     shell(lab, "scontrol update NodeName=h2 State=DOWN Reason=test")
-    last = shell(lab, "tail -n 1 /var/log/slurmd.log", host="h2").strip()
     with pytest.raises(LabError, match=r"h2 was not ready for Slurm after 2\.5 s: its node is down, and ") as caught:
         cluster.wait(lab.names, lab.run)
+    last = caught.value.message.partition("/var/log/slurmd.log ends with: ")[2]
+    assert last in map(str.strip, shell(lab, "tail -n 5 /var/log/slurmd.log", host="h2").splitlines()), "it goes on"
     assert last
-    assert caught.value.message.endswith(f"/var/log/slurmd.log ends with: {last}")
+    monkeypatch.undo()
     shell(lab, "scontrol update NodeName=h2 State=RESUME")
     cluster.wait(lab.names, lab.run)
 
@@ -164,8 +165,8 @@ def test_nothing_is_left_when_the_owner_of_a_slurm_lab_is_killed() -> None:
     folder, *namespaces = owner.stdout.readline().split()
     assert all(members(namespace) for namespace in namespaces)
     owner.kill()
-    owner.communicate(timeout=10)
-    wait_until("the end of all", lambda: not os.path.exists(folder) and not any(map(members, namespaces)), 5)
+    owner.communicate(timeout=30)
+    wait_until("the end of all", lambda: not os.path.exists(folder) and not any(map(members, namespaces)), 40)
 
 
 def members(namespace: str) -> list[str]:

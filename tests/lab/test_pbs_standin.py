@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 import time
@@ -17,11 +18,11 @@ from pbs.programs.request import nodefile_lines, place_chunks, read_request
 
 from muster.lab import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root")
 
-KILL_DELAY = 1.0
+KILL_DELAY = 2.0
 
 # Writes each signal it gets into a file, and goes on until it is killed. A shell would wait for its child first.
 LISTENER = """
@@ -54,13 +55,20 @@ def ended(site: PbsSite, script: str, *options: str, select: str | None = None, 
     """A job that has run to its end, spread over its hosts."""
     place = "scatter" if select else None
     job = site.qsub("h1", script, *options, select=select, place=place, walltime=60, env=variables)
-    job.wait(30)
+    job.wait()
     return job
 
 
 def fields(job: Job) -> dict[str, str]:
     """`name=value` lines of the output."""
     return dict(line.split("=", 1) for line in job.output.splitlines() if "=" in line)
+
+
+def emptied(site: PbsSite, *hosts: str) -> None:
+    """Wait until nothing but its mom lives on a host: what was killed is not gone at once."""
+    wait_until(
+        f"the end on {hosts}", lambda: not any(map(site.alive, hosts)), 20, lambda: str([*map(site.alive, hosts)])
+    )
 
 
 def heard(folder: Path, name: str) -> list[str]:
@@ -168,8 +176,8 @@ X=$(pbsdsh -n 0 -- sh -c 'kill -9 $$'); echo "rc=$? said=$X"
 X=$(pbsdsh -- true); echo "rc=$? said=$X"
 """
     lines = ended(site, script, select="2:ncpus=1").output.splitlines()
+    lines.remove("to the job")  # which comes by another way, before or after what the script says
     assert lines == [
-        "to the job",
         "rc=0 said=pbsdsh: task 0x00000000 exit status 3",
         "rc=0 said=pbsdsh: task 0x00000000 exit status 254",
         "rc=0 said=pbsdsh: task 0x00000000 exit status 265",
@@ -216,7 +224,7 @@ def test_a_term_to_pbsdsh_is_passed_on_to_its_tasks_and_ends_it_at_once(site: Pb
     file = site.folder / "passed-on"
     script = f"""
 pbsdsh -n 1 -- {listener} {file} & until test -s {file}; do sleep 0.05; done
-kill -TERM $!; wait $!; echo rc=$?; sleep 0.3
+kill -TERM $!; wait $!; echo rc=$?; until grep -q SIGTERM {file}; do sleep 0.05; done
 """
     job = ended(site, script, select="2:ncpus=1")
     assert heard(site.folder, "passed-on") == ["ready", "SIGTERM"]
@@ -231,7 +239,7 @@ kill -KILL $!; wait $!; sleep 0.3; pbsdsh -n 1 -- sh -c 'pgrep -fc "[l]eft"'
 """
     job = ended(site, script, select="2:ncpus=1")
     assert job.output.splitlines()[-1] == "1"
-    assert site.alive("h2") == []
+    emptied(site, "h2")
 
 
 def test_pbs_tmrsh_returns_the_status_of_its_task_and_writes_to_the_job(site: PbsSite):
@@ -245,7 +253,8 @@ pbs_tmrsh h3 true; echo rc=$?
 """
     lines = ended(site, script, select="2:ncpus=1").output.splitlines()
     unknown = f'pbs_tmrsh: host "h3" is not a node in job <{lines[-2].partition("<")[2]}'
-    assert lines == ["h2", "rc=7 said=", "rc=0", "rc=9", "rc=254", unknown, "rc=255"]
+    lines.remove("h2")  # which comes by another way, before or after what the script says
+    assert lines == ["rc=7 said=", "rc=0", "rc=9", "rc=254", unknown, "rc=255"]
 
 
 def test_pbs_tmrsh_passes_no_signal_on(site: PbsSite, listener: str):
@@ -265,21 +274,22 @@ pbsdsh -n 1 -- {site.bin}/pbsdsh -n 0 -- hostname
 pbsdsh -n 0 -- {site.bin}/pbs_tmrsh h2 hostname
 pbsdsh -n 1 -- {site.bin}/pbs_tmrsh h1 hostname
 """
-    assert ended(site, script, select="2:ncpus=1").output.splitlines() == [
+    # Sorted, because what tasks and pbsdsh write comes by different ways.
+    assert sorted(ended(site, script, select="2:ncpus=1").output.splitlines()) == [
+        "h1",
         "h1",
         "pbs_tmrsh: cannot find PBS_NODEFILE",
         "pbsdsh: task 0x00000000 exit status 255",
-        "h1",
     ]
 
 
 def test_what_a_task_leaves_in_its_session_is_killed_when_its_first_process_ends(site: PbsSite):
     leave = "sleep 47 & setsid sh -c 'touch left-it; exec sleep 48' & until test -e left-it; do sleep 0.05; done"
-    script = f'pbsdsh -- sh -c "{leave}"; sleep 0.3; pgrep -ax sleep'
+    script = f'pbsdsh -- sh -c "{leave}"; while pgrep -fx "sleep 47"; do sleep 0.1; done; pgrep -ax sleep'
     job = ended(site, script)
-    survivors = [line.split(" ", 1)[1] for line in job.output.splitlines()]
+    survivors = [line.split(" ", 1)[1] for line in job.output.splitlines() if " " in line]
     assert survivors == ["sleep 48"]
-    assert site.alive("h1") == ["sleep 48"]
+    wait_until("the end of the others", lambda: site.alive("h1") == ["sleep 48"], 20, lambda: str(site.alive("h1")))
     end(site, "h1")
 
 
@@ -292,7 +302,7 @@ def end(site: PbsSite, *hosts: str) -> None:
         for pid, command in site.lab.processes(host):
             if "mom.py" not in command:
                 os.kill(pid, 9)
-        wait_until(f"an empty {host}", lambda host=host: site.alive(host) == [], 5)
+        emptied(site, host)
 
 
 def test_qdel_reaches_each_process_as_it_does_in_real_pbs(site: PbsSite, listener: str):
@@ -312,9 +322,9 @@ wait
 """
     job = site.qsub("h1", script, select="2:ncpus=2", place="scatter", walltime=60)
     names = ["attached", "child", "setsid", "ssh", "task-here", "task-setsid", "task-there", "tmrsh"]
-    wait_until("all listeners", lambda: sorted(path.name for path in folder.iterdir() if path.read_text()) == names, 20)
+    wait_until("all listeners", lambda: sorted(path.name for path in folder.iterdir() if path.read_text()) == names, 40)
     job.qdel()
-    assert job.wait(20) == 256 + 15
+    assert job.wait() == 256 + 15
     signals = {name: heard(folder, name)[1:] for name in names}
     assert set(signals.pop("task-here")) == {"SIGTERM"}  # once from mom and once from pbsdsh
     assert signals == {
@@ -326,8 +336,12 @@ wait
         "task-setsid": [],
         "ssh": [],
     }
-    left = {host: sorted(command.rpartition("/")[2] for command in site.alive(host)) for host in ("h1", "h2")}
-    assert left == {"h1": ["setsid"], "h2": ["ssh", "task-setsid"]}
+
+    def left() -> dict[str, list[str]]:
+        return {host: sorted(command.rpartition("/")[2] for command in site.alive(host)) for host in ("h1", "h2")}
+
+    survivors = {"h1": ["setsid"], "h2": ["ssh", "task-setsid"]}
+    wait_until("the end of the others", lambda: left() == survivors, 20, lambda: str(left()))
     end(site, "h1", "h2")
 
 
@@ -337,18 +351,20 @@ def test_a_script_that_ignores_term_is_killed_after_the_kill_delay(site: PbsSite
     begin = time.monotonic()
     job.qdel()
     # The login shell above the script dies of the TERM at once; it is the status of this one that counts.
-    assert job.wait(20) == 256 + 15
+    assert job.wait() == 256 + 15
     assert time.monotonic() - begin > 1.5 * KILL_DELAY
-    assert site.alive("h1") == []
+    emptied(site, "h1")
 
 
 def test_at_the_walltime_the_job_gets_term_then_kill_and_a_line_in_its_output(site: PbsSite, listener: str):
     file = site.folder / "walltime"
-    job = site.qsub("h1", f"{listener} {file}", walltime=1)
-    assert job.wait(20) == -29
-    assert job.output.splitlines()[-1] == "=>> PBS: job killed: walltime 2 exceeded limit 1"
+    job = site.qsub("h1", f"{listener} {file}", walltime=60)
+    wait_until("the script", lambda: file.exists() and file.read_text(), 40)
+    job.limit(1)
+    assert job.wait() == -29
+    assert re.fullmatch(r"=>> PBS: job killed: walltime \d+ exceeded limit 1", job.output.splitlines()[-1])
     assert heard(site.folder, "walltime") == ["ready", "SIGTERM"]
-    assert site.alive("h1") == []
+    emptied(site, "h1")
 
 
 def test_when_the_script_ends_its_tasks_are_killed_at_once_without_a_term(site: PbsSite, listener: str):
@@ -360,16 +376,16 @@ until test -s {here} -a -s {there} -a -s {child}; do sleep 0.05; done; exit 4
     job = ended(site, script, select="2:ncpus=1")
     assert job.exit_status == 4
     assert [heard(site.folder, path.name) for path in (here, there, child)] == [["ready"]] * 3
-    assert site.alive("h1") == site.alive("h2") == []
+    emptied(site, "h1", "h2")
 
 
 def test_qsig_reaches_the_first_host_only_and_kills_a_script_that_does_not_expect_it(site: PbsSite, listener: str):
     here, there = site.folder / "sig-here", site.folder / "sig-there"
     script = f"pbsdsh -n 0 -- {listener} {here} & pbsdsh -n 1 -- {listener} {there} & wait"
     job = site.qsub("h1", script, select="2:ncpus=1", place="scatter", walltime=60)
-    wait_until("both tasks", lambda: here.exists() and there.exists() and here.read_text() and there.read_text(), 10)
+    wait_until("both tasks", lambda: here.exists() and there.exists() and here.read_text() and there.read_text(), 40)
     assert site.run("h1", ["qsig", "-s", "SIGUSR1", job.id]).returncode == 0
-    assert job.wait(20) == 256 + 10
+    assert job.wait() == 256 + 10
     assert heard(site.folder, "sig-here") == ["ready", "SIGUSR1"]
     assert heard(site.folder, "sig-there") == ["ready"]
 
@@ -385,8 +401,8 @@ def test_a_dead_host_changes_nothing_for_the_job(site: PbsSite, fault: str):
         assert job.state == "R"
         assert any("pbsdsh" in command for command in site.alive("h1"))
         job.qdel()
-        assert job.wait(20) == 256 + 15
-        assert site.alive("h1") == []
+        assert job.wait() == 256 + 15
+        emptied(site, "h1")
     finally:
         site.lab.reboot("h3")
         site.boot("h3")
@@ -400,7 +416,7 @@ def test_the_output_file_appears_after_the_job_and_only_its_owner_may_read_it(si
     job.wait_for_output("ready")
     assert not job.path.exists()
     (site.folder / "go").touch()
-    assert job.wait(10) == 0
+    assert job.wait() == 0
     assert stat.S_IMODE(job.path.stat().st_mode) == 0o600
     assert job.path.name == f"job.o{job.id.partition('.')[0]}"
     assert job.output == "ready\n"
@@ -414,9 +430,9 @@ def test_streams_are_joined_kept_and_put_where_the_options_say(site: PbsSite):
     job = ended(site, "echo out", "-o", str(folder))
     assert (folder / f"{job.id}.OU").read_text() == "out\n"
     live = site.qsub("h1", "echo out; sleep 60", "-k", "oed", "-o", str(folder / "live.log"), walltime=60)
-    wait_until("live output", lambda: (folder / "live.log").exists() and (folder / "live.log").read_text(), 10)
+    wait_until("live output", lambda: (folder / "live.log").exists() and (folder / "live.log").read_text(), 40)
     live.qdel()
-    live.wait(10)
+    live.wait()
 
 
 def test_directives_are_read_up_to_the_first_command_and_the_command_line_goes_before_them(site: PbsSite):
@@ -425,12 +441,12 @@ def test_directives_are_read_up_to_the_first_command_and_the_command_line_goes_b
     job = site.job(site.run("h1", ["qsub", "-q", "fast", "train.sh"]).stdout.strip())
     record = job.record
     assert [record[name] for name in ("name", "queue", "walltime", "account")] == ["from_script", "fast", 60, None]
-    job.wait(10)
+    job.wait()
     (site.folder / "plain.sh").write_text("true\n")
     job = site.job(site.run("h1", ["qsub", "plain.sh"]).stdout.strip())
-    assert (job.record["name"], job.wait(10)) == ("plain.sh", 0)
+    assert (job.record["name"], job.wait()) == ("plain.sh", 0)
     job = site.job(site.run("h1", ["sh", "-c", "echo true | qsub"]).stdout.strip())
-    assert (job.record["name"], job.wait(10)) == ("STDIN", 0)
+    assert (job.record["name"], job.wait()) == ("STDIN", 0)
 
 
 def test_requests_that_pbs_does_not_know_or_cannot_combine_are_refused(site: PbsSite):
@@ -445,7 +461,7 @@ def test_requests_that_pbs_does_not_know_or_cannot_combine_are_refused(site: Pbs
 def test_a_job_that_is_too_large_for_a_host_waits_for_ever_and_says_why(site: PbsSite):
     job = site.qsub("h1", "true", "-l", "ncpus=16", "-l", "ngpus=8")
     why = "Can Never Run: Insufficient amount of resource: ncpus (R: 16 A: 8 T: 24)"
-    wait_until("a reason", lambda: job.record["comment"] == why, 5)
+    wait_until("a reason", lambda: job.record["comment"] == why, 30)
     job.qdel()
     assert (job.state, job.exit_status) == ("F", None)
 
@@ -453,7 +469,7 @@ def test_a_job_that_is_too_large_for_a_host_waits_for_ever_and_says_why(site: Pb
 def test_a_job_waits_until_those_before_it_make_room(site: PbsSite):
     first = site.qsub("h1", "sleep 1; date +%s.%N", select="3:ncpus=8", walltime=60)
     second = site.qsub("h1", "date +%s.%N", select="1:ncpus=8", walltime=60)
-    assert (first.wait(20), second.wait(20)) == (0, 0)
+    assert (first.wait(), second.wait()) == (0, 0)
     assert float(second.output) > float(first.output)
 
 
@@ -479,7 +495,7 @@ def test_jobs_of_an_array_have_brackets_in_their_ids_and_nodefiles(site: PbsSite
     number = array.removesuffix("[].pbssrv")
     for index in (1, 2):
         job = site.job(f"{number}[{index}].pbssrv")
-        assert job.wait(10) == 0
+        assert job.wait() == 0
         assert job.output.splitlines() == ["h1", f"{index} {array}"]
 
 
@@ -520,7 +536,7 @@ X=$(pbsdsh -o -u -- hostname); echo $X; pbsdsh -h h2 -- hostname; qstat -f $PBS_
 """
     with Lab(2, bind=(tmp_path,)) as lab, PbsSite(lab, tmp_path, flavour="torque") as site:
         job = site.qsub("h1", script, "-l", "nodes=2:ppn=2:gpus=1", walltime=60)
-        assert job.wait(20) == 0
+        assert job.wait() == 0
         env, gpus, rest = job.output.split("---\n")
     found = dict(line.split("=", 1) for line in env.splitlines())
     expected = {

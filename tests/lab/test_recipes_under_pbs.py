@@ -17,7 +17,7 @@ from muster.lab import Lab
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root"),
 ]
 
@@ -30,23 +30,23 @@ def site(cluster: Lab, shared: Path) -> Iterator[PbsSite]:
 
 def test_recipes_as_tasks_of_pbsdsh_one_on_each_host(site, shared):
     task = f"pbsdsh -- {sys.executable} {script(shared, ALL_RECIPES)}"
-    job = site.qsub("h1", task, select="2:ncpus=1", place="scatter", walltime=60)
-    assert job.wait(60) == 0, job.output
+    job = site.qsub("h1", task, select="2:ncpus=1", place="scatter", walltime=110)
+    assert job.wait(115) == 0, job.output
     check_recipes(job.output.rstrip("\n"), ["h1", "h2"], "PBS task")
 
 
 def test_several_tasks_on_a_host_need_their_rank_and_are_told_so(site, shared):
     # OpenPBS tells two tasks on one host apart by numbers that are no ranks.
     task = f"pbsdsh -c 1 -- {sys.executable} {script(shared, PLACE)}"
-    job = site.qsub("h1", task, select="1:ncpus=1:mpiprocs=2", place="scatter", walltime=60)
-    job.wait(60)
+    job = site.qsub("h1", task, select="1:ncpus=1:mpiprocs=2", place="scatter", walltime=110)
+    job.wait(115)
     assert "PBS does not tell a task how many there are" in job.output
     told = (
         f"/bin/sh -c 'RANK=$0 WORLD_SIZE=3 MASTER_ADDR=h1 MASTER_PORT=29531 exec {sys.executable} {shared}/script.py'"
     )
     tasks = "\n".join(f"pbsdsh -n {line} -- {told} {line} &" for line in range(3))
-    job = site.qsub("h1", f"{tasks}\nwait", select="1:mpiprocs=2:ncpus=2+1:ncpus=1", place="scatter", walltime=60)
-    job.wait(60)
+    job = site.qsub("h1", f"{tasks}\nwait", select="1:mpiprocs=2:ncpus=2+1:ncpus=1", place="scatter", walltime=110)
+    job.wait(115)
     assert sorted(job.output.splitlines()) == places("environment", ["h1", "h1", "h2"])
 
 
@@ -68,8 +68,8 @@ wait
 def test_recipes_in_a_script_for_gadi(site, shared):
     sums = {"PBS_NCPUS": "8", "PBS_NGPUS": "4", "PBS_NCI_NCPUS_PER_NODE": "4"}
     text = GADI.replace("VENV", BIN).replace("SCRIPT", script(shared, ALL_RECIPES))
-    job = site.qsub("h1", text, select="2:ncpus=4:mpiprocs=4:ngpus=2", place="scatter", walltime=60, env=sums)
-    assert job.wait(60) == 0, job.output
+    job = site.qsub("h1", text, select="2:ncpus=4:mpiprocs=4:ngpus=2", place="scatter", walltime=110, env=sums)
+    assert job.wait(115) == 0, job.output
     # c10d numbers the hosts as they come.
     first, second = ("h1", "h2") if "hello from [h1:gloo] process 0/4" in job.output else ("h2", "h1")
     # One launcher of the two may warn that the other, which kept the rendezvous, has gone before it.

@@ -16,7 +16,7 @@ from muster.lab import Lab
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(180),
     pytest.mark.skipif(os.geteuid() != 0, reason="a lab with Slurm needs root"),
     pytest.mark.skipif(not shutil.which("slurmctld", path="/usr/sbin"), reason="apt install slurm-wlm"),
 ]
@@ -54,7 +54,7 @@ def test_recipes_under_a_torch_launcher_on_each_host_of_a_batch_job(slurm, share
     assert submitted.returncode == 0, submitted
     job = submitted.stdout.strip()
     state = ""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 110
     while state not in ("COMPLETED", "FAILED"):
         assert time.monotonic() < deadline, state
         time.sleep(0.2)

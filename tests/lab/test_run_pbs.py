@@ -22,7 +22,7 @@ from engine_promises import (
     scripts,  # noqa: F401
     start_stubborn,
 )
-from launching import Done, run_in, wait_until
+from launching import Done, run_in
 from pbs import PbsSite
 
 from muster.lab import Lab
@@ -42,7 +42,7 @@ def lab(shared: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def engine(lab: Lab, shared: Path) -> Iterator[PbsEngine]:
-    with PbsSite(lab, shared) as site:
+    with PbsSite(lab, shared, kill_delay=4.0) as site:  # time for `muster run` to tell of its end
         yield PbsEngine(lab, shared, site)
 
 
@@ -144,7 +144,7 @@ def test_qdel_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> None:
     job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "never")
     job.wait_for("up", 3)
     engine.site.job(job.id).qdel()
-    done = job.wait(10)
+    done = job.wait(30)
     assert done.code == 143, done.said
     assert re.search(ENDED, done.err, re.MULTILINE), done.said
     assert not re.search("failed|lost|Traceback", done.err), done.said
@@ -159,10 +159,11 @@ def test_qdel_of_ranks_that_ignore_it_leaves_nothing(engine: PbsEngine) -> None:
 
 
 def test_the_walltime_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> None:
-    request = ("-l", "select=2:ncpus=1:mpiprocs=1", "-l", "place=scatter", "-l", "walltime=5")
+    request = ("-l", "select=2:ncpus=1:mpiprocs=1", "-l", "place=scatter", "-l", "walltime=100")
     job = engine.start({}, "--no-zygote", "stubborn.py", request=request)
     job.wait_for("up\n", 2)
-    wait_until("the end", lambda: "SIGTERM: stopping all ranks" in job.err, 10, lambda: job.said)
+    engine.site.job(job.id).limit(1)
+    job.wait_for_word("SIGTERM: stopping all ranks")
     gone(engine)
     assert engine.site.job(job.id).wait() == -29
     assert "job killed: walltime" in engine.site.job(job.id).output

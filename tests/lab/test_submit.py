@@ -16,7 +16,7 @@ from muster.lab import Lab
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.timeout(90),
+    pytest.mark.timeout(120),
     pytest.mark.skipif(os.getuid() != 0, reason="schedulers need a lab made by root"),
 ]
 
@@ -26,7 +26,7 @@ import os, pathlib, socket, sys, time
 place = f"rank {os.environ['RANK']}/{os.environ['WORLD_SIZE']} on {socket.gethostname()}"
 print(f"{place} was told {sys.argv[1:]}", flush=True)
 pathlib.Path(f"said-{os.environ['RANK']}").touch()
-until = time.monotonic() + 20  # a rank that fails before the others have spoken would silence them
+until = time.monotonic() + 40  # a rank that fails before the others have spoken would silence them
 while len(list(pathlib.Path().glob("said-*"))) < int(os.environ["WORLD_SIZE"]) and time.monotonic() < until:
     time.sleep(0.02)
 sys.exit(int(os.environ.get("LEAVE_WITH", "0")))
@@ -35,7 +35,7 @@ WAITING = """\
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved a checkpoint")))
 print("waiting", flush=True)
-time.sleep(80)
+time.sleep(100)
 """
 AWKWARD = "it's $HOME\r\n#SBATCH --nodes=9"
 
@@ -62,7 +62,7 @@ def submit(lab: Lab, folder: Path, *argv: str, **env: str) -> Done:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     return Done(code=process.returncode, out=out, err=err, state=state)
 
 
@@ -76,7 +76,7 @@ def slurm(shared: Path) -> Iterator[Lab]:
 
 
 def slurm_job(lab: Lab, job: str) -> dict[str, str]:
-    said = lab.run("h1", ["scontrol", "show", "job", job], timeout=20).stdout
+    said = lab.run("h1", ["scontrol", "show", "job", job], timeout=60).stdout
     return dict(pair.split("=", 1) for pair in said.split() if "=" in pair)
 
 
@@ -91,7 +91,7 @@ def await_slurm(lab: Lab, job: str, folder: Path, *states: str) -> dict[str, str
         logs = [path.read_text(errors="replace") for path in folder.glob("*.out")]
         return f"{slurm_job(lab, job)}\n" + "\n".join(logs)
 
-    return wait_until(f"job {job} to be {' or '.join(states)}", reached, 60, said)
+    return wait_until(f"job {job} to be {' or '.join(states)}", reached, 90, said)
 
 
 def test_a_job_goes_through_slurm_and_its_ranks_are_told_what_was_typed(slurm: Lab, folder: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_signal_for_the_batch_script_reaches_the_ranks(slurm: Lab, folder: Pat
     job = submit(slurm, folder, "--slurm", "--no-zygote", "wait.py").out.strip()
     log = folder / f"wait-{job}.out"
     wait_until(
-        "the rank", lambda: log.exists() and "waiting" in log.read_text(), 40, lambda: str(slurm_job(slurm, job))
+        "the rank", lambda: log.exists() and "waiting" in log.read_text(), 60, lambda: str(slurm_job(slurm, job))
     )
-    slurm.run("h1", ["scancel", "--batch", "--signal=TERM", job], timeout=20)
+    slurm.run("h1", ["scancel", "--batch", "--signal=TERM", job], timeout=60)
     await_slurm(slurm, job, folder, "COMPLETED", "FAILED", "CANCELLED")
     assert "saved a checkpoint" in log.read_text()
 
@@ -147,7 +147,7 @@ def test_what_is_typed_wins_over_a_variable_of_sbatch(slurm: Lab, folder: Path) 
     assert done.code == 0, done.said
     job = done.out.strip()
     assert slurm_job(slurm, job)["TimeLimit"] == "00:07:00"
-    slurm.run("h1", ["scancel", job], timeout=20)
+    slurm.run("h1", ["scancel", job], timeout=60)
 
 
 def test_an_extra_line_wins_over_ours(slurm: Lab, folder: Path) -> None:
@@ -158,7 +158,7 @@ def test_an_extra_line_wins_over_ours(slurm: Lab, folder: Path) -> None:
     known = slurm_job(slurm, job)
     assert (known["NumNodes"], known["StdOut"]) == ("2-2", f"{folder}/x.log")
     assert "tail" not in done.err
-    slurm.run("h1", ["scancel", job], timeout=20)
+    slurm.run("h1", ["scancel", job], timeout=60)
 
 
 # --- PBS ------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_a_job_goes_through_pbs_and_is_spread_over_its_hosts(pbs: PbsSite, folde
     assert done.code == 0, done.said
     job = pbs.job(done.out.strip())
     # The variable came along by name, and the exit code of the script is that of the job.
-    assert job.wait(60) == 7, job.output
+    assert job.wait(90) == 7, job.output
     assert job.hosts == ["h1", "h2"]
     assert (job.record["queue"], job.record["account"]) == ("workq", "ab12")
     ranks = re.findall(r"rank (\d)/4 on (h\d) was told (.*)", job.output)
@@ -198,7 +198,7 @@ def test_sums_instead_of_chunks_go_to_pbs_as_they_are(pbs: PbsSite, folder: Path
     done = submit_to_pbs(pbs, folder, "--time", "2h", *extra, "--no-zygote", "train.py")
     assert done.code == 0, done.said
     job = pbs.job(done.out.strip())
-    assert job.wait(60) == 0, job.output
+    assert job.wait(90) == 0, job.output
     assert job.record["project"] == "ab12"
 
 

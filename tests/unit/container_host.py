@@ -16,9 +16,10 @@ from muster.transports.container import Container
 IMAGE = "docker.io/pytorch/pytorch:2.13"
 AGENT = ("python3", "-c", 'import sys;exec(open(0,"rb",0,closefd=False).readline())')
 
-# Says how it was called, and with which environment; variables tell how it behaves.
+# Says how it was called, in one piece, and with which environment; variables tell how it behaves.
 PROGRAM = """#!/bin/sh
-{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n\\0"; } >>"$CALLS"
+printf "%s\\0" "${0##*/}" "$@" "
+" >>"$CALLS"
 case "$1 $2" in
 --version*) echo "${FAKE_VERSION:-${0##*/} version 4.3.1}" ;;
 info*) echo "${FAKE_SECURITY:-[name=seccomp,profile=default]}" ;;
@@ -97,7 +98,7 @@ class Host:
     ) -> subprocess.CompletedProcess[str]:
         """Run the script as a transport does."""
         return subprocess.run(
-            command(shell, box), input=stdin, env=self.env(**env), capture_output=True, text=True, timeout=20
+            command(shell, box), input=stdin, env=self.env(**env), capture_output=True, text=True, timeout=50
         )
 
     def called(self) -> list[list[str]]:

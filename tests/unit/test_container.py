@@ -31,7 +31,7 @@ from muster.transports.container import (
 from muster.transports.mpi import Mpi, mpi_engine
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform != "linux", reason="containers run on Linux hosts"),
 ]
 
@@ -268,16 +268,16 @@ def test_a_pull_ends_when_who_wanted_it_has_gone(tmp_path: Path, shell: tuple[st
     assert "run" not in [call[1] for call in host.called()]
 
 
-def wait_for_call(host: Host, word: str) -> None:
-    give_up = time.monotonic() + 10
-    while word not in [call[1] for call in host.called()]:
+def wait_for_call(host: Host, word: str, times: int = 1) -> None:
+    give_up = time.monotonic() + 30
+    while [call[1] for call in host.called()].count(word) < times:
         assert time.monotonic() < give_up
         time.sleep(0.02)
 
 
 def wait_until_alone(host: Host) -> None:
     """Wait until no process of the script or of its programs lives."""
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 30
     while alive := [pid for pid in Path("/proc").glob("[0-9]*") if str(host.calls).encode() in environ(pid)]:
         assert time.monotonic() < give_up, alive
         time.sleep(0.05)
@@ -296,10 +296,10 @@ def test_one_rank_of_each_host_pulls_for_all_of_them(tmp_path: Path):
     second = subprocess.Popen(
         command(("sh",), shared), env=host.env(OMPI_COMM_WORLD_LOCAL_RANK="1", **MISSING), stdin=subprocess.DEVNULL
     )
-    time.sleep(1.3)
+    wait_for_call(host, "image", times=3)
     assert {call[1] for call in host.called()} == {"image"}, "it waits until another has the image"
     second.kill()
-    second.wait(5)
+    second.wait(20)
     host.run(shared, MPI_LOCALRANKID="0", **MISSING)
     assert ["podman", "pull", IMAGE] in host.called()
 
@@ -348,7 +348,7 @@ def test_a_container_is_removed_when_a_scheduler_ends_its_program(
     )
     wait_for_call(host, "run")
     os.killpg(task.pid, number)
-    assert task.wait(10) in (128 + number, -number)
+    assert task.wait(30) in (128 + number, -number)
     wait_for_call(host, "rm")
     task.communicate()
     wait_until_alone(host)
@@ -377,7 +377,7 @@ def test_a_login_shell_gives_the_host_what_was_meant(tmp_path: Path, login: tupl
     folder.mkdir()
     line = f"exec {shlex.join(box(folder, args=('-v', '/a b:/c')).run(AGENT))}"
     shell = str(shutil.which(login[0]))
-    done = subprocess.run([shell, "-c", line], env=host.env(), input="", capture_output=True, text=True, timeout=20)
+    done = subprocess.run([shell, "-c", line], env=host.env(), input="", capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     assert tuple(host.argv()[-len(AGENT) - 3 :]) == ("-v", "/a b:/c", IMAGE, *AGENT)
 

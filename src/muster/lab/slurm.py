@@ -21,7 +21,8 @@ SCRIPT = Path(__file__).with_name("slurm.sh")
 
 # ReturnToService=2: a rebooted node comes back by itself. Without batch_sched_delay=0 a batch job starts some 3 s
 # late, and heterogeneous jobs wait for the next round of the backfill scheduler, hence the short bf_interval.
-# config_overrides lets a node have more cores than this machine.
+# config_overrides lets a node have more cores than this machine. KillWait is short, but long enough for a job on a busy
+# machine to say how it ended.
 CONFIGURATION = """\
 ClusterName=lab
 SlurmctldHost={controller}
@@ -41,7 +42,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=10
-KillWait=2
+KillWait=5
 OverTimeLimit=0
 StateSaveLocation=/var/spool/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd
@@ -119,7 +120,7 @@ class Slurm:
 
     def _states(self, run: Run, deadline: float) -> dict[str, str]:
         """The state of each node as sinfo shows it; empty while the controller does not answer."""
-        limit = max(1.0, deadline - time.monotonic())
+        limit = max(5.0, deadline - time.monotonic())  # a busy machine may need some seconds to ask
         said = run(self._controller, ["timeout", f"{limit:.0f}", "sinfo", "-h", "-N", "-o", "%N %T"], timeout=limit + 5)
         return dict(line.split(maxsplit=1) for line in said.stdout.splitlines())
 

@@ -51,6 +51,7 @@ class Fleet:
         self.failed: set[str] = set()
         """Hosts that could not be connected."""
         self._beat_due: float | None = None
+        self._pinged = 0.0
         self._under_way: set[asyncio.Future[None]] = set()
 
     @property
@@ -61,7 +62,7 @@ class Fleet:
     async def connect(self, job_id: str) -> None:
         """Start an agent for every seat, side by side."""
         seats = self.engine.seats
-        self.links = [AgentLink(seat, self.on_event, self.on_text) for seat in seats]
+        self.links = [AgentLink(seat, self._on_event, self.on_text) for seat in seats]
         self.leaders = [self.links[position] for position in leaders(seats)]
         if self.connector.called:
             self.screen.say(f"connecting to {names(self.connector.called)}")
@@ -90,6 +91,17 @@ class Fleet:
                 link.excuse(late)
             link.beat()
         self._beat_due = now + HEARTBEAT
+        self._pinged = now
+
+    def _on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
+        self.on_event(link, event)
+        # Ranks that write much can keep us from the next heartbeat until agents take us for dead: 6.5 s were seen on a
+        # machine with a load of 8 per core. How long the others are silent is not judged here: their words may wait.
+        now = time.monotonic()
+        if self._beat_due is not None and now - self._pinged > HEARTBEAT:
+            self._pinged = now
+            for each in self.links:
+                each.ping()
 
     # --- the ranks ------------------------------------------------------------------------------------------
 

@@ -177,11 +177,16 @@ class AgentLink:
         self._send({"do": do, "id": self._next_id, **fields})
         return await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
 
+    def ping(self) -> None:
+        """Let the agent hear that its job is still wanted, if it is."""
+        if not (self.lost or self.closing) and self.facts:
+            self._send({"do": "ping", "id": 0, "sent": time.time()})
+
     def beat(self) -> None:
         """Send a ping, and notice how long nothing has been heard."""
+        self.ping()
         if self.lost or self.closing or not self.facts:
             return
-        self._send({"do": "ping", "id": 0, "sent": time.time()})
         silence = self.silence
         if silence > LEASE:
             self._lose(f"nothing heard from it for {silence:.0f} s: it is off, hangs, or its network is cut")

@@ -1,12 +1,14 @@
 # Runs a container for container.sh, outside of the job, and removes it if it did not end well. One line, as that is.
 # It has the stdin, stdout and stderr of the agent; descriptor 5 closes with container.sh, which reads from 6.
 kind=$1 program=$2 name=$3; shift 3;
-run= signalled=;
+run= signalled= missed=;
 for signal in HUP INT TERM USR1 USR2; do
-  trap "signalled=yes; [ -z \"\$run\" ] || kill -s $signal \$run" "$signal";
+  trap "signalled=yes; if [ \"\$run\" ]; then kill -s $signal \$run; else missed=\"\$missed $signal\"; fi" "$signal";
 done;
 exec 3<&0;
 "$program" run "$@" <&3 3<&- 5<&- 6<&- & run=$! ;
+# What came before this shell knew whom to pass it on to.
+for signal in $missed; do kill -s "$signal" "$run"; done;
 exec </dev/null >/dev/null 2>&1 3<&-;
 end_it() {
   if [ "$kind" = podman ]; then
@@ -22,7 +24,8 @@ end_it() {
   fi;
   "$program" rm --force "$name";
 };
-(read -r word <&5 || end_it) 6<&- & watcher=$! ;
+# Again and again, because on a busy host the container may be made only after it was looked for.
+(read -r word <&5 || while kill -0 "$run"; do end_it; sleep 1; done) 6<&- & watcher=$! ;
 while wait "$run"; code=$?; kill -0 "$run"; do :; done;
 # Not TERM: a subshell that has only begun still has our traps, and loses it.
 kill -9 "$watcher";

@@ -6,10 +6,10 @@
         job.qdel()
         job.wait(30), job.exit_status, job.output
 
-On every host there are qsub, qstat, qdel, qsig, pbsdsh, pbs_tmrsh and pbs_attach, and a mom on port 15003 that lives
-as long as the site. The programs are in `site.bin`: /etc/profile.d/pbs.sh puts it first on the PATH of login shells,
-`site.path` is a PATH for commands a test starts, and /etc/pbs.conf names its parent as PBS_EXEC. There is no server
-process: what a server knows is in files of the folder that all hosts share.
+On every host there are qsub, qstat, qdel, qsig, qalter, pbsdsh, pbs_tmrsh and pbs_attach, and a mom on port 15003 that
+lives as long as the site. The programs are in `site.bin`: /etc/profile.d/pbs.sh puts it first on the PATH of login
+shells, `site.path` is a PATH for commands a test starts, and /etc/pbs.conf names its parent as PBS_EXEC. There is no
+server process: what a server knows is in files of the folder that all hosts share.
 
 What it copies, and from where:
 

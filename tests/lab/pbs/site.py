@@ -17,7 +17,7 @@ from typing import Any, Literal
 from muster.lab import Lab
 
 PROGRAMS = Path(__file__).with_name("programs")
-CLIENTS = ("qsub", "qstat", "qdel", "qsig", "pbsdsh")
+CLIENTS = ("qsub", "qstat", "qdel", "qsig", "qalter", "pbsdsh")
 OPENPBS_ONLY = ("pbs_tmrsh", "pbs_attach")
 SERVER = "pbssrv"
 
@@ -147,7 +147,7 @@ class PbsSite:
         return f"{self.bin}:{os.environ['PATH']}"
 
     def run(
-        self, host: str, argv: Sequence[str], *, cwd: Path | None = None, timeout: float = 30, **env: str
+        self, host: str, argv: Sequence[str], *, cwd: Path | None = None, timeout: float = 60, **env: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host, as in a user's shell that finds the programs of PBS."""
         shell = {"PATH": self.path, "HOME": str(self.home), "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
@@ -256,12 +256,12 @@ class Job:
         """What went to stderr, where it has a file of its own."""
         return Path(self.record["paths"]["e"]).read_text(errors="surrogateescape")
 
-    def wait(self, timeout: float = 30) -> int | None:
+    def wait(self, timeout: float = 60) -> int | None:
         """Wait until the job has ended and its output has arrived; return its Exit_status."""
         self._wait_for("the end", lambda record: record["state"] == "F" and record["delivered"], timeout)
         return self.exit_status
 
-    def wait_for_output(self, text: str, timeout: float = 30) -> str:
+    def wait_for_output(self, text: str, timeout: float = 60) -> str:
         """Wait until the job has written this, and return its output so far."""
         deadline = time.monotonic() + timeout
         while text not in (output := self.output):
@@ -273,6 +273,11 @@ class Job:
     def qdel(self, host: str | None = None) -> None:
         """Delete the job."""
         done = self.site.run(host or self.record["submit_host"], ["qdel", self.id])
+        assert done.returncode == 0, done.stderr
+
+    def limit(self, walltime: int) -> None:
+        """Give the job another walltime, in seconds since its start."""
+        done = self.site.run(self.record["submit_host"], ["qalter", "-l", f"walltime={walltime}", self.id])
         assert done.returncode == 0, done.stderr
 
     def _wait_for(self, what: str, check: Any, timeout: float) -> None:

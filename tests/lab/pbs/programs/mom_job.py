@@ -156,13 +156,12 @@ class FirstHostJob(HostJob):
 
     def _watch(self, script: Task) -> int:
         begin = time.monotonic()
-        limit = self.record["walltime"]
         while True:
             since = self._ending_since
             if since is None:
                 if script.ended.wait(POLL) and self._ending_since is None:
                     return script.exit_status or 0
-                used = int(time.monotonic() - begin)
+                used, limit = int(time.monotonic() - begin), records.load(self.record["id"])["walltime"]
                 if limit is not None and used > limit:
                     self.output.write("e", f"=>> PBS: job killed: walltime {used} exceeded limit {limit}\n")
                     self._over_limit = True
@@ -196,7 +195,7 @@ class FirstHostJob(HostJob):
             thread.start()
         for thread in leaving:
             thread.join(4)
-        self.output.drain(1)
+        self.output.drain(2)
         clear(self.record)
         self._script_file.unlink(missing_ok=True)
 

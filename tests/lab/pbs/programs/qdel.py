@@ -47,7 +47,7 @@ def one(program: str, text: str, number: int) -> int:
         records.change(job, state="F", comment="Job deleted", delivered=True)
         return 0
     request = {"do": "terminate"} if program == "qdel" else {"do": "signal_all", "number": number}
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 20
     try:
         # The first host may not have heard yet of a job that is just being started: it answers with an error.
         while call(record["chunks"][0]["host"], job=job, **request) and time.monotonic() < deadline:

@@ -1,0 +1,59 @@
+"""All agents of a job at once, tried against small programs that speak the channel."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from muster.agent.wire import GREETING
+from muster.hosts import Host
+from muster.logs.screen import Screen
+from muster.run.fleet import Fleet
+from muster.run.link import AgentLink
+from muster.transports import Command, Piped, Seat
+
+# Tells four things at once when it is first pinged, and how often it was pinged when it is asked.
+TALKER = f"""
+import json, sys, time
+def say(*messages): sys.stdout.write("".join(json.dumps(m) + "\\n" for m in messages)); sys.stdout.flush()
+sys.stdout.buffer.write({GREETING!r})
+say(dict(t="up", hostname="far", time=time.time()))
+pings = 0
+for line in sys.stdin.buffer:
+    try: order = json.loads(line[max(0, line.rfind(b'{{"do"')):])  # the first one follows the agent's code
+    except ValueError: continue
+    if order["do"] == "bye": break
+    if order["do"] == "count": say(dict(re=order["id"], pings=pings))
+    if order["do"] == "ping":
+        pings += 1
+        if pings == 1: say(*[dict(t="out")] * 4)
+"""
+
+
+def test_no_lease_runs_out_while_there_is_much_to_hear(tmp_path: Path):
+    heard: list[str] = []
+
+    def on_event(link: AgentLink, event: dict[str, Any]) -> None:
+        time.sleep(0.7)  # what comes takes its time, on a busy machine
+        heard.append(link.name)
+
+    async def main() -> list[int]:
+        hosts = [Host(name=name) for name in ("a", "b")]
+        commands = tuple(Command(host=host, argv=(sys.executable, "-Sc", TALKER), over_ssh=False) for host in hosts)
+        seats = tuple(Seat(host=host, name=host.name) for host in hosts)
+        engine = Piped(name="local", seats=seats, commands=commands)
+        fleet = Fleet(engine, tmp_path, Screen(quiet=True), on_event=on_event, on_text=lambda _, text: None)
+        try:
+            await fleet.connect("job")
+            fleet.beat()
+            while len(heard) < 8:
+                await asyncio.sleep(0.05)
+            return [(await link.request("count", limit=20))["pings"] for link in fleet.links]
+        finally:
+            for link in fleet.links:
+                await link.close(5)
+
+    assert min(asyncio.run(asyncio.wait_for(main(), 40))) >= 5, "one by the beat, and others on the way"
