@@ -329,13 +329,12 @@ class _Exit:
         if self._dist.get_backend() == "nccl":
             self._dist.group.WORLD.abort()
         hang_up(self._connections)
-        if self._dist.get_backend() == "gloo":
-            wait_until_at_rest(limit=1.0)
         self._destroy()
 
     def _destroy(self) -> None:
         if self._dist.get_backend() == "gloo":
             _KEPT.append(self._dist.group.WORLD)
+            wait_until_at_rest(limit=1.0)
         self._dist.destroy_process_group()
 
     def _say_farewell(self, *, stay: bool) -> None:

@@ -12,8 +12,9 @@ THREADS = ("gloo_tcp_loop", "pt_gloo_runloop")
 def wait_until_at_rest(limit: float) -> None:
     """Return when none of gloo's threads has anything left to do, at the latest after `limit` seconds.
 
-    A collective that has just failed is dropped by such a thread, for which it takes the GIL. Where the interpreter is
-    about to end by then, that ends the process with SIGABRT, whatever its exit code was to be (Python below 3.14).
+    A collective that is over, or has just failed, is dropped by such a thread, for which it takes the GIL. Where the
+    interpreter is about to end by then, that ends the process with SIGABRT, whatever its exit code was to be (Python
+    below 3.14; seen in three of ten failing ranks on a busy machine).
     """
     give_up = time.monotonic() + limit
     seen = _times_run()
