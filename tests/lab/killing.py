@@ -100,10 +100,11 @@ def _attempt(folder: Path, life: float, port: int, *, from_the_fork: bool) -> tu
         else:
             time.sleep(0.001)
     assert not any(ended.values()), f"a rank failed that nobody killed: {notes(folder, 'failed')}"
-    for child in children:
-        if child not in ended:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+    left = [child for child in children if child not in ended]
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+    for child in left:
+        os.waitpid(child, 0)
     return len(ended) == RANKS, time.monotonic() - first_step
 
 

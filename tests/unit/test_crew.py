@@ -91,6 +91,15 @@ def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):
     assert reply["ranks"]["0"]["state"] in ("S", "R")
 
 
+def test_a_schedulers_signal_that_has_ended_the_ranks_already_does_not_end_the_agent_too(silent_rank: Rank):
+    crew = crew_of(silent_rank, [])
+    silent_rank.exited = True
+    assert crew.pass_on(signal.SIGTERM), "the controller hears of their end first"
+    assert not crew.is_busy, "nobody is left to pass it on to"
+    crew.ranks = {}
+    assert not crew.pass_on(signal.SIGTERM)
+
+
 def test_a_rank_that_cannot_be_asked_is_not_said_to_be_silent(silent_rank: Rank):
     silent_rank.thread = silent_rank.pid
     silent_rank.streams[2].close_write()  # its only end: the script has closed it

@@ -23,8 +23,9 @@ sys.stdout.buffer.write({GREETING!r})
 say(dict(t="up", hostname="far", time=time.time()))
 pings = 0
 for line in sys.stdin.buffer:
-    try: order = json.loads(line[max(0, line.rfind(b'{{"do"')):])  # the first one follows the agent's code
-    except ValueError: continue
+    begin = line.rfind(b'{{"do":')
+    if begin < 0: continue              # a part of the agent's code, on whose last line the first order follows
+    order = json.loads(line[begin:])
     if order["do"] == "bye": break
     if order["do"] == "count": say(dict(re=order["id"], pings=pings))
     if order["do"] == "ping":

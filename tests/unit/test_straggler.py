@@ -242,6 +242,13 @@ def test_waiting_that_varies_names_nobody():
         assert judge_waiting(rounds.steps, real) is None
 
 
+def test_a_rank_that_is_still_or_already_alone_makes_no_round():
+    rounds = Rounds()
+    for second in range(9):
+        rounds.add(0, float(second), 4 * second, 0.3, {0})
+    assert rounds.steps == []
+
+
 def test_an_evaluation_of_one_rank_is_one_round_however_long_it_takes():
     rounds = rounds_of(lambda r, s: (0.0 if r == 0 else 1.0) if 20 <= s < 50 else 0.3, 80, stall=range(20, 50))
     assert judge_waiting(rounds.steps, [Step(number=1, end=0.0, seconds=2.0, lags={})]) is None

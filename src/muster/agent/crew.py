@@ -169,16 +169,15 @@ class Crew:
         processes.kill([rank.pid for rank in self._running()], number)
 
     def pass_on(self, number: int) -> bool:
-        """A scheduler has signalled us: see that the ranks get it once; False when there are none.
+        """A scheduler has signalled us: see that the ranks get it once; False before there were any.
 
         Some signal every process of a job (Slurm with proctrack/linuxproc), some only those they started
         (proctrack/cgroup): if the spawner gets it too, the ranks have got it.
         """
-        if not self._running():
-            return False
-        if not self._lately(self._signalled, number):
+        if self._running() and not self._lately(self._signalled, number):
             self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
-        return True
+        # Where it has ended the ranks already, the controller is told of that and says goodbye.
+        return bool(self.ranks)
 
     def _has_reached(self, number: int) -> bool:
         return self._lately(self._strays, number)

@@ -36,6 +36,8 @@ class Rounds:
         self._made[rank] = self._made.get(rank, 0) + steps - made
         if self._made[rank] >= 1:
             self._ready.add(rank)
+        if len(ranks) < 2:
+            return  # the others are still to come, or have ended
         if len(self._ready) < len(ranks) or not self._ready.issuperset(ranks):
             return  # somebody evaluates, saves or compiles
         totals = {each: [sum(column) for column in zip(*self._waited[each], strict=True)] for each in ranks}
