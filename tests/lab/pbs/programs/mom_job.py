@@ -160,7 +160,10 @@ class FirstHostJob(HostJob):
             since = self._ending_since
             if since is None:
                 if script.ended.wait(POLL) and self._ending_since is None:
-                    return script.exit_status or 0
+                    status = script.exit_status or 0
+                    if status >= 256:
+                        time.sleep(1)  # tasks that got the same signal have a moment: mom is not that quick
+                    return status
                 used, limit = int(time.monotonic() - begin), records.load(self.record["id"])["walltime"]
                 if limit is not None and used > limit:
                     self.output.write("e", f"=>> PBS: job killed: walltime {used} exceeded limit {limit}\n")
