@@ -29,7 +29,8 @@ def slurm(shared: Path) -> Iterator[Lab]:
 
 
 def test_recipes_under_srun(slurm, shared):
-    argv = ["srun", "--nodes=2", "--ntasks-per-node=2", "python3", script(shared, ALL_RECIPES)]
+    # Quiet, or srun itself may tell of a wait in its queue.
+    argv = ["srun", "--quiet", "--nodes=2", "--ntasks-per-node=2", "python3", script(shared, ALL_RECIPES)]
     done = run_on(slurm, "h1", *argv)
     assert (done.returncode, done.stderr) == (0, "")
     check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], "srun")

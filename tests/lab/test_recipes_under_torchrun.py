@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -21,21 +20,29 @@ LAUNCHERS = {
 }
 
 
+# What the ranks say, apart from what the launchers do: one of those may leave with the store while the other still asks
+# it, and then prints a traceback of its own (torch 2.13).
+QUIET_RANKS = """
+import os
+os.dup2(os.open(os.path.dirname(__file__) + "/stderr-" + os.environ["RANK"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+"""
+
+
 @pytest.mark.lab
 @needs_root
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_recipes_on_two_hosts(cluster, shared, launcher):
     port = 29521 + list(LAUNCHERS).index(launcher)
     where = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=h1", f"--master-port={port}"]
-    path = script(shared, ALL_RECIPES)
+    path = script(shared, QUIET_RANKS + ALL_RECIPES)
     agents = [
         Started(cluster, host, [*LAUNCHERS[launcher], *where, f"--node-rank={i}", path])
         for i, host in enumerate(("h1", "h2"))
     ]
     first, second = (agent.end(170) for agent in agents)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    # torch.distributed.launch itself warns that it is deprecated; the ranks must add nothing.
-    assert not re.search(r"\[W|\[rank|error:", first.stderr + second.stderr)
+    said = {path.name: path.read_text() for path in shared.glob("stderr-*")}
+    assert said == {f"stderr-{rank}": "" for rank in range(4)}
     check_recipes(second.stdout + first.stdout, ["h1", "h1", "h2", "h2"], launcher)
 
 
