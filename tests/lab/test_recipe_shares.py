@@ -83,7 +83,7 @@ def test_measured_speeds_make_shares_and_an_evaluation_covers_all(tmp_path):
 
 
 TOGETHER = """
-import sys, muster
+import sys, time, muster
 try:
     with muster.init() as world:
         def work():
@@ -92,6 +92,7 @@ try:
             return 7
         muster.together(world, work)
 except muster.MusterError as error:
+    time.sleep(0 if error.told else 1)                   # others could have left by now
     sys.stderr.write(error.report())
     sys.exit(error.exit_code)
 """
@@ -100,7 +101,8 @@ except muster.MusterError as error:
 def test_an_error_of_one_rank_ends_all_of_them_with_one_sentence(tmp_path):
     done = run_here(tmp_path, "--nproc", "3", script(tmp_path, TOGETHER))
     assert done.code == 2, done.said
-    # Lines of ranks: if the one that speaks is the first to end, Muster shows its last words once more.
+    # Lines of ranks: the one that speaks is the first to end, and Muster shows its last words once more.
+    assert "rank 1 on " in done.err and "failed first" in done.err, done.said
     sentences = [line for line in done.err.splitlines() if line.startswith("[") and "error: " in line]
     assert [line.partition("] ")[2] for line in sentences] == ["error: rank 1 has no data"], done.said
     assert "Traceback" not in done.err

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from muster.errors import MusterError
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from muster.worker.context import World
 
 Result = TypeVar("Result")
+
+HEAD_START = 5.0
+"""Seconds by which the rank that tells an error may be slower than the others, and is still heard."""
 
 
 def together(world: World, work: Callable[[], Result]) -> Result:
@@ -39,6 +45,17 @@ def together(world: World, work: Callable[[], Result]) -> Result:
 
 
 def in_all_ranks(error: MusterError, *, tells: bool) -> MusterError:
-    """Prepare an error that every rank raises: one tells it, the others leave without a word."""
+    """Prepare an error that every rank raises: one tells it, the others leave without a word, and after it.
+
+    Launchers end all ranks as soon as one has left, so the others would take the words out of its mouth.
+    """
     error.told = not tells
+    if error.told:
+        atexit.register(stay_until, time.monotonic() + HEAD_START)
     return error
+
+
+def stay_until(moment: float) -> None:
+    """Hold the end of this process back, if it comes too early; a launcher's SIGTERM or a Ctrl-C still ends it."""
+    with suppress(KeyboardInterrupt):
+        time.sleep(max(0.0, moment - time.monotonic()))
