@@ -26,11 +26,31 @@ RATE = 22050
 LIMIT = 60.0
 """Seconds that one sentence may take to be spoken."""
 
-NAMES = "the river|a teacher|my neighbour|the old captain|every child|the garden|our village|a stranger|the judge"
-ACTIONS = "watched|carried|remembered|built|followed|painted|promised|measured|opened|described|repeated|wanted"
-THINGS = "the bridge|a wooden box|seven apples|the morning paper|a quiet street|his answer|the broken clock|fresh bread"
-PLACES = "near the harbour|before the winter|under the bright moon|in the narrow kitchen|after a long journey|at noon"
-LINKS = "and then|because|while|although|so that|until"
+NOUNS = """
+    river teacher neighbour captain child garden village stranger judge bridge box apple paper street answer clock
+    loaf harbour kitchen journey window letter mountain doctor farmer horse basket candle engine forest guitar
+    hammer island jacket ladder market needle orchard pencil queen rabbit saddle table uncle valley wagon zebra
+    mirror shadow thunder blanket chimney dragon elephant feather giraffe helmet insect jungle kettle lantern
+    magnet notebook ocean painter quarrel robin sailor tailor umbrella violin whistle yard bucket cottage dentist
+    evening fountain glacier hotel idea jewel king library museum nurse office palace quilt rocket school temple
+    uniform vase winter author barrel circus diamond envelope family ghost hunter iron joke knife lemon minister
+    number owner pocket rope spoon tower voice wheel
+"""
+ADJECTIVES = """
+    old quiet broken wooden fresh narrow bright heavy gentle clever curious distant empty famous golden hungry icy
+    jolly kind lonely modern nervous orange patient rapid silent tiny useful violet warm young angry blue cheap
+    deep early fair green huge strange loud muddy noble odd proud rough sharp thick ugly vast wide yellow
+"""
+ACTIONS = """
+    watched carried remembered built followed painted promised measured opened described repeated wanted admired
+    borrowed counted delivered examined found guarded heard ignored joined kept lifted mended noticed ordered
+    pushed questioned received sold touched understood visited washed answered bought caught dropped enjoyed forgot
+    gathered hid invited judged knew loved moved needed offered pulled reached saved threw used valued warned
+"""
+PLACES = """
+    near before under behind above beside beyond inside outside without against around across between towards below
+"""
+LINKS = ("and then", "because", "while", "although", "so that", "until", "but", "when", "since", "as if")
 
 
 def main() -> None:
@@ -109,17 +129,25 @@ def read_sentences(path: Path) -> Iterator[str]:
 
 
 def made_up_sentences(chance: random.Random) -> Iterator[str]:
-    """Sentences of common words without end, as long as those of LJSpeech."""
+    """Sentences of common words without end, most of them two or three seconds long, some up to ten.
+
+    Any word may follow any other: nothing that was said tells what comes next, so whoever learns to speak them has to
+    look at the text. Short ones are many because alignment is learnt from them first.
+    """
+    nouns, adjectives, actions, places = (words.split() for words in (NOUNS, ADJECTIVES, ACTIONS, PLACES))
+
+    def thing() -> str:
+        first = [chance.choice(("the", "my", "every", "some", "this", "her"))]
+        return " ".join([*first, *([chance.choice(adjectives)] if chance.random() < 0.3 else []), chance.choice(nouns)])
 
     def clause() -> str:
-        parts = [chance.choice(words.split("|")) for words in (NAMES, ACTIONS, THINGS)]
-        return " ".join([*parts, chance.choice(PLACES.split("|"))] if chance.random() < 0.6 else parts)
+        place = [chance.choice(places), thing()] if chance.random() < 0.25 else []
+        return " ".join([thing(), chance.choice(actions), thing(), *place])
 
     while True:
-        clauses = [clause() for _ in range(chance.randint(1, 3))]
-        text = clauses[0]
-        for more in clauses[1:]:
-            text += f", {chance.choice(LINKS.split('|'))} {more}"
+        text = clause()
+        for _ in range(chance.choice((0, 0, 0, 0, 0, 0, 1, 2))):
+            text += f", {chance.choice(LINKS)} {clause()}"
         yield text[0].upper() + text[1:] + "."
 
 
