@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 import pytest
 from bare import script
 from launching import run_here
