@@ -16,6 +16,9 @@ Check = Callable[[Job, Sequence[AgentLink]], Coroutine[Any, Any, None]]
 _PATIENCE = 0.5
 """Seconds the start waits for it when all else is ready."""
 
+_LATER = 2.0
+"""Seconds after which it begins where nothing is imported beforehand: there it would only be in the way of the start."""
+
 
 class Lookout:
     """A check under way."""
@@ -31,8 +34,13 @@ class Lookout:
         """Start to look."""
         self._may_stop = bool(job.preload)  # nothing is surely fatal for a job of which not even torch is known
         if self._check is not None:
-            self._task = asyncio.ensure_future(self._check(job, links))
+            self._task = asyncio.ensure_future(self._look(self._check, job, links))
             self._task.add_done_callback(self._on_done)
+
+    async def _look(self, check: Check, job: Job, links: Sequence[AgentLink]) -> None:
+        if not self._may_stop:
+            await asyncio.sleep(_LATER)
+        await check(job, links)
 
     async def settle(self) -> None:
         """Raise what it has found; one that takes longer goes on beside the job."""
