@@ -17,7 +17,7 @@ _PATIENCE = 0.5
 """Seconds the start waits for it when all else is ready."""
 
 _LATER = 2.0
-"""Seconds after which it begins where nothing is imported beforehand: there it would only be in the way of the start."""
+"""Seconds after which it begins where nothing is imported beforehand: it would be in the way of the start."""
 
 
 class Lookout:
