@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from muster.agent.wire import GREETING, HEARTBEAT, LAST_GRACE, LEASE, LineReader, Writer, encode
+from muster.agent.wire import (
+    GREETING,
+    HEARTBEAT,
+    LAST_GRACE,
+    LEASE,
+    LineReader,
+    Writer,
+    _plain,  # pyright: ignore[reportPrivateUsage]
+    encode,
+)
 
 MESSAGES: list[dict[str, Any]] = [
     {"t": "up", "hostname": "h1"},
@@ -28,6 +40,35 @@ def read(*pieces: bytes, greeting: bytes | None = GREETING) -> tuple[list[dict[s
 
 def test_a_message_is_one_line():
     assert all(encode(message).count(b"\n") == 1 for message in MESSAGES)
+
+
+PLAIN: dict[str, Any] = {
+    "t": "left",
+    "how": "end",
+    "place": "a.py:3",
+    "groups": {},
+    "time": 1763229000.123456,
+    "status": -9,
+}
+
+
+def test_a_rank_that_has_nothing_to_tell_does_not_import_json():
+    code = f"import sys; from muster.agent.wire import encode; line = encode({PLAIN!r})\n"
+    code += "assert 'json' not in sys.modules; sys.stdout.write(line.decode())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stderr, done.stdout.encode()) == ("", encode(PLAIN))
+
+
+TEXTS = st.text() | st.sampled_from(["", "end", 'say "no"', "back\\slash", "two\nlines", "ä", "\x7f"])
+VALUES: st.SearchStrategy[Any] = (
+    TEXTS | st.integers() | st.floats() | st.booleans() | st.none() | st.builds(dict[str, int]) | st.lists(st.integers())
+)
+
+
+@given(st.dictionaries(st.sampled_from(["t", "how", "time"]), VALUES))
+def test_a_message_written_without_json_is_the_same_message(message: dict[str, Any]):
+    plain = _plain(message)
+    assert plain is None or repr(json.loads(plain)) == repr(message)
 
 
 def test_messages_come_out_as_they_went_in():

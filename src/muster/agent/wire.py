@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +24,25 @@ LAST_GRACE = 3.0
 
 def encode(message: dict[str, Any]) -> bytes:
     """One message as a line."""
-    import json  # here, because a fresh rank that reports nothing saves the 5 ms of its import
+    plain = None if "json" in sys.modules else _plain(message)
+    if plain is not None:
+        return plain
+    import json
 
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def _plain(message: dict[str, Any]) -> bytes | None:
+    """The same without json, whose import costs a fresh rank 9 ms, for what a rank says that has nothing to tell."""
+    parts: list[str] = []
+    for name, value in message.items():
+        if isinstance(value, str) and value.isascii() and value.isprintable() and not set('"\\') & set(value):
+            parts.append(f'"{name}":"{value}"')
+        elif (type(value) in (int, float) and value * 0 == 0) or value == {}:
+            parts.append(f'"{name}":{value}')
+        else:
+            return None
+    return f"{{{','.join(parts)}}}\n".encode()
 
 
 _MOST_NOISE = 4096
