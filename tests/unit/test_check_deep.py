@@ -119,6 +119,11 @@ def test_ranks_that_skipped_the_collectives_are_understood():
     assert "to the others" in table(with_names(found, HOSTS))
 
 
+def test_a_rank_alone_is_told_of_no_collective():
+    assert set(table(with_names(results(1), HOSTS))) == {"matrix product"}
+    assert "all_reduce of 16 MB" in table(with_names(results(2), HOSTS))
+
+
 def test_one_host_explains_the_links_of_its_peers():
     pairs = [frozenset(pair) for pair in ("ab", "ac", "ad", "bc", "bd", "cd")]
     assert culprits([frozenset("ab"), frozenset("bc"), frozenset("bd")], pairs) == [("b",)]

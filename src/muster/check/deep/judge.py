@@ -249,7 +249,7 @@ def table(results: Sequence[Result]) -> dict[str, dict[str, str]]:
         if rates:
             facts.setdefault("to the others", {})[host] = _rate(median(rates))
         facts.setdefault("matrix product", {}).setdefault(host, _flops(result["flops"]))
-        if "all_reduce" in result:
+        if "all_reduce" in result and len(results) > 1:  # alone there is nothing to add
             size, seconds = list(result["all_reduce"].items())[-1]
             large = f"{int(size) >> 20} MB" if int(size) >> 20 else f"{size} bytes"
             facts.setdefault(f"all_reduce of {large}", {}).setdefault(host, f"{seconds * 1000:.1f} ms")
