@@ -114,6 +114,24 @@ def test_it_trains_validates_draws_resumes_and_speaks(python, corpus, tmp_path):
     wrong(python.run(f"{TACOTRON2}.infer", "-c", "nowhere", "Hello.", folder=tmp_path), "nowhere is not there")
 
 
+def test_epochs_of_a_few_steps_are_not_all_validated(python, corpus, tmp_path):
+    argv = ["-d", corpus, "-o", "out", *TINY, *SHORT[:-1], "5", "--epochs-per-checkpoint", "3"]
+    ended = python.run(TACOTRON2, *argv, folder=tmp_path)
+    assert (ended.code, ended.err) == (0, "")
+    *told, last = re.findall(r"^epoch (\d+): validation", ended.out, re.MULTILINE)
+    assert (told, last) == (["1", "3", "5"], "5")
+
+
+def test_a_network_speaks_with_the_hop_it_was_trained_with(python, corpus, tmp_path):
+    argv = ["-d", corpus, "-o", "out", *TINY, *SHORT, "--hop-length", "512"]
+    assert python.run(TACOTRON2, *argv, folder=tmp_path).code == 0
+    words = ["-c", "out", "Hello.", "-w", "x.wav", "--max-decoder-steps", 20, "--gate-threshold", 1, "--rounds", 2]
+    spoken = python.run(f"{TACOTRON2}.infer", *words, folder=tmp_path)
+    assert spoken.out.startswith("x.wav: 20 frames, 0.5 s"), spoken
+    with wave.open(str(tmp_path / "x.wav")) as file:
+        assert file.getnframes() == 19 * 512
+
+
 def test_a_checkpoint_of_the_original_goes_on_in_its_epoch(python, corpus, tmp_path):
     argv = ["-d", corpus, *TINY, *SHORT]
     assert python.run(TACOTRON2, *argv, "-o", "a", folder=tmp_path).code == 0

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,12 +19,14 @@ from bare import ENV, script
 
 from muster.recipes.tacotron2 import tape
 from muster.recipes.tacotron2.audio import AudioSettings, filterbank, griffin_lim, mel_spectrogram
-from muster.recipes.tacotron2.data import bucketed_order, synthetic
+from muster.recipes.tacotron2.data import Corpus, Examples, Padding, bucketed_order, synthetic
 from muster.recipes.tacotron2.loop import fast_decoder
 from muster.recipes.tacotron2.loss import gate_targets, losses
 from muster.recipes.tacotron2.model import Decoder, ModelSizes, Outputs, Tacotron2, count_parameters
-from muster.recipes.tacotron2.original import load_weights, read_original, sizes_of, write_weights
+from muster.recipes.tacotron2.original import audio_of, load_weights, read_original, sizes_of, write_weights
 from muster.recipes.tacotron2.pictures import picture, write_png
+from muster.recipes.tacotron2.step import StepOptions, TrainingStep
+from muster.recipes.tacotron2.validate import validate
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -292,6 +296,23 @@ def test_every_rank_gets_the_same_batches_of_clips_of_one_length():
     assert [max(each) for each in batches] != sorted(max(each) for each in batches)
 
 
+def test_validation_puts_clips_of_about_one_length_together():
+    frames = [10, 50, 11, 51]
+    symbols = [torch.ones(3, dtype=torch.long)] * 4
+    corpus = Corpus(symbols, torch.zeros(sum(frames), 80), frames, torch.device("cpu"))
+    world: Any = SimpleNamespace(device=torch.device("cpu"), size=1, rank=0)
+    step, padded = TrainingStep(Tacotron2(SMALL), world, StepOptions()), []
+    run = step.losses
+
+    def losses_of(examples: Examples):
+        padded.append((sorted(examples.mel_lengths.tolist()), examples.mels.shape[2]))
+        return run(examples)
+
+    step.losses = losses_of
+    validate(step, world, corpus, range(4), batch_size=2, padding=Padding(), picture=None)
+    assert padded == [([10, 11], 11), ([50, 51], 51)]
+
+
 def test_made_up_clips_have_the_lengths_of_ljspeech_and_are_gathered_with_zeros_behind():
     corpus = synthetic(2000, 2, torch.device("cpu"))
     assert sum(corpus.frames) / 2000 == pytest.approx(566, rel=0.03)
@@ -306,13 +327,15 @@ def test_made_up_clips_have_the_lengths_of_ljspeech_and_are_gathered_with_zeros_
 
 def test_a_checkpoint_of_the_original_is_read_with_and_without_ddps_prefix(tmp_path: Path):
     model = Tacotron2(SMALL)
-    write_weights(tmp_path / "tacotron2.pt", model, 7)
+    audio = AudioSettings(hop_length=512)
+    write_weights(tmp_path / "tacotron2.pt", model, 7, audio)
     content = torch.load(tmp_path / "tacotron2.pt", weights_only=True)
     content["state_dict"] = {f"module.{name}": value for name, value in content["state_dict"].items()}
     torch.save(content, tmp_path / "checkpoint_Tacotron2_7.pt")
     for name in ("tacotron2.pt", "checkpoint_Tacotron2_7.pt"):
         original = read_original(tmp_path / name)
         assert original.epoch == 7
+        assert audio_of(original) == audio
         other = Tacotron2(sizes_of(original))
         load_weights(other, original, tmp_path / name)
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))

@@ -5,7 +5,7 @@
     python -m muster.recipes.tacotron2.corpus spoken --hours 0.1 --texts sentences.txt
 
 writes spoken/metadata.csv and spoken/wavs/ES000001.wav and so on, 22,050 samples per second, 16 bits, one channel. An
-hour takes about half a minute on one core. Without --texts the sentences are put together from common words.
+hour takes about half a minute on one core. Without --texts the sentences are put together from common words and made-up ones.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ ACTIONS = """
 PLACES = """
     near before under behind above beside beyond inside outside without against around across between towards below
 """
+ONSETS = "b bl br ch d dr f fl fr g gl gr h j k kr l m n p pl pr r s sh sk sl st t th tr v w y z".split()
+VOWELS = "a e i o u ai ee oa oo ow".split()
+CODAS = "b d ft g ld lk lt m mp n nd nk nt p rd rk rm rn rt sh sk sp st t th x".split()
 LINKS = ("and then", "because", "while", "although", "so that", "until", "but", "when", "since", "as if")
 
 
@@ -108,7 +111,7 @@ def make_corpus(folder: Path, *, hours: float, texts: str | None, voice: str) ->
 
 def speak(program: str, text: str, path: Path, voice: str) -> float:
     """Let espeak-ng say a sentence into a file, and return its seconds."""
-    command = [program, "-v", voice, "-s", "160", "-w", str(path), "--", text]
+    command = [program, "-v", voice, "-s", "200", "-w", str(path), "--", text]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:
@@ -129,26 +132,34 @@ def read_sentences(path: Path) -> Iterator[str]:
 
 
 def made_up_sentences(chance: random.Random) -> Iterator[str]:
-    """Sentences of common words without end, most of them two or three seconds long, some up to ten.
+    """Sentences without end, a third of them one to two seconds long, most of the others three, some up to ten.
 
-    Any word may follow any other: nothing that was said tells what comes next, so whoever learns to speak them has to
-    look at the text. Short ones are many because alignment is learnt from them first.
+    Any word may follow any other, and half of the nouns are no words at all ("the drelping slimber"): nothing that was
+    said tells what comes next, so whoever learns to speak them has to look at the text. Short ones are many because
+    alignment is learnt from them first.
     """
     nouns, adjectives, actions, places = (words.split() for words in (NOUNS, ADJECTIVES, ACTIONS, PLACES))
 
     def thing() -> str:
         first = [chance.choice(("the", "my", "every", "some", "this", "her"))]
-        return " ".join([*first, *([chance.choice(adjectives)] if chance.random() < 0.3 else []), chance.choice(nouns)])
+        name = chance.choice(nouns) if chance.random() < 0.5 else made_up_word(chance)
+        return " ".join([*first, *([chance.choice(adjectives)] if chance.random() < 0.3 else []), name])
 
     def clause() -> str:
         place = [chance.choice(places), thing()] if chance.random() < 0.25 else []
         return " ".join([thing(), chance.choice(actions), thing(), *place])
 
     while True:
-        text = clause()
-        for _ in range(chance.choice((0, 0, 0, 0, 0, 0, 1, 2))):
+        text = clause() if chance.random() < 0.6 else thing()
+        for _ in range(chance.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 2))):
             text += f", {chance.choice(LINKS)} {clause()}"
         yield text[0].upper() + text[1:] + "."
+
+
+def made_up_word(chance: random.Random) -> str:
+    """Two syllables or three that could be English."""
+    syllables = [chance.choice(ONSETS) + chance.choice(VOWELS) for _ in range(chance.choice((1, 1, 2)))]
+    return "".join([*syllables, chance.choice(ONSETS), chance.choice(VOWELS), chance.choice(CODAS)])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ import muster
 from .audio import AudioSettings, griffin_lim, write_wav
 from .data import read_lines
 from .model import Tacotron2
-from .original import load_weights, read_original, sizes_of
+from .original import audio_of, load_weights, read_original, sizes_of
 from .pictures import draw_clip
 from .text import find_cleaners, symbols_of
 
@@ -50,7 +51,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--text-cleaners", nargs="*", default=["english_cleaners"], help="(english_cleaners)")
     parser.add_argument("--gate-threshold", type=float, default=0.5, help="how sure of its end a clip must be (0.5)")
     parser.add_argument("--max-decoder-steps", type=int, default=2000, help="frames of the longest clip (2000)")
-    parser.add_argument("--sampling-rate", type=int, default=22050, help="(22050)")
+    parser.add_argument("--sampling-rate", type=int, help="(that of the training, where tacotron2.pt says it; 22050)")
     parser.add_argument("--rounds", type=int, default=60, help="of Griffin and Lim's method (60)")
     parser.add_argument("--seed", type=int, default=0, help="of the dropout that is on while speaking too (0)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
@@ -60,24 +61,25 @@ def parse() -> argparse.Namespace:
     return args
 
 
-def load(path: Path) -> Tacotron2:
-    """Return the network of a training's folder or of a file."""
+def load(path: Path) -> tuple[Tacotron2, AudioSettings]:
+    """Return the network of a training's folder or of a file, and how its mels become sound."""
     file = path / "tacotron2.pt" if path.is_dir() else path
     original = read_original(file)
     try:
-        model = Tacotron2(sizes_of(original))
+        model, audio = Tacotron2(sizes_of(original)), audio_of(original)
     except (TypeError, ValueError) as error:
         raise muster.UsageError(f"{file} has a config that describes no Tacotron2: {error}") from None
     load_weights(model, original, file)
-    return model.eval()
+    return model.eval(), replace(audio, n_mel_channels=model.sizes.n_mel_channels)
 
 
 def speak(args: argparse.Namespace) -> None:
     """Speak every text."""
     texts = [*args.texts, *(read_lines(Path(args.file)) if args.file else [])]
     cleaners = find_cleaners(args.text_cleaners)
-    model = load(Path(args.checkpoint)).to(args.device)
-    settings = AudioSettings(sampling_rate=args.sampling_rate, n_mel_channels=model.sizes.n_mel_channels)
+    model, settings = load(Path(args.checkpoint))
+    model = model.to(args.device)
+    settings = replace(settings, sampling_rate=args.sampling_rate or settings.sampling_rate)
     target = Path(args.wav)
     for number, text in enumerate(texts, 1):
         numbers = symbols_of(text, cleaners)

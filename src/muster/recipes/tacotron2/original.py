@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 import muster
 
+from .audio import AudioSettings
 from .model import ModelSizes, Tacotron2
 
 
@@ -27,6 +28,8 @@ class Original:
     epoch: int | None
     """The last epoch that it was trained, counted from 0."""
     optimizer: dict[str, Any] | None
+    audio: dict[str, Any]
+    """How sound became mels, where this recipe wrote the file; the original keeps it to itself."""
 
 
 def read_original(path: Path) -> Original:
@@ -47,6 +50,7 @@ def read_original(path: Path) -> Original:
         config=dict(whole.get("config") or {}),
         epoch=whole.get("epoch"),
         optimizer=whole.get("optimizer"),
+        audio=dict(whole.get("audio") or {}),
     )
 
 
@@ -54,6 +58,12 @@ def sizes_of(original: Original) -> ModelSizes:
     """The sizes of the network in a checkpoint: those that its config names, the usual ones for the rest."""
     known = {field.name for field in fields(ModelSizes)}
     return ModelSizes(**{name: value for name, value in original.config.items() if name in known})
+
+
+def audio_of(original: Original) -> AudioSettings:
+    """How the mels of a checkpoint become sound: as they were made, where it says so, else the usual way."""
+    known = {field.name for field in fields(AudioSettings)}
+    return AudioSettings(**{name: value for name, value in original.audio.items() if name in known})
 
 
 def load_weights(model: Tacotron2, original: Original, path: Path) -> None:
@@ -66,10 +76,10 @@ def load_weights(model: Tacotron2, original: Original, path: Path) -> None:
         raise muster.UsageError(f"{path} holds a network of other sizes: {detail}") from None
 
 
-def write_weights(path: Path, model: Tacotron2, epoch: int) -> None:
-    """Write the weights with the keys of the original, whole or not at all."""
+def write_weights(path: Path, model: Tacotron2, epoch: int, audio: AudioSettings) -> None:
+    """Write the weights with the keys of the original and how to hear them, whole or not at all."""
     draft = path.with_name(f"{path.name}.draft")
     config = {field.name: getattr(model.sizes, field.name) for field in fields(ModelSizes)}
     weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    torch.save({"epoch": epoch, "config": config, "state_dict": weights}, draft)
+    torch.save({"epoch": epoch, "config": config, "state_dict": weights, "audio": asdict(audio)}, draft)
     draft.replace(path)

@@ -33,6 +33,9 @@ from .validate import validate
 WEIGHTS = "tacotron2.pt"
 """The newest weights in --output, in the form of the original."""
 
+BETWEEN_CHECKS = 100
+"""Steps between two validations at the least: a corpus of a few hundred clips has epochs of two or three steps."""
+
 
 def main(args: argparse.Namespace) -> None:
     """Join the world, train, leave; what a person can mend is told in one sentence."""
@@ -76,15 +79,17 @@ class Run:
 
 
 def train(run: Run) -> None:
-    """Go through the epochs; each ends with a validation, some and the last with a checkpoint."""
+    """Go through the epochs; some and the last end with a checkpoint, these and most others with a validation."""
     args, batches, progress = run.args, run.batches, run.progress
-    found = ""
+    found, checked = "", progress.step
     while batches.epoch < args.epochs:
         rate = learning_rate(args.learning_rate, batches.epoch, args.anneal_steps or [], args.anneal_factor)
         train_epoch(run, rate)
-        if batches.epoch % args.epochs_per_checkpoint == 0 or batches.epoch == args.epochs:
+        kept = batches.epoch % args.epochs_per_checkpoint == 0 or batches.epoch == args.epochs
+        if kept:
             save(run)
-        found = check(run)
+        if kept or batches.epoch == 1 or progress.step - checked >= BETWEEN_CHECKS:
+            found, checked = check(run, kept=kept or batches.epoch == 1), progress.step
     if run.checkpoints:
         run.checkpoints.close()
     progress.close()
@@ -109,8 +114,8 @@ def train_epoch(run: Run, rate: float) -> None:
             progress.say(f"  without padding: loss {mean:.4f}")
 
 
-def check(run: Run) -> str:
-    """Validate, and return what was found in words; draw the first clip."""
+def check(run: Run, *, kept: bool) -> str:
+    """Validate, and return what was found in words; draw a clip, in a picture of its own if it is to be `kept`."""
     corpus, batches, args = run.data.validation, run.batches, run.args
     if corpus is None:
         return ""
@@ -121,7 +126,6 @@ def check(run: Run) -> str:
         found = validate(
             run.step, run.world, corpus, mine, batch_size=args.batch_size, padding=run.padding, picture=picture
         )
-    kept = batches.epoch % args.epochs_per_checkpoint == 0 or batches.epoch in (1, args.epochs)
     if picture and picture.exists() and run.world.rank == 0 and kept:
         shutil.copyfile(picture, picture.with_name(f"alignment-epoch-{batches.epoch:04}.png"))
     run.progress.note(val_loss=found.reference, val_unpadded_loss=found.unpadded, val_focus=found.focus)
@@ -140,7 +144,7 @@ def save(run: Run) -> None:
         average_buffers(run.model, run.world)
         run.checkpoints.save(run.progress.step, run.state)
         if run.world.rank == 0:
-            write_weights(run.output / WEIGHTS, run.model, run.batches.epoch - 1)
+            write_weights(run.output / WEIGHTS, run.model, run.batches.epoch - 1, audio_settings(run.args))
 
 
 def learning_rate(highest: float, epoch: int, anneal_steps: list[int], factor: float) -> float:
@@ -237,7 +241,7 @@ def open_data(args: argparse.Namespace, world: muster.World) -> Data:
         return Data(training=training, validation=None, bad={})
     training, validation = muster.together(world, lambda: read_lists(args))
     cleaners = muster.together(world, lambda: find_cleaners(args.text_cleaners))
-    settings = AudioSettings(**{field.name: getattr(args, field.name) for field in fields(AudioSettings)})
+    settings = audio_settings(args)
     cache = [Path(args.dataset_path) / "mels", Path.home() / ".cache" / "muster" / "mels"]
 
     opened = open_corpus(training, world, settings, cleaners=cleaners, cache=cache, skip_bad=args.skip_bad)
@@ -245,6 +249,11 @@ def open_data(args: argparse.Namespace, world: muster.World) -> Data:
         return Data(training=opened.corpus, validation=None, bad=opened.bad)
     aside = open_corpus(validation, world, settings, cleaners=cleaners, cache=cache, skip_bad=args.skip_bad)
     return Data(training=opened.corpus, validation=aside.corpus, bad={**opened.bad, **aside.bad})
+
+
+def audio_settings(args: argparse.Namespace) -> AudioSettings:
+    """How sound becomes a mel spectrogram, as the command line has it."""
+    return AudioSettings(**{field.name: getattr(args, field.name) for field in fields(AudioSettings)})
 
 
 def step_options(args: argparse.Namespace, world: muster.World) -> StepOptions:

@@ -39,12 +39,17 @@ def validate(
     padding: Padding,
     picture: Path | None,
 ) -> Validation:
-    """Return the mean losses over all clips; each rank looks at `mine`, and rank 0 draws its first clip."""
+    """Return the mean losses over all clips; each rank looks at `mine` of them, and rank 0 draws one of its own.
+
+    Clips of about one length go together, as in training: a network that never saw much padding makes anything of it,
+    and the loss with padding would tell of little else.
+    """
     model = step.model
     model.eval()
+    order = sorted(range(len(corpus)), key=lambda clip: corpus.frames[clip])
     sums = torch.zeros(4, dtype=torch.float64, device=world.device)
     for start in range(mine.start, mine.stop, batch_size):
-        chosen = list(range(start, min(start + batch_size, mine.stop)))
+        chosen = order[start : min(start + batch_size, mine.stop)]
         frames = round_up(max(corpus.frames[i] for i in chosen), padding.frames)
         symbols = round_up(max(corpus.symbols[i] for i in chosen), padding.symbols)
         examples = corpus.examples(chosen, symbols, frames)
@@ -56,12 +61,12 @@ def validate(
             [x.double() * count for x in (both.reference, both.unpadded, focus)] + [sums.new_tensor(count)]
         )
         if picture and start == mine.start and world.rank == 0:
-            length, text = corpus.frames[start], corpus.symbols[start]
+            length, text = corpus.frames[chosen[-1]], corpus.symbols[chosen[-1]]
             draw_clip(
                 picture,
-                outputs.alignments[0, :length, :text],
-                outputs.refined[0, :, :length],
-                examples.mels[0, :, :length],
+                outputs.alignments[-1, :length, :text],
+                outputs.refined[-1, :, :length],
+                examples.mels[-1, :, :length],
             )
     model.train()
     if world.size > 1:
