@@ -5,7 +5,8 @@
     python -m muster.recipes.tacotron2.corpus spoken --hours 0.1 --texts sentences.txt
 
 writes spoken/metadata.csv and spoken/wavs/ES000001.wav and so on, 22,050 samples per second, 16 bits, one channel. An
-hour takes about half a minute on one core. Without --texts the sentences are put together from common words and made-up ones.
+hour takes about half a minute on one core. Without --texts the sentences are put together from common words and from
+words that do not exist.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ ACTIONS = """
 PLACES = """
     near before under behind above beside beyond inside outside without against around across between towards below
 """
-ONSETS = "b bl br ch d dr f fl fr g gl gr h j k kr l m n p pl pr r s sh sk sl st t th tr v w y z".split()
-VOWELS = "a e i o u ai ee oa oo ow".split()
-CODAS = "b d ft g ld lk lt m mp n nd nk nt p rd rk rm rn rt sh sk sp st t th x".split()
+ONSETS = "b bl br ch d dr f fl fr g gl gr h j k kr l m n p pl pr r s sh sk sl st t th tr v w y z"
+VOWELS = "a e i o u ai ee oa oo ow"
+CODAS = "b d ft g ld lk lt m mp n nd nk nt p rd rk rm rn rt sh sk sp st t th x"
 LINKS = ("and then", "because", "while", "although", "so that", "until", "but", "when", "since", "as if")
 
 
@@ -158,8 +159,9 @@ def made_up_sentences(chance: random.Random) -> Iterator[str]:
 
 def made_up_word(chance: random.Random) -> str:
     """Two syllables or three that could be English."""
-    syllables = [chance.choice(ONSETS) + chance.choice(VOWELS) for _ in range(chance.choice((1, 1, 2)))]
-    return "".join([*syllables, chance.choice(ONSETS), chance.choice(VOWELS), chance.choice(CODAS)])
+    onsets, vowels, codas = ONSETS.split(), VOWELS.split(), CODAS.split()
+    count = chance.choice((2, 2, 3))
+    return "".join(chance.choice(onsets) + chance.choice(vowels) for _ in range(count)) + chance.choice(codas)
 
 
 if __name__ == "__main__":
