@@ -211,17 +211,17 @@ class Nvml:
                 continue
             name = create_string_buffer(96)
             self.library.nvmlDeviceGetName(device, name, 96)
-            use, memory = (c_uint * 2)(), (c_ulonglong * 3)()
+            use = (c_uint * 2)()
             has_use = self.library.nvmlDeviceGetUtilizationRates(device, byref(use)) == 0
-            has_memory = self.library.nvmlDeviceGetMemoryInfo(device, byref(memory)) == 0
+            used, total = self._memory_of(device)
             reasons = self._number(c_ulonglong, "nvmlDeviceGetCurrentClocksThrottleReasons", device)
             found.append(
                 {
                     "index": index,
                     "name": name.value.decode(errors="replace"),
                     "use": use[0] / 100 if has_use else None,
-                    "memory_used": memory[2] if has_memory else None,
-                    "memory_total": memory[0] if has_memory else None,
+                    "memory_used": used,
+                    "memory_total": total,
                     "clock": self._number(c_uint, "nvmlDeviceGetClockInfo", device, 1),
                     "clock_max": self._number(c_uint, "nvmlDeviceGetMaxClockInfo", device, 1),
                     "temperature": self._number(c_uint, "nvmlDeviceGetTemperature", device, 0),
@@ -229,6 +229,19 @@ class Nvml:
                 }
             )
         return found
+
+    def _memory_of(self, device: ctypes.c_void_p) -> tuple[int | None, int | None]:
+        """Bytes used and in all; the second form of the call leaves out what the driver keeps, as nvidia-smi does."""
+        from ctypes import byref, c_ulonglong
+
+        # nvmlMemory_v2_t: version (the structure's size, and 2 in its highest byte), total, reserved, free, used.
+        second = (c_ulonglong * 5)(40 | 2 << 24)
+        call = getattr(self.library, "nvmlDeviceGetMemoryInfo_v2", None)
+        if call is not None and call(device, byref(second)) == 0:
+            return second[4], second[1]
+        first = (c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
+        known = self.library.nvmlDeviceGetMemoryInfo(device, byref(first)) == 0
+        return (first[2], first[0]) if known else (None, None)
 
     def memory(self) -> dict[int, int]:
         """Bytes of GPU memory by process id; NVML speaks of the host's, so that a container finds none of its own."""

@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--no-check",
         action="store_true",
-        help="do not look at the hosts while torch is imported (`muster check` looks closer)",
+        help="do not look at the hosts while the job starts (`muster check` looks closer)",
     )
     what.add_argument(
         "--restarts",
