@@ -24,7 +24,7 @@ from hanging import (
 )
 
 from muster.watch.hang import judge, last_calls_differ, working
-from muster.watch.seen import Child, Group, Seen, last_seen_at
+from muster.watch.seen import Child, Group, Meeting, Seen, last_seen_at
 from muster.watch.words import detail, numbers, sentence, sentence_of_differing, still_working
 
 
@@ -430,6 +430,45 @@ def test_a_rank_that_never_comes_to_init_process_group_is_named():
     assert said(joining(0), asleep) == (
         "rank 0 waits in init_process_group (train.py:5); rank 1 on a is in read_config (train.py:3) for 31 s"
     )
+
+
+APART = "the script sets MASTER_ADDR, MASTER_PORT or init_method itself; without that all get the same place"
+
+
+@pytest.mark.parametrize(
+    ("meetings", "words"),
+    [
+        (
+            [("a:1", 2, 0), ("a:2", 2, 1)],
+            f"they look for each other in different places: rank 0 at a:1, rank 1 at a:2; {APART}",
+        ),
+        ([("a:1", 4, 0), ("a:1", 4, 1)], "they expect 4 ranks, and this job has 2"),
+        (
+            [("a:1", 2, 0), ("a:1", 3, 1), ("a:1", 3, 2)],
+            "they expect different numbers of ranks: 2 (rank 0), 3 (ranks 1, 2)",
+        ),
+        ([("a:1", 3, 0), ("a:1", 3, 1), ("a:1", 3, 1)], "ranks 1, 2 all come as rank 1, which only one can be"),
+        (
+            [("a:1", 2, 0), ("a:1", 2, 1)],
+            "all 2 have come and look for each other at a:1: the network or the backend holds them, no rank does",
+        ),
+        ([("a:1", 2, 0), None], "which rank they wait for cannot be seen"),
+    ],
+)
+def test_why_ranks_in_init_process_group_do_not_find_each_other_is_told(
+    meetings: list[tuple[str, int, int] | None], words: str
+):
+    ranks = [
+        replace(joining(rank), meeting=Meeting(at=told[0], size=told[1], rank=told[2]) if told else None)
+        for rank, told in enumerate(meetings)
+    ]
+    assert words in said(*ranks)
+
+
+def test_ranks_that_all_look_for_rank_0_on_their_own_host_are_told_so():
+    here = Meeting(at="127.0.0.1:29500", size=2, rank=0)
+    ranks = [replace(joining(0), meeting=here), replace(joining(1), host="b", meeting=replace(here, rank=1))]
+    assert f"each of 2 hosts looks for rank 0 on itself, at 127.0.0.1:29500; {APART}" in said(*ranks)
 
 
 def test_a_rank_that_still_imports_is_waited_for():

@@ -191,6 +191,7 @@ def innermost(frames: Sequence[FrameType]) -> str:
 
 
 def is_users(filename: str) -> bool:
-    """Whether a file is the user's own: not of a package, not of the standard library."""
+    """Whether a file is the user's own: not of a package, not of the standard library, not of this one."""
     library = os.path.dirname(os.__file__) + os.sep
-    return not filename.startswith(("<", library)) and "-packages" + os.sep not in filename
+    ours = os.path.dirname(is_users.__code__.co_filename) + os.sep  # in a checkout that is no package's folder
+    return not filename.startswith(("<", library, ours)) and "-packages" + os.sep not in filename

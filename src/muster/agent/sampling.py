@@ -14,6 +14,7 @@ import time
 
 from . import torch_adapter
 from .arrivals import Arrivals
+from .joining import meeting
 from .report import SIGNAL, STACKS, innermost, is_users
 
 TYPE_CHECKING = False
@@ -148,7 +149,8 @@ class Sampler:
             lines.append("")
         peers = [torch_adapter.peer_of(frame) for frame in main[:4]]
         peer = next((peer for peer in peers if peer is not None), None)
-        return {"stack": "\n".join(lines), "peer": peer, "work": bool(main) and _waits_for_work(main[0])}
+        work = bool(main) and _waits_for_work(main[0])
+        return {"stack": "\n".join(lines), "peer": peer, "work": work, "meeting": meeting(main)}
 
 
 def _frames(frame: FrameType | None) -> list[FrameType]:

@@ -64,7 +64,7 @@ class Look:
         return {"re": self.request, "ranks": {str(number): view.facts for number, view in self.views.items()}}
 
 
-_TOLD = ("groups", "steps", "moved", "place", "peer", "work", "joining")
+_TOLD = ("groups", "steps", "moved", "place", "peer", "work", "joining", "meeting")
 
 
 class View:

@@ -89,6 +89,18 @@ class Child:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Where a rank in `init_process_group` looks for the others."""
+
+    at: str
+    """`10.0.0.1:29500`; empty where that cannot be told."""
+    size: int | None
+    """How many ranks it expects there."""
+    rank: int | None
+    """As which of them it comes."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seen:
     """All that is known of one rank."""
 
@@ -100,6 +112,8 @@ class Seen:
     """Seconds since anything in it moved: a collective called or finished, an optimiser's step."""
     joining: bool = False
     """It is creating its process group."""
+    meeting: Meeting | None = None
+    """Where, if it could tell."""
     answered: bool | None = True
     """Whether its interpreter answered; None where there is no thread in it that could, since it has no group yet."""
     works: bool = False
@@ -189,6 +203,7 @@ def seen(
         host=facts["host"],
         quiet=quiet,
         joining=joining,
+        meeting=Meeting(**told["meeting"]) if told.get("meeting") else None,
         answered=answered,
         works=works(looks, gpu),
         cpu=_rates(looks[0], looks[-1])[0] if len(looks) > 1 else 0.0,

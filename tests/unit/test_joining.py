@@ -1,0 +1,69 @@
+"""Where a rank in `init_process_group` looks for the others."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from muster.agent.joining import meeting
+from muster.agent.report import is_users
+
+
+def called(**given: Any) -> list[FrameType]:
+    """The frames below torch's function when it was called like this."""
+    code = """
+def init_process_group(look, init_method=None, world_size=-1, rank=-1, store=None):
+    return look()
+"""
+    names: dict[str, Any] = {"__name__": "torch.distributed.distributed_c10d"}
+    exec(code, names)
+
+    def look() -> list[FrameType]:
+        found, frame = [], sys._getframe()
+        while frame is not None:
+            found.append(frame)
+            frame = frame.f_back
+        return found
+
+    return names["init_process_group"](look, **given)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MASTER_ADDR": "gpu01", "MASTER_PORT": "29500", "WORLD_SIZE": "8", "RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, ("gpu01:29500", 8, 3)),
+        ({"init_method": "env://"}, ("gpu01:29500", 8, 3)),
+        ({"world_size": 2, "rank": 0}, ("gpu01:29500", 2, 0)),
+        ({"init_method": "tcp://10.0.0.1:1234?x=1", "world_size": 2, "rank": 1}, ("10.0.0.1:1234", 2, 1)),
+        ({"init_method": "file:///shared/meet", "world_size": 2, "rank": 1}, ("file:///shared/meet", 2, 1)),
+        ({"store": object(), "world_size": 2, "rank": 1}, ("", 2, 1)),
+        # torch has made the store by then
+        ({"init_method": "env://", "store": object(), "world_size": 8, "rank": 3}, ("gpu01:29500", 8, 3)),
+    ],
+)
+def test_the_arguments_of_the_call_come_before_the_environment(given: dict[str, Any], found: tuple[str, int, int]):
+    assert meeting(called(**given)) == dict(zip(("at", "size", "rank"), found, strict=True))
+
+
+def test_an_environment_without_the_names_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MASTER_ADDR")
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    assert meeting(called()) == {"at": "?:29500", "size": None, "rank": 3}
+
+
+def test_elsewhere_there_is_no_meeting():
+    assert meeting([sys._getframe()]) is None
+
+
+def test_a_checkout_of_muster_is_not_the_users_code():
+    assert not is_users(is_users.__code__.co_filename)
+    assert is_users("/home/me/train.py")
