@@ -115,11 +115,14 @@ def test_it_trains_validates_draws_resumes_and_speaks(python, corpus, tmp_path):
 
 
 def test_epochs_of_a_few_steps_are_not_all_validated(python, corpus, tmp_path):
-    argv = ["-d", corpus, "-o", "out", *TINY, *SHORT[:-1], "5", "--epochs-per-checkpoint", "3"]
-    ended = python.run(TACOTRON2, *argv, folder=tmp_path)
+    argv = ["-d", corpus, "-o", "out", *TINY, "-bs", "1", "--log_every", "50", "--epochs", "8"]  # of 19 steps
+    ended = python.run(TACOTRON2, *argv, "--epochs-per-checkpoint", "5", folder=tmp_path)
     assert (ended.code, ended.err) == (0, "")
-    *told, last = re.findall(r"^epoch (\d+): validation", ended.out, re.MULTILINE)
-    assert (told, last) == (["1", "3", "5"], "5")
+    told = re.findall(r"^epoch (\d+): validation", ended.out, re.MULTILINE)
+    assert told == ["1", "5", "8", "8"]  # the last one is said again at the end
+    argv[argv.index("out")] = "other"
+    ended = python.run(TACOTRON2, *argv, folder=tmp_path)
+    assert re.findall(r"^epoch (\d+): validation", ended.out, re.MULTILINE) == ["1", "7", "8", "8"]
 
 
 def test_a_network_speaks_with_the_hop_it_was_trained_with(python, corpus, tmp_path):
@@ -128,6 +131,8 @@ def test_a_network_speaks_with_the_hop_it_was_trained_with(python, corpus, tmp_p
     words = ["-c", "out", "Hello.", "-w", "x.wav", "--max-decoder-steps", 20, "--gate-threshold", 1, "--rounds", 2]
     spoken = python.run(f"{TACOTRON2}.infer", *words, folder=tmp_path)
     assert spoken.out.startswith("x.wav: 20 frames, 0.5 s"), spoken
+    again = python.run(TACOTRON2, *argv[:-2], "--resume", folder=tmp_path)
+    wrong(again, "hop_length 512", "256")
     with wave.open(str(tmp_path / "x.wav")) as file:
         assert file.getnframes() == 19 * 512
 

@@ -309,7 +309,7 @@ def test_validation_puts_clips_of_about_one_length_together():
         return run(examples)
 
     step.losses = losses_of
-    validate(step, world, corpus, range(4), batch_size=2, padding=Padding(), picture=None)
+    validate(step, world, corpus, batch_size=2, padding=Padding(), picture=None)
     assert padded == [([10, 11], 11), ([50, 51], 51)]
 
 

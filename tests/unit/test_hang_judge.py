@@ -24,8 +24,9 @@ from hanging import (
 )
 
 from muster.watch.hang import judge, last_calls_differ, working
+from muster.watch.naming import numbers
 from muster.watch.seen import Child, Group, Meeting, Seen, last_seen_at
-from muster.watch.words import detail, numbers, sentence, sentence_of_differing, still_working
+from muster.watch.words import detail, sentence, sentence_of_differing, still_working
 
 
 def said(*ranks: Seen) -> str:
@@ -432,43 +433,68 @@ def test_a_rank_that_never_comes_to_init_process_group_is_named():
     )
 
 
-APART = "the script sets MASTER_ADDR, MASTER_PORT or init_method itself; without that all get the same place"
+LEAVE = "leave MASTER_ADDR, MASTER_PORT and init_method alone, and all get the same place"
+NOT_SEEN = "which rank they wait for cannot be seen"
+HELD = "the network or the backend holds them, no rank does"
+
+
+def meetings(*told: tuple[str, int | None, int | None] | None, hosts: str = "aaaa") -> list[Seen]:
+    """Ranks in `init_process_group` that look for each other there, expect so many, and come as these."""
+    return [
+        replace(joining(rank), host=host, meeting=Meeting(at=one[0], size=one[1], rank=one[2]) if one else None)
+        for rank, (one, host) in enumerate(zip(told, hosts, strict=False))
+    ]
 
 
 @pytest.mark.parametrize(
-    ("meetings", "words"),
+    ("ranks", "words"),
     [
         (
-            [("a:1", 2, 0), ("a:2", 2, 1)],
-            f"they look for each other in different places: rank 0 at a:1, rank 1 at a:2; {APART}",
+            meetings(("a:1", 2, 0), ("a:2", 2, 1)),
+            f"they look for each other in different places: rank 0 at a:1, rank 1 at a:2; {LEAVE}",
         ),
-        ([("a:1", 4, 0), ("a:1", 4, 1)], "they expect 4 ranks, and this job has 2"),
         (
-            [("a:1", 2, 0), ("a:1", 3, 1), ("a:1", 3, 2)],
+            meetings(("a:1", 3, 0), ("a:1", 3, 1), ("b:1", 3, 2)),
+            f"they look for rank 0 under different names: rank 1 at a:1, rank 2 at b:1; {LEAVE}",
+        ),
+        (meetings(("a:1", 4, 0), ("a:1", 4, 1)), "they expect 4 ranks, and this job has 2"),
+        (
+            meetings(("a:1", 2, 0), ("a:1", 3, 1), ("a:1", 3, 2)),
             "they expect different numbers of ranks: 2 (rank 0), 3 (ranks 1, 2)",
         ),
-        ([("a:1", 3, 0), ("a:1", 3, 1), ("a:1", 3, 1)], "ranks 1, 2 all come as rank 1, which only one can be"),
         (
-            [("a:1", 2, 0), ("a:1", 2, 1)],
-            "all 2 have come and look for each other at a:1: the network or the backend holds them, no rank does",
+            meetings(("a:1", 3, 0), ("a:1", 3, 1), ("a:1", 3, 1)),
+            "ranks 1, 2 all come as rank 1, which only one can be",
         ),
-        ([("a:1", 2, 0), None], "which rank they wait for cannot be seen"),
+        (meetings(("a:1", 2, 0), ("a:1", 2, 1)), f"all 2 have come and look for each other at a:1: {HELD}"),
+        (meetings(("a:1", None, None), ("a:1", None, None)), f"all 2 have come and look for each other at a:1: {HELD}"),
+        (meetings(("a:1", 2, 0), None), NOT_SEEN),
+        (meetings(("", 2, 0), ("", 2, 1)), NOT_SEEN),
+        (
+            meetings(("file:///tmp/x", 2, 0), ("file:///tmp/x", 2, 1), hosts="ab"),
+            "they look for each other in the file /tmp/x, which all hosts must share",
+        ),
+        (
+            meetings(("file:///tmp/x", 2, 0), ("file:///tmp/x", 2, 1)),
+            f"all 2 have come and look for each other at file:///tmp/x: {HELD}",
+        ),
     ],
 )
-def test_why_ranks_in_init_process_group_do_not_find_each_other_is_told(
-    meetings: list[tuple[str, int, int] | None], words: str
-):
-    ranks = [
-        replace(joining(rank), meeting=Meeting(at=told[0], size=told[1], rank=told[2]) if told else None)
-        for rank, told in enumerate(meetings)
-    ]
-    assert words in said(*ranks)
+def test_why_ranks_in_init_process_group_do_not_find_each_other_is_told(ranks: list[Seen], words: str):
+    assert said(*ranks).endswith(f"; {words}")
 
 
-def test_ranks_that_all_look_for_rank_0_on_their_own_host_are_told_so():
-    here = Meeting(at="127.0.0.1:29500", size=2, rank=0)
-    ranks = [replace(joining(0), meeting=here), replace(joining(1), host="b", meeting=replace(here, rank=1))]
-    assert f"each of 2 hosts looks for rank 0 on itself, at 127.0.0.1:29500; {APART}" in said(*ranks)
+@pytest.mark.parametrize("own", ["localhost", "127.0.1.1", "::1", "[::1]", "0.0.0.0"])
+def test_ranks_that_look_for_rank_0_on_their_own_host_are_told_so(own: str):
+    ranks = meetings(*((f"{own}:29500", 3, rank) for rank in range(3)), hosts="abb")
+    assert said(*ranks).endswith(
+        f"; ranks 1, 2 look for rank 0 on their own host, at {own}:29500, and it is on a; {LEAVE}"
+    )
+
+
+def test_rank_0_may_call_its_own_host_as_it_likes():
+    ranks = meetings(("localhost:29500", 2, 0), ("gpu01:29500", 2, 1), hosts="ab")
+    assert said(*ranks).endswith(f"; all 2 have come and look for each other at gpu01:29500: {HELD}")
 
 
 def test_a_rank_that_still_imports_is_waited_for():

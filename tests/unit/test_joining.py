@@ -44,13 +44,18 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"init_method": "env://"}, ("gpu01:29500", 8, 3)),
         ({"world_size": 2, "rank": 0}, ("gpu01:29500", 2, 0)),
         ({"init_method": "tcp://10.0.0.1:1234?x=1", "world_size": 2, "rank": 1}, ("10.0.0.1:1234", 2, 1)),
+        ({"init_method": "tcp://[::1]:1234?rank=1&world_size=4"}, ("[::1]:1234", 4, 1)),
+        ({"init_method": "tcp://10.0.0.1:1234"}, ("10.0.0.1:1234", None, None)),
+        ({"init_method": "env://?rank=5"}, ("gpu01:29500", 8, 5)),
         ({"init_method": "file:///shared/meet", "world_size": 2, "rank": 1}, ("file:///shared/meet", 2, 1)),
         ({"store": object(), "world_size": 2, "rank": 1}, ("", 2, 1)),
         # torch has made the store by then
         ({"init_method": "env://", "store": object(), "world_size": 8, "rank": 3}, ("gpu01:29500", 8, 3)),
     ],
 )
-def test_the_arguments_of_the_call_come_before_the_environment(given: dict[str, Any], found: tuple[str, int, int]):
+def test_arguments_come_before_the_url_and_that_before_the_environment(
+    given: dict[str, Any], found: tuple[str, int | None, int | None]
+):
     assert meeting(called(**given)) == dict(zip(("at", "size", "rank"), found, strict=True))
 
 
@@ -64,6 +69,6 @@ def test_elsewhere_there_is_no_meeting():
     assert meeting([sys._getframe()]) is None
 
 
-def test_a_checkout_of_muster_is_not_the_users_code():
+def test_what_runs_in_a_rank_for_muster_is_not_the_users_code_in_a_checkout_either():
     assert not is_users(is_users.__code__.co_filename)
     assert is_users("/home/me/train.py")

@@ -191,7 +191,7 @@ def innermost(frames: Sequence[FrameType]) -> str:
 
 
 def is_users(filename: str) -> bool:
-    """Whether a file is the user's own: not of a package, not of the standard library, not of this one."""
+    """Whether a file is the user's own: not of a package, not of the standard library, not of Muster's agent."""
     library = os.path.dirname(os.__file__) + os.sep
-    ours = os.path.dirname(is_users.__code__.co_filename) + os.sep  # in a checkout that is no package's folder
+    ours = os.path.dirname(is_users.__code__.co_filename) + os.sep  # which is in no "-packages" in a checkout
     return not filename.startswith(("<", library, ours)) and "-packages" + os.sep not in filename

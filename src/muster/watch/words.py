@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from muster.watch.hang import DEFAULT, Differing, Finding, Wait
+from muster.watch.meeting import why_apart
+from muster.watch.naming import numbers
 from muster.watch.seen import Call, Child, Seen
 from muster.watch.stacks import Frame, short
 
 _MANY = 8
-
-_LOOPBACK = ("localhost:", "127.", "::1", "[::1]")
-
-_BY_ITSELF = "the script sets MASTER_ADDR, MASTER_PORT or init_method itself; without that all get the same place"
-
-_T = TypeVar("_T")
 
 
 def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
@@ -56,25 +51,6 @@ def still_working(waits: Sequence[Wait], works: Sequence[Seen]) -> str:
         for seen in works[:_MANY]
     )
     return f"{numbers([wait.rank for wait in waits])} wait meanwhile: {busy}; not called a hang as long as it works"
-
-
-def numbers(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0, 1, 2`, `ranks 0-6, 8`."""
-    listed = sorted(ranks)
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
-    parts: list[str] = []
-    position = 0
-    while position < len(listed):
-        last = position
-        while last + 1 < len(listed) and listed[last + 1] == listed[last] + 1:
-            last += 1
-        if last - position < 3:
-            parts += [str(rank) for rank in listed[position : last + 1]]
-        else:
-            parts.append(f"{listed[position]}-{listed[last]}")
-        position = last + 1
-    return "ranks " + ", ".join(parts if len(parts) <= 2 * _MANY else [*parts[: 2 * _MANY], "…"])
 
 
 def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
@@ -199,7 +175,7 @@ def _worker(seen: Seen, workers: Sequence[Child]) -> str:
 def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:
     """All wait, and nothing tells for whom."""
     if all(wait.kind == "joining" for wait in finding.waits):
-        return _apart(ranks) or "which rank they wait for cannot be seen"
+        return why_apart(ranks) or "which rank they wait for cannot be seen"
     stuck = next((wait for wait in finding.waits if wait.kind == "collective" and not wait.blockers), None)
     if stuck is None or not stuck.members:
         return "which rank they wait for cannot be seen"
@@ -209,43 +185,6 @@ def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:
         f"{everyone} have called it alike and it has not finished for {quiet:.0f} s: "
         "the network or the backend holds it, no rank does"
     )
-
-
-def _apart(ranks: Mapping[int, Seen]) -> str:
-    """Why ranks that have all come to `init_process_group` do not find each other, where what they look for tells."""
-    meetings = {rank: seen.meeting for rank, seen in ranks.items() if seen.meeting is not None}
-    if len(meetings) < len(ranks):
-        return ""  # those that have ended, or cannot tell, may be the ones that are missed
-    places = _alike({rank: meeting.at for rank, meeting in meetings.items()})
-    if len(places) > 1:
-        here = list(places.items())[:_MANY]
-        where = ", ".join(f"{numbers(members)} at {place or 'a store of its own'}" for place, members in here)
-        return f"they look for each other in different places: {where}; {_BY_ITSELF}"
-    (place,) = places
-    hosts = {seen.host for seen in ranks.values()}
-    if len(hosts) > 1 and place.startswith(_LOOPBACK):
-        return f"each of {len(hosts)} hosts looks for rank 0 on itself, at {place}; {_BY_ITSELF}"
-    sizes = _alike({rank: meeting.size for rank, meeting in meetings.items()})
-    if len(sizes) > 1:
-        expected = ", ".join(f"{size} ({numbers(members)})" for size, members in list(sizes.items())[:_MANY])
-        return f"they expect different numbers of ranks: {expected}"
-    (size,) = sizes
-    if size != len(ranks):
-        return f"they expect {size} ranks, and this job has {len(ranks)}"
-    claims = _alike({rank: meeting.rank for rank, meeting in meetings.items()})
-    for claim, members in claims.items():
-        if len(members) > 1:
-            return f"{numbers(members)} all come as rank {claim}, which only one can be"
-    found = f"all {len(ranks)} have come" + (f" and look for each other at {place}" if place else "")
-    return f"{found}: the network or the backend holds them, no rank does"
-
-
-def _alike(values: Mapping[int, _T]) -> dict[_T, list[int]]:
-    """The ranks by what they have in common."""
-    found: dict[_T, list[int]] = {}
-    for rank, value in values.items():
-        found.setdefault(value, []).append(rank)
-    return found
 
 
 def sentence_of_differing(differing: Differing, ranks: Mapping[int, Seen]) -> str:

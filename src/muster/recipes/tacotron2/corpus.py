@@ -135,7 +135,7 @@ def read_sentences(path: Path) -> Iterator[str]:
 def made_up_sentences(chance: random.Random) -> Iterator[str]:
     """Sentences without end, a third of them one to two seconds long, most of the others three, some up to ten.
 
-    Any word may follow any other, and half of the nouns are no words at all ("the drelping slimber"): nothing that was
+    Any word may follow any other, and half of the nouns are no words at all ("the muddy zeefuft"): nothing that was
     said tells what comes next, so whoever learns to speak them has to look at the text. Short ones are many because
     alignment is learnt from them first.
     """

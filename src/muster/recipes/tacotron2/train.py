@@ -11,7 +11,7 @@ import random
 import shutil
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ WEIGHTS = "tacotron2.pt"
 """The newest weights in --output, in the form of the original."""
 
 BETWEEN_CHECKS = 100
-"""Steps between two validations at the least: a corpus of a few hundred clips has epochs of two or three steps."""
+"""Steps until an epoch without a checkpoint is validated: with a few hundred clips an epoch has two or three."""
 
 
 def main(args: argparse.Namespace) -> None:
@@ -79,7 +79,7 @@ class Run:
 
 
 def train(run: Run) -> None:
-    """Go through the epochs; some and the last end with a checkpoint, these and most others with a validation."""
+    """Go through the epochs; some and the last end with a checkpoint, these and some others with a validation."""
     args, batches, progress = run.args, run.batches, run.progress
     found, checked = "", progress.step
     while batches.epoch < args.epochs:
@@ -122,10 +122,7 @@ def check(run: Run, *, kept: bool) -> str:
     picture = run.output / "alignment.png" if run.output else None
     with run.progress.pause():
         average_buffers(run.model, run.world)
-        mine = batches.mine(len(corpus))
-        found = validate(
-            run.step, run.world, corpus, mine, batch_size=args.batch_size, padding=run.padding, picture=picture
-        )
+        found = validate(run.step, run.world, corpus, batch_size=args.batch_size, padding=run.padding, picture=picture)
     if picture and picture.exists() and run.world.rank == 0 and kept:
         shutil.copyfile(picture, picture.with_name(f"alignment-epoch-{batches.epoch:04}.png"))
     run.progress.note(val_loss=found.reference, val_unpadded_loss=found.unpadded, val_focus=found.focus)
@@ -175,7 +172,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     step = TrainingStep(model, world, options)
     batches = muster.together(world, lambda: muster.Batches(len(data.training), args.batch_size, world, seed=args.seed))
     output = None if args.use_syn and not args.output else Path(args.output or "output")
-    about = {field.name: getattr(sizes, field.name) for field in fields(sizes)}
+    about = {**asdict(sizes), "hop_length": args.hop_length}
     checkpoints = muster.Checkpoints(output, world, keep=args.keep, about=about) if output else None
     state = {"model": model, "optimizer": step.optimizer, "batches": batches}
     first = checkpoints.begin(state, resume=args.resume) if checkpoints else 0

@@ -33,23 +33,21 @@ def validate(
     step: TrainingStep,
     world: muster.World,
     corpus: Corpus,
-    mine: range,
     *,
     batch_size: int,
     padding: Padding,
     picture: Path | None,
 ) -> Validation:
-    """Return the mean losses over all clips; each rank looks at `mine` of them, and rank 0 draws one of its own.
+    """Return the mean losses over all clips; each rank looks at a part of them, and rank 0 draws one of its own.
 
-    Clips of about one length go together, as in training: a network that never saw much padding makes anything of it,
-    and the loss with padding would tell of little else.
+    Clips of about one length go together, as in training, which never shows the network much padding.
     """
     model = step.model
     model.eval()
-    order = sorted(range(len(corpus)), key=lambda clip: corpus.frames[clip])
+    mine = sorted(range(len(corpus)), key=lambda clip: corpus.frames[clip])[world.rank :: world.size]
     sums = torch.zeros(4, dtype=torch.float64, device=world.device)
-    for start in range(mine.start, mine.stop, batch_size):
-        chosen = order[start : min(start + batch_size, mine.stop)]
+    for start in range(0, len(mine), batch_size):
+        chosen = mine[start : start + batch_size]
         frames = round_up(max(corpus.frames[i] for i in chosen), padding.frames)
         symbols = round_up(max(corpus.symbols[i] for i in chosen), padding.symbols)
         examples = corpus.examples(chosen, symbols, frames)
@@ -60,7 +58,7 @@ def validate(
         sums += torch.stack(
             [x.double() * count for x in (both.reference, both.unpadded, focus)] + [sums.new_tensor(count)]
         )
-        if picture and start == mine.start and world.rank == 0:
+        if picture and start == 0 and world.rank == 0:
             length, text = corpus.frames[chosen[-1]], corpus.symbols[chosen[-1]]
             draw_clip(
                 picture,
