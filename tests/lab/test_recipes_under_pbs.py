@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +58,7 @@ MASTER_ADDR=$(head -n 1 "$PBS_NODEFILE")
 for inode in $(seq 1 $PBS_NCI_NCPUS_PER_NODE $PBS_NCPUS); do
     pbsdsh -n $inode -- /bin/bash -c "OMP_NUM_THREADS=1 exec VENV/torchrun --nnodes=$NNODES \\
         --nproc_per_node=$PROC_PER_NODE --rdzv_id=$PBS_JOBID --rdzv_backend=c10d \\
-        --rdzv_endpoint=$MASTER_ADDR:29532 SCRIPT" &
+        --rdzv_endpoint=$MASTER_ADDR:29532 SCRIPT 2>>ERRORS" &
 done
 wait
 """
@@ -67,11 +66,11 @@ wait
 
 def test_recipes_in_a_script_for_gadi(site, shared):
     sums = {"PBS_NCPUS": "8", "PBS_NGPUS": "4", "PBS_NCI_NCPUS_PER_NODE": "4"}
-    text = GADI.replace("VENV", BIN).replace("SCRIPT", script(shared, ALL_RECIPES))
+    # The launchers have their own words there: one may leave with the rendezvous while the other still asks it.
+    errors = shared / "errors"
+    text = GADI.replace("VENV", BIN).replace("SCRIPT", script(shared, ALL_RECIPES)).replace("ERRORS", str(errors))
     job = site.qsub("h1", text, select="2:ncpus=4:mpiprocs=4:ngpus=2", place="scatter", walltime=110, env=sums)
-    assert job.wait(115) == 0, job.output
+    assert job.wait(115) == 0, job.output + errors.read_text()
     # c10d numbers the hosts as they come.
     first, second = ("h1", "h2") if "hello from [h1:gloo] process 0/4" in job.output else ("h2", "h1")
-    # One launcher of the two may warn that the other, which kept the rendezvous, has gone before it.
-    out = re.sub(r"^.*torch/distributed/elastic.*\n(\n|Traceback.*\n|  .*\n)*", "", job.output, flags=re.MULTILINE)
-    check_recipes(out.rstrip("\n"), [first, first, second, second], "torchrun")
+    check_recipes(job.output.rstrip("\n"), [first, first, second, second], "torchrun")
