@@ -41,7 +41,12 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="tacotron2.infer", description="Speak texts into files.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="tacotron2.infer",
+        description="Speak texts into files.",
+        epilog='example: python -m muster.recipes.tacotron2.infer -c out "Hello, world."',
+        allow_abbrev=False,
+    )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to say")
     parser.add_argument("--file", help="more texts, one in each line")
     parser.add_argument("-c", "--checkpoint", required=True, help="--output of a training, or a file with weights")
