@@ -114,6 +114,10 @@ def reserved_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
+# mpirun and its child both put the child into a group of its own; who comes second, after the exec, is refused.
+_SECOND_SETPGID = re.compile(r"^\[\S+\] plm:rsh: Warning: setpgid\(.*\n", re.MULTILINE)
+
+
 class Started:
     """A command inside a lab host."""
 
@@ -131,7 +135,7 @@ class Started:
         except BaseException:
             self._process.kill()
             raise
-        return subprocess.CompletedProcess(self._argv, self._process.returncode, out, err)
+        return subprocess.CompletedProcess(self._argv, self._process.returncode, out, _SECOND_SETPGID.sub("", err))
 
 
 def run_on(lab: Lab, host: str, *argv: object, timeout: float = 110, **env: str) -> subprocess.CompletedProcess[str]:
