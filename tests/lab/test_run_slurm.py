@@ -150,6 +150,7 @@ def test_a_heterogeneous_job_is_one_job(engine: SlurmEngine) -> None:
     assert [env["host"] for env in envs] == ["h1", "h1", "h2", "h2", "h3"], done.said
     assert [env["SLURM_PROCID"] for env in envs] == ["0", "1", "2", "3", "4"]
     assert [env.get("CUDA_VISIBLE_DEVICES") for env in envs] == ["0,1", "0,1", None, None, None]
+    assert "not awaited" not in done.err
 
 
 def test_a_batch_job_ends_with_the_code_of_its_script(engine: SlurmEngine) -> None:

@@ -47,8 +47,11 @@ def test_one_srun_starts_one_agent_on_each_host_and_lets_the_ranks_share_its_cpu
 
 def test_a_heterogeneous_job_is_one_srun_over_its_groups():
     argv = slurm("n1", "n2", "n3", groups=(0, 1, 1))
-    assert "--het-group=0,1" in argv
-    assert not any(word.startswith(("--nodes", "--nodelist")) for word in argv)
+    middle = argv.index(":")
+    assert argv[:4] == ["srun", "--het-group=0", "--nodes=1", "--ntasks=1"]
+    assert argv[middle + 1 : middle + 4] == ["--het-group=1", "--nodes=2", "--ntasks=2"]
+    assert argv[4:middle] == argv[middle + 4 :], "the same agent in both"
+    assert not any(word.startswith("--nodelist") for word in argv)
     with pytest.raises(UsageError, match="1 of the 3 hosts"):
         slurm("n1", of=3, groups=(0, 1, 1))
 

@@ -62,7 +62,7 @@ def slurm_engine(
     return Dialled(
         name="slurm",
         summons=tuple(
-            Summons(argv=("srun", *_where(allocation, some), *share, *command), seats=tuple(some))
+            Summons(argv=_srun(allocation, some, (*share, *command)), seats=tuple(some))
             for some, share in _shares(seats, {} if allocation.groups else gpus or {})
         ),
         seat_from=("SLURMD_NODENAME",),
@@ -96,16 +96,22 @@ _OPTIONS = (
 )
 
 
-def _where(allocation: Allocation, seats: Sequence[Seat]) -> tuple[str, ...]:
+def _srun(allocation: Allocation, seats: Sequence[Seat], command: tuple[str, ...]) -> tuple[str, ...]:
     names = [seat.host.name for seat in seats]
     if not allocation.groups:
-        return f"--nodes={len(names)}", f"--ntasks={len(names)}", f"--nodelist={','.join(names)}"
+        return "srun", f"--nodes={len(names)}", f"--ntasks={len(names)}", f"--nodelist={','.join(names)}", *command
     if len(names) != len(allocation.hosts):
         raise UsageError(
             f"-H names {len(names)} of the {len(allocation.hosts)} hosts of a heterogeneous job, and srun takes all",
             hint="leave -H out",
         )
-    return (f"--het-group={','.join(map(str, sorted(set(allocation.groups))))}",)
+    # Each group with its own number of tasks: for all at once srun takes what the job was asked for, -n3 on two hosts,
+    # and --ntasks-per-node=1 does not count against that.
+    parts: list[str] = []
+    for group in sorted(set(allocation.groups)):
+        hosts = allocation.groups.count(group)
+        parts += [":", f"--het-group={group}", f"--nodes={hosts}", f"--ntasks={hosts}", *command]
+    return "srun", *parts[1:]
 
 
 def task_variables(plan: Plan, rank: int) -> dict[str, str]:
