@@ -8,73 +8,143 @@ import sys
 import types
 from _frozen_importlib_external import SourceFileLoader
 
-from . import torch_adapter
+from . import ending, torch_adapter, torch_groups
 from .report import SIGNAL, Reporter, place_of
 
 # signal, ctypes and the like are imported where they are used: 10 ms that a fresh rank does not pay.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Any, NoReturn
 
+_HOLD_LIMIT = 60.0
+"""Seconds that a rank which is done waits for others that are still creating a process group with it."""
+
+_HOLD_NOTICE = 2.0
+"""Seconds after which it says so."""
+
 
 def main(config: dict[str, Any]) -> int:
-    """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows."""
+    """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows where it is safe."""
+    from . import title
+
     _take_stdio([])  # descriptor 0 brought this code
+    title.set_title([sys.executable, *command(config)], len(getattr(sys, "orig_argv", ())))
     set_first_path(config)
     os.set_inheritable(config["stacks"], False)
-    return _run(config, Reporter(config["report"]))
+    reporter = Reporter(config["report"])
+    code = _run(config, reporter)
+    if code == ending.INTERRUPTED or torch_groups.are_open():
+        ending.leave(code, (), is_forked=False)
+    return code
 
 
 def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     """Turn this fork of the zygote into a rank; `fds`: stdout, stderr, report, stacks, and its function's if any."""
     import signal
 
-    from . import processes
+    from . import processes, title
 
     processes.default_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _take_stdio(fds[:2])
-    os.environ.clear()
-    os.environ.update(config["env"])
-    _set_title([sys.executable, *_command(config)])
+    _set_environment(config["env"])
+    title.set_title([sys.executable, *command(config)], len(getattr(sys, "orig_argv", ())))
     torch_adapter.reseed()
     torch_adapter.set_threads(os.environ)
-    _quick_exit(_run({**config, "stacks": fds[3], "call": fds[4:]}, Reporter(fds[2])))
+    _forget_temporary_folder()
+    kept = set(sys.modules) - {"__main__", "__mp_main__"}
+    reporter = Reporter(fds[2])
+    code = _run({**config, "stacks": fds[3], "call": fds[4:]}, reporter, is_forked=True)
+    ending.leave(code, kept, is_forked=True)
 
 
-def _run(config: dict[str, Any], reporter: Reporter) -> int:
+def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False) -> int:
     import faulthandler
 
     faulthandler.enable()  # a crash in C code then shows the Python line it came from
     # Where the interpreter cannot answer because C code holds its lock, this still can. Forked children have it too.
     faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
-    reporter.watch_progress()
+    reporter.watch_groups()
     sys.argv = [config["target"], *config["args"]]
-    sys.orig_argv = [sys.executable, *_command(config)]
+    sys.orig_argv = [sys.executable, *command(config)]
+    if is_forked:
+        from . import preloaded
+
+        before = dict(os.environ)
+        preloaded.hide(lambda: _on_import(before, reporter))
     try:
         code = _run_target(config, reporter)
         reporter.left("end")
-        return code
     except SystemExit as error:
-        return _exit_code(error, reporter)
+        code = _exit_code(error, reporter)
     except BaseException as error:
-        traceback = _users_part(error.__traceback__)
-        reporter.exception(error, traceback)
-        if config["kind"] == "function":
-            from . import call
-
-            call.send_exception(error, reporter)
-        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback  # as python does
-        sys.__dict__["last_exc"] = error  # from Python 3.12 on
-        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-        if isinstance(error, KeyboardInterrupt):
-            _die_by_sigint()
-        return 1
+        code = _on_exception(error, config, reporter)
     finally:
         reporter.last_look()
+    if code == 0:
+        _hold(reporter)
+    return code
+
+
+def _on_exception(error: BaseException, config: dict[str, Any], reporter: Reporter) -> int:
+    """Report an uncaught exception and show it as python does; returns the exit code."""
+    traceback = _users_part(error.__traceback__)
+    reporter.exception(error, traceback)
+    if config["kind"] == "function":
+        from . import call
+
+        call.send_exception(error, reporter)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback  # as python does
+    sys.__dict__["last_exc"] = error  # from Python 3.12 on
+    try:
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+    except SystemExit as leaving:
+        return _exit_code(leaving, reporter)
+    except BaseException as other:
+        _print("Error in sys.excepthook:")
+        sys.__excepthook__(type(other), other, _users_part(other.__traceback__))
+        _print("\nOriginal exception was:")
+        sys.__excepthook__(type(error), error, traceback)
+    return ending.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _on_import(before: Mapping[str, str], reporter: Reporter) -> None:
+    """The script imports torch, which the zygote has done before it: see what it has set in between."""
+    from . import preloaded
+
+    if any(os.environ.get(name) != before.get(name) for name in (*preloaded.THREADS, "TORCH_DISTRIBUTED_DEBUG")):
+        torch_adapter.read_environment_again()
+    late = preloaded.changed_since(before)
+    if late:
+        reporter.send({"t": "late", "names": late})
+
+
+def _hold(reporter: Reporter) -> None:
+    """Wait until every member of this rank's process groups has created them, up to a limit.
+
+    A rank that ends closes its connections, and gloo fails in a rank that is still connecting to others then. In a
+    thread, because a script's own thread may hold the store's lock for as long as it likes.
+    """
+    if not torch_groups.are_open():
+        return
+    import threading
+    import time
+
+    def wait() -> None:
+        pause = 0.001
+        while not torch_groups.have_all_joined():
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    waiting = threading.Thread(target=wait, name="muster-hold", daemon=True)
+    waiting.start()
+    waiting.join(_HOLD_NOTICE)
+    if waiting.is_alive():
+        reporter.send({"t": "held", "limit": _HOLD_LIMIT})
+        waiting.join(_HOLD_LIMIT - _HOLD_NOTICE)
 
 
 def set_first_path(config: dict[str, Any]) -> None:
@@ -95,6 +165,10 @@ def set_first_path(config: dict[str, Any]) -> None:
 
 def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
     """Run what the rank is for, and return its exit code."""
+    from functools import partial
+
+    from .frames import call_outermost
+
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
@@ -108,36 +182,47 @@ def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
     if config["kind"] == "module":
         import runpy
 
-        run: Callable[..., Any] = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
-        run(config["target"], alter_argv=True)
+        # What `python -m` itself calls.
+        call_outermost(partial(vars(runpy)["_run_module_as_main"], config["target"], alter_argv=True))
         return 0
     path = os.path.abspath(config["target"])
     main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __loader__=SourceFileLoader("__main__", path))
     with open(path, "rb") as file:
         source = file.read()
-    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+    call_outermost(partial(exec, compile(source, path, "exec", dont_inherit=True), main.__dict__))
     return 0
 
 
 def _exit_code(error: SystemExit, reporter: Reporter) -> int:
     code = error.code
     place = place_of(_users_part(error.__traceback__))
-    if code is None or code == 0:
+    if code is None or (isinstance(code, int) and code == 0):
         reporter.left("exit", place)
         return 0
     if isinstance(code, int):
         reporter.send({"t": "sysexit", "place": place, "text": ""})
-        return code & 0xFF
+        return code & 0xFF if abs(code) < 1 << 63 else 0xFF
     reporter.send({"t": "sysexit", "place": place, "text": str(code)[:500]})
-    print(code, file=sys.stderr)
+    _print(code)
     return 1
+
+
+def _print(what: object) -> None:
+    """Print to stderr, if the script has left one."""
+    try:
+        if sys.stderr is not None:  # type: ignore[redundant-expr]
+            print(what, file=sys.stderr)
+    except (OSError, ValueError):
+        pass
 
 
 def _users_part(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without the frames of this package and of runpy, as plain python shows it."""
+    package = __name__.rpartition(".")[0]
     ours = (
         __name__,
-        f"{__name__.rpartition('.')[0]}.call",
+        f"{package}.call",
+        f"{package}.frames",
         "runpy",
         "importlib._bootstrap",
         "importlib._bootstrap_external",
@@ -145,51 +230,6 @@ def _users_part(traceback: TracebackType | None) -> TracebackType | None:
     while traceback and traceback.tb_frame.f_globals.get("__name__") in ours:
         traceback = traceback.tb_next
     return traceback
-
-
-def _die_by_sigint() -> NoReturn:
-    import signal
-
-    sys.stdout.flush()
-    sys.stderr.flush()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)
-    os._exit(130)
-
-
-def _quick_exit(code: int) -> NoReturn:
-    """End as python does, but without tearing torch down, which costs 0.2 s of CPU per rank."""
-    import atexit
-    import threading
-
-    from . import processes
-
-    try:
-        vars(threading)["_shutdown"]()  # waits for the script's non-daemon threads
-        atexit._run_exitfuncs()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                code = code or 120  # what python itself returns when the last flush fails
-        _flush_open_files()
-        processes.libc.fflush(None)
-        os._exit(code)
-
-
-def _flush_open_files() -> None:
-    """Write out what the script left in files it did not close; python's own end would do so too."""
-    import gc
-    import io
-
-    # 0.1 ms: what the zygote made is frozen and not among these objects.
-    for thing in gc.get_objects():
-        if isinstance(thing, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            try:
-                thing.flush()
-            except (OSError, ValueError):
-                pass  # closed, or its disk is full
 
 
 def _take_stdio(fds: list[int]) -> None:
@@ -202,20 +242,21 @@ def _take_stdio(fds: list[int]) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _command(config: dict[str, Any]) -> list[str]:
+def _set_environment(env: Mapping[str, str]) -> None:
+    """Make the environment `env`, touching only what differs: setproctitle looks for the first variable's memory."""
+    for name in [name for name in os.environ if name not in env]:
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _forget_temporary_folder() -> None:
+    """Have tempfile look for its folder again: a script may set TMPDIR before it asks."""
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].__dict__["tempdir"] = None
+
+
+def command(config: dict[str, Any]) -> list[str]:
+    """The arguments of the python command line that this rank stands for."""
     return [*(["-m"] if config["kind"] == "module" else []), config["target"], *config["args"]]
-
-
-def _set_title(argv: list[str]) -> None:
-    """Show the script's command line in `ps` and nvidia-smi instead of the zygote's, as far as there is room."""
-    import ctypes
-
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)
-        if 0 < start < end:
-            title = b"\0".join(os.fsencode(word) for word in argv)[: end - start - 1]
-            ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
-    except (OSError, ValueError, IndexError):
-        pass

@@ -94,12 +94,20 @@ class Reporter:
         done = torch_adapter.collectives_begun()
         self.send({"t": "exception", "summary": sentence, "message": sentence, "hint": hint, "done": done})
 
-    def watch_progress(self) -> None:
-        """Once the script has a process group, sample its progress from a thread; MUSTER_WATCH=0 leaves it out."""
-        if os.environ.get("MUSTER_WATCH") == "0":
-            return
-        before, call = (lambda: self.guard(self._joining)), (lambda: self.guard(self._start_sampling))
-        self.guard(lambda: torch_adapter.around_init_process_group(before, call))
+    def watch_groups(self) -> None:
+        """Be there when the script creates a process group, and then sample its progress from a thread.
+
+        MUSTER_WATCH=0 leaves the sampling out.
+        """
+        from .torch_groups import Hooks
+
+        def nothing() -> None:
+            """Watch nothing."""
+
+        is_watched = os.environ.get("MUSTER_WATCH") != "0"
+        before = (lambda: self.guard(self._joining)) if is_watched else nothing
+        after = (lambda: self.guard(self._start_sampling)) if is_watched else nothing
+        self.guard(Hooks(before, after).install)
 
     def guard(self, hook: Callable[[], None]) -> None:
         """Run what is only for watching: an error in it costs the watch and is told, and never reaches the script."""

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 
-from . import boot, processes, rank, torch_adapter
+from . import boot, ending, processes, rank, title, torch_adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def main(config: dict[str, Any]) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # descriptor 0 brought this code
     os.close(null)
+    title.set_title(["muster zygote"], len(getattr(sys, "orig_argv", ())))
     _survive_strays()
     rank.set_first_path(config)
     import gc
@@ -49,6 +50,7 @@ def main(config: dict[str, Any]) -> int:
     gc.freeze()  # keeps the collector of each rank from copying the shared pages
     gc.enable()
     _forget_finalizers()
+    ending.stop_at_exit_handlers()
     unsafe = torch_adapter.is_safe_to_fork()
     _send(sock, {"t": "ready", "unsafe": unsafe})
     # From here on ranks may have children of their own: if the agent dies, this process must live to end them.
@@ -165,9 +167,12 @@ def _start_rank(
         os.close(fd)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
-    if fork:
-        rank.run_forked(config, fds)
-    _exec_rank(config, fds)
+    try:
+        if fork:
+            rank.run_forked(config, fds)
+        _exec_rank(config, fds)
+    finally:  # whatever went wrong, this process must not go on as a second spawner
+        os._exit(125)
 
 
 def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
@@ -181,7 +186,8 @@ def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)  # the originals close at exec
         processes.default_signals()
-        os.execve(sys.executable, [sys.executable, "-c", boot.COMMAND], config["env"])
+        argv = [sys.executable, "-c", boot.COMMAND, *title.room_for(rank.command(config))]
+        os.execve(sys.executable, argv, config["env"])
     except BaseException as error:
         os.write(2, f"muster: cannot start {sys.executable}: {error}\n".encode())
     finally:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 
-from . import boot, processes, spawner
+from . import boot, processes, rank, spawner, title
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ class Spawner:
         }
         code = processes.file_with(boot.payload(boot.own_parcel(), "spawner", config))
         self.pid = processes.start(
-            [sys.executable, "-c", boot.COMMAND, "muster zygote" + " " * 200],  # room for a rank's title
-            {**env, **while_importing},
+            [sys.executable, "-c", boot.COMMAND, *title.room_for(rank.command(config))],
+            # The first variable is one that no rank changes: see rank._set_environment.
+            {"PATH": env.get("PATH", ""), **env, **while_importing},
             cwd=config["cwd"],
             stdin=code,
             stderr=2,

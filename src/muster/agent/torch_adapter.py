@@ -270,67 +270,6 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
     register(count)
 
 
-def around_init_process_group(before: Callable[[], None], call: Callable[[], None]) -> None:
-    """Have `before` and `call` run around the creation of the default process group, whenever torch gets imported.
-
-    Neither may raise: it would come out of the user's `init_process_group`.
-    """
-    if C10D in sys.modules:
-        # Also in those that took it by `from … import` when the zygote imported them, as torch's device_mesh does.
-        _wrap([sys.modules[C10D], *sys.modules.values()], before, call)
-    else:
-        sys.meta_path.insert(0, _OnImport(before, call))
-
-
-def _wrap(modules: list[ModuleType], before: Callable[[], None], call: Callable[[], None]) -> None:
-    """Put a wrapped `init_process_group` into every one of these that has the function of the first."""
-    original: Callable[..., Any] | None = vars(modules[0]).get("init_process_group")
-    if original is None:
-        return
-    from functools import wraps
-
-    @wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        before()
-        result = original(*args, **kwargs)
-        call()
-        return result
-
-    for module in modules:
-        try:
-            names: dict[str, Any] = object.__getattribute__(module, "__dict__")  # vars() would load a lazy module
-        except AttributeError:
-            continue  # whatever it is that a package put among the modules
-        if names.get("init_process_group") is original:
-            names["init_process_group"] = init_process_group
-
-
-class _OnImport:
-    """Finds torch's c10d module through the other finders and wraps its one function once it is loaded."""
-
-    def __init__(self, before: Callable[[], None], call: Callable[[], None]) -> None:
-        self.before = before
-        self.call = call
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != C10D:
-            return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        from importlib.util import find_spec
-
-        spec = find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        run = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            run(module)
-            _wrap([module], self.before, self.call)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 def reseed() -> None:
     """Give a forked rank fresh random state, as a new interpreter would have; `random` does so by itself."""
     torch = sys.modules.get("torch")
@@ -352,6 +291,16 @@ def set_threads(env: Mapping[str, str]) -> None:
     blas = _number(env.get("OPENBLAS_NUM_THREADS")) or omp
     if "numpy" in sys.modules and blas:
         _set_openblas_threads(blas)
+
+
+def read_environment_again() -> None:
+    """Have what torch read from the environment when the zygote imported it follow what the script has set since."""
+    import os
+
+    set_threads(os.environ)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and hasattr(distributed, "set_debug_level_from_env"):
+        distributed.set_debug_level_from_env()
 
 
 def _number(text: str | None) -> int:

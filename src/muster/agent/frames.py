@@ -1,0 +1,81 @@
+"""Run code as the outermost frame of this thread, as `python script.py` does, with no frame of Muster's below it."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ctypes
+    from collections.abc import Callable
+
+_WORDS = 40
+"""Words of the thread state to search; the pointer to its current frame is among the first dozen."""
+
+_FRAME = 24
+"""Offset in a frame object of the pointer to the interpreter's own frame, in CPython 3.11 and newer."""
+
+
+def call_outermost(function: Callable[[], object]) -> None:
+    """Call a function implemented in C; the frames that it creates have no frame below them.
+
+    `inspect.stack()[-1]`, `sys._getframe().f_back` and `warnings.warn(..., stacklevel=2)` then see the script alone.
+    Where this interpreter's current frame cannot be found, the function runs above Muster's frames.
+    """
+    slot = _current_frame()
+    ours = _inner(sys._getframe()) if slot is not None else None
+    if slot is None or slot.value != ours:
+        function()
+        return
+    slot.value = None
+    try:
+        function()
+    finally:
+        slot.value = ours
+
+
+def _inner(frame: object) -> int | None:
+    """The address of the interpreter's own frame behind a frame object."""
+    import ctypes
+
+    return ctypes.c_void_p.from_address(id(frame) + _FRAME).value
+
+
+def _current_frame() -> ctypes.c_void_p | None:
+    """Where the interpreter keeps the pointer to the current frame of the main thread; None if that is unknown.
+
+    CPython 3.13 keeps it in the thread state, 3.11 and 3.12 in a structure on the C stack that the thread state points
+    to. Both are found by their contents, so no version's layout is assumed. Older versions keep a frame object.
+    """
+    if sys.implementation.name != "cpython" or sys.version_info < (3, 11):
+        return None
+    import ctypes
+
+    inner = _inner(sys._getframe())
+    get_state = ctypes.pythonapi.PyThreadState_Get
+    get_state.restype = ctypes.c_void_p
+    state: int = get_state()
+    first, last = _stack()
+    for word in range(_WORDS):
+        slot = ctypes.c_void_p.from_address(state + 8 * word)
+        if slot.value == inner:
+            return slot
+        if slot.value is not None and first <= slot.value < last - 16 and slot.value % 8 == 0:
+            for offset in (0, 8):
+                below = ctypes.c_void_p.from_address(slot.value + offset)
+                if below.value == inner:
+                    return below
+    return None
+
+
+def _stack() -> tuple[int, int]:
+    """The addresses of the main thread's stack; an empty range where the kernel does not tell."""
+    try:
+        with open("/proc/self/maps") as file:
+            for line in file:
+                if line.endswith("[stack]\n"):
+                    first, _, last = line.split(maxsplit=1)[0].partition("-")
+                    return int(first, 16), int(last, 16)
+    except OSError:
+        pass
+    return 0, 0

@@ -1,0 +1,195 @@
+"""A rank's process groups: hooks around their creation, the store they meet at, and who has joined.
+
+Like torch_adapter.py this knows private names of torch; `tests/lab/test_torch_adapter.py` holds them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .torch_adapter import C10D
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+    from typing import Any
+
+_RENDEZVOUS = "torch.distributed.rendezvous"
+_JOINED = "muster/joined"
+"""The key under which a group's members count themselves once they have created it."""
+
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+
+
+class Hooks:
+    """What runs around the creation of a process group. Nothing here may raise: it would come out of the script."""
+
+    def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self.before = before
+        """Called before the default group is created."""
+        self.after = after
+        """Called when it exists."""
+        self.master_port = os.environ.get("MASTER_PORT", "")
+        """The port of the job's own store; a script may set another one."""
+        self.made = 0
+        """How many default groups this process has created."""
+        self.is_joining = False
+
+    def install(self) -> None:
+        """Take effect now, or when torch's c10d module is imported."""
+        if C10D in sys.modules:
+            # Also in those that took it by `from … import` when the zygote imported them, as torch's device_mesh does.
+            self.wrap([sys.modules[C10D], *sys.modules.values()])
+        else:
+            sys.meta_path.insert(0, _OnImport(self))
+
+    def wrap(self, modules: list[ModuleType]) -> None:
+        """Wrap the functions of the first module, wherever one of these modules has them."""
+        names = vars(modules[0])
+        if "init_process_group" in names:
+            _replace(modules, "init_process_group", self._around_init(names["init_process_group"]))
+        if "new_group" in names:
+            _replace(modules, "new_group", self._around_new(names["new_group"]))
+        rendezvous = sys.modules.get(_RENDEZVOUS)
+        if rendezvous is not None and "_create_c10d_store" in vars(rendezvous):
+            create = self._around_store(vars(rendezvous)["_create_c10d_store"])
+            rendezvous.__dict__["_create_c10d_store"] = create
+
+    def _around_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from functools import wraps
+
+        @wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            self.before()
+            self.is_joining = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self.is_joining = False
+            self.made += 1
+            _count_in()
+            self.after()
+            return result
+
+        return init_process_group
+
+    def _around_new(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from functools import wraps
+
+        @wraps(original)
+        def new_group(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            _count_in()
+            return result
+
+        return new_group
+
+    def _around_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Fit the job's own store, which outlives a group and a rank, to scripts that create several groups.
+
+        - A script that creates its group again must not find the first one's keys, so each has keys of its own.
+        - At another port than the job's there is no store yet: rank 0 opens one, as under plain python.
+        """
+        from functools import wraps
+
+        @wraps(original)
+        def create(hostname: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+            if os.environ.get(_AGENT_STORE) != str(True):
+                return original(hostname, port, *args, **kwargs)
+            if str(port) != self.master_port:
+                os.environ[_AGENT_STORE] = str(False)
+                try:
+                    return original(hostname, port, *args, **kwargs)
+                finally:
+                    os.environ[_AGENT_STORE] = str(True)
+            store = original(hostname, port, *args, **kwargs)
+            if not self.made or not self.is_joining:
+                return store
+            return vars(sys.modules["torch.distributed"])["PrefixStore"](f"muster/{self.made}", store)
+
+        return create
+
+
+def _replace(modules: list[ModuleType], name: str, wrapped: Callable[..., Any]) -> None:
+    """Put a wrapped function into every one of these that has the function of the first."""
+    original = vars(modules[0])[name]
+    for module in modules:
+        try:
+            names: dict[str, Any] = object.__getattribute__(module, "__dict__")  # vars() would load a lazy module
+        except AttributeError:
+            continue  # whatever it is that a package put among the modules
+        if names.get(name) is original:
+            names[name] = wrapped
+
+
+class _OnImport:
+    """Finds torch's c10d module through the other finders and wraps its functions once it is loaded."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self.hooks = hooks
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != C10D:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            self.hooks.wrap([module])
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+# --- who has joined -----------------------------------------------------------------------------------------------
+
+
+def _groups() -> Iterator[tuple[Any, Any]]:
+    """The process groups of this process that are open, each with its store."""
+    world: Any = vars(sys.modules[C10D]).get("_world") if C10D in sys.modules else None
+    for group, (backend, store) in list(getattr(world, "pg_map", {}).items()):
+        if backend != "fake":
+            yield group, store
+
+
+def are_open() -> bool:
+    """Whether the script has left a process group open."""
+    try:
+        return any(True for _ in _groups())
+    except Exception:
+        return False
+
+
+_counted: set[int] = set()
+"""The groups this process has counted itself into, by their identity."""
+
+
+def _count_in() -> None:
+    """Tell the other members, through the group's own store, that this process has created its groups."""
+    try:
+        groups = list(_groups())
+        _counted.intersection_update(id(group) for group, _ in groups)
+        for group, store in groups:
+            if id(group) not in _counted and group.size() > 1:
+                _counted.add(id(group))
+                store.add(_JOINED, 1)
+    except Exception:
+        pass  # a store of the script's own that cannot count
+
+
+def have_all_joined() -> bool:
+    """Whether every member of every open group has created it; True also where that cannot be known any more."""
+    try:
+        return all(
+            store.add(_JOINED, 0) >= group.size() for group, store in _groups() if id(group) in _counted
+        )
+    except Exception:
+        return True
