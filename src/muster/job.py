@@ -53,7 +53,9 @@ class Job:
     preload: tuple[str, ...] = ("torch",)
     """What the zygote imports; empty means no zygote."""
     preload_reason: str = ""
-    """Why it imports something nobody asked for."""
+    """Why it imports something nobody asked for, or is left out."""
+    has_store: bool = True
+    """Whether Muster keeps the store where ranks meet; False when the script chooses a port of its own for it."""
     grace: float = 5.0
     restarts: int = 0
     hang_after: float = 30.0

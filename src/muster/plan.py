@@ -48,6 +48,8 @@ class Plan:
     master_addr: str = FOUND_AT_START
     master_port: int = 0
     restarts: int = 0
+    has_store: bool = True
+    """Whether the job keeps the store where ranks meet; else rank 0 opens it, at a port of the script's choice."""
 
     @property
     def world_size(self) -> int:
@@ -134,6 +136,7 @@ def make_plan(
     restarts: int,
     user_env: Mapping[str, str],
     visible: Sequence[str | None] | None = None,
+    has_store: bool = True,
 ) -> Plan:
     """Give every slot a rank, filling hosts in the order they were listed.
 
@@ -148,7 +151,7 @@ def make_plan(
         env = {} if host.gpus is None else gpu_environment(host.gpus, seen, user_env)
         placements.append(Placement(host=host, name=name, first_rank=first, threads=count, env=env))
         first += host.slots or 0
-    return Plan(job_id=job_id, placements=tuple(placements), restarts=restarts)
+    return Plan(job_id=job_id, placements=tuple(placements), restarts=restarts, has_store=has_store)
 
 
 def gpu_environment(gpus: Sequence[int], visible: str | None, user_env: Mapping[str, str]) -> dict[str, str]:
@@ -189,8 +192,7 @@ def rank_environment(plan: Plan, rank: int, *, attempt: int = 0) -> dict[str, st
         "TORCHELASTIC_RUN_ID": plan.job_id,
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts),
-        # Rank 0 opens the store itself: there is no agent store as under torchrun.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": str(plan.has_store),
         "MUSTER_JOB": plan.job_id,
     }
     if placement.threads:

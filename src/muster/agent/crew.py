@@ -11,11 +11,13 @@ import time
 from collections import deque
 
 from . import machine, processes
+from .preloaded import binds_threads
 from .ranks import Rank, Stopping, Stream
 from .spawning import Spawner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from typing import Any
 
@@ -27,6 +29,9 @@ _PASS_ON_AFTER = 0.2
 
 _BETWEEN_KILLS = 10.0
 """Seconds between two looks at how many processes the kernel has killed for memory."""
+
+_STORE_LIMIT = 2.0
+"""Seconds that the store may take to die."""
 
 _PIECE = b'{"t":"piece","piece":"'
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
@@ -57,6 +62,8 @@ class Crew:
         self.guard = guard
         self.ranks: dict[int, Rank] = {}
         self.spawner: Spawner | None = None
+        self.store = 0
+        """The process that keeps the job's store, if this host does."""
         self.stopping: Stopping | None = None
         self._to_start: deque[Rank] = deque()
         self._paused = False
@@ -94,13 +101,16 @@ class Crew:
         config = {name: message[name] for name in ("preload", "cwd", "kind", "target", "args", "path")}
         config["nofile"] = self.nofile
         self.spawner = Spawner()
-        if message["preload"]:
+        binding = binds_threads(env)
+        if message["preload"] and not binding:
             self._prepare_request = message["id"]
             self.spawner.start_zygote(config, env)
         else:
             self.spawner.start_plain(config, env)
         self.selector.register(self.spawner.socket, selectors.EVENT_READ, self._on_spawner)
-        return None if message["preload"] else {"unsafe": ""}
+        if self._prepare_request is not None:
+            return None
+        return {"unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
 
     def take_call(self, piece: str) -> dict[str, Any]:
         """Take a base64 piece of the function that the ranks will run; it is kept in memory, once for all of them."""
@@ -144,6 +154,19 @@ class Crew:
         self._start_next()
         return {}
 
+    def start_store(self, listener: socket.socket) -> None:
+        """Have the job's store kept at a listening socket."""
+        if self.spawner is not None:
+            self.spawner.start_store(listener)
+
+    def end_store(self) -> None:
+        """End it, and wait until its port is free: the next attempt has a store of its own."""
+        give_up = time.monotonic() + _STORE_LIMIT
+        while self.store and processes.is_alive(self.store) and time.monotonic() < give_up:
+            processes.kill([self.store], signal.SIGKILL)
+            time.sleep(0.001)
+        self.store = 0
+
     def stop(self, request: int | None, grace: float) -> None:
         """End all ranks and what they started; every request is answered when they are gone."""
         if request is not None:
@@ -155,7 +178,8 @@ class Crew:
             rank.exited = True  # it never began
             rank.close()
         self._to_start.clear()
-        self.stopping = Stopping(self.ranks.values(), self.spawner.pid if self.spawner else 0, grace)
+        spared = {self.store, self.spawner.pid} if self.spawner else set[int]()
+        self.stopping = Stopping(self.ranks.values(), spared, grace)
 
     def signal(self, number: int) -> None:
         """Send a signal to the ranks that run, for the controller, unless a scheduler's has just reached them.
@@ -275,6 +299,8 @@ class Crew:
                 self._start_next()
             elif message["t"] == "exit":
                 self._on_exit(self.ranks[message["rank"]], message)
+            elif message["t"] == "store":
+                self.store = message["pid"]
             elif message["t"] == "stray":
                 self._strays[message["number"]] = time.monotonic()
             elif self._prepare_request is not None:  # ready or broken

@@ -66,6 +66,7 @@ def _finish(code: int, kept: Collection[str]) -> int:
     except BaseException as error:
         _show_ignored(atexit, error)
     code = _flush(code)
+    torch_groups.keep_alive()
     _silence_threads()
     _end_modules(kept)
     return _flush(code)
@@ -181,7 +182,7 @@ def _exit(code: int, *, is_forked: bool) -> NoReturn:
 
     try:
         processes.libc.fflush(None)
-        if is_forked and not torch_groups.are_open():
+        if is_forked and not torch_groups.are_alive():
             processes.libc.exit(code & 0xFF)
     finally:
         os._exit(code & 0xFF)

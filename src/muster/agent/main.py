@@ -13,7 +13,7 @@ from . import boot, machine, processes, usercode
 from .channel import Pipes, Tls
 from .crew import Crew
 from .guard import Guard
-from .network import Dialling, Listener, free_port, own_addresses, owner_of
+from .network import BACKLOG, Dialling, Listener, free_port, own_addresses, owner_of
 from .wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encode
 
 TYPE_CHECKING = False
@@ -257,19 +257,16 @@ class Agent:
         self.dialling.begin(message["id"], message["targets"])
 
     def do_hold(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Stop listening; with `keep`, hold the port for rank 0."""
+        """Answer no more callers; hold the port for the job's `store`, or for `rank 0` to open one there."""
         if self.listener is not None:
             self.selector.unregister(self.listener.socket)
-            self.listener.socket.close()
-            if message["keep"]:
-                self.held_port = self.listener.holder
-            else:
-                self.listener.holder.close()
+            self.held_port = self.listener.keep(message["whom"])
             self.listener = None
         return {"port": self.held_port.getsockname()[1] if self.held_port is not None else 0}
 
     def do_another_port(self, message: dict[str, Any]) -> dict[str, Any]:
         """Let the held port go and hold a new one, or the same if the user chose it."""
+        self.crew.end_store()
         if self.held_port is not None:
             self.held_port.close()
         try:
@@ -290,6 +287,9 @@ class Agent:
     def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""
         self._gauges_from = time.monotonic() + 1.0, message.get("leader", True)
+        if message["store"] and self.held_port is not None:
+            self.held_port.listen(BACKLOG)
+            self.crew.start_store(self.held_port)
         return self.crew.start(message)
 
     def do_signal(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,10 @@ DIAL_LIMIT = 3.0
 """Seconds to try an address: long enough for one lost SYN, which the kernel sends again after 1 s."""
 
 
+BACKLOG = 1024
+"""Callers that may wait: all ranks of a job come to its store at once."""
+
+
 def free_port(port: int = 0) -> socket.socket:
     """A socket bound to `port` (0: any free one) on all addresses, IPv6 too where the host has it."""
     family = socket.AF_INET6 if _has_ipv6() else socket.AF_INET
@@ -48,8 +52,16 @@ class Listener:
         # port when the listener closes. The kernel gives a port so held to nobody but who asks for this very number
         # with SO_REUSEADDR, as torch does for MASTER_PORT.
         self.holder = free_port(self.port)
-        self.socket.listen(1024)
+        self.socket.listen(BACKLOG)
         self.socket.setblocking(False)
+
+    def keep(self, whom: str) -> socket.socket | None:
+        """Hold the port for the `store`, which is given the listening socket, or for `rank 0`, which asks for it."""
+        kept = {"store": self.socket, "rank 0": self.holder}.get(whom)
+        for one in (self.socket, self.holder):
+            if one is not kept:
+                one.close()
+        return kept
 
     def answer(self) -> None:
         """Take the waiting callers; 40 bytes fit into any fresh socket's buffer, so this never blocks."""

@@ -78,6 +78,15 @@ def descendants(root: int) -> list[int]:
     return below(root, children())
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
 def reap() -> list[tuple[int, int, int]]:
     """The children that have ended since the last call: each with the status it left and the most memory it held."""
     ended: list[tuple[int, int, int]] = []

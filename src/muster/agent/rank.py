@@ -36,7 +36,7 @@ def main(config: dict[str, Any]) -> int:
     os.set_inheritable(config["stacks"], False)
     reporter = Reporter(config["report"])
     code = _run(config, reporter)
-    if code == ending.INTERRUPTED or torch_groups.are_open():
+    if code == ending.INTERRUPTED or torch_groups.are_alive():
         ending.leave(code, (), is_forked=False)
     return code
 
@@ -145,6 +145,7 @@ def _hold(reporter: Reporter) -> None:
     if waiting.is_alive():
         reporter.send({"t": "held", "limit": _HOLD_LIMIT})
         waiting.join(_HOLD_LIMIT - _HOLD_NOTICE)
+        reporter.send({"t": "released"})
 
 
 def set_first_path(config: dict[str, Any]) -> None:

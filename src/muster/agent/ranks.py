@@ -96,10 +96,10 @@ class Rank:
 class Stopping:
     """The end of all ranks: SIGTERM to each and to what they leave behind, then SIGKILL to all that still lives."""
 
-    def __init__(self, ranks: Collection[Rank], spare: int, grace: float) -> None:
+    def __init__(self, ranks: Collection[Rank], spared: Collection[int], grace: float) -> None:
         self.ranks = ranks
-        self.spare = spare
-        """The spawner, which lives on for the next attempt."""
+        self.spared = spared
+        """The spawner, which lives on for the next attempt, and the store, which ranks of other hosts may need."""
         self.kill_at = time.monotonic() + grace
         self._warned = {rank.pid for rank in ranks if rank.warned}
         now = time.time()
@@ -139,4 +139,4 @@ class Stopping:
 
     def left(self) -> list[int]:
         """Processes of the job that still live."""
-        return [pid for pid in processes.descendants(os.getpid()) if pid != self.spare]
+        return [pid for pid in processes.descendants(os.getpid()) if pid not in self.spared]

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 
-from . import boot, ending, processes, rank, title, torch_adapter
+from . import boot, ending, processes, rank, store, title, torch_adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,6 +126,11 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
         for fd in fds:
             os.set_inheritable(fd, False)
         request = json.loads(data)
+        if "store" in request:
+            pid = _start_store(fds[0], base_env, not_for_ranks=(sock, wake_read, wake_write))
+            _send(sock, {"t": "store", "pid": pid})
+            os.close(fds[0])
+            continue
         pid = _start_rank(
             request["rank"],
             {**config, "env": {**base_env, **request["env"]}},
@@ -140,6 +145,30 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
             ranks[pid] = request["rank"]
         else:
             _send(sock, {"t": "exit", "rank": request["rank"], "status": 126, "time": time.time()})
+
+
+def _start_store(listener: int, env: dict[str, str], *, not_for_ranks: tuple[socket.socket, int, int]) -> int:
+    """Fork the process that keeps the job's store and return its pid; 0 when the host allows no more processes."""
+    me = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        return 0
+    if pid:
+        return pid
+    try:
+        _leave_spawner(not_for_ranks)
+        store.start(listener, me, env)
+    finally:
+        os._exit(125)
+
+
+def _leave_spawner(not_for_ranks: tuple[socket.socket, int, int]) -> None:
+    """In a fork: let go of what only the spawner needs."""
+    signal.set_wakeup_fd(-1)
+    sock, *pipe = not_for_ranks
+    for fd in (sock.detach(), *pipe):
+        os.close(fd)
 
 
 def _start_rank(
@@ -159,12 +188,9 @@ def _start_rank(
         return 0
     if pid:
         return pid
-    signal.set_wakeup_fd(-1)
+    _leave_spawner(not_for_ranks)
     processes.die_with(me)
     os.setsid()
-    sock, *pipe = not_for_ranks
-    for fd in (sock.detach(), *pipe):
-        os.close(fd)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
     try:

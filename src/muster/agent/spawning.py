@@ -78,6 +78,10 @@ class Spawner:
         for stream in rank.streams:
             stream.close_write()
 
+    def start_store(self, listener: socket.socket) -> None:
+        """Ask for the process that keeps the job's store at a listening socket."""
+        socket.send_fds(self.socket, [b'{"store": true}'], [listener.fileno()])
+
     def receive(self) -> list[dict[str, Any]] | None:
         """The messages that have come; None when the spawner is gone."""
         messages: list[dict[str, Any]] = []

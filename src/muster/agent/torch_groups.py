@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
     from typing import Any
+    from weakref import ref
 
 _RENDEZVOUS = "torch.distributed.rendezvous"
 _JOINED = "muster/joined"
@@ -168,18 +169,20 @@ def are_open() -> bool:
         return False
 
 
-_counted: set[int] = set()
-"""The groups this process has counted itself into, by their identity."""
+_made: list[ref[Any]] = []
+"""The groups this process has created and counted itself into, as far as they exist."""
 
 
 def _count_in() -> None:
     """Tell the other members, through the group's own store, that this process has created its groups."""
+    from weakref import ref
+
     try:
-        groups = list(_groups())
-        _counted.intersection_update(id(group) for group, _ in groups)
-        for group, store in groups:
-            if id(group) not in _counted and group.size() > 1:
-                _counted.add(id(group))
+        _made[:] = [made for made in _made if made() is not None]
+        known = [made() for made in _made]
+        for group, store in _groups():
+            if not any(group is made for made in known):
+                _made.append(ref(group))
                 store.add(_JOINED, 1)
     except Exception:
         pass  # a store of the script's own that cannot count
@@ -188,8 +191,19 @@ def _count_in() -> None:
 def have_all_joined() -> bool:
     """Whether every member of every open group has created it; True also where that cannot be known any more."""
     try:
-        return all(
-            store.add(_JOINED, 0) >= group.size() for group, store in _groups() if id(group) in _counted
-        )
+        return all(store.add(_JOINED, 0) >= group.size() for group, store in _groups())
     except Exception:
         return True
+
+
+def are_alive() -> bool:
+    """Whether a group exists, also one that the script has destroyed but a model of its own still refers to."""
+    return any(made() is not None for made in _made)
+
+
+def keep_alive() -> None:
+    """Never destroy the groups that exist: the end of gloo's waits for threads that may wait for the GIL."""
+    import ctypes
+
+    for made in _made:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made()))

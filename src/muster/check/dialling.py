@@ -87,7 +87,7 @@ async def _dial(links: Sequence[AgentLink], offers: Sequence[Offer], wanted: Wan
 
 async def _hush(links: Sequence[AgentLink]) -> None:
     """Close the ports again."""
-    await all_or_errors([link.request("hold", limit=_LISTEN_LIMIT, keep=False) for link in links])
+    await all_or_errors([link.request("hold", limit=_LISTEN_LIMIT, whom="") for link in links])
 
 
 def _usable(interface: str | None, offers: Sequence[Offer]) -> str | None:

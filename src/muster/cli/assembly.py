@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ def assembled(options: argparse.Namespace, command: list[str], call: Call | None
 
 def make_job(options: argparse.Namespace, command: list[str], choice: Choice, call: Call | None = None) -> Job:
     """The job, with what to preload settled; `command` is the script with its arguments, or the function's name."""
+    from muster.run.script_text import sets_master_port
     from muster.run.usercode import find_script, is_below
 
     target, *args = command
@@ -74,12 +75,13 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
     )
     script = find_script(job)
     text = call.text if call is not None else script.text if script is not None else ""
+    job = replace(job, has_store=not sets_master_port(text))
     return settle_preload(job, options, choice, text)
 
 
 def settle_preload(job: Job, options: argparse.Namespace, choice: Choice, text: str) -> Job:
     """What the zygote of each host imports, if there is one; `text` is the source that will run."""
-    from muster.run.usercode import uses_dynamo
+    from muster.run.script_text import sets_before_torch, uses_dynamo
 
     if options.no_zygote:
         if options.preload:
@@ -92,6 +94,10 @@ def settle_preload(job: Job, options: argparse.Namespace, choice: Choice, text: 
         if job.restarts:
             raise UsageError("--restarts: the ranks of an mpirun cannot be started again", hint="leave it out")
         return job.with_preload(())
+    variable = sets_before_torch(text)
+    if variable and not options.preload:
+        reason = f"{job.target} sets {variable} before it imports torch, so each rank starts as a fresh interpreter"
+        return job.with_preload((), reason)
     preload = ["torch", "torch.distributed", *options.preload]
     word = uses_dynamo(text)
     if not word or "torch._dynamo" in preload:

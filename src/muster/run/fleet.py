@@ -113,7 +113,10 @@ class Fleet:
         ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
         requests = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
         try:
-            answer = await link.request("start", limit=30, ranks=requests, leader=link in self.leaders)
+            keeps_store = plan.has_store and link is self.links[0]
+            answer = await link.request(
+                "start", limit=30, ranks=requests, leader=link in self.leaders, store=keeps_store
+            )
         except LinkLost as error:
             on_loss(link.name, error.why)
             return

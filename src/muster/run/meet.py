@@ -19,7 +19,9 @@ async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen)
     """The plan with an address every host reaches, a port that is held there, and interfaces where they matter."""
     offers = await _offers(job, links)
     meeting = await _try(job, links, offers)
-    held = await all_or_errors([link.request("hold", limit=10, keep=link is links[0]) for link in links])
+    whom = "store" if plan.has_store else "rank 0"
+    requests = [link.request("hold", limit=10, whom=whom if link is links[0] else "") for link in links]
+    held = await all_or_errors(requests)
     for name, interface in meeting.interfaces.items():
         screen.say(f"{name}: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are {interface} ({meeting.reasons[name]})")
     user_env = {**job.carried, **job.env}

@@ -48,7 +48,15 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen:
         said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None
         threads.append(0 if said else default_threads(link.facts["cpus"], host.slots or 1))
     visible: list[str | None] = [job.env.get("CUDA_VISIBLE_DEVICES", link.facts["visible"]) for link in links]
-    return make_plan(job.id, hosts, threads=threads, restarts=job.restarts, user_env=user_env, visible=visible)
+    return make_plan(
+        job.id,
+        hosts,
+        threads=threads,
+        restarts=job.restarts,
+        user_env=user_env,
+        visible=visible,
+        has_store=job.has_store,
+    )
 
 
 def settled(job: Job, link: AgentLink, *, nproc: int | None) -> tuple[Host, int]:

@@ -1,10 +1,9 @@
-"""The user's code on this machine: the script's fingerprint, what to preload for it, and the archive for --sync."""
+"""The user's code on this machine: the script's fingerprint, and the archive for --sync."""
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -17,12 +16,6 @@ from muster.job import Job
 
 _MOST_SYNCED = 512 << 20
 """Bytes that --sync sends at most: above that it is data, which belongs on a shared disk."""
-
-# DDP and torch.compile import torch._dynamo when first used: 1.5 s of CPU in every rank unless the zygote has it.
-_USES_DYNAMO = re.compile(
-    r"DistributedDataParallel|\bDDP\b|torch\.compile|fully_shard|FullyShardedDataParallel|\bFSDP\b"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
@@ -55,12 +48,6 @@ def find_script(job: Job) -> Script | None:
 def is_below(path: str, folder: str) -> bool:
     """Whether a path, taken relative to a folder, lies in it."""
     return Path(folder, path).resolve().is_relative_to(Path(folder).resolve())
-
-
-def uses_dynamo(text: str) -> str:
-    """The word in a script that makes torch import torch._dynamo; empty when there is none."""
-    match = _USES_DYNAMO.search(text)
-    return match.group() if match else ""
 
 
 def archive(cwd: str) -> bytes:

@@ -44,6 +44,15 @@ class Heard:
     """Its last collectives, told with the exception that ended it."""
     raised_at: str = ""
     """`train.py:88`, where that was raised."""
+    finished: float = 0.0
+    """When its script ended, on our clock; 0 while it runs."""
+    is_held: bool = False
+    """It waits at its end for others that are still creating a process group with it."""
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether its script has ended and nothing keeps its process but itself."""
+        return self.finished > 0 and self.exit_status is None and not self.is_held
 
     @property
     def is_pending(self) -> bool:
@@ -75,7 +84,7 @@ class Watcher:
         self.unwatched = ""
         """Why the ranks cannot tell how far they are, if they cannot."""
         self._unseen: set[str] = set()
-        """What some host could not tell; that is said of the first one."""
+        """What some host or rank could not tell or use; that is said of the first one."""
         self._files = 0
         self._taking: set[asyncio.Future[None]] = set()
 
@@ -98,8 +107,41 @@ class Watcher:
         elif kind == "exception":
             heard = self.heard.setdefault(event["rank"], Heard(link.name))
             heard.calls, heard.raised_at = event.get("calls"), event.get("place", "")
+        elif kind in ("left", "sysexit"):
+            self.heard.setdefault(event["rank"], Heard(link.name)).finished = time.time()
+        elif kind in ("held", "released"):
+            self._on_hold(link, event)
+        elif kind == "late":
+            self._on_late(event)
         elif kind == "exit":
             self.heard.setdefault(event["rank"], Heard(link.name)).exit_status = event["status"]
+
+    def _on_hold(self, link: AgentLink, event: Mapping[str, Any]) -> None:
+        """A rank that is done waits for others that are still creating a process group with it, or no longer."""
+        one = self.heard.setdefault(event["rank"], Heard(link.name))
+        one.is_held, one.finished = event["t"] == "held", time.time()
+        if not one.is_held:
+            return
+        joining = [
+            rank
+            for rank, heard in self.heard.items()
+            if heard.exit_status is None and (heard.progress is None or heard.progress.get("joining"))
+        ]
+        others = ranks_in_words(joining) if joining else "other ranks"
+        self.screen.say(
+            f"rank {event['rank']} on {link.name} has finished and waits up to {event['limit']:.0f} s for {others} "
+            "to create the process group"
+        )
+
+    def _on_late(self, event: Mapping[str, Any]) -> None:
+        """A script has set variables that a forked rank no longer reads."""
+        new = [name for name in event["names"] if name not in self._unseen]
+        if new:
+            self._unseen.update(new)
+            self.screen.tell(
+                f"rank {event['rank']} set {', '.join(new)} before importing torch, but torch was imported before the "
+                "rank started; use --no-zygote for it to take effect"
+            )
 
     def quiet(self) -> float:
         """How long the rank has been quiet that waits longest, or all of them where none says that it waits."""
@@ -237,9 +279,10 @@ class Watcher:
     async def _watch_for_hangs(self, attempt: Attempt) -> None:
         if self.hang_after > 0:
             await asyncio.sleep(0.5)  # nothing can hang yet, and the ranks are just being started
+            from muster.run.finishing import Finishing
             from muster.run.hanging import Hanging
 
-            await Hanging(self, attempt).watch()
+            await asyncio.gather(Hanging(self, attempt).watch(), Finishing(self, attempt).watch())
 
 
 def stacks_of(found: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:

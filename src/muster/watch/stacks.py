@@ -134,3 +134,16 @@ def short(frames: Sequence[Frame], most: int = 8) -> list[str]:
 
 def _line(frame: Frame) -> str:
     return f'  File "{frame.file}", line {frame.line}, in {frame.function}'
+
+
+def blocking_frame(text: str) -> str:
+    """Where a process is whose script has ended: at the user's line that keeps it, or what else is known."""
+    threads = parse(text)
+    for thread in threads:
+        frame = users_frame(thread.frames)
+        if frame is not None and thread is threads[-1]:
+            return f"at {frame}"
+        if frame is not None:
+            return f"waiting for thread {thread.name or 'of the script'} at {frame}"
+    last = threads[-1].frames if threads else ()
+    return f"at {last[0]}" if last else "shutting down in C code"

@@ -1,0 +1,81 @@
+"""Watches ranks whose script has ended: which of them do not exit, and what they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muster.run.attempt import Attempt
+from muster.run.watcher import Watcher, stacks_of
+from muster.run.words import tilde
+from muster.run.words import ranks as ranks_in_words
+from muster.watch.seen import works
+from muster.watch.stacks import blocking_frame
+from muster.watch.state import Report
+
+_TURN = 0.5
+"""Seconds between two looks at the clock."""
+
+_NOTICE = 5.0
+"""Seconds from the end of a script to that of its process after which the rank is reported."""
+
+
+class Finishing:
+    """The watch over the ends of one attempt."""
+
+    def __init__(self, watcher: Watcher, attempt: Attempt) -> None:
+        self.watcher = watcher
+        self.attempt = attempt
+        self._looks: list[tuple[float, dict[int, dict[str, Any]]]] = []
+        self._reported: set[int] = set()
+
+    async def watch(self) -> None:
+        """Watch until it is cancelled, or the job is to be ended."""
+        notice = min(_NOTICE, self.watcher.hang_after)
+        while True:
+            await asyncio.sleep(_TURN)
+            late = self._late(notice)
+            if set(late) - self._reported:
+                await self._report([rank for rank in late if rank not in self._reported])
+            hung = self._late(self.watcher.hang_after)
+            if hung and self.watcher.kill and not await self._works(hung):
+                self.attempt.on_hang(self._sentence(hung, self._looks[-1][1]), hung)
+                return
+
+    def _late(self, seconds: float) -> list[int]:
+        """The ranks whose script ended that long ago and whose process still runs."""
+        now = time.time()
+        heard = self.watcher.heard.items()
+        return [rank for rank, one in heard if one.is_finishing and now - one.finished > seconds]
+
+    async def _look(self) -> dict[int, dict[str, Any]]:
+        found = await self.watcher.look(deep=True)
+        self._looks = [*self._looks[-1:], (time.monotonic(), found)]
+        return found
+
+    async def _works(self, ranks: Sequence[int]) -> bool:
+        """Whether one of them has used the CPU or a disk since the last look: it may be writing its results."""
+        await self._look()
+        return any(works([(when, found[rank]) for when, found in self._looks if rank in found]) for rank in ranks)
+
+    async def _report(self, ranks: Sequence[int]) -> None:
+        self._reported.update(ranks)
+        found = await self._look()
+        said = self._sentence(ranks, found)
+        path = self.watcher.write_stacks(found, said)
+        keeps_running = "" if self.watcher.kill else "; the job keeps running, use --on-hang kill to end hung jobs"
+        self.watcher.screen.tell(f"{said}; stack traces are in {tilde(path)}{keeps_running}")
+        self.watcher.board.reports.append(
+            Report(kind="hang", time=time.time(), sentence=said, ranks=tuple(ranks), stacks=stacks_of(found))
+        )
+
+    def _sentence(self, ranks: Sequence[int], found: Mapping[int, Mapping[str, Any]]) -> str:
+        seconds = time.time() - min(self.watcher.heard[rank].finished for rank in ranks)
+        frame = blocking_frame(str(found.get(ranks[0], {}).get("stack", "")))
+        has = "have" if len(ranks) > 1 else "has"
+        return (
+            f"{ranks_in_words(ranks)} finished {'their' if len(ranks) > 1 else 'its'} script {seconds:.0f} s ago but "
+            f"{has} not exited: rank {ranks[0]} is {frame}"
+        )
