@@ -85,7 +85,7 @@ def test_a_rank_gets_the_environment_of_torchrun_in_full():
         "TORCHELASTIC_RUN_ID": "job-1",
         "TORCHELASTIC_RESTART_COUNT": "1",
         "TORCHELASTIC_MAX_RESTARTS": "3",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "MUSTER_JOB": "job-1",
         "OMP_NUM_THREADS": "1",
     }

@@ -287,7 +287,7 @@ class Agent:
     def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""
         self._gauges_from = time.monotonic() + 1.0, message.get("leader", True)
-        if message["store"] and self.held_port is not None:
+        if message.get("store") and self.held_port is not None:
             self.held_port.listen(BACKLOG)
             self.crew.start_store(self.held_port)
         return self.crew.start(message)

@@ -37,7 +37,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables with the number of threads: torch and OpenBLAS can be told again."""
 
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-"""Variables that bind threads to CPUs when a library is loaded: the zygote's fork would pass its CPU on to all ranks."""
+"""Variables that bind threads to CPUs when a library is loaded: all forks of the zygote would share its CPU."""
 
 
 def binds_threads(env: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Mapping, Sequence
-    from types import FrameType, ModuleType
+    from types import FrameType
     from typing import Any
 
 C10D = "torch.distributed.distributed_c10d"

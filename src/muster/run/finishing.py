@@ -9,8 +9,8 @@ from typing import Any
 
 from muster.run.attempt import Attempt
 from muster.run.watcher import Watcher, stacks_of
-from muster.run.words import tilde
 from muster.run.words import ranks as ranks_in_words
+from muster.run.words import tilde
 from muster.watch.seen import works
 from muster.watch.stacks import blocking_frame
 from muster.watch.state import Report

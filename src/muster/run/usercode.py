@@ -17,6 +17,7 @@ from muster.job import Job
 _MOST_SYNCED = 512 << 20
 """Bytes that --sync sends at most: above that it is data, which belongs on a shared disk."""
 
+
 @dataclass(frozen=True, kw_only=True)
 class Script:
     """The file every host must have alike."""
