@@ -14,14 +14,14 @@ pytestmark = pytest.mark.torch
 
 LOADED = """
 import inspect, os, sys, time, torch, torch.distributed as dist
-from muster.agent import torch_adapter
+from muster.agent import torch_adapter, torch_groups
 
 assert torch_adapter.is_safe_to_fork() == "", torch_adapter.is_safe_to_fork()
 assert torch_adapter.group_numbers() == {}
 
 calls = []
 note = lambda: calls.append(dist.is_initialized())
-torch_adapter.around_init_process_group(note, note)
+torch_groups.Hooks(note, note).install()
 from torch.distributed import init_process_group
 init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 assert calls == [False, True], calls
@@ -65,11 +65,11 @@ assert "threads" in torch_adapter.is_safe_to_fork()
 
 NOT_LOADED = """
 import sys
-from muster.agent import torch_adapter
+from muster.agent import torch_adapter, torch_groups
 
 assert torch_adapter.group_numbers() == {}
 calls = []
-torch_adapter.around_init_process_group(lambda: calls.append(0), lambda: calls.append(1))
+torch_groups.Hooks(lambda: calls.append(0), lambda: calls.append(1)).install()
 assert "torch" not in sys.modules
 finders = len(sys.meta_path)
 import torch.distributed as dist
@@ -169,7 +169,7 @@ MESH = """
 import importlib.util, os, sys, types
 import torch.distributed as dist
 from torch.distributed import device_mesh
-from muster.agent import torch_adapter
+from muster.agent import torch_adapter, torch_groups
 
 spec = importlib.util.find_spec("this")
 spec.loader = importlib.util.LazyLoader(spec.loader)
@@ -179,7 +179,7 @@ sys.modules["no_module"] = object()
 other = sys.modules["other"] = types.ModuleType("other")
 other.init_process_group = print
 calls = []
-torch_adapter.around_init_process_group(lambda: calls.append(0), lambda: calls.append(1))
+torch_groups.Hooks(lambda: calls.append(0), lambda: calls.append(1)).install()
 assert other.init_process_group is print
 assert type(lazy) is not types.ModuleType  # it was not loaded, which would have printed the Zen of Python
 os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")

@@ -125,26 +125,11 @@ def _on_import(before: Mapping[str, str], reporter: Reporter) -> None:
 def _hold(reporter: Reporter) -> None:
     """Wait until every member of this rank's process groups has created them, up to a limit.
 
-    A rank that ends closes its connections, and gloo fails in a rank that is still connecting to others then. In a
-    thread, because a script's own thread may hold the store's lock for as long as it likes.
+    A rank that ends closes its connections, and gloo fails in a rank that is still connecting to others then.
     """
-    if not torch_groups.are_open():
-        return
-    import threading
-    import time
-
-    def wait() -> None:
-        pause = 0.001
-        while not torch_groups.have_all_joined():
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
-
-    waiting = threading.Thread(target=wait, name="muster-hold", daemon=True)
-    waiting.start()
-    waiting.join(_HOLD_NOTICE)
-    if waiting.is_alive():
+    if not torch_groups.have_all_joined(_HOLD_NOTICE):
         reporter.send({"t": "held", "limit": _HOLD_LIMIT})
-        waiting.join(_HOLD_LIMIT - _HOLD_NOTICE)
+        torch_groups.have_all_joined(_HOLD_LIMIT - _HOLD_NOTICE)
         reporter.send({"t": "released"})
 
 

@@ -17,7 +17,7 @@ _PR_SET_MM_MAP = 14
 _FIELDS = (26, 27, 45, 46, 47, None, 28, 48, 49, 50, 51)
 """The members of the kernel's `prctl_mm_map` as fields of /proc/self/stat; None is the end of the heap."""
 
-_ARG_START, _ARG_END = 7, 8
+_ARG_START, _ARG_END, _ENV_START = 7, 8, 9
 
 _region: list[int] = []
 """Where the arguments of this process begin and end; found once, before anything moves the end."""
@@ -57,6 +57,7 @@ def set_title(argv: Sequence[str], began_with: int) -> None:
         rest += b" " * (room - len(rest) - 1) + b"\0"
         ctypes.memmove(start, title + rest, end - start)
         members[_ARG_START], members[_ARG_END] = start, start + len(title)
+        members[_ENV_START] = members[_ARG_END]  # the kernel lets a longer title go on only there
         _show(members)
     except (OSError, ValueError, IndexError):
         pass  # the old command line stays

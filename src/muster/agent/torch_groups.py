@@ -13,6 +13,7 @@ from .torch_adapter import C10D
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from threading import Thread
     from types import ModuleType
     from typing import Any
     from weakref import ref
@@ -161,16 +162,14 @@ def _groups() -> Iterator[tuple[Any, Any]]:
             yield group, store
 
 
-def are_open() -> bool:
-    """Whether the script has left a process group open."""
-    try:
-        return any(True for _ in _groups())
-    except Exception:
-        return False
-
-
 _made: list[ref[Any]] = []
-"""The groups this process has created and counted itself into, as far as they exist."""
+"""The groups this process has created, as far as they exist."""
+
+_joining: list[tuple[Any, int]] = []
+"""The stores and sizes of groups that some members may still be creating."""
+
+_watch: list[Thread] = []
+"""The thread that waits for them, if there is one."""
 
 
 def _count_in() -> None:
@@ -183,17 +182,43 @@ def _count_in() -> None:
         for group, store in _groups():
             if not any(group is made for made in known):
                 _made.append(ref(group))
-                store.add(_JOINED, 1)
+                if store.add(_JOINED, 1) < group.size():
+                    _joining.append((store, group.size()))
+        if _joining and not any(thread.is_alive() for thread in _watch):
+            from threading import Thread
+
+            _watch[:] = [Thread(target=_wait_for_all, name="muster-joining", daemon=True)]
+            _watch[0].start()
     except Exception:
         pass  # a store of the script's own that cannot count
 
 
-def have_all_joined() -> bool:
-    """Whether every member of every open group has created it; True also where that cannot be known any more."""
-    try:
-        return all(store.add(_JOINED, 0) >= group.size() for group, store in _groups())
-    except Exception:
-        return True
+def _wait_for_all() -> None:
+    """Wait until every member of the groups in `_joining` has created them, or that cannot be known any more."""
+    from time import sleep
+
+    pause = 0.002
+    while _joining:
+        store, size = _joining[0]
+        try:
+            is_complete = store.add(_JOINED, 0) >= size
+        except Exception:
+            is_complete = True
+        if is_complete:
+            _joining.pop(0)
+        else:
+            sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+
+def have_all_joined(limit: float) -> bool:
+    """Wait until every member of every group has created it, up to `limit` seconds; False if some have not.
+
+    The thread asks, not the caller: a script's own thread may hold the store's lock for as long as it likes.
+    """
+    for thread in _watch:
+        thread.join(limit)
+    return not any(thread.is_alive() for thread in _watch)
 
 
 def are_alive() -> bool:
