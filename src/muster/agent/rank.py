@@ -52,7 +52,7 @@ def _run(config: dict[str, Any], reporter: Reporter) -> int:
     # Where the interpreter cannot answer because C code holds its lock, this still can. Forked children have it too.
     faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
     reporter.watch_progress()
-    sys.argv = [config["target"], *config["args"]]
+    sys.argv = [config["target"], *_args(config)]
     sys.orig_argv = [sys.executable, *_command(config)]
     try:
         code = _run_target(config, reporter)
@@ -203,7 +203,12 @@ def _take_stdio(fds: list[int]) -> None:
 
 
 def _command(config: dict[str, Any]) -> list[str]:
-    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *config["args"]]
+    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *_args(config)]
+
+
+def _args(config: dict[str, Any]) -> list[str]:
+    """The script's arguments, with the rank's own number in them where they ask for it, as under torchrun."""
+    return [arg.replace("${local_rank}", os.environ.get("LOCAL_RANK", "")) for arg in config["args"]]
 
 
 def _set_title(argv: list[str]) -> None:
