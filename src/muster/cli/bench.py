@@ -233,7 +233,7 @@ def run_once(
     assembly = Assembly(job=job, engine=build(where.choice, make_means(options, job, where)), choice=where.choice)
     folder = job_folder(job.id)
     if options.dry_run:
-        return Ran(code=dry_run(assembly, options.nproc), folder=folder)
+        return Ran(code=dry_run(assembly, options), folder=folder)
     screen = ListeningScreen(hear, quiet=options.quiet)
     with staged(assembly, options, begin, screen=screen) as make_controller:
         return Ran(code=run_job(make_controller), folder=folder)

@@ -71,7 +71,8 @@ def _python(options: argparse.Namespace, words: list[str]) -> list[str]:
             break
         letters = word[1:] or word
         while letters:
-            letter, letters = (letters, "") if letters in _SWITCHES else (letters[0], letters[1:])
+            whole = letters in _SWITCHES or word.startswith("--")
+            letter, letters = (letters, "") if whole else (letters[0], letters[1:])
             if letter in ("c", "m", "W", "X"):
                 letter, letters = letter + (letters or (words.pop(0) if words else "")), ""
             if letter.startswith("m"):
