@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_the_durations_of_run_have_units():
         (["ps", "--prune", "--older", "soon"], "error: muster ps: --older: `soon` is not a duration"),
         (["lab", "delay", "h1", "25x"], "error: muster lab delay: DURATION: `25x` is not a duration"),
     ],
-    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+    ids=["stop", "ps without a unit", "ps", "lab"],
 )
 def test_every_command_refuses_a_wrong_duration_in_the_same_way(
     argv: list[str], error: str, capsys: pytest.CaptureFixture[str]
@@ -65,7 +66,7 @@ def test_every_command_refuses_a_wrong_duration_in_the_same_way(
     assert capsys.readouterr().err.startswith(error)
 
 
-def test_an_age_may_have_any_unit(tmp_path: object, monkeypatch: pytest.MonkeyPatch):
+def test_an_age_may_have_any_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert main(["ps", "--prune", "--older", "90m"]) == 0
 

@@ -296,7 +296,6 @@ def test_options_of_python_become_variables_of_the_ranks(switches: list[str], en
         (["-X", "importtime", "train.py"], "python -Ximporttime: Muster starts the interpreter itself"),
         (["--version"], "python --version: Muster starts the interpreter itself"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_options_of_python_without_a_variable_are_refused(words: list[str], error: str):
     with pytest.raises(UsageError) as refused:
