@@ -272,11 +272,12 @@ def test_python_may_stand_before_the_script(python: str):
         (["-u"], ["PYTHONUNBUFFERED=1"]),
         (["-O"], ["PYTHONOPTIMIZE=1"]),
         (["-OO"], ["PYTHONOPTIMIZE=2"]),
-        (["-uB"], ["PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"]),
+        (["-uB"], ["PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1"]),
         (["-W", "error"], ["PYTHONWARNINGS=error"]),
         (["-Werror"], ["PYTHONWARNINGS=error"]),
         (["-X", "faulthandler"], ["PYTHONFAULTHANDLER=1"]),
-        (["-Xdev", "-s"], ["PYTHONNOUSERSITE=1", "PYTHONDEVMODE=1"]),
+        (["-Xdev", "-s"], ["PYTHONDEVMODE=1", "PYTHONNOUSERSITE=1"]),
+        (["-W", "error", "-Wignore::UserWarning"], ["PYTHONWARNINGS=error,ignore::UserWarning"]),
         (["-u", "--"], ["PYTHONUNBUFFERED=1"]),
     ],
     ids=lambda value: " ".join(value),
@@ -291,6 +292,7 @@ def test_options_of_python_become_variables_of_the_ranks(switches: list[str], en
     [
         (["-c", "print(1)"], "python -c: Muster runs a script or a module"),
         (["-cprint(1)"], "python -c: Muster runs a script or a module"),
+        (["-m"], "python -m: Muster starts the interpreter itself"),
         (["-"], "python -: Muster runs a script or a module"),
         (["-I", "train.py"], "python -I: Muster starts the interpreter itself"),
         (["-X", "importtime", "train.py"], "python -Ximporttime: Muster starts the interpreter itself"),
@@ -323,11 +325,20 @@ def test_a_script_with_a_similar_name_is_a_script(folder: Path, name: str):
     assert job_of(name, "-u")[1].target == name
 
 
-@pytest.mark.parametrize("argv", [["torchrun"], ["python"], ["torchrun", "--nproc-per-node", "2"], ["python", "-u"]])
+@pytest.mark.parametrize("argv", [["torchrun"], ["python"], ["torchrun", "-np", "2"], ["python", "-u"]])
 def test_without_a_script_there_is_nothing_to_run(argv: list[str]):
     assert run.parse(argv)[1] == []
     with pytest.raises(UsageError, match="no script to run"):
         run.main(argv)
+
+
+def test_the_old_launcher_without_a_script_has_nothing_to_run():
+    assert run.parse(["python", "-m", "torch.distributed.launch"])[1] == []
+
+
+def test_a_variable_that_is_named_wins_over_an_option_of_python():
+    _, job = job_of("--env", "PYTHONUNBUFFERED=x", "python", "-u", "train.py")
+    assert job.env == {"PYTHONUNBUFFERED": "x"}
 
 
 def test_a_module_called_torchrun_is_a_module():

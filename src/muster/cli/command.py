@@ -37,7 +37,7 @@ def read_command(parser: Parser, options: argparse.Namespace) -> list[str]:
         if options.module and word in MODULES:
             options.module = False
             command = _torchrun(parser, options, command[1:])
-            if word == "torch.distributed.launch" and not hasattr(options, "use_env"):
+            if command and word == "torch.distributed.launch" and not hasattr(options, "use_env"):
                 command[1:1] = [LOCAL_RANK]
         elif not options.module and name == "torchrun":
             options.python = options.python or _interpreter(word)
@@ -64,22 +64,33 @@ def _torchrun(parser: Parser, options: argparse.Namespace, words: list[str]) -> 
 
 def _python(options: argparse.Namespace, words: list[str]) -> list[str]:
     """Read python's options, up to the script or module."""
-    words = list(words)
-    while words and words[0].startswith("-"):
-        word = words.pop(0)
+    switches, rest = _switches(words)
+    if switches and re.match("m.", switches[-1]):
+        options.module = True
+        rest = [switches.pop()[1:], *rest]
+    warnings = ",".join(switch[1:] for switch in switches if switch.startswith("W"))
+    env = [_variable(switch) for switch in switches if not switch.startswith("W")]
+    options.env = [*env, *([f"PYTHONWARNINGS={warnings}"] if warnings else []), *options.env]
+    return rest
+
+
+def _switches(words: list[str]) -> tuple[list[str], list[str]]:
+    """Each option of python without its dash and with its value, the last of them may be -m; and what follows."""
+    rest, switches = list(words), list[str]()
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
         if word == "--":
             break
         letters = word[1:] or word
         while letters:
             whole = letters in _SWITCHES or word.startswith("--")
-            letter, letters = (letters, "") if whole else (letters[0], letters[1:])
-            if letter in ("c", "m", "W", "X"):
-                letter, letters = letter + (letters or (words.pop(0) if words else "")), ""
-            if letter.startswith("m"):
-                options.module = True
-                return [letter[1:], *words]
-            options.env = [_variable(letter), *options.env]
-    return words
+            switch, letters = (letters, "") if whole else (letters[0], letters[1:])
+            if switch in ("c", "m", "W", "X") and (letters or rest):
+                switch, letters = switch + (letters or rest.pop(0)), ""
+            switches.append(switch)
+            if switch.startswith(("c", "m")) and len(switch) > 1:
+                return switches, rest
+    return switches, rest
 
 
 def _variable(switch: str) -> str:
@@ -90,8 +101,6 @@ def _variable(switch: str) -> str:
             f"python {given}: Muster runs a script or a module, not code from stdin or the command line",
             hint="save the code in a file, and type `muster run FILE.py`",
         )
-    if switch.startswith("W"):
-        return f"PYTHONWARNINGS={switch[1:]}"
     if switch not in _SWITCHES:
         raise UsageError(
             f"python -{switch}: Muster starts the interpreter itself and does not pass this option on",

@@ -182,7 +182,7 @@ def _misplaced(job: Job) -> str:
     from muster.run.usercode import find_script
 
     script = find_script(job)
-    return misplaced(parser(), job.target, job.args, script.text) if script is not None else ""
+    return misplaced(parser(), job.target, job.args, script.text) if script is not None and job.args else ""
 
 
 def run(assembly: Assembly, options: argparse.Namespace, begin: float, background: Background | None = None) -> int:
