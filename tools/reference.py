@@ -77,7 +77,7 @@ MEANING = {
     "LOCAL_WORLD_SIZE": "how many ranks this host has; hosts may differ",
     "GROUP_RANK": "the number of the host",
     "GROUP_WORLD_SIZE": "how many hosts there are",
-    "ROLE_NAME": "torchrun's name for a kind of rank; there is one kind",
+    "ROLE_NAME": "what torchrun's `--role` says; `default` without it",
     "ROLE_RANK": "the same as RANK",
     "ROLE_WORLD_SIZE": "the same as WORLD_SIZE",
     "MASTER_ADDR": "an address of the first host that every host was seen to reach",

@@ -58,6 +58,8 @@ class Job:
     """Whether Muster keeps the store where ranks meet; False when the script chooses a port of its own for it."""
     grace: float = 5.0
     restarts: int = 0
+    role: str = "default"
+    """ROLE_NAME of every rank."""
     hang_after: float = 30.0
     """Seconds without progress after which a hang is looked for; 0 for never."""
     on_hang: Literal["report", "kill"] = "report"

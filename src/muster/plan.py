@@ -48,6 +48,7 @@ class Plan:
     master_addr: str = FOUND_AT_START
     master_port: int = 0
     restarts: int = 0
+    role: str = "default"
     has_store: bool = True
     """Whether the job keeps the store where ranks meet; else rank 0 opens it, at a port of the script's choice."""
 
@@ -136,6 +137,7 @@ def make_plan(
     restarts: int,
     user_env: Mapping[str, str],
     visible: Sequence[str | None] | None = None,
+    role: str = "default",
     has_store: bool = True,
 ) -> Plan:
     """Give every slot a rank, filling hosts in the order they were listed.
@@ -151,7 +153,7 @@ def make_plan(
         env = {} if host.gpus is None else gpu_environment(host.gpus, seen, user_env)
         placements.append(Placement(host=host, name=name, first_rank=first, threads=count, env=env))
         first += host.slots or 0
-    return Plan(job_id=job_id, placements=tuple(placements), restarts=restarts, has_store=has_store)
+    return Plan(job_id=job_id, placements=tuple(placements), restarts=restarts, role=role, has_store=has_store)
 
 
 def gpu_environment(gpus: Sequence[int], visible: str | None, user_env: Mapping[str, str]) -> dict[str, str]:
@@ -184,7 +186,7 @@ def rank_environment(plan: Plan, rank: int, *, attempt: int = 0) -> dict[str, st
         "LOCAL_WORLD_SIZE": str(placement.slots),
         "GROUP_RANK": str(plan.placements.index(placement)),
         "GROUP_WORLD_SIZE": str(len(plan.placements)),
-        "ROLE_NAME": "default",
+        "ROLE_NAME": plan.role,
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(plan.world_size),
         "MASTER_ADDR": plan.master_addr,

@@ -223,3 +223,8 @@ def test_a_plan_is_data_that_cannot_be_changed_and_can_be_written_as_json():
             {"host": "box:1", "ranks": [2], "threads": 4, "env": {}},
         ],
     }
+
+
+def test_the_role_is_a_variable_of_every_rank():
+    plan = make_plan("job-1", parse_hosts("a:1,b:1"), threads=[1, 1], restarts=0, user_env={}, role="trainer")
+    assert [rank_environment(plan, rank)["ROLE_NAME"] for rank in (0, 1)] == ["trainer", "trainer"]

@@ -266,5 +266,16 @@ def test_a_value_may_be_attached_to_a_short_option():
 
 
 def test_run_and_submit_have_no_option_of_one_name_but_two_meanings():
-    both = set(submit._options(submit.parser())) & set(submit._options(run.parser()))
+    both = set(submit.parser().shown_options()) & set(run.parser().shown_options())
     assert both == {"-h", "--help", "--dry-run"}
+
+
+def test_module_loads_an_environment_module_although_torchrun_has_such_an_option():
+    line = split(["--slurm", "--module", "cuda/12.4", "torchrun", "--module", "pkg.train"])
+    assert (line.own, line.script) == (["--slurm", "--module", "cuda/12.4"], ["torchrun", "--module", "pkg.train"])
+
+
+def test_options_of_torchrun_go_into_the_job():
+    line = split(["--slurm", "--nproc_per_node=4", "-np", "2", "--gpus_per_node", "8", "--tee=3", "train.py"])
+    assert line.run == ["--nproc-per-node", "4", "-np", "2", "--tee", "3"]
+    assert line.own == ["--slurm", "--gpus-per-node", "8"]

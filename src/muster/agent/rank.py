@@ -68,7 +68,7 @@ def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False)
     # Where the interpreter cannot answer because C code holds its lock, this still can. Forked children have it too.
     faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
     reporter.watch_groups()
-    sys.argv = [config["target"], *config["args"]]
+    sys.argv = [config["target"], *_args(config)]
     sys.orig_argv = [sys.executable, *command(config)]
     if is_forked:
         from . import preloaded
@@ -245,4 +245,9 @@ def _forget_temporary_folder() -> None:
 
 def command(config: dict[str, Any]) -> list[str]:
     """The arguments of the python command line that this rank stands for."""
-    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *config["args"]]
+    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *_args(config)]
+
+
+def _args(config: dict[str, Any]) -> list[str]:
+    """The script's arguments, with the rank's own number in them where they ask for it, as under torchrun."""
+    return [arg.replace("${local_rank}", os.environ.get("LOCAL_RANK", "")) for arg in config["args"]]

@@ -80,11 +80,11 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _unknown(name: str) -> int:
-    from difflib import get_close_matches
+    from muster.cli.hints import COMMAND_MEANINGS, nearest
 
-    near = get_close_matches(name, COMMANDS, n=1)
+    near = nearest(name, COMMANDS, COMMAND_MEANINGS)
     if near:
-        hint = f"did you mean `muster {near[0]}`?"
+        hint = f"did you mean `muster {near}`?"
     elif name.endswith(".py"):
         hint = f"to run a script, type `muster run {name}`"
     else:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from collections.abc import Container
 from typing import Any, NoReturn
 
 from muster.errors import UsageError
 
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+"""Seconds in each unit of a duration."""
+
+_NUMBER = r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+"
+_WITH_UNIT = re.compile(rf"({_NUMBER})(ms|[smhdw])")
+
 
 class Parser(argparse.ArgumentParser):
-    """argparse with Muster's errors, no abbreviations, and examples kept as they are written."""
+    """argparse with Muster's errors, no abbreviations, `_` as good as `-` in options, and examples kept as written."""
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -21,21 +28,35 @@ class Parser(argparse.ArgumentParser):
         self._before = ""
 
     def _parse_optional(self, arg_string: str) -> Any:
-        before, self._before = self._before, arg_string
-        return None if before in self.taking_options else super()._parse_optional(arg_string)
+        word = with_dashes(arg_string, self._option_string_actions)
+        before, self._before = self._before, word
+        return None if before in self.taking_options else super()._parse_optional(word)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print with its usage."""
         unknown = re.search(r"unrecognized arguments: (--?[\w-]+)", message)
         hint = f"`{self.prog} --help` lists the options and shows examples"
         if unknown:
-            from difflib import get_close_matches
+            from muster.cli.hints import nearest
 
             word = unknown.group(1)
-            near = get_close_matches(word, self._option_string_actions, n=1)
+            near = nearest(word, self.shown_options())
             message = f"there is no option {word}"
-            hint = f"did you mean `{near[0]}`?" if near else hint
+            hint = f"did you mean `{near}`?" if near else hint
+        # argparse begins with all names of the option: `argument -H/--hosts: ...`
+        message = re.sub(r"^argument ([^\s/]+?)(/\S+)?: ", r"\1: ", message)
         raise UsageError(f"{self.prog}: {message}", hint=hint)
+
+    def shown_options(self) -> list[str]:
+        """The options that --help lists."""
+        return [name for name, action in self._option_string_actions.items() if action.help != argparse.SUPPRESS]
+
+
+def with_dashes(word: str, known: Container[str]) -> str:
+    """An option with `-` for `_` in its name, if that is how it is known; any other word as it is."""
+    name, equals, value = word.partition("=")
+    dashed = name.replace("_", "-")
+    return f"{dashed}{equals}{value}" if word.startswith("-") and name not in known and dashed in known else word
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -67,12 +88,21 @@ def port(text: str) -> int:
     return int(text)
 
 
+def has_unit(text: str) -> bool:
+    """Whether a duration is more than a plain number."""
+    return re.fullmatch(_NUMBER, text) is None
+
+
 def seconds(text: str) -> float:
-    """A time in seconds."""
-    try:
+    """A duration in seconds: a plain number, or numbers with units, such as 500ms, 5m or 1h30m."""
+    if not has_unit(text):
         value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of seconds")
+    elif re.fullmatch(rf"(?:{_WITH_UNIT.pattern})+", text.lower()):
+        value = sum(float(number) * _UNITS[unit] for number, unit in _WITH_UNIT.findall(text.lower()))
+    else:
+        value = float("inf")
+    if value == float("inf"):
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is not a duration; type a number with a unit, such as 30s, 500ms, 5m or 1h30m"
+        )
     return value

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from muster.cli.options import make_means, places
+from muster.cli.torchrun import explain, refuse
 from muster.engines import Choice, build
 from muster.environment import carried, of_whole_job, parse_env
 from muster.errors import UsageError
@@ -33,6 +34,8 @@ class Assembly:
     job: Job
     engine: Engine
     choice: Choice
+    notes: tuple[str, ...] = ()
+    """Sentences about the command line, for the screen."""
 
 
 @contextmanager
@@ -41,7 +44,8 @@ def assembled(options: argparse.Namespace, command: list[str], call: Call | None
     with places(options) as where:
         job = make_job(options, command, where.choice, call)
         engine = build(where.choice, make_means(options, job, where))
-        yield Assembly(job=job, engine=engine, choice=where.choice)
+        notes = explain(options, where.choice.hosts)
+        yield Assembly(job=job, engine=engine, choice=where.choice, notes=notes)
 
 
 def make_job(options: argparse.Namespace, command: list[str], choice: Choice, call: Call | None = None) -> Job:
@@ -49,6 +53,7 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
     from muster.run.script_text import sets_master_port
     from muster.run.usercode import find_script, is_below
 
+    refuse(options)
     target, *args = command
     cwd = os.getcwd()
     if options.sync and os.path.isabs(target) and is_below(target, cwd):
@@ -66,6 +71,7 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
         carried=of_whole_job(os.environ) if choice.engine == "pbs" and not options.image else carried(os.environ),
         grace=options.grace,
         restarts=options.restarts,
+        role=options.role,
         hang_after=options.hang_after,
         on_hang=options.on_hang,
         master_addr=options.master_addr,
@@ -123,7 +129,7 @@ def staged(
     logs = LogFiles(screen.tell)
     try:
         folder = make_job_folder(assembly.job.id)
-        for sentence in assembly.choice.said:
+        for sentence in (*assembly.notes, *assembly.choice.said):
             screen.say(sentence)
         yield lambda: Controller(
             assembly.job,
@@ -133,6 +139,7 @@ def staged(
             screen=screen,
             logs=logs,
             only=options.only_rank,
+            only_local=options.only_local,
             begin=begin,
             check=None if options.no_check else _look(assembly, options, screen),
         )

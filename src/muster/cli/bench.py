@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     # What else `muster run` asks for, as it is there when nobody says anything.
     p.set_defaults(sync=False, preload=[], no_zygote=False, no_check=True, restarts=0, grace=5.0, only_rank=None)
-    p.set_defaults(hang_after=30.0, on_hang="report")
+    p.set_defaults(hang_after=30.0, on_hang="report", role="default", only_local=None)
     return p
 
 
@@ -233,7 +233,7 @@ def run_once(
     assembly = Assembly(job=job, engine=build(where.choice, make_means(options, job, where)), choice=where.choice)
     folder = job_folder(job.id)
     if options.dry_run:
-        return Ran(code=dry_run(assembly, options.nproc), folder=folder)
+        return Ran(code=dry_run(assembly, options), folder=folder)
     screen = ListeningScreen(hear, quiet=options.quiet)
     with staged(assembly, options, begin, screen=screen) as make_controller:
         return Ran(code=run_job(make_controller), folder=folder)

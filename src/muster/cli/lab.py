@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from muster.cli.arguments import Parser
+from muster.cli.arguments import Parser, has_unit, seconds
 from muster.errors import UsageError
 
 EXIT_NO_LAB = 1
@@ -68,10 +68,10 @@ def _listed(entries: dict[str, Any]) -> str:
 
 
 def _unknown(name: str) -> UsageError:
-    from difflib import get_close_matches
+    from muster.cli.hints import nearest
 
-    near = get_close_matches(name, [*COMMANDS, *FAULTS], n=1)
-    hint = f"did you mean `muster lab {near[0]}`?" if near else "`muster lab --help` lists the commands"
+    near = nearest(name, [*COMMANDS, *FAULTS])
+    hint = f"did you mean `muster lab {near}`?" if near else "`muster lab --help` lists the commands"
     return UsageError(f"there is no lab command `{name}`", hint=hint)
 
 
@@ -129,7 +129,16 @@ def _loss_options(parser: argparse.ArgumentParser) -> None:
 
 def _delay_options(parser: argparse.ArgumentParser) -> None:
     _host(parser)
-    parser.add_argument("milliseconds", metavar="MS", type=float, help="how much later each packet arrives")
+    parser.add_argument(
+        "milliseconds",
+        metavar="DURATION",
+        type=_milliseconds,
+        help="how much later each packet arrives, such as 25ms; a plain number is milliseconds",
+    )
+
+
+def _milliseconds(text: str) -> float:
+    return seconds(text) * 1000 if has_unit(text) else float(text)
 
 
 def _port_options(parser: argparse.ArgumentParser) -> None:
@@ -308,7 +317,7 @@ FAULTS: dict[str, tuple[str, list[str], Setup, Action]] = {
     ),
     "delay": (
         "Delay each packet to and from a host; a round trip takes twice as much longer",
-        ["muster lab delay h2 25"],
+        ["muster lab delay h2 25ms"],
         _delay_options,
         _fault,
     ),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
 import time
 from typing import Any
 
-from muster.cli.arguments import Parser
+from muster.cli.arguments import Parser, has_unit, seconds
 from muster.errors import EXIT_MUSTER, UsageError
 from muster.jobs.folders import KeptJob, fresh, job_folders, read_job, running_jobs
 from muster.jobs.prune import last_written, prune
@@ -20,7 +19,6 @@ _RECENT = 10
 """Jobs that have ended which are shown without --all."""
 
 _LONG_AGO = 30 * 86400.0
-_UNITS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 EPILOG = f"""\
 examples:
@@ -48,7 +46,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="as JSON: a list of all that is known of each job")
     parser.add_argument("--prune", action="store_true", help="remove the folders of jobs that ended over 30 days ago")
     parser.add_argument(
-        "--older", metavar="AGE", type=_duration, help="for --prune: another age, such as 12h, 90d or 8w (default: 30d)"
+        "--older", metavar="DURATION", type=_age, help="for --prune: another age: 12h, 90d or 8w (default: 30d)"
     )
     args = parser.parse_args(argv)
     if args.older is not None and not args.prune:
@@ -130,8 +128,8 @@ def _prune(older: float) -> int:
     return EXIT_MUSTER if done.failed else 0
 
 
-def _duration(text: str) -> float:
-    found = re.fullmatch(r"(\d{1,5})([hdw])", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"`{text}` is not an age, such as 12h, 90d or 8w")
-    return int(found[1]) * _UNITS[found[2]]
+def _age(text: str) -> float:
+    """A duration with a unit: a plain number, which would be seconds, is too easily meant as days."""
+    if not has_unit(text):
+        raise argparse.ArgumentTypeError(f"`{text}` has no unit; type one, such as 12h, 90d or 8w")
+    return seconds(text)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from muster.cli.arguments import Parser, natural, port, seconds
 from muster.cli.assembly import Assembly, assembled, make_job, shown, staged
+from muster.cli.command import read_command
+from muster.cli.hints import misplaced
 from muster.cli.options import add_engine, add_network, add_where, allocate
+from muster.cli.torchrun import add_torchrun
 from muster.engines import Choice
 from muster.engines.choice import this_host
 from muster.environment import CARRIED
 from muster.errors import UsageError
+from muster.job import Job
 
 if TYPE_CHECKING:
     from muster.cli.detach import Background
@@ -36,8 +42,10 @@ examples:
   muster run --detach train.py                       in the background; muster attach, logs, top and stop find it
   muster run --page train.py                         with a page that shows the job in a browser
   muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
+  muster run torchrun --nproc-per-node 4 train.py    a command line of torchrun or python, as it is
 
-What follows the script belongs to the script.
+Muster's options go before the script, the script's own after it. torchrun's options work here as well.
+In every option `_` is as good as `-`: --dry_run.
 
 {fill("Carried to other hosts without being asked: " + ", ".join(CARRIED) + ".", 105)}
 
@@ -46,7 +54,7 @@ Exit code: that of the first rank that failed (128 + n if signal n ended it); 2 
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of `muster run`."""
     p = Parser(
         prog="muster run",
@@ -90,17 +98,17 @@ def parser() -> argparse.ArgumentParser:
     )
     what.add_argument(
         "--grace",
-        metavar="SECONDS",
+        metavar="DURATION",
         type=seconds,
         default=5.0,
-        help="between SIGTERM and SIGKILL (default: 5)",
+        help="between SIGTERM and SIGKILL, such as 30s or 2m (default: 5s)",
     )
     what.add_argument(
         "--hang-after",
-        metavar="SECONDS",
+        metavar="DURATION",
         type=seconds,
         default=30.0,
-        help="say which rank the others wait for when nothing moves for so long (default: 30; 0: never)",
+        help="report a hang after this time without progress, such as 90s or 5m (default: 30s; 0: never)",
     )
     what.add_argument(
         "--on-hang",
@@ -124,15 +132,22 @@ def parser() -> argparse.ArgumentParser:
         "--page", action="store_true", help="serve a page that shows the job in a browser, and say where"
     )
     screen.add_argument("--page-port", metavar="PORT", type=port, default=0, help="its port (default: a free one)")
+    add_torchrun(p)
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return p
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the script with its arguments, if one is named."""
+    p = parser()
+    options = p.parse_args(argv)
+    return options, read_command(p, options)
 
 
 def main(argv: list[str]) -> int:
     """Run the job the command line describes and return its exit code."""
     begin = time.time()
-    options = parser().parse_args(argv)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    options, command = parse(argv)
     if not command:
         raise UsageError(
             "no script to run",
@@ -156,9 +171,18 @@ def main(argv: list[str]) -> int:
 
 def _run(options: argparse.Namespace, command: list[str], begin: float, background: Background | None = None) -> int:
     with assembled(options, command) as assembly:
+        hint = _misplaced(assembly.job)
+        assembly = replace(assembly, notes=(*assembly.notes, *([hint] if hint else [])))
         if options.dry_run:
-            return dry_run(assembly, options.nproc)
+            return dry_run(assembly, options)
         return run(assembly, options, begin, background)
+
+
+def _misplaced(job: Job) -> str:
+    from muster.run.usercode import find_script
+
+    script = find_script(job)
+    return misplaced(parser(), job.target, job.args, script.text) if script is not None and job.args else ""
 
 
 def run(assembly: Assembly, options: argparse.Namespace, begin: float, background: Background | None = None) -> int:
@@ -172,11 +196,13 @@ def run(assembly: Assembly, options: argparse.Namespace, begin: float, backgroun
         return run_job(make, background.started if background is not None else None)
 
 
-def dry_run(assembly: Assembly, nproc: int | None) -> int:
+def dry_run(assembly: Assembly, options: argparse.Namespace) -> int:
     """Print what would be done."""
     from muster.run.dry import describe
 
-    sys.stdout.write(describe(assembly.job, assembly.engine, nproc=nproc))
+    sys.stdout.write(describe(assembly.job, assembly.engine, nproc=options.nproc))
+    if not options.quiet:
+        sys.stderr.writelines(f"muster: {note}\n" for note in assembly.notes)
     return 0
 
 

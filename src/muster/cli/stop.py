@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     """Stop a job and wait until it is gone."""
     parser = Parser(prog="muster stop", description="End a job on all its hosts, and wait for that.", epilog=EPILOG)
     parser.add_argument("job", metavar="JOB", help="a job that `muster ps` lists")
-    parser.add_argument("--grace", metavar="SECONDS", type=seconds, help="between SIGTERM and SIGKILL")
+    parser.add_argument("--grace", metavar="DURATION", type=seconds, help="between SIGTERM and SIGKILL: 30s, 2m")
     parser.add_argument("--now", action="store_true", help="SIGKILL at once: the same as --grace 0")
     parser.add_argument(
         "--stacks", action="store_true", help="first write the stacks of all ranks into the job's folder"

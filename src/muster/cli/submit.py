@@ -8,11 +8,11 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from muster.cli import run
-from muster.cli.arguments import Parser, positive
+from muster.cli.arguments import Parser, positive, with_dashes
 from muster.cli.assembly import make_job
+from muster.cli.hints import nearest
 from muster.engines import Choice
 from muster.errors import UsageError
 from muster.hosts import Host
@@ -49,7 +49,7 @@ _NOT_IN_A_JOB = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of `muster submit` itself."""
     p = Parser(
         prog="muster submit",
@@ -132,8 +132,8 @@ def split(argv: Sequence[str]) -> CommandLine:
             break
         name, value = _parts(word, {**theirs, **ours})
         if name not in ours and name not in theirs:
-            near = get_close_matches(name, [*ours, *theirs], n=1)
-            hint = f"did you mean `{near[0]}`?" if near else "`muster submit --help` and `muster run --help` list them"
+            near = nearest(name, [*parser().shown_options(), *run.parser().shown_options()])
+            hint = f"did you mean `{near}`?" if near else "`muster submit --help` and `muster run --help` list them"
             raise UsageError(f"muster submit: there is no option {name}", hint=hint)
         takes_value, part = (ours[name], line.own) if name in ours else (theirs[name], line.run)
         if takes_value and value is None:
@@ -151,7 +151,8 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, bool]:
 
 def _parts(word: str, known: Mapping[str, bool]) -> tuple[str, str | None]:
     """`--nodes=4` and `-Ha,b` with their value, `--nodes` without."""
-    if word.startswith("--"):
+    word = with_dashes(word, known)
+    if word.startswith("--") or word in known:
         name, equals, value = word.partition("=")
         return name, value if equals else None
     return (word[:2], word[2:]) if known.get(word[:2]) and len(word) > 2 else (word, None)
@@ -174,11 +175,10 @@ def choose(options: argparse.Namespace) -> Scheduler:
 
 def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Scheduler) -> Request:
     """The request, with everything checked that can be known before the job runs."""
-    run_options = run.parser().parse_args([*line.run, *line.script])
+    run_options, script = run.parse([*line.run, *line.script])
     for dest, (flag, instead) in _NOT_IN_A_JOB.items():
         if getattr(run_options, dest) is not None:
             raise UsageError(f"{flag} has no place in a submitted job: the scheduler chooses its hosts", hint=instead)
-    script = line.script[1:] if line.script[:1] == ["--"] else line.script
     if not script:
         raise UsageError("no script to run", hint="for example `muster submit --slurm --nodes 2 train.py --lr 0.1`")
     # Finds a missing script or a bad option now, not after hours in the queue.

@@ -69,14 +69,14 @@ def _in_our_place(command: Sequence[str]) -> int:
 
 
 def _without(argv: Sequence[str], option: str) -> list[str]:
-    """The command line without one option, which takes a value."""
+    """The command line without one option, which takes a value; `_` is as good as `-` in its name."""
     kept: list[str] = []
     words = iter(argv)
     for word in words:
-        if word == option:
-            next(words)
-            return [*kept, *words]
-        if word.startswith(f"{option}="):
+        name, equals, _ = word.partition("=")
+        if name.replace("_", "-") == option:
+            if not equals:
+                next(words)
             return [*kept, *words]
         kept.append(word)
     return kept

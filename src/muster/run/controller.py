@@ -12,7 +12,7 @@ from traceback import format_exception
 from typing import Any
 
 from muster.agent.wire import HEARTBEAT, LAST_GRACE
-from muster.errors import EXIT_MUSTER, MusterError, UsageError
+from muster.errors import EXIT_MUSTER, MusterError
 from muster.job import Job
 from muster.logs.files import LogFiles
 from muster.logs.screen import Screen
@@ -52,6 +52,7 @@ class Controller:
         logs: LogFiles,
         only: Collection[int] | None,
         begin: float,
+        only_local: Collection[int] | None = None,
         check: Check | None = None,
     ) -> None:
         self.job = job
@@ -61,6 +62,7 @@ class Controller:
         self.screen = screen
         self.logs = logs
         self.only = only
+        self.only_local = only_local
         self.lookout = Lookout(check, screen.tell)
         self.timeline = Timeline(begin)
         self.fleet = Fleet(engine, folder, screen, on_event=self.on_event, on_text=screen.host_line)
@@ -232,11 +234,7 @@ class Controller:
         if job.preload and not screen.is_live:
             screen.say(self.waiting_for())
         plan = ready.plan_for(job, links, nproc=self.nproc, screen=screen)
-        if self.only and not any(rank < plan.world_size for rank in self.only):
-            raise UsageError(
-                f"--only-rank: the job has ranks 0 to {plan.world_size - 1}, none of those named",
-                hint="try `--only-rank 0`",
-            )
+        self.only = ready.shown_ranks(plan, self.only, self.only_local)
         if job.preload:
             ready.check_torch(links)
         if job.call is not None:

@@ -66,6 +66,12 @@ def _plan(job: Job, seats: Sequence[Seat], nproc: int | None) -> Plan:
         hosts.append(fill_slots(host, nproc=nproc, gpus=gpu_count(os.environ) if seat.here else 0))
     env = {**job.carried, **job.env}
     plan = make_plan(
-        job.id, hosts, threads=[0] * len(hosts), restarts=job.restarts, user_env=env, has_store=job.has_store
+        job.id,
+        hosts,
+        threads=[0] * len(hosts),
+        restarts=job.restarts,
+        user_env=env,
+        role=job.role,
+        has_store=job.has_store,
     )
     return plan.at(job.master_addr or FOUND_AT_START, job.master_port or 0)

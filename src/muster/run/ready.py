@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from muster.agent.machine import gpu_count
@@ -55,8 +55,28 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen:
         restarts=job.restarts,
         user_env=user_env,
         visible=visible,
+        role=job.role,
         has_store=job.has_store,
     )
+
+
+def shown_ranks(plan: Plan, only: Collection[int] | None, local: Collection[int] | None) -> Collection[int] | None:
+    """The ranks whose output is shown, by --only-rank or by their number on their host; None for all."""
+    if local is not None:
+        only = {rank for place in plan.placements for rank in place.ranks if rank - place.first_rank in local}
+        if not only:
+            most = max(place.slots for place in plan.placements) - 1
+            have = f"local ranks 0 to {most}" if most else "only local rank 0"
+            raise UsageError(
+                f"--local-ranks-filter: each host has {have}, none of those named",
+                hint="try `--local-ranks-filter 0`",
+            )
+    elif only is not None and not any(rank < plan.world_size for rank in only):
+        raise UsageError(
+            f"--only-rank: the job has ranks 0 to {plan.world_size - 1}, none of those named",
+            hint="try `--only-rank 0`",
+        )
+    return only
 
 
 def settled(job: Job, link: AgentLink, *, nproc: int | None) -> tuple[Host, int]:

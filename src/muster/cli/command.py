@@ -1,0 +1,122 @@
+"""What follows the options of `muster run`: a script, or the command line of torchrun or python that runs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+
+from muster.cli.arguments import Parser
+from muster.cli.torchrun import LOCAL_RANK, MODULES
+from muster.errors import UsageError
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+
+_SWITCHES = {
+    "u": "PYTHONUNBUFFERED=1",
+    "B": "PYTHONDONTWRITEBYTECODE=1",
+    "O": "PYTHONOPTIMIZE=1",
+    "OO": "PYTHONOPTIMIZE=2",
+    "P": "PYTHONSAFEPATH=1",
+    "s": "PYTHONNOUSERSITE=1",
+    "v": "PYTHONVERBOSE=1",
+    "Xdev": "PYTHONDEVMODE=1",
+    "Xfaulthandler": "PYTHONFAULTHANDLER=1",
+    "Xutf8": "PYTHONUTF8=1",
+}
+"""Options of python, and the variable that does the same in every rank."""
+
+
+def read_command(parser: Parser, options: argparse.Namespace) -> list[str]:
+    """The script with its arguments; what torchrun or python before it say goes into the options."""
+    command = _plain(options.command)
+    while command:
+        word = command[0]
+        name = os.path.basename(word)
+        if options.module and word in MODULES:
+            options.module = False
+            command = _torchrun(parser, options, command[1:])
+            if command and word == "torch.distributed.launch" and not hasattr(options, "use_env"):
+                command[1:1] = [LOCAL_RANK]
+        elif not options.module and name == "torchrun":
+            options.python = options.python or _interpreter(word)
+            command = _torchrun(parser, options, command[1:])
+        elif not options.module and _PYTHON.fullmatch(name):
+            options.python = options.python or _interpreter(word)
+            vars(options).pop("no_python", None)  # torchrun --no-python python train.py
+            command = _python(options, command[1:])
+        else:
+            break
+    return command
+
+
+def _plain(command: list[str]) -> list[str]:
+    return command[1:] if command[:1] == ["--"] else command
+
+
+def _torchrun(parser: Parser, options: argparse.Namespace, words: list[str]) -> list[str]:
+    """Read torchrun's options, on top of Muster's; like torchrun, one rank on each host unless they say more."""
+    options.nproc = 1 if options.nproc is None else options.nproc
+    options.command = []
+    return _plain(parser.parse_args(words, options).command)
+
+
+def _python(options: argparse.Namespace, words: list[str]) -> list[str]:
+    """Read python's options, up to the script or module."""
+    switches, rest = _switches(words)
+    if switches and re.match("m.", switches[-1]):
+        options.module = True
+        rest = [switches.pop()[1:], *rest]
+    warnings = ",".join(switch[1:] for switch in switches if switch.startswith("W"))
+    env = [_variable(switch) for switch in switches if not switch.startswith("W")]
+    options.env = [*env, *([f"PYTHONWARNINGS={warnings}"] if warnings else []), *options.env]
+    return rest
+
+
+def _switches(words: list[str]) -> tuple[list[str], list[str]]:
+    """Each option of python without its dash and with its value, the last of them may be -m; and what follows."""
+    rest, switches = list(words), list[str]()
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        letters = word[1:] or word
+        while letters:
+            whole = letters in _SWITCHES or word.startswith("--")
+            switch, letters = (letters, "") if whole else (letters[0], letters[1:])
+            if switch in ("c", "m", "W", "X") and (letters or rest):
+                switch, letters = switch + (letters or rest.pop(0)), ""
+            switches.append(switch)
+            if switch.startswith(("c", "m")) and len(switch) > 1:
+                return switches, rest
+    return switches, rest
+
+
+def _variable(switch: str) -> str:
+    """The variable that does what an option of python does."""
+    if switch == "-" or switch.startswith("c"):
+        given = "-" if switch == "-" else "-c"
+        raise UsageError(
+            f"python {given}: Muster runs a script or a module, not code from stdin or the command line",
+            hint="save the code in a file, and type `muster run FILE.py`",
+        )
+    if switch not in _SWITCHES:
+        raise UsageError(
+            f"python -{switch}: Muster starts the interpreter itself and does not pass this option on",
+            hint="leave it out; `--env NAME=VALUE` sets a variable that python reads",
+        )
+    return _SWITCHES[switch]
+
+
+def _interpreter(word: str) -> str | None:
+    """The value of --python that python or torchrun, as typed, stands for; None for the one Muster takes by itself."""
+    folder, name = os.path.split(word)
+    if not folder:
+        ours = ("torchrun", "python", "python3", f"python3.{sys.version_info.minor}")
+        return None if name in ours else name
+    path = os.path.join(os.path.abspath(folder), "python" if name == "torchrun" else name)
+    if name == "torchrun" and not os.path.exists(path):
+        return None
+    same_folder = os.path.dirname(path) == os.path.dirname(sys.executable)
+    return None if same_folder and os.path.realpath(path) == os.path.realpath(sys.executable) else path

@@ -1,0 +1,161 @@
+"""Suggestions for a wrong command line are close in letters or meaning and never remove or kill anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.cli import COMMANDS, main, run
+from muster.cli.hints import COMMAND_MEANINGS, MEANINGS, misplaced, nearest
+from muster.cli.lab import COMMANDS as LAB_COMMANDS
+from muster.errors import UsageError
+
+
+def suggestion(*argv: str) -> str:
+    """The hint of `muster run` with these options."""
+    with pytest.raises(UsageError, match="there is no option") as refused:
+        run.parse([*argv, "train.py"])
+    return refused.value.hint or ""
+
+
+# --- options --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--nprok", "--nproc"),
+        ("--nprocs", "--nproc"),
+        ("--hostfil", "--hostfile"),
+        ("--dryrun", "--dry-run"),
+        ("--dry", "--dry-run"),
+        ("--hang", "--hang-after"),
+        ("--deatch", "--detach"),
+        ("--interfaec", "--interface"),
+    ],
+)
+def test_a_typing_error_is_recognized(typed: str, meant: str):
+    assert suggestion(typed) == f"did you mean `{meant}`?"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--timeout", "--hang-after"),
+        ("--num-processes", "--nproc"),
+        ("--num_gpus", "--nproc"),
+        ("--ntasks-per-node", "--nproc"),
+        ("--host", "--hosts"),
+        ("--num_machines", "--hosts"),
+        ("--machinefile", "--hostfile"),
+        ("--main_process_port", "--master-port"),
+        ("--export", "--env"),
+        ("-x", "--env"),
+        ("--silent", "--quiet"),
+        ("--dashboard", "--page"),
+        ("--max-retries", "--restarts"),
+    ],
+)
+def test_an_option_of_another_launcher_is_recognized(typed: str, meant: str):
+    assert suggestion(typed) == f"did you mean `{meant}`?"
+
+
+@pytest.mark.parametrize("typed", ["--verbose", "--no-such-option", "--fp16", "-z", "--ma"])
+def test_what_resembles_nothing_gets_no_suggestion(typed: str):
+    assert suggestion(typed) == "`muster run --help` lists the options and shows examples"
+
+
+def test_timeout_is_not_taken_for_image():
+    assert nearest("--timeout", ["--image", "--engine"]) == ""
+
+
+@pytest.mark.parametrize("typed", ["--running", "--prun", "--prunes", "--runing"])
+def test_ps_does_not_suggest_to_remove_jobs(typed: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["ps", typed]) == 2
+    said = capsys.readouterr().err
+    assert "did you mean" not in said
+    assert f"there is no option {typed}" in said
+
+
+@pytest.mark.parametrize("typed", ["--force", "--noww", "--no"])
+def test_stop_does_not_suggest_to_kill(typed: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["stop", "last", typed]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "typed", "meant"),
+    [("stop", "--timeout", "--grace"), ("logs", "--only-rank", "--rank"), ("bench", "--nproc_per_node", "--nproc")],
+)
+def test_other_commands_suggest_what_they_have(
+    command: str, typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main([command, *(["last"] if command != "bench" else []), typed]) == 2
+    assert f"did you mean `{meant}`?" in capsys.readouterr().err
+
+
+def test_an_option_that_help_does_not_list_is_not_suggested():
+    assert suggestion("--rdzv-endpoin") == "`muster run --help` lists the options and shows examples"
+
+
+def test_no_meaning_is_an_option_of_run_already():
+    shown = set(run.parser().shown_options())
+    assert [other for name, others in MEANINGS.items() if name in shown for other in others if other in shown] == []
+
+
+# --- commands -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("rnu", ""), ("logss", "logs"), ("status", "ps"), ("kill", "stop"), ("launch", "run")]
+)
+def test_a_command_of_another_tool_is_recognized(typed: str, meant: str, capsys: pytest.CaptureFixture[str]):
+    assert main([typed]) == 2
+    assert (f"did you mean `muster {meant}`?" in capsys.readouterr().err) == bool(meant)
+
+
+def test_the_meanings_of_commands_are_commands():
+    assert set(COMMAND_MEANINGS) <= set(COMMANDS)
+    assert nearest("dwon", LAB_COMMANDS) == "down"
+
+
+# --- options after the script ---------------------------------------------------------------------------------
+
+
+def after_script(*args: str, text: str = "import torch\n") -> str:
+    return misplaced(run.parser(), "train.py", args, text)
+
+
+def test_an_option_of_muster_after_the_script_gets_a_hint_with_what_to_type():
+    assert after_script("--lr", "0.1", "--nproc", "4") == (
+        "train.py gets --nproc as its own arguments; Muster's options go before the script: "
+        "muster run --nproc 4 train.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (("--nproc=4",), "--nproc=4"),
+        (("--nproc_per_node", "4"), "--nproc_per_node 4"),
+        (("--dry_run", "x"), "--dry_run"),
+        (("-H", "a,b"), "-H a,b"),
+        (("-np", "2", "--quiet"), "-np 2 --quiet"),
+        (("--nproc",), "--nproc"),
+    ],
+)
+def test_it_shows_each_option_with_its_value(args: tuple[str, ...], shown: str):
+    assert after_script(*args).endswith(f": muster run {shown} train.py")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['parser.add_argument("--dry-run")', "parser.add_argument('--dry_run')", "def main(dry_run: bool): ..."],
+)
+def test_an_option_that_the_script_mentions_belongs_to_it(text: str):
+    assert after_script("--dry-run", text=text) == ""
+    assert after_script("--dry_run", text=text) == ""
+
+
+@pytest.mark.parametrize("args", [(), ("--help",), ("--lr", "0.1"), ("nproc",), ("-m",), ("-n", "4"), ("-r", "1")])
+def test_other_arguments_of_the_script_get_no_hint(args: tuple[str, ...]):
+    assert after_script(*args) == ""
