@@ -49,8 +49,8 @@ def stop_at_exit_handlers() -> None:
 
     on_exit = getattr(processes.libc, "on_exit", None)  # glibc
     if on_exit is not None:
-        processes.libc.__cxa_atexit(processes.libc.fflush, None, None)
         on_exit(processes.libc._exit, None)
+        processes.libc.__cxa_atexit(processes.libc.fflush, None, None)
 
 
 def _finish(code: int, kept: Collection[str]) -> int:

@@ -71,7 +71,7 @@ def shown_ranks(plan: Plan, only: Collection[int] | None, local: Collection[int]
                 f"--local-ranks-filter: each host has {have}, none of those named",
                 hint="try `--local-ranks-filter 0`",
             )
-    elif only is not None and not any(rank < plan.world_size for rank in only):
+    elif only and not any(rank < plan.world_size for rank in only):  # none at all is a job without output
         raise UsageError(
             f"--only-rank: the job has ranks 0 to {plan.world_size - 1}, none of those named",
             hint="try `--only-rank 0`",

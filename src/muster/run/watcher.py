@@ -120,12 +120,13 @@ class Watcher:
         """A rank that is done waits for others that are still creating a process group with it, or no longer."""
         one = self.heard.setdefault(event["rank"], Heard(link.name))
         one.is_held, one.finished = event["t"] == "held", time.time()
-        if not one.is_held:
+        if not one.is_held or "held" in self._unseen:
             return
+        self._unseen.add("held")  # the others wait for the same ranks
         joining = [
             rank
             for rank, heard in self.heard.items()
-            if heard.exit_status is None and (heard.progress is None or heard.progress.get("joining"))
+            if not heard.finished and (heard.progress is None or heard.progress.get("joining"))
         ]
         others = ranks_in_words(joining) if joining else "other ranks"
         self.screen.say(
