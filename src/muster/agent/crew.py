@@ -92,7 +92,8 @@ class Crew:
     def prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Start the process that will start the ranks; with a zygote the reply comes after its imports."""
         message["cwd"] = os.path.expanduser(message["cwd"])
-        env = {**os.environ, **message["env"], "PWD": message["cwd"]}
+        # As torchrun: a failed NCCL operation ends its process.
+        env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **os.environ, **message["env"], "PWD": message["cwd"]}
         folder = os.path.dirname(sys.executable)
         if folder not in env.get("PATH", "").split(os.pathsep):
             # As in an activated environment: what the script starts (python, ninja) is this interpreter's.

@@ -66,6 +66,7 @@ def _finish(code: int, kept: Collection[str]) -> int:
     except BaseException as error:
         _show_ignored(atexit, error)
     code = _flush(code)
+    torch_groups.leave_file_stores()
     torch_groups.keep_alive()
     _silence_threads()
     _end_modules(kept)
@@ -108,6 +109,7 @@ def _end_modules(kept: Collection[str]) -> None:
     collector; then the names in those that are left are set to None.
     """
     import gc
+    from types import ModuleType
     from weakref import ref
 
     # python does so too. It also puts what refers to an object before it in the collector's list, so that a text file
@@ -119,12 +121,11 @@ def _end_modules(kept: Collection[str]) -> None:
         setattr(sys, name, getattr(sys, f"__{name}__"))
     modules: list[ref[ModuleType]] = []
     for name in list(sys.modules):
-        if name in kept or not _is_users(name):
+        module: Any = sys.modules[name]  # or whatever a package put there
+        if name in kept or not isinstance(module, ModuleType) or not _ends_with_script(name, module):
             continue
-        try:
-            modules.append(ref(sys.modules[name]))
-        except TypeError:
-            pass  # something else that a package put there
+        modules.append(ref(module))
+        del module
         sys.modules[name] = None  # type: ignore[assignment]  # what an import then meets, as at python's own end
     gc.collect()
     for reference in reversed(modules):
@@ -135,14 +136,15 @@ def _end_modules(kept: Collection[str]) -> None:
     gc.collect()
 
 
-def _is_users(name: str) -> bool:
-    """Whether a module ends with the script: not one of the standard library, which other code's end may need."""
-    top = name.partition(".")[0]
-    return top != "torch" and top != __name__.partition(".")[0] and top not in _standard_library()
-
-
-def _standard_library() -> Collection[str]:
-    return getattr(sys, "stdlib_module_names", sys.builtin_module_names)  # Python 3.10
+def _ends_with_script(name: str, module: ModuleType) -> bool:
+    """Whether a module is the script's or an installed package's: what is left needs the standard library and torch."""
+    if name.partition(".")[0] in ("torch", __name__.partition(".")[0]):
+        return False
+    names: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    file = names.get("__file__")
+    if not isinstance(file, str):
+        return name == "__main__"
+    return not file.startswith(os.path.dirname(os.__file__) + os.sep) or "-packages" + os.sep in file
 
 
 def _clear(module: ModuleType) -> None:
