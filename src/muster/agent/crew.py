@@ -11,8 +11,11 @@ import time
 from collections import deque
 
 from . import machine, processes
-from .ranks import Rank, Stopping, Stream
+from .prompts import Prompts
+from .ranks import Rank, Stream
 from .spawning import Spawner
+from .stdin import Stdin
+from .stopping import Stopping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class Crew:
         transmit: Callable[[bytes], None],
         nofile: int,
         guard: Guard,
+        stdin: int = 0,
     ) -> None:
         self.selector = selector
         self.send = send
@@ -55,6 +59,8 @@ class Crew:
         self.nofile = nofile
         """The soft limit on descriptors that ranks get; the agent's own is higher."""
         self.guard = guard
+        self.stdin = Stdin(selector, send, stdin)
+        self.prompts = Prompts(send)
         self.ranks: dict[int, Rank] = {}
         self.spawner: Spawner | None = None
         self.stopping: Stopping | None = None
@@ -140,12 +146,13 @@ class Crew:
         for rank in self.ranks.values():
             for stream in rank.streams:
                 self._watch(stream)
+        self.stdin.begin(self.ranks, message.get("fed"))
         self._to_start = deque(self.ranks.values())
         self._start_next()
         return {}
 
-    def stop(self, request: int | None, grace: float) -> None:
-        """End all ranks and what they started; every request is answered when they are gone."""
+    def stop(self, request: int | None, grace: float, *, interrupt: bool = False) -> None:
+        """End all ranks and what they started, with SIGINT first if `interrupt`; answered when they are gone."""
         if request is not None:
             self._stop_requests.append(request)
         if self.stopping is not None:
@@ -154,8 +161,10 @@ class Crew:
         for rank in self._to_start:
             rank.exited = True  # it never began
             rank.close()
+            self.stdin.given(rank)
         self._to_start.clear()
-        self.stopping = Stopping(self.ranks.values(), self.spawner.pid if self.spawner else 0, grace)
+        spare = self.spawner.pid if self.spawner else 0
+        self.stopping = Stopping(self.ranks.values(), spare, grace, interrupt=interrupt)
 
     def signal(self, number: int) -> None:
         """Send a signal to the ranks that run, for the controller, unless a scheduler's has just reached them.
@@ -241,6 +250,7 @@ class Crew:
     def step(self) -> None:
         """Go on with passing signals on and with ending the ranks, and answer when they are gone."""
         self._step_signals()
+        self.prompts.step(self.ranks)
         if self.ranks and time.monotonic() > self._kills_due:
             # An old reading is kept: a killed process of many gigabytes takes seconds to go.
             self._kills = [self._kills[1], machine.memory_kills()]
@@ -260,7 +270,9 @@ class Crew:
 
     def _start_next(self) -> None:
         if self._to_start and self.spawner is not None:
-            self.spawner.start_rank(self._to_start.popleft(), self._call)
+            rank = self._to_start.popleft()
+            self.spawner.start_rank(rank, self._call)
+            self.stdin.given(rank)
 
     def _on_spawner(self) -> None:
         if self.spawner is None:
@@ -298,12 +310,14 @@ class Crew:
     def _on_exit(self, rank: Rank, message: dict[str, Any]) -> None:
         """A rank has ended: send what it wrote last, then its end."""
         rank.exited = True
+        self.stdin.ended(rank)
         for stream in rank.streams:
             # Until the pipe is empty, not until it closes: a child the rank left behind may hold it open.
             for _ in range(_DRAIN):
                 if not self._on_stream(stream):
                     break
         end: dict[str, Any] = {"t": "exit", "rank": rank.number, "stopped_at": rank.stopped_at}
+        end["stdin"] = rank.has_stdin
         for name in ("status", "time", "rss"):
             end[name] = message.get(name, 0)
         if end["status"] != 0 and (rank.stopped_at is None or end["status"] > 0):
@@ -332,6 +346,8 @@ class Crew:
             text = stream.decoder.decode(data, final=not data)
             if text:
                 self.send({"t": "out", "rank": stream.rank, "stream": stream.number, "text": text})
+                if self.ranks[stream.rank].has_stdin:
+                    self.prompts.wrote(stream, text)
         if not data:
             self._forget(stream)
         return bool(data)
@@ -351,6 +367,9 @@ class Crew:
         elif message.get("t") == "answer":
             for look in self._looks:
                 look.answer(rank, message)
+        elif message.get("t") in ("marked", "moved"):
+            if self.stopping is not None:
+                self.stopping.on_answer(rank, message)
         else:
             self.ranks[rank].paths = message.pop("paths", self.ranks[rank].paths)
             self.send(message)

@@ -14,6 +14,7 @@ from .channel import Pipes, Tls
 from .crew import Crew
 from .guard import Guard
 from .network import Dialling, Listener, free_port, own_addresses, owner_of
+from .stdin import inherited
 from .wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encode
 
 TYPE_CHECKING = False
@@ -59,7 +60,7 @@ class Agent:
         self.output = Writer(channel.output, channel.write)
         self.selector = selectors.DefaultSelector()
         self.guard = Guard(self.send)
-        self.crew = Crew(self.selector, self.send, self.transmit, nofile, self.guard)
+        self.crew = Crew(self.selector, self.send, self.transmit, nofile, self.guard, inherited())
         self.dialling = Dialling(self.selector, self.send)
         self.ending = False
         self.last_heard = time.monotonic()
@@ -102,7 +103,7 @@ class Agent:
     def turn(self) -> None:
         """Wait for something to happen, at most until the next timer, and handle it."""
         busy = self.crew.is_busy or self.dialling.busy or self.probing is not None or self.examination is not None
-        for key, _ in self.selector.select(0.02 if busy else 0.5):
+        for key, _ in self.selector.select(0.02 if busy else self.crew.prompts.patience):
             key.data()
         self.match_flow()
         self.crew.step()
@@ -319,7 +320,11 @@ class Agent:
     def do_stop(self, message: dict[str, Any]) -> None:
         """End all ranks and what they started."""
         self.end_gauges()
-        self.crew.stop(message["id"], message["grace"])
+        self.crew.stop(message["id"], message["grace"], interrupt=message["interrupt"])
+
+    def do_stdin(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Take a piece of what rank 0 reads; the reply comes when there is room for another."""
+        return self.crew.stdin.take(message)
 
     def do_bye(self, message: dict[str, Any]) -> None:
         """The job is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import io
 import os
 import sys
 import types
@@ -22,27 +23,27 @@ if TYPE_CHECKING:
 
 def main(config: dict[str, Any]) -> int:
     """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows."""
-    _take_stdio([])  # descriptor 0 brought this code
+    _take_stdio([config["stdin"]])  # descriptor 0 brought this code
     set_first_path(config)
     os.set_inheritable(config["stacks"], False)
     return _run(config, Reporter(config["report"]))
 
 
 def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
-    """Turn this fork of the zygote into a rank; `fds`: stdout, stderr, report, stacks, and its function's if any."""
+    """Turn this fork of the zygote into a rank; `fds`: stdin, stdout, stderr, report, stacks, then any function."""
     import signal
 
     from . import processes
 
     processes.default_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _take_stdio(fds[:2])
+    _take_stdio(fds[:3])
     os.environ.clear()
     os.environ.update(config["env"])
     _set_title([sys.executable, *_command(config)])
     torch_adapter.reseed()
     torch_adapter.set_threads(os.environ)
-    _quick_exit(_run({**config, "stacks": fds[3], "call": fds[4:]}, Reporter(fds[2])))
+    _quick_exit(_run({**config, "stacks": fds[4], "call": fds[5:]}, Reporter(fds[3])))
 
 
 def _run(config: dict[str, Any], reporter: Reporter) -> int:
@@ -193,11 +194,16 @@ def _flush_open_files() -> None:
 
 
 def _take_stdio(fds: list[int]) -> None:
-    """Empty stdin, the rank's pipes behind the streams python made at start, and output line by line as it comes."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    for target, fd in enumerate([null, *fds]):
+    """The rank's descriptors behind the streams that python made at start, and output line by line as it comes."""
+    for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
+    # Made anew as python makes it: the old one still takes its descriptor for the file that brought this code.
+    raw = io.FileIO(0, closefd=False)
+    raw.name = "<stdin>"
+    stdin = io.TextIOWrapper(io.BufferedReader(raw), sys.stdin.encoding, sys.stdin.errors, "\n", raw.isatty())
+    vars(stdin)["mode"] = "r"
+    sys.stdin = sys.__stdin__ = stdin
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 

@@ -73,7 +73,8 @@ class Spawner:
         The agent asks for the next one when this one has started, so a message always fits into the socket.
         """
         request = json.dumps({"rank": rank.number, "env": rank.env}).encode()
-        socket.send_fds(self.socket, [request], [*(stream.write for stream in rank.streams), rank.stacks, *call])
+        fds = [rank.stdin, *(stream.write for stream in rank.streams), rank.stacks, *call]
+        socket.send_fds(self.socket, [request], fds)
         for stream in rank.streams:
             stream.close_write()
 

@@ -169,7 +169,7 @@ def run(assembly: Assembly, options: argparse.Namespace, begin: float, backgroun
         allocation = assembly.choice.allocation
         background.settle(assembly.job.id, f"the job ends with {allocation} at the latest" if allocation else "")
     with staged(assembly, options, begin) as make_controller, shown(make_controller, options) as make:
-        return run_job(make, background.started if background is not None else None)
+        return run_job(make, background.started if background is not None else None, stdin=True)
 
 
 def dry_run(assembly: Assembly, nproc: int | None) -> int:
