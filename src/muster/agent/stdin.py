@@ -1,4 +1,4 @@
-"""What the ranks of this host read: the terminal or pipe of `muster run`, what it sends over the channel, or nothing."""
+"""What the ranks of this host read: the stdin of `muster run`, inherited or sent over the channel, or nothing."""
 
 from __future__ import annotations
 

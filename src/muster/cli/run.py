@@ -163,7 +163,7 @@ def _run(options: argparse.Namespace, command: list[str], begin: float, backgrou
 
 def run(assembly: Assembly, options: argparse.Namespace, begin: float, background: Background | None = None) -> int:
     """Run the job with its screen; without one that is a terminal, if it is in the background."""
-    from muster.run.controller import run_job
+    from muster.run.foreground import run_job
 
     if background is not None:
         allocation = assembly.choice.allocation

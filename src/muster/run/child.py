@@ -25,11 +25,11 @@ class Child:
         on_words: Callable[[bytes], None],
         on_closed: Callable[[], None],
         env: Mapping[str, str] | None = None,
-        stdin: int | None = None,
+        for_ranks: int | None = None,
     ) -> None:
-        """Start it; raises OSError when the program is not there. `stdin` is a descriptor for its ranks to read."""
-        if stdin is not None:
-            env = {**(os.environ if env is None else env), INHERITED: str(stdin)}
+        """Start it; raises OSError when the program is not there. `for_ranks` is the stdin of its ranks."""
+        if for_ranks is not None:
+            env = {**(os.environ if env is None else env), INHERITED: str(for_ranks)}
         # A session of its own: Ctrl-C at the terminal is for the controller, which ends the agents in order.
         self._process = subprocess.Popen(
             argv,
@@ -38,7 +38,7 @@ class Child:
             stderr=subprocess.PIPE,
             env=env,
             start_new_session=True,
-            pass_fds=() if stdin is None else (stdin,),
+            pass_fds=() if for_ranks is None else (for_ranks,),
             bufsize=0,
         )
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr

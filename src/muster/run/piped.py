@@ -56,7 +56,11 @@ class PipeLine:
         self._words = Words(self._on_line)
         try:
             self._child = Child(
-                command.argv, on_data=link.on_data, on_words=self._words.feed, on_closed=link.on_closed, stdin=stdin
+                command.argv,
+                on_data=link.on_data,
+                on_words=self._words.feed,
+                on_closed=link.on_closed,
+                for_ranks=stdin,
             )
         except OSError as error:
             raise HostError(
