@@ -71,7 +71,7 @@ def _open_all_three() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
         if getattr(sys, name) is None:
-            setattr(sys, name, open(descriptor, "r" if descriptor == 0 else "w", closefd=False))
+            setattr(sys, name, os.fdopen(descriptor, "r" if descriptor == 0 else "w", closefd=False))
 
 
 def _dispatch(args: list[str]) -> int:

@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         type=seconds,
         default=5.0,
-        help="between SIGTERM and SIGKILL (default: 5)",
+        help="time for ranks to end after Ctrl-C or SIGTERM (default: 5)",
     )
     what.add_argument(
         "--hang-after",
