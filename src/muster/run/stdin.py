@@ -58,18 +58,19 @@ class Feed:
 
 async def _read() -> bytes:
     """The next bytes, once there are some; empty at the end. Nothing is taken while we wait."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
     try:
-        loop.add_reader(0, lambda: None if ready.done() else ready.set_result(None))
-    except PermissionError:
-        pass  # a regular file is always ready
-    else:
-        try:
-            await ready
-        finally:
-            loop.remove_reader(0)
-    try:
+        if not stat.S_ISREG(os.fstat(0).st_mode):  # a regular file is always ready, and cannot be watched
+            await _readable()
         return os.read(0, _PIECE)
     except OSError:
-        return b""  # the terminal is gone
+        return b""  # the terminal is gone, or a device that cannot be watched
+
+
+async def _readable() -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(0, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(0)
