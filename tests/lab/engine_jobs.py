@@ -39,12 +39,13 @@ Env = Mapping[str, "str | None"]
 """Variables for `muster run`; None takes one away."""
 
 # Runs `muster run` ($@) as a job script does: signals to the script are not the end of it, for only `muster run` knows
-# how the job ended. Its pid is written down, since a scheduler and not the test starts it.
+# how the job ended. Its pid is written down, since a scheduler and not the test starts it. ANSWERS names its stdin.
 SCRIPT = """\
 #!/bin/sh
 {exports}
 cd {folder}
 trap : TERM INT HUP USR1 USR2
+[ -z "$ANSWERS" ] || exec < "$ANSWERS"
 /bin/sh -c 'echo $$ > {base}.pid; exec "$@" > {base}.out 2> {base}.err' sh {command}
 code=$?
 echo $code > {base}.code.new

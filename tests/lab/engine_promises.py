@@ -270,6 +270,26 @@ class Promises:
         done = job.wait()
         assert (done.code, done.out.count("heard SIGUSR1")) == (0, 3), done.said
 
+    def test_rank_0_reads_the_stdin_of_muster_run(self, engine: Engine, shared: Path) -> None:
+        (shared / "reads.py").write_text("import os, sys\nprint('read', os.environ['RANK'], len(sys.stdin.read()))\n")
+        (shared / f"{engine.name}.answers").write_text("x" * 200_000)
+        answers = str(shared / f"{engine.name}.answers")
+        done = engine.start(ONE_EACH, "--no-zygote", "reads.py", ANSWERS=answers).wait()
+        assert done.code == 0, done.said
+        said = sorted(re.findall(r"read \d \d+", done.out))
+        assert said == ["read 0 200000", "read 1 0", "read 2 0"], done.said
+
+    def test_a_script_that_handles_ctrl_c_has_the_time_to_save(self, engine: Engine, shared: Path) -> None:
+        (shared / "saves.py").write_text(
+            "import time\nprint('up', flush=True)\n"
+            "try: time.sleep(1000)\nexcept KeyboardInterrupt: time.sleep(1); print('saved', flush=True)\n"
+        )
+        job = engine.start(ONE_EACH, "--no-zygote", "--grace", "60", "saves.py")
+        job.wait_for("up\n", 3)
+        job.signal(signal.SIGINT)
+        done = job.wait(50)
+        assert (done.code, done.out.count("saved\n")) == (130, 3), done.said
+
     # --- being ended ------------------------------------------------------------------------------------------
 
     def test_ctrl_c_ends_every_process_after_the_grace_time(self, engine: Engine) -> None:
@@ -280,7 +300,7 @@ class Promises:
         assert time.monotonic() - begin > 1, "the ranks had their grace"
         done = job.wait(30)
         assert done.code == 130, done.said
-        assert "SIGINT: stopping all ranks (up to 1 s" in done.err
+        assert "SIGINT: stopping all ranks (up to 2 s" in done.err
         assert re.search(r"^muster: stopped by SIGINT after \d+\.\d s$", done.err, re.M), done.said
         assert not re.search("Traceback|lost|error", done.err), done.said
 

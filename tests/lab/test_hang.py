@@ -191,7 +191,7 @@ def test_stacks_are_written_when_ctrl_c_ends_a_job_that_stands_still(tmp_path: P
 # Who says that it is there is in the very line where its stack must show it.
 STUBBORN = """
 import os, signal, subprocess, time
-signal.signal(signal.SIGTERM, lambda number, frame: None)
+for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, lambda number, frame: None)
 child = subprocess.Popen(["sleep", "1000"])
 there, say = os.pipe()
 if os.fork() == 0:

@@ -134,6 +134,21 @@ def test_a_progress_bar_renews_itself_on_a_terminal(tmp_path: Path):
     assert on_terminal(body, tmp_path, NO_COLOR="1") == "[h1 0] 10%\r\x1b[K[h1 0] 20%\n"
 
 
+def test_after_a_prompt_the_next_line_begins_a_line_whether_or_not_enter_was_pressed(tmp_path: Path):
+    body = """
+screen.rank_prompt("h1", 0, 1, 1, "name? ")
+screen.rank_line("h1", 0, 1, 1, Line("hello", "\\n"))
+screen.rank_prompt("h1", 0, 1, 1, "again? ")
+"""
+    fresh = " " * 79 + "\r\x1b[K"  # as many columns as an unknown terminal has, less one
+    text = on_terminal(body, tmp_path, NO_COLOR="1")
+    assert text == f"[h1 0] name? {fresh}[h1 0] hello\n[h1 0] again? {fresh}"
+
+
+def test_a_prompt_is_a_line_where_no_terminal_is(tmp_path: Path):
+    assert on_pipes('screen.rank_prompt("h1", 0, 1, 1, "name? ")', tmp_path).stdout == b"[h1 0] name? \n"
+
+
 def test_a_screen_that_nobody_reads_does_not_stop_the_job(tmp_path: Path):
     # Nobody reads the pipe: 1 MB cannot be written, yet the program goes on and ends.
     source, sink = os.pipe()

@@ -12,12 +12,14 @@ from collections import deque
 
 from . import machine, processes
 from .preloaded import binds_threads
-from .ranks import Rank, Stopping, Stream
+from .prompts import Prompts
+from .ranks import Rank, Stream
 from .spawning import Spawner
+from .stdin import Stdin
+from .stopping import Stopping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from typing import Any
 
@@ -29,9 +31,6 @@ _PASS_ON_AFTER = 0.2
 
 _BETWEEN_KILLS = 10.0
 """Seconds between two looks at how many processes the kernel has killed for memory."""
-
-_STORE_LIMIT = 2.0
-"""Seconds that the store may take to die."""
 
 _PIECE = b'{"t":"piece","piece":"'
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
@@ -53,6 +52,7 @@ class Crew:
         transmit: Callable[[bytes], None],
         nofile: int,
         guard: Guard,
+        stdin: int = 0,
     ) -> None:
         self.selector = selector
         self.send = send
@@ -60,10 +60,10 @@ class Crew:
         self.nofile = nofile
         """The soft limit on descriptors that ranks get; the agent's own is higher."""
         self.guard = guard
+        self.stdin = Stdin(selector, send, stdin)
+        self.prompts = Prompts(send)
         self.ranks: dict[int, Rank] = {}
         self.spawner: Spawner | None = None
-        self.store = 0
-        """The process that keeps the job's store, if this host does."""
         self.stopping: Stopping | None = None
         self._to_start: deque[Rank] = deque()
         self._paused = False
@@ -151,25 +151,13 @@ class Crew:
         for rank in self.ranks.values():
             for stream in rank.streams:
                 self._watch(stream)
+        self.stdin.begin(self.ranks, message.get("fed"))
         self._to_start = deque(self.ranks.values())
         self._start_next()
         return {}
 
-    def start_store(self, listener: socket.socket) -> None:
-        """Have the job's store kept at a listening socket."""
-        if self.spawner is not None:
-            self.spawner.start_store(listener)
-
-    def end_store(self) -> None:
-        """End it, and wait until its port is free: the next attempt has a store of its own."""
-        give_up = time.monotonic() + _STORE_LIMIT
-        while self.store and processes.is_alive(self.store) and time.monotonic() < give_up:
-            processes.kill([self.store], signal.SIGKILL)
-            time.sleep(0.001)
-        self.store = 0
-
-    def stop(self, request: int | None, grace: float) -> None:
-        """End all ranks and what they started; every request is answered when they are gone."""
+    def stop(self, request: int | None, grace: float, *, interrupt: bool = False) -> None:
+        """End all ranks and what they started, with SIGINT first if `interrupt`; answered when they are gone."""
         if request is not None:
             self._stop_requests.append(request)
         if self.stopping is not None:
@@ -178,9 +166,10 @@ class Crew:
         for rank in self._to_start:
             rank.exited = True  # it never began
             rank.close()
+            self.stdin.given(rank)
         self._to_start.clear()
-        spared = {self.store, self.spawner.pid} if self.spawner else set[int]()
-        self.stopping = Stopping(self.ranks.values(), spared, grace)
+        spared = {self.spawner.pid, self.spawner.store} if self.spawner else set[int]()
+        self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt)
 
     def signal(self, number: int) -> None:
         """Send a signal to the ranks that run, for the controller, unless a scheduler's has just reached them.
@@ -266,6 +255,7 @@ class Crew:
     def step(self) -> None:
         """Go on with passing signals on and with ending the ranks, and answer when they are gone."""
         self._step_signals()
+        self.prompts.step(self.ranks)
         if self.ranks and time.monotonic() > self._kills_due:
             # An old reading is kept: a killed process of many gigabytes takes seconds to go.
             self._kills = [self._kills[1], machine.memory_kills()]
@@ -285,7 +275,9 @@ class Crew:
 
     def _start_next(self) -> None:
         if self._to_start and self.spawner is not None:
-            self.spawner.start_rank(self._to_start.popleft(), self._call)
+            rank = self._to_start.popleft()
+            self.spawner.start_rank(rank, self._call)
+            self.stdin.given(rank)
 
     def _on_spawner(self) -> None:
         if self.spawner is None:
@@ -301,7 +293,7 @@ class Crew:
             elif message["t"] == "exit":
                 self._on_exit(self.ranks[message["rank"]], message)
             elif message["t"] == "store":
-                self.store = message["pid"]
+                self.spawner.store = message["pid"]
             elif message["t"] == "stray":
                 self._strays[message["number"]] = time.monotonic()
             elif self._prepare_request is not None:  # ready or broken
@@ -325,12 +317,14 @@ class Crew:
     def _on_exit(self, rank: Rank, message: dict[str, Any]) -> None:
         """A rank has ended: send what it wrote last, then its end."""
         rank.exited = True
+        self.stdin.ended(rank)
         for stream in rank.streams:
             # Until the pipe is empty, not until it closes: a child the rank left behind may hold it open.
             for _ in range(_DRAIN):
                 if not self._on_stream(stream):
                     break
         end: dict[str, Any] = {"t": "exit", "rank": rank.number, "stopped_at": rank.stopped_at}
+        end["stdin"] = rank.has_stdin
         for name in ("status", "time", "rss"):
             end[name] = message.get(name, 0)
         if end["status"] != 0 and (rank.stopped_at is None or end["status"] > 0):
@@ -359,6 +353,8 @@ class Crew:
             text = stream.decoder.decode(data, final=not data)
             if text:
                 self.send({"t": "out", "rank": stream.rank, "stream": stream.number, "text": text})
+                if self.ranks[stream.rank].has_stdin:
+                    self.prompts.wrote(stream, text)
         if not data:
             self._forget(stream)
         return bool(data)
@@ -378,6 +374,9 @@ class Crew:
         elif message.get("t") == "answer":
             for look in self._looks:
                 look.answer(rank, message)
+        elif message.get("t") in ("marked", "moved"):
+            if self.stopping is not None:
+                self.stopping.on_answer(rank, message)
         else:
             self.ranks[rank].paths = message.pop("paths", self.ranks[rank].paths)
             self.send(message)

@@ -14,6 +14,7 @@ from .channel import Pipes, Tls
 from .crew import Crew
 from .guard import Guard
 from .network import BACKLOG, Dialling, Listener, free_port, own_addresses, owner_of
+from .stdin import inherited
 from .wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encode
 
 TYPE_CHECKING = False
@@ -59,7 +60,7 @@ class Agent:
         self.output = Writer(channel.output, channel.write)
         self.selector = selectors.DefaultSelector()
         self.guard = Guard(self.send)
-        self.crew = Crew(self.selector, self.send, self.transmit, nofile, self.guard)
+        self.crew = Crew(self.selector, self.send, self.transmit, nofile, self.guard, inherited())
         self.dialling = Dialling(self.selector, self.send)
         self.ending = False
         self.last_heard = time.monotonic()
@@ -102,7 +103,7 @@ class Agent:
     def turn(self) -> None:
         """Wait for something to happen, at most until the next timer, and handle it."""
         busy = self.crew.is_busy or self.dialling.busy or self.probing is not None or self.examination is not None
-        for key, _ in self.selector.select(0.02 if busy else 0.5):
+        for key, _ in self.selector.select(0.02 if busy else self.crew.prompts.patience):
             key.data()
         self.match_flow()
         self.crew.step()
@@ -266,7 +267,8 @@ class Agent:
 
     def do_another_port(self, message: dict[str, Any]) -> dict[str, Any]:
         """Let the held port go and hold a new one, or the same if the user chose it."""
-        self.crew.end_store()
+        if self.crew.spawner is not None:
+            self.crew.spawner.end_store()
         if self.held_port is not None:
             self.held_port.close()
         try:
@@ -287,9 +289,9 @@ class Agent:
     def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
         """Start this host's ranks of a new attempt."""
         self._gauges_from = time.monotonic() + 1.0, message.get("leader", True)
-        if message.get("store") and self.held_port is not None:
+        if message.get("store") and self.held_port is not None and self.crew.spawner is not None:
             self.held_port.listen(BACKLOG)
-            self.crew.start_store(self.held_port)
+            self.crew.spawner.start_store(self.held_port)
         return self.crew.start(message)
 
     def do_signal(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -319,7 +321,11 @@ class Agent:
     def do_stop(self, message: dict[str, Any]) -> None:
         """End all ranks and what they started."""
         self.end_gauges()
-        self.crew.stop(message["id"], message["grace"])
+        self.crew.stop(message["id"], message["grace"], interrupt=message["interrupt"])
+
+    def do_stdin(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Take a piece of what rank 0 reads; the reply comes when there is room for another."""
+        return self.crew.stdin.take(message)
 
     def do_bye(self, message: dict[str, Any]) -> None:
         """The job is over."""

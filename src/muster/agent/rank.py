@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import io
 import os
 import sys
 import types
@@ -30,7 +31,7 @@ def main(config: dict[str, Any]) -> int:
     """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows where it is safe."""
     from . import title
 
-    _take_stdio([])  # descriptor 0 brought this code
+    _take_stdio([config["stdin"]])  # descriptor 0 brought this code
     title.set_title([sys.executable, *command(config)], len(getattr(sys, "orig_argv", ())))
     set_first_path(config)
     os.set_inheritable(config["stacks"], False)
@@ -42,22 +43,22 @@ def main(config: dict[str, Any]) -> int:
 
 
 def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
-    """Turn this fork of the zygote into a rank; `fds`: stdout, stderr, report, stacks, and its function's if any."""
+    """Turn this fork of the zygote into a rank; `fds`: stdin, stdout, stderr, report, stacks, then any function."""
     import signal
 
     from . import processes, title
 
     processes.default_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _take_stdio(fds[:2])
+    _take_stdio(fds[:3])
     _set_environment(config["env"])
     title.set_title([sys.executable, *command(config)], len(getattr(sys, "orig_argv", ())))
     torch_adapter.reseed()
     torch_adapter.set_threads(os.environ)
     _forget_temporary_folder()
     kept = set(sys.modules) - {"__main__", "__mp_main__"}
-    reporter = Reporter(fds[2])
-    code = _run({**config, "stacks": fds[3], "call": fds[4:]}, reporter, is_forked=True)
+    reporter = Reporter(fds[3])
+    code = _run({**config, "stacks": fds[4], "call": fds[5:]}, reporter, is_forked=True)
     ending.leave(code, kept, is_forked=True)
 
 
@@ -219,11 +220,16 @@ def _users_part(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _take_stdio(fds: list[int]) -> None:
-    """Empty stdin, the rank's pipes behind the streams python made at start, and output line by line as it comes."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    for target, fd in enumerate([null, *fds]):
+    """The rank's descriptors behind the streams that python made at start, and output line by line as it comes."""
+    for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
+    # Made anew as python makes it: the old one still takes its descriptor for the file that brought this code.
+    raw = io.FileIO(0, closefd=False)
+    raw.name = "<stdin>"
+    stdin = io.TextIOWrapper(io.BufferedReader(raw), sys.stdin.encoding, sys.stdin.errors, "\n", raw.isatty())
+    vars(stdin)["mode"] = "r"
+    sys.stdin = sys.__stdin__ = stdin
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 

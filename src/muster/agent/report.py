@@ -24,6 +24,9 @@ SIGNAL = 47
 LOOK, STACKS = b"l", b"s"
 """What the agent may write to a rank: tell where you are; tell it with all stacks and the last collectives."""
 
+MARK, MOVED = b"m", b"i"
+"""Around SIGINT: note where the main thread is; tell whether it has moved since."""
+
 _LAST_CALLS = 3
 """Collectives of each group that are told with an exception: they may differ from those of other ranks."""
 

@@ -15,7 +15,7 @@ import time
 from . import torch_adapter
 from .arrivals import Arrivals
 from .joining import meeting
-from .report import SIGNAL, STACKS, innermost, is_users
+from .report import LOOK, MARK, MOVED, SIGNAL, STACKS, innermost, is_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ _TELL = 1.0
 _STILL = 5.0
 """Seconds between two messages when nothing moves."""
 
+_STUCK = 1.0
+"""Seconds without progress after which a rank that does not handle its SIGINT is stuck, if it was never slower."""
+
 _DEEPEST = 100
 _MOST_THREADS = 64
 _TAIL = 8
@@ -56,6 +59,10 @@ class Sampler:
         self.moved = time.time()
         """When anything last moved: a collective was called or finished, or an optimiser stepped."""
         self._seen: tuple[dict[str, list[int]], int] = ({}, 0)
+        self._longest = 0.0
+        """The longest time between two moves, in seconds."""
+        self._marked: tuple[FrameType | None, int] | None = None
+        """Where the main thread was before SIGINT."""
         self._looks = self._waiting = 0
         self._told_at = 0.0
         self._told_move = 0.0
@@ -97,8 +104,11 @@ class Sampler:
         seen = (self.groups, self.steps[0])
         moves = seen != self._seen
         if moves:
+            now = time.time()
+            if self._seen[0]:  # before its first group it loads
+                self._longest = max(self._longest, now - self.moved)
             self._seen = seen
-            self.moved = time.time()
+            self.moved = now
         self._looks += 1
         self._waiting += any(begun > finished for begun, finished in self.groups.values())
         return moves
@@ -125,13 +135,28 @@ class Sampler:
             return False
         if not asked:
             return False
-        deep = STACKS in asked
+        if MARK in asked:
+            self._marked = self._main_at()
+            self.reporter.send({"t": "marked"})
+        if MOVED in asked:
+            moved = self._marked != self._main_at()
+            # A step may be one long call: what is stuck takes longer than any step before.
+            stuck = not moved and time.time() - self.moved > max(_STUCK, 2 * self._longest)
+            self.reporter.send({"t": "moved", "moved": moved, "stuck": stuck})
+        if LOOK in asked or STACKS in asked:
+            self._tell_where(deep=STACKS in asked)
+        return True
+
+    def _main_at(self) -> tuple[FrameType | None, int]:
+        frame = sys._current_frames().get(self._main or 0)
+        return frame, frame.f_lasti if frame is not None else 0
+
+    def _tell_where(self, *, deep: bool) -> None:
         answer: dict[str, Any] = {"t": "answer", "deep": deep, **self._where(), "taken": _is_taken()}
         if deep:
             answer.update(self._stacks())
             answer["recorder"] = torch_adapter.recorder_tail(_TAIL, is_users)
         self.reporter.send(answer)
-        return True
 
     def _stacks(self) -> dict[str, Any]:
         """The stacks of all other threads as faulthandler writes them, the main thread last; and whom it waits for."""

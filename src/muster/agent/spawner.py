@@ -184,7 +184,7 @@ def _start_rank(
     try:
         pid = os.fork()
     except OSError as error:
-        os.write(fds[1], f"muster: rank {number} cannot be started: {error.strerror} (ulimit -u)\n".encode())
+        os.write(fds[2], f"muster: rank {number} cannot be started: {error.strerror} (ulimit -u)\n".encode())
         return 0
     if pid:
         return pid
@@ -203,11 +203,11 @@ def _start_rank(
 
 def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
     """Replace this fork by a fresh interpreter that runs the rank."""
-    stdout, stderr, report, stacks, *call = fds
-    order = {**config, "report": report, "stacks": stacks, "call": call, "env": None}
+    stdin, stdout, stderr, report, stacks, *call = fds
+    order = {**config, "stdin": stdin, "report": report, "stacks": stacks, "call": call, "env": None}
     code = processes.file_with(boot.payload(boot.own_parcel(), "rank", order))
     try:
-        for fd in (report, stacks, *call):
+        for fd in (stdin, report, stacks, *call):
             os.set_inheritable(fd, True)
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)  # the originals close at exec

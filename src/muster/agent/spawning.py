@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 from . import boot, processes, rank, spawner, title
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from .ranks import Rank
 
 
+_STORE_LIMIT = 2.0
+"""Seconds that the store may take to die."""
+
+
 class Spawner:
     """A zygote or a plain starter, with a socket to talk to it."""
 
@@ -24,6 +29,8 @@ class Spawner:
         self.socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.setblocking(False)
         self.pid = 0
+        self.store = 0
+        """The process that keeps the job's store, if this host does."""
 
     def start_zygote(self, config: dict[str, Any], env: dict[str, str]) -> None:
         """Exec a fresh interpreter that imports what `config` names: all it reads at start comes from `env`."""
@@ -74,13 +81,22 @@ class Spawner:
         The agent asks for the next one when this one has started, so a message always fits into the socket.
         """
         request = json.dumps({"rank": rank.number, "env": rank.env}).encode()
-        socket.send_fds(self.socket, [request], [*(stream.write for stream in rank.streams), rank.stacks, *call])
+        fds = [rank.stdin, *(stream.write for stream in rank.streams), rank.stacks, *call]
+        socket.send_fds(self.socket, [request], fds)
         for stream in rank.streams:
             stream.close_write()
 
     def start_store(self, listener: socket.socket) -> None:
         """Ask for the process that keeps the job's store at a listening socket."""
         socket.send_fds(self.socket, [b'{"store": true}'], [listener.fileno()])
+
+    def end_store(self) -> None:
+        """End it, and wait until its port is free: the next attempt has a store of its own."""
+        give_up = time.monotonic() + _STORE_LIMIT
+        while self.store and processes.is_alive(self.store) and time.monotonic() < give_up:
+            processes.kill([self.store], signal.SIGKILL)
+            time.sleep(0.001)
+        self.store = 0
 
     def receive(self) -> list[dict[str, Any]] | None:
         """The messages that have come; None when the spawner is gone."""

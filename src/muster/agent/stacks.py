@@ -80,7 +80,7 @@ class View:
         self._wait = False
         if rank.thread:
             is_stopped = self.facts["state"] in ("T", "t")
-            self._wait = not is_stopped and _ask(rank, STACKS if deep else LOOK)
+            self._wait = not is_stopped and rank.ask(STACKS if deep else LOOK)
             if self._wait or is_stopped:  # one that cannot be asked does not hold its lock for that
                 self.facts["answered"] = False
         self._targets: list[tuple[int, dict[str, Any]]] | None = None
@@ -152,13 +152,6 @@ class Dump:
     def text(self) -> str:
         """What was written."""
         return os.pread(self.file, 1 << 18, 0).decode("utf-8", "replace")
-
-
-def _ask(rank: Rank, what: bytes) -> bool:
-    try:
-        return os.write(rank.streams[2].read, what) == 1
-    except OSError:
-        return False  # it has closed its end, or has not read a thousand questions before
 
 
 def _signal_thread(pid: int, thread: int) -> bool:

@@ -45,6 +45,7 @@ examples:
 def main(argv: list[str] | None = None) -> int:
     """Run one muster command and return its exit code."""
     args = sys.argv[1:] if argv is None else argv
+    _open_all_three()
     try:
         return _dispatch(args)
     except MusterError as error:
@@ -60,6 +61,17 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of our output has gone (`muster recipes | head -1`); Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+
+
+def _open_all_three() -> None:
+    """Open what the caller has closed (`<&-`), or a pipe of ours gets its number and is taken for stdin or stderr."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, "r" if descriptor == 0 else "w", closefd=False))
 
 
 def _dispatch(args: list[str]) -> int:

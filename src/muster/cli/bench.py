@@ -221,7 +221,7 @@ def run_once(
     from muster.cli.run import dry_run
     from muster.engines import build
     from muster.job import job_folder
-    from muster.run.controller import run_job
+    from muster.run.foreground import run_job
 
     if hosts is not None:
         where = replace(where, choice=replace(where.choice, hosts=tuple(hosts)))

@@ -56,7 +56,6 @@ def detached(run: Callable[[Background], int]) -> int:
 
     It forks before anything of the job is there, so that all of it, the hosts of --lab too, belongs to the new process.
     """
-    _open_all_three()
     sys.stdout.flush()
     sys.stderr.flush()
     source, sink = os.pipe()
@@ -75,15 +74,6 @@ def detached(run: Callable[[Background], int]) -> int:
         os.dup2(early.fileno(), 1)
         os.dup2(early.fileno(), 2)
     return run(Background(sink))
-
-
-def _open_all_three() -> None:
-    """Open what a caller has closed (`<&-`): a pipe of ours must not become the stdin of the job."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
 
 
 class _Words:

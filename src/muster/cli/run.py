@@ -101,7 +101,7 @@ def parser() -> Parser:
         metavar="DURATION",
         type=seconds,
         default=5.0,
-        help="between SIGTERM and SIGKILL, such as 30s or 2m (default: 5s)",
+        help="time for ranks to end after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)",
     )
     what.add_argument(
         "--hang-after",
@@ -187,13 +187,13 @@ def _misplaced(job: Job) -> str:
 
 def run(assembly: Assembly, options: argparse.Namespace, begin: float, background: Background | None = None) -> int:
     """Run the job with its screen; without one that is a terminal, if it is in the background."""
-    from muster.run.controller import run_job
+    from muster.run.foreground import run_job
 
     if background is not None:
         allocation = assembly.choice.allocation
         background.settle(assembly.job.id, f"the job ends with {allocation} at the latest" if allocation else "")
     with staged(assembly, options, begin) as make_controller, shown(make_controller, options) as make:
-        return run_job(make, background.started if background is not None else None)
+        return run_job(make, background.started if background is not None else None, stdin=True)
 
 
 def dry_run(assembly: Assembly, options: argparse.Namespace) -> int:

@@ -18,6 +18,9 @@ _MOST_QUEUED = 64 << 20
 
 _CLEAR = "\r\x1b[K"
 
+_PROMPT = "?"
+"""The end of a line behind which a rank waits for input."""
+
 _LABEL = re.compile(r"muster:|\[\S+ +(?P<rank>\d+)\]")
 
 
@@ -54,7 +57,8 @@ class Screen:
         self._queued = 0
         self._left_out = 0
         self._lock = threading.Lock()
-        self._unfinished = {1: False, 2: False}
+        self._unfinished = {1: "", 2: ""}
+        """How the line that is still open on each stream ended: by a carriage return, or as a prompt."""
         self._thread = threading.Thread(target=self._work, name="muster-screen", daemon=True)
         self._thread.start()
 
@@ -90,6 +94,12 @@ class Screen:
         end = "\r" if line.end == "\r" and self._tty[stream] else "\n"
         self._show(stream, f"{label} {line.text}", end, coloured=len(label), colour=rank_colour(rank))
 
+    def rank_prompt(self, host: str, rank: int, width: int, stream: int, text: str) -> None:
+        """A line without an end, behind which a rank waits for input."""
+        label = rank_label(host, rank, width)
+        end = _PROMPT if self._tty[stream] else "\n"
+        self._show(stream, f"{label} {text}", end, coloured=len(label), colour=rank_colour(rank))
+
     def host_line(self, host: str, text: str) -> None:
         """A line the host itself wrote: ssh, a shell profile, an import."""
         self._show(2, f"[{host}] {text}", "\n")
@@ -111,23 +121,33 @@ class Screen:
         """Write out what is queued; a screen that is not read holds us no longer than `limit` seconds."""
         for fd in (1, 2):
             if self._unfinished[fd]:
-                self._put(fd, b"\n" if fd == 1 else _CLEAR.encode())
+                is_bar = fd == 1 and self._unfinished[fd] == "\r"  # what it showed last stays
+                self._put(fd, b"\n" if is_bar else self._begin_line(fd).encode())
         self._queue.put(None)
         self._thread.join(limit)
 
     def _show(self, fd: int, text: str, end: str, *, coloured: int = 0, colour: int = _DIM) -> None:
         """Show a line, of which the first `coloured` characters have a colour where there are colours."""
         if self.beside is not None:
-            self.beside(fd, text, end)
+            self.beside(fd, text, "\n" if end == _PROMPT else end)
         if coloured and self._colour[fd]:
             text = f"\x1b[{colour}m{text[:coloured]}\x1b[0m{text[coloured:]}"
-        # What ended in \r is still on the terminal's last line, whichever stream wrote it.
-        clear = ""
-        for other in (1, 2):
-            if self._unfinished[other] and self._tty[fd]:
-                clear, self._unfinished[other] = _CLEAR, False
-        self._unfinished[fd] = end == "\r"
-        self._put(fd, as_bytes(clear + text + ("" if end == "\r" else "\n")))
+        begin = self._begin_line(fd) if self._tty[fd] else ""
+        self._unfinished[fd] = "" if end == "\n" else end
+        self._put(fd, as_bytes(begin + text + ("\n" if end == "\n" else "")))
+
+    def _begin_line(self, fd: int) -> str:
+        """What brings a terminal to the beginning of an empty line, whichever stream wrote the last one."""
+        ends, self._unfinished = set(self._unfinished.values()), {1: "", 2: ""}
+        if _PROMPT not in ends:
+            return _CLEAR if "\r" in ends else ""
+        # Whether somebody has pressed Enter behind it, only the terminal knows. This many blanks lead into the next
+        # line if the cursor is behind the prompt, and not if it is at the beginning of a line, as in zsh.
+        try:
+            columns = os.get_terminal_size(fd).columns or 80
+        except OSError:
+            columns = 80
+        return " " * (columns - 1) + _CLEAR
 
     def _put(self, fd: int, data: bytes) -> None:
         with self._lock:

@@ -110,6 +110,8 @@ class Attempt:
             self._ranks[event["rank"]].left = event
         elif kind in ("piece", "returned", "raised"):
             self._on_pickle(event)
+        elif kind == "prompt":
+            self._on_prompt(link, event["rank"], event["stream"])
         elif kind == "exit":
             self._on_exit(link, event)
 
@@ -146,6 +148,12 @@ class Attempt:
         self.logs.write(self.folder / f"rank-{rank}.log", text, f"{rank} {stream}")
         self._show(link.name, rank, stream, self._ranks[rank].splitters[stream].feed(text))
 
+    def _on_prompt(self, link: AgentLink, rank: int, stream: int) -> None:
+        """A rank waits for input: what it has written is shown although its line has no end."""
+        for line in self._ranks[rank].splitters[stream].finish():
+            if self.only is None or rank in self.only:
+                self.screen.rank_prompt(link.name, rank, self._width, stream, line.text)
+
     def _show(self, host: str, rank: int, stream: int, lines: list[Any]) -> None:
         for line in lines:
             if stream == 2 and line.text.strip():
@@ -178,6 +186,7 @@ class Attempt:
             begun=_begun(state.left.get("groups", state.groups)),
             left=state.left.get("how", ""),
             rss=event.get("rss", 0),
+            has_stdin=event.get("stdin", False),
             last_words="\n".join(line for line in state.last_words if not _NOT_THE_USERS.search(line)),
             **facts_of(event.get("facts", {})),
         )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.agent import processes
+from muster.agent.stdin import INHERITED
 from muster.agent.wire import Writer
 
 
@@ -24,8 +25,11 @@ class Child:
         on_words: Callable[[bytes], None],
         on_closed: Callable[[], None],
         env: Mapping[str, str] | None = None,
+        for_ranks: int | None = None,
     ) -> None:
-        """Start it; raises OSError when the program is not there."""
+        """Start it; raises OSError when the program is not there. `for_ranks` is the stdin of its ranks."""
+        if for_ranks is not None:
+            env = {**(os.environ if env is None else env), INHERITED: str(for_ranks)}
         # A session of its own: Ctrl-C at the terminal is for the controller, which ends the agents in order.
         self._process = subprocess.Popen(
             argv,
@@ -34,6 +38,7 @@ class Child:
             stderr=subprocess.PIPE,
             env=env,
             start_new_session=True,
+            pass_fds=() if for_ranks is None else (for_ranks,),
             bufsize=0,
         )
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
+from muster.agent.stopping import time_to_stop
 from muster.agent.wire import HEARTBEAT, LAST_GRACE
 from muster.errors import EXIT_MUSTER, MusterError
 from muster.job import Job
@@ -201,7 +202,8 @@ class Controller:
             self.board.stopping()
             again = self.attempt is not None and self.grace > 0
             sooner = ", Ctrl-C again to kill them now" if self.signal in (signal.SIGINT, None) else ""
-            hurry = f" (up to {self.grace:g} s{sooner})" if again else ""
+            limit = time_to_stop(self.grace, interrupt=self.interrupts)
+            hurry = f" (up to {limit:g} s{sooner})" if again else ""
             self.screen.tell(f"{why}: stopping all ranks{hurry}")
             if self._body is not None:
                 self._body.cancel()
@@ -209,6 +211,11 @@ class Controller:
             self.grace = 0.0
             self.screen.tell("again: killing all ranks")
             self.watcher.stacks_then(lambda: self.fleet.hurry(0.0, self.on_loss))
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether ranks are ended by SIGINT first: after Ctrl-C scripts expect a KeyboardInterrupt, as under python."""
+        return self.signal == signal.SIGINT
 
     def pass_on(self, number: signal.Signals) -> None:
         """Give a signal to all ranks: `kill -USR1`, or a scheduler that warns the batch script."""
@@ -296,7 +303,7 @@ class Controller:
         """End whatever still runs on the hosts that are left."""
         self.board.stopping()
         grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
-        stuck = await self.fleet.stop(grace, self.on_loss)
+        stuck = await self.fleet.stop(grace, self.on_loss, interrupt=self.interrupts)
         if stuck and self.attempt is not None:
             self.attempt.stuck, self.board.stuck = True, tuple(stuck)
 
@@ -381,15 +388,3 @@ class Controller:
         self.screen.tell(
             f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {tilde(self.folder)}"
         )
-
-
-def run_job(make: Callable[[], Controller], on_started: Callable[[], None] | None = None) -> int:
-    """Run a controller, made inside it, in a fresh event loop; `on_started` is called when its ranks run."""
-
-    async def main() -> int:
-        controller = make()
-        controller.board.on_started = on_started
-        controller.listen_to_signals()
-        return (await controller.run()).exit_code
-
-    return asyncio.run(main())

@@ -59,6 +59,8 @@ class RankEnd:
     shm: Disk | None = None
     inside: str = ""
     """What sets the limits there: slurm, pbs, container, or nothing of these."""
+    has_stdin: bool = False
+    """Whether it could read what the user typed or piped."""
     rss: int = 0
     """The most memory it held itself, in bytes; 0 when it is not known."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from muster.agent.stopping import time_to_stop
 from muster.agent.wire import HEARTBEAT
 from muster.errors import HostError
 from muster.logs.screen import Screen
@@ -16,6 +17,7 @@ from muster.run.dialled import DialledConnector
 from muster.run.link import AgentLink, LinkLost
 from muster.run.parcel import agent_payload
 from muster.run.piped import PipedConnector
+from muster.run.stdin import Feed, is_for_ranks
 from muster.run.words import names
 from muster.transports import Dialled, Engine, Piped, leaders
 
@@ -50,6 +52,8 @@ class Fleet:
         )
         self.failed: set[str] = set()
         """Hosts that could not be connected."""
+        self._feed: Feed | None = None
+        """What sends our stdin to rank 0, where its agent does not inherit it."""
         self._beat_due: float | None = None
         self._pinged = 0.0
         self._under_way: set[asyncio.Future[None]] = set()
@@ -58,6 +62,15 @@ class Fleet:
     def scheduler(self) -> str:
         """The batch system whose agents these are, or nothing."""
         return self.engine.scheduler if isinstance(self.engine, Dialled) else ""
+
+    def give_stdin(self) -> None:
+        """Let rank 0 read what we could; to be called before connecting."""
+        if not is_for_ranks():
+            return
+        if isinstance(self.connector, PipedConnector) and self.engine.seats[0].here:
+            self.connector.gives_stdin = True
+        else:
+            self._feed = Feed()
 
     async def connect(self, job_id: str) -> None:
         """Start an agent for every seat, side by side."""
@@ -108,14 +121,21 @@ class Fleet:
     async def start(self, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
         """Start all ranks of an attempt."""
         await asyncio.gather(*(self._start_host(link, plan, attempt, on_loss) for link in self.links))
+        if self._feed is not None:
+            self._feed.begin(self.links[0])
 
     async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
         ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
         requests = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
+        fed = 0 if self._feed is not None else None
         try:
-            keeps_store = plan.has_store and link is self.links[0]
             answer = await link.request(
-                "start", limit=30, ranks=requests, leader=link in self.leaders, store=keeps_store
+                "start",
+                limit=30,
+                ranks=requests,
+                leader=link in self.leaders,
+                store=plan.has_store and link is self.links[0],
+                fed=fed,
             )
         except LinkLost as error:
             on_loss(link.name, error.why)
@@ -140,10 +160,15 @@ class Fleet:
         except LinkLost:
             pass
 
-    async def stop(self, grace: float, on_loss: OnLoss) -> list[str]:
-        """End whatever still runs on the hosts that are left; what could not be ended is told, with its hosts."""
+    async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> list[str]:
+        """End whatever still runs on the hosts that are left, with SIGINT first if `interrupt`.
+
+        What could not be ended is told, with its hosts.
+        """
+        if self._feed is not None:
+            self._feed.end()
         links = [link for link in self.links if not link.lost]
-        stuck = await asyncio.gather(*(self._stop_host(link, grace, on_loss) for link in links))
+        stuck = await asyncio.gather(*(self._stop_host(link, grace, on_loss, interrupt) for link in links))
         return [link.name for link, left in zip(links, stuck, strict=True) if left]
 
     def hurry(self, grace: float, on_loss: OnLoss) -> None:
@@ -154,9 +179,10 @@ class Fleet:
 
         self._begin(again())
 
-    async def _stop_host(self, link: AgentLink, grace: float, on_loss: OnLoss) -> bool:
+    async def _stop_host(self, link: AgentLink, grace: float, on_loss: OnLoss, interrupt: bool) -> bool:
+        limit = time_to_stop(grace, interrupt=interrupt) + 10
         try:
-            answer = await link.request("stop", limit=grace + 10, grace=grace)
+            answer = await link.request("stop", limit=limit, grace=grace, interrupt=interrupt)
         except LinkLost as error:
             on_loss(link.name, error.why)
             return False

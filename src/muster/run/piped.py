@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import os
 from collections.abc import Callable, Sequence
 
 from muster.errors import HostError
@@ -43,14 +44,24 @@ class PipeLine:
     """A link's connection over the pipes of a child."""
 
     def __init__(
-        self, link: AgentLink, command: Command, on_early_words: Callable[[str], None] = lambda words: None
+        self,
+        link: AgentLink,
+        command: Command,
+        on_early_words: Callable[[str], None] = lambda words: None,
+        stdin: int | None = None,
     ) -> None:
         self.command = command
         self._link = link
         self._on_early_words = on_early_words
         self._words = Words(self._on_line)
         try:
-            self._child = Child(command.argv, on_data=link.on_data, on_words=self._words.feed, on_closed=link.on_closed)
+            self._child = Child(
+                command.argv,
+                on_data=link.on_data,
+                on_words=self._words.feed,
+                on_closed=link.on_closed,
+                for_ranks=stdin,
+            )
         except OSError as error:
             raise HostError(
                 link.name,
@@ -103,6 +114,8 @@ class PipedConnector:
         over_ssh = [seat.name for seat, command in zip(engine.seats, engine.commands, strict=True) if command.over_ssh]
         self.called = over_ssh
         """The hosts a user may have to wait for."""
+        self.gives_stdin = False
+        """Whether the agent of rank 0 inherits our stdin, for its ranks."""
         self.last_words = ""
         """What a container program said last, while agents are missing."""
 
@@ -115,10 +128,19 @@ class PipedConnector:
         """Start an agent on every host, side by side; all failures together are raised at the end."""
         logins = asyncio.Semaphore(LOGINS_AT_ONCE)
 
+        def begin(link: AgentLink, command: Command) -> PipeLine:
+            if not self.gives_stdin or link is not links[0]:
+                return PipeLine(link, command, self._on_early_words)
+            stdin = os.dup(0)
+            try:
+                return PipeLine(link, command, self._on_early_words, stdin)
+            finally:
+                os.close(stdin)
+
         async def open_one(link: AgentLink, command: Command) -> None:
             async with logins:
                 try:
-                    await link.open(PipeLine(link, command, self._on_early_words), payload, limit)
+                    await link.open(begin(link, command), payload, limit)
                 except HostError as error:
                     on_failure(error)
                     raise

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.run.ends import RankEnd
-from muster.run.explain import collectives, gpus, machines
+from muster.run.explain import collectives, gpus, machines, stdin
 from muster.run.explain.case import Case, Explanation, Row
 
 __all__ = ["ROWS", "Explanation", "Row", "explain"]
 
-ROWS: tuple[Row, ...] = (*machines.ROWS, *gpus.ROWS, *collectives.ROWS)
+ROWS: tuple[Row, ...] = (*machines.ROWS, *gpus.ROWS, *collectives.ROWS, *stdin.ROWS)
 """All that can be explained, the most certain first: the first that speaks is taken."""
 
 

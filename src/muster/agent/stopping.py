@@ -1,0 +1,159 @@
+"""How all ranks of a host are ended: SIGINT first where somebody pressed Ctrl-C, then SIGTERM, then SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from . import processes
+from .report import MARK, MOVED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Any
+
+    from .ranks import Rank
+
+KILL_LIMIT = 5.0
+"""Seconds to wait for a killed process: one that hangs in the kernel (D state) outlives SIGKILL."""
+
+AFTER_SIGTERM = 2.0
+"""Seconds from SIGTERM to SIGKILL at most, for ranks that already had their grace after SIGINT."""
+
+_LAST_WORD = 0.5
+"""Seconds to wait for the exit status of ranks that are gone."""
+
+_MARK_LIMIT = 0.3
+"""Seconds to wait until a rank has noted where it is, before SIGINT is sent anyway."""
+
+_BETWEEN_QUESTIONS = 0.5
+"""Seconds between two questions whether a rank has moved since its SIGINT."""
+
+
+def time_to_stop(grace: float, *, interrupt: bool) -> float:
+    """The seconds that a stop may take until all ranks have SIGKILL."""
+    return grace + min(grace, AFTER_SIGTERM) if interrupt else grace
+
+
+class Interrupt:
+    """Ctrl-C for one rank: SIGINT once, and then whether its main thread can handle it.
+
+    A rank that is stuck in C code, in a collective for example, never runs its Python handler, and time is not what it
+    needs. Its own thread tells: it notes where the main thread is before the signal, and compares later.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self.is_stuck = False
+        self._is_marked = False
+        self._due = time.monotonic() + _MARK_LIMIT
+        self._sent = False
+        if not (rank.thread and rank.ask(MARK)):
+            self._send()
+
+    def on_answer(self, message: dict[str, Any]) -> None:
+        """The rank has noted where it is, or tells whether it has moved since."""
+        if message["t"] == "marked":
+            self._is_marked = not self._sent  # noted after the signal it says nothing
+            if not self._sent:
+                self._send()
+        else:
+            self.is_stuck = message.get("stuck", False)
+            self._is_marked = not message.get("moved", True)
+
+    def step(self, now: float) -> None:
+        """Send the signal, or ask, when that is due."""
+        if now < self._due:
+            return
+        if not self._sent:
+            self._send()
+        elif self._is_marked:
+            self._due = now + _BETWEEN_QUESTIONS
+            self.rank.ask(MOVED)
+
+    def _send(self) -> None:
+        self._sent = True
+        self._due = time.monotonic() + _BETWEEN_QUESTIONS
+        processes.kill([self.rank.pid], signal.SIGINT)
+        processes.kill([self.rank.pid], signal.SIGCONT)
+
+
+class Stopping:
+    """The end of all ranks, and of what they leave behind: signals they can handle first, SIGKILL last."""
+
+    def __init__(
+        self, ranks: Collection[Rank], spared: Collection[int], grace: float, *, interrupt: bool = False
+    ) -> None:
+        self.ranks = ranks
+        self.spared = spared
+        """The spawner, which lives on for the next attempt, and the store, which ranks of other hosts may need."""
+        begin = time.monotonic()
+        self.term_at = begin + (grace if interrupt else 0.0)
+        self.kill_at = begin + time_to_stop(grace, interrupt=interrupt)
+        self._after_sigterm = self.kill_at - self.term_at
+        self._interrupts: dict[int, Interrupt] = {}
+        self._warned = {rank.pid for rank in ranks if rank.warned}
+        now = time.time()
+        for rank in ranks:
+            if not rank.exited:
+                rank.stopped_at = now
+        if grace > 0:
+            self._warn_ranks()
+
+    def warn(self, pids: Collection[int]) -> None:
+        """Ask processes to end, each once; a stopped one is woken, so that it hears it."""
+        new = [pid for pid in pids if pid not in self._warned]
+        self._warned.update(new)
+        processes.kill(new, signal.SIGTERM)
+        processes.kill(new, signal.SIGCONT)
+
+    def hurry(self, grace: float) -> None:
+        """Allow no more than `grace` seconds from now."""
+        self.kill_at = min(self.kill_at, time.monotonic() + grace)
+        self.term_at = min(self.term_at, self.kill_at)
+
+    def on_answer(self, rank: int, message: dict[str, Any]) -> None:
+        """A rank tells what was asked about its SIGINT."""
+        if rank in self._interrupts:
+            self._interrupts[rank].on_answer(message)
+
+    def step(self) -> bool:
+        """Do what is due now; True when nothing is left, or nothing more can be done."""
+        now = time.monotonic()
+        ranks_ended = all(rank.exited for rank in self.ranks)
+        if now < self.kill_at and not ranks_ended:
+            self._warn_ranks()
+            return False
+        if ranks_ended and now < self.term_at:
+            # What they left behind has not handled Ctrl-C for them, and does not get their time.
+            self.term_at = now
+            self.kill_at = min(self.kill_at, now + self._after_sigterm)
+        left = self.left()
+        if not left:
+            # Nothing lives any more; the spawner's word on how each rank ended follows at once, if it can speak.
+            return ranks_ended or now > self.kill_at + _LAST_WORD
+        if now < self.kill_at:
+            self.warn(left)  # what ranks started and did not end themselves
+            return False
+        processes.kill(left, signal.SIGKILL)
+        return now > self.kill_at + KILL_LIMIT
+
+    def _warn_ranks(self) -> None:
+        now = time.monotonic()
+        running = [rank for rank in self.ranks if rank.pid and not rank.exited]
+        if now >= self.term_at:
+            self.warn([rank.pid for rank in running])
+            return
+        for rank in running:
+            if rank.number not in self._interrupts:
+                self._interrupts[rank.number] = Interrupt(rank)
+            interrupt = self._interrupts[rank.number]
+            interrupt.step(now)
+            if interrupt.is_stuck:
+                self.warn([rank.pid])
+
+    def left(self) -> list[int]:
+        """Processes of the job that still live."""
+        return [pid for pid in processes.descendants(os.getpid()) if pid not in self.spared]
