@@ -35,19 +35,21 @@ def call_outermost(function: Callable[[], object]) -> None:
 
 
 def _inner(frame: object) -> int | None:
-    """The address of the interpreter's own frame behind a frame object."""
+    """The address of the interpreter's own frame: behind a frame object, or the object itself before Python 3.11."""
     import ctypes
 
+    if sys.version_info < (3, 11):
+        return id(frame)
     return ctypes.c_void_p.from_address(id(frame) + _FRAME).value
 
 
 def _current_frame() -> ctypes.c_void_p | None:
     """Where the interpreter keeps the pointer to the current frame of the main thread; None if that is unknown.
 
-    CPython 3.13 keeps it in the thread state, 3.11 and 3.12 in a structure on the C stack that the thread state points
-    to. Both are found by their contents, so no version's layout is assumed. Older versions keep a frame object.
+    CPython keeps it in the thread state, 3.11 and 3.12 in a structure on the C stack that the thread state points to.
+    Both are found by their contents, so no version's layout is assumed.
     """
-    if sys.implementation.name != "cpython" or sys.version_info < (3, 11):
+    if sys.implementation.name != "cpython":
         return None
     import ctypes
 

@@ -32,7 +32,7 @@ def main(config: dict[str, Any]) -> int:
     from . import title
 
     _take_stdio([config["stdin"]])  # descriptor 0 brought this code
-    title.set_title([sys.executable, *command(config)], len(getattr(sys, "orig_argv", ())))
+    title.set_title([sys.executable, *command(config)])
     set_first_path(config)
     os.set_inheritable(config["stacks"], False)
     reporter = Reporter(config["report"])
@@ -52,7 +52,7 @@ def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _take_stdio(fds[:3])
     _set_environment(config["env"])
-    title.set_title([sys.executable, *command(config)], len(getattr(sys, "orig_argv", ())))
+    title.set_title([sys.executable, *command(config)])
     torch_adapter.reseed()
     torch_adapter.set_threads(os.environ)
     _forget_temporary_folder()

@@ -35,7 +35,7 @@ def main(config: dict[str, Any]) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # descriptor 0 brought this code
     os.close(null)
-    title.set_title(["muster zygote"], len(getattr(sys, "orig_argv", ())))
+    title.set_title(["muster zygote"])
     _survive_strays()
     rank.set_first_path(config)
     import gc

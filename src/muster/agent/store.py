@@ -26,7 +26,7 @@ def main(config: dict[str, Any]) -> NoReturn:
 def keep(listener: int) -> NoReturn:
     """Serve a listening socket as torch's TCPStore until this process is ended."""
     try:
-        title.set_title(["muster store"], len(getattr(sys, "orig_argv", ())))
+        title.set_title(["muster store"])
         port = _port_of(listener)
         server = _tcp_store()(
             "localhost", port, None, True, wait_for_workers=False, multi_tenant=False, master_listen_fd=listener

@@ -20,7 +20,7 @@ _FIELDS = (26, 27, 45, 46, 47, None, 28, 48, 49, 50, 51)
 _ARG_START, _ARG_END, _ENV_START = 7, 8, 9
 
 _region: list[int] = []
-"""Where the arguments of this process begin and end; found once, before anything moves the end."""
+"""Where the arguments of this process begin and end, and how many there are; found before anything changes them."""
 
 
 class _Map(ctypes.Structure):
@@ -37,8 +37,8 @@ def room_for(argv: Sequence[str]) -> list[str]:
     return [*argv, " " * 16]
 
 
-def set_title(argv: Sequence[str], began_with: int) -> None:
-    """Show `argv` as the command line of this process, which was started with `began_with` arguments.
+def set_title(argv: Sequence[str]) -> None:
+    """Show `argv` as the command line of this process.
 
     The memory still holds as many strings as at the start, the first unchanged where `argv` keeps it: setproctitle
     looks for that. Only the end of what the kernel shows is moved, so psutil sees exactly `argv`.
@@ -46,8 +46,9 @@ def set_title(argv: Sequence[str], began_with: int) -> None:
     try:
         members = _members()
         if not _region:
-            _region.extend(members[_ARG_START : _ARG_END + 1])
-        start, end = _region
+            with open("/proc/self/cmdline", "rb") as file:
+                _region.extend((members[_ARG_START], members[_ARG_END], file.read().count(b"\0")))
+        start, end, began_with = _region
         title = b"".join(os.fsencode(word) + b"\0" for word in argv)
         fillers = began_with - len(argv)
         room = end - start - len(title)
