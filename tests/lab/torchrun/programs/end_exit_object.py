@@ -1,0 +1,7 @@
+# ranks: 1
+"""Exits with an object that is neither number nor text."""
+
+import sys
+
+print("before")
+sys.exit(["a", "list"])

@@ -1,0 +1,7 @@
+# ranks: 1
+"""Exits with a text: it goes to stderr, and the code is 1."""
+
+import sys
+
+print("before")
+sys.exit("the reason")

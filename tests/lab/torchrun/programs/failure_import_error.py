@@ -1,0 +1,4 @@
+# ranks: 1
+"""Imports what is not there."""
+
+import no_such_module_anywhere  # noqa: F401

@@ -1,0 +1,5 @@
+# ranks: 1
+"""A script that does not compile."""
+
+print("never printed")
+return 3  # noqa: F706

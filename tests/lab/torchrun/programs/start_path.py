@@ -1,0 +1,10 @@
+"""Prints where Python looks for modules, and the working directory."""
+
+import os
+import sys
+
+print(os.getcwd(), os.environ.get("PWD"))
+for folder in sys.path:
+    print(repr(folder))
+print(sorted(os.listdir()))
+print([type(finder).__name__ for finder in sys.path_hooks], [str(finder) for finder in sys.meta_path])
