@@ -164,15 +164,18 @@ def _under_torchrun(program: Program, folder: Path) -> Outcome:
     return Outcome(code=code, first=first, streams=streams, files=run.files(), left=left, said=run.said)
 
 
-def under_muster(program: Program, folder: Path, options: Sequence[str] = ()) -> Outcome:
-    """Run a program under Muster, with more options of `muster run` if any."""
+def under_muster(program: Program, folder: Path, options: Sequence[str] = (), *, hosts: int = 0) -> Outcome:
+    """Run a program under Muster, with more options of `muster run` if any, and on lab hosts if any."""
     run = Run(program, folder)
-    nproc = ["--nproc", str(program.ranks)]
-    code, left = run([str(BIN / "muster"), "run", *nproc, *program.muster, *options, *run.target], LIMIT)
+    where = ["--nproc", str(program.ranks)]
+    if hosts:
+        where += ["--lab", str(hosts), "--env", "OUT", "--env", "BEFORE", *(f"--env={name}" for name in program.env)]
+    code, left = run([str(BIN / "muster"), "run", *where, *program.muster, *options, *run.target], LIMIT)
     streams: dict[str, list[str]] = {}
     first = None
+    ranks = program.ranks * (hosts or 1)
     for job in (folder / "state" / "muster" / "jobs").glob("*/"):
-        streams = {name: run.lines(data) for name, data in streams_of(job / "attempt-0", program.ranks).items()}
+        streams = {name: run.lines(data) for name, data in streams_of(job / "attempt-0", ranks).items()}
         state = json.loads((job / "state.json").read_bytes())
         failed = re.match(r"rank (\d+) ", state["sentence"])
         first = int(failed[1]) if failed and state["exit_code"] else None

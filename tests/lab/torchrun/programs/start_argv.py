@@ -1,4 +1,4 @@
-# args: --lr 0.1 "two words" "" -x=1 "*" --nproc 4 -- --help é
+# args: --lr 0.1 "two words" "" -x=1 "*" --standalone -- --help é
 """Prints its arguments exactly as they came."""
 
 import sys

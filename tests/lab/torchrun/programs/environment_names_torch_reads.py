@@ -1,0 +1,11 @@
+"""The variables that scripts read, with the values that scripts expect."""
+
+import os
+
+NAMES = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
+    "MASTER_ADDR OMP_NUM_THREADS TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCH_NCCL_ASYNC_ERROR_HANDLING "
+    "TORCHELASTIC_USE_AGENT_STORE"
+)
+for name in NAMES.split():
+    print(name, os.environ.get(name))
