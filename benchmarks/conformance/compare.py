@@ -28,6 +28,8 @@ def differences(program: Program, torchrun: Outcome | None, muster: Outcome) -> 
         if muster.code != program.exit:
             yield f"exit code: {program.exit} expected, Muster {muster.code}"
         return
+    if bool(torchrun.code) != bool(program.exit) and not program.signal:
+        yield f"the program is wrong: torchrun {torchrun.code}, its header {program.exit}"
     if not program.signal:  # each launcher has an exit code of its own for that
         if torchrun.code != muster.code:
             yield f"exit code: torchrun {torchrun.code}, Muster {muster.code}"

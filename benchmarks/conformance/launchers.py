@@ -18,6 +18,7 @@ from benchmarks.conformance.programs import Program
 from benchmarks.conformance.reading import normalize, read
 
 BIN = Path(sys.executable).parent
+MUSTER = os.environ.get("MUSTER_UNDER_TEST") or str(BIN / "muster")
 TAG = "CONFORMANCE_RUN"
 """Every process of a run has it in its environment, so that all can be found and ended."""
 LIMIT = 50.0
@@ -59,7 +60,8 @@ class Run:
             path.mkdir(parents=True)
         self.target = program.place_in(self.work)
         self.tag = uuid.uuid4().hex
-        env = {**PLAIN, "OUT": str(self.out), TAG: self.tag, "XDG_STATE_HOME": str(folder / "state"), **program.env}
+        places = {"OUT": str(self.out), "PWD": str(self.work), "XDG_STATE_HOME": str(folder / "state")}
+        env = {**PLAIN, **places, TAG: self.tag, **program.env}
         self.env = {**env, "BEFORE": ":".join([*env, "BEFORE"])}
 
     def __call__(self, argv: Sequence[str], limit: float) -> tuple[int, tuple[str, ...]]:
@@ -170,7 +172,7 @@ def under_muster(program: Program, folder: Path, options: Sequence[str] = (), *,
     where = ["--nproc", str(program.ranks)]
     if hosts:
         where += ["--lab", str(hosts), "--env", "OUT", "--env", "BEFORE", *(f"--env={name}" for name in program.env)]
-    code, left = run([str(BIN / "muster"), "run", *where, *program.muster, *options, *run.target], LIMIT)
+    code, left = run([MUSTER, "run", *where, *program.muster, *options, *run.target], LIMIT)
     streams: dict[str, list[str]] = {}
     first = None
     ranks = program.ranks * (hosts or 1)

@@ -21,7 +21,7 @@ OPTIONS = ("ranks", "args", "stdin", "env", "muster", "signal", "needs", "exit",
 - `# muster: --restarts 1`: options of `muster run`.
 - `# signal: SIGINT`: sent to the launcher when every rank has written `$OUT/ready-RANK`.
 - `# needs: h5py`: a module or a program without which the program is skipped.
-- `# exit: 124`: the exit code where there is nothing to compare with.
+- `# exit: 3`: that it fails, and with which exit code where torchrun does not run it.
 - `# row: 9`: the row of shared/notes/held-out.md that it reproduces.
 - `# stderr: not compared: REASON`: only stdout and files count.
 - `# torchrun: aborts sometimes: REASON` or `hangs sometimes`: torchrun gets three tries, Muster one.

@@ -1,3 +1,4 @@
+# ranks: 1
 """torch.save and torch.load, with a class of the script's own."""
 
 import os

@@ -1,3 +1,4 @@
+# ranks: 1
 """A DataLoader with two workers by spawn."""
 
 import torch

@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 # stderr: not compared: the traceback has lines of torch and the worker's
 """An exception in a DataLoader's worker ends the script with its traceback."""

@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 """Functions of atexit and finally blocks run after an exception too."""
 

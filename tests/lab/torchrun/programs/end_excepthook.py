@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 """sys.excepthook of the script reports the exception; Python's exit code is 1 all the same."""
 

@@ -1,3 +1,4 @@
+# exit: 3
 # ranks: 1
 """Exits with code 3."""
 

@@ -1,3 +1,4 @@
+# exit: 5
 # ranks: 1
 """Exits with a number that does not fit into a C int."""
 

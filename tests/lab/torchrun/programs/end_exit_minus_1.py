@@ -1,3 +1,4 @@
+# exit: 255
 # ranks: 1
 """Exits with -1, which the system shows as 255."""
 

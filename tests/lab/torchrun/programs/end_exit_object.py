@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 """Exits with an object that is neither number nor text."""
 

@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 """Exits with True, which is 1."""
 

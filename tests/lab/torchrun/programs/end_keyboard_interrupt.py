@@ -1,3 +1,4 @@
+# exit: 130
 # ranks: 1
 """An uncaught KeyboardInterrupt ends Python by SIGINT."""
 

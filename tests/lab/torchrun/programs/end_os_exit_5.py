@@ -1,3 +1,4 @@
+# exit: 5
 # ranks: 1
 """Leaves by os._exit(5) with output that nobody has flushed: ranks write through, as `python -u` does."""
 

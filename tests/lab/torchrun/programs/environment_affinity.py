@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 14
 # env: GOMP_CPU_AFFINITY=0 1
 # env: OMP_NUM_THREADS=2

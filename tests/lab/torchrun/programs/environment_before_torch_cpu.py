@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 12
 """ATEN_CPU_CAPABILITY, set by the script before it imports torch, decides which instructions of the CPU torch uses."""
 

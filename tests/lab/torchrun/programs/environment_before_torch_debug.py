@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 12
 """TORCH_DISTRIBUTED_DEBUG, set by the script before it imports torch, decides the debug level of torch.distributed."""
 

@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 12
 """TORCHDYNAMO_DISABLE, set by the script before it imports torch, decides that nothing is compiled."""
 

@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 12
 """TORCHINDUCTOR_MAX_AUTOTUNE, set by the script before it imports torch, decides settings of inductor."""
 

@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 12
 """PYTORCH_JIT, set by the script before it imports torch, decides that torch.jit compiles nothing."""
 

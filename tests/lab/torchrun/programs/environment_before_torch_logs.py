@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 12
 """TORCH_LOGS, set by the script before it imports torch, decides which parts of torch log."""
 

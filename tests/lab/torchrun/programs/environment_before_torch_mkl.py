@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 12
 """MKL_NUM_THREADS, set by the script before it imports torch, decides the threads of MKL and OpenMP."""
 

@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 12
 """OMP_NUM_THREADS, set by the script before it imports torch, decides the number of threads."""
 

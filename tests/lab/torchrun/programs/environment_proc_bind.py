@@ -1,3 +1,4 @@
+# ranks: 1
 # row: 14
 # env: OMP_PROC_BIND=true
 # env: OMP_NUM_THREADS=2

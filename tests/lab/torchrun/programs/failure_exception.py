@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 """An uncaught exception: the traceback shows the script's frames only."""
 

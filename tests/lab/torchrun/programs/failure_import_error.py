@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 """Imports what is not there."""
 

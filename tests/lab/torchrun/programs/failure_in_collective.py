@@ -1,3 +1,4 @@
+# exit: 11
 # stderr: not compared: of rank 0, whose connection may break before the launcher stops it
 """Rank 1 fails while rank 0 waits for it in a collective: rank 1 is the one to blame."""
 

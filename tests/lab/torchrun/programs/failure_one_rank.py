@@ -1,3 +1,4 @@
+# exit: 9
 # stderr: not compared: of rank 0, which the launcher stops
 """Rank 1 fails while rank 0 works: rank 0 gets SIGTERM and can still save what it has."""
 

@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 # stderr: not compared: @record prints the time
 """@record writes the exception where the launcher says, for its report."""

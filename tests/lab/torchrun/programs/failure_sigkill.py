@@ -1,3 +1,4 @@
+# exit: 137
 # stderr: not compared: of the other rank, which the launcher stops
 """Rank 1 ends by SIGKILL while rank 0 waits."""
 

@@ -1,3 +1,4 @@
+# exit: 139
 # ranks: 1
 """A crash in C code, with faulthandler enabled by the script."""
 

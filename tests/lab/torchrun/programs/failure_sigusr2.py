@@ -1,3 +1,4 @@
+# exit: 140
 # stderr: not compared: of the other rank, which the launcher stops
 """Rank 1 ends by SIGUSR2 while rank 0 waits."""
 

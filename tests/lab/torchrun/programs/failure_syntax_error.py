@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 """A script that does not compile."""
 

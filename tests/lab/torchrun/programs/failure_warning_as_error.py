@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 # env: PYTHONWARNINGS=error::UserWarning
 """PYTHONWARNINGS turns a warning into an exception."""

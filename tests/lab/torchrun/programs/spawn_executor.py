@@ -1,3 +1,4 @@
+# ranks: 1
 """ProcessPoolExecutor by spawn, left open at the end."""
 
 import multiprocessing

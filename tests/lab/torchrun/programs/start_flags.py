@@ -1,3 +1,4 @@
+# ranks: 1
 """Prints the flags of the interpreter and of its standard streams."""
 
 import sys

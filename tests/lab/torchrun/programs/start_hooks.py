@@ -1,3 +1,4 @@
+# ranks: 1
 """Prints the hooks of the interpreter, all of which are Python's own when a script starts."""
 
 import builtins

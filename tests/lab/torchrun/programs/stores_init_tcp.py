@@ -1,4 +1,4 @@
-"""init_process_group with tcp:// and a port that rank 0 found free; nothing of the environment is used."""
+"""init_process_group with tcp:// and a port that rank 0 found free; nothing of the environment is left."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 rank, size, out = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(os.environ["OUT"])
-for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"):
+for name in [name for name in os.environ if name.startswith(("MASTER_", "RANK", "WORLD", "TORCHELASTIC_"))]:
     del os.environ[name]
 if rank == 0:
     with socket.create_server(("127.0.0.1", 0)) as found:

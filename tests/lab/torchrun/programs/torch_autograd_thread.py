@@ -1,3 +1,4 @@
+# ranks: 1
 """Backward passes with hooks and a custom function, and threads that train at the same time."""
 
 import threading

@@ -1,3 +1,4 @@
+# ranks: 1
 """Numbers of a small training are the same to the last digit."""
 
 import torch

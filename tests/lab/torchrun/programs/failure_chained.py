@@ -1,3 +1,4 @@
+# exit: 1
 # ranks: 1
 """A traceback with a cause, a context and a message of several lines."""
 

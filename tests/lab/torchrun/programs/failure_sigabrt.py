@@ -1,3 +1,4 @@
+# exit: 134
 # stderr: not compared: Muster enables faulthandler, which shows the Python line of a crash
 """Rank 1 ends by SIGABRT while rank 0 waits."""
 
