@@ -11,7 +11,21 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "tests" / "lab" / "torchrun" / "programs"
 
-OPTIONS = ("ranks", "args", "stdin", "env", "muster", "signal", "needs", "exit", "row", "stderr", "torchrun", "runs")
+OPTIONS = (
+    "ranks",
+    "args",
+    "stdin",
+    "env",
+    "muster",
+    "signal",
+    "needs",
+    "exit",
+    "row",
+    "stderr",
+    "torchrun",
+    "runs",
+    "slow",
+)
 """What may stand before the colon in a header:
 
 - `# ranks: 1`: number of ranks, 2 by default.
@@ -26,6 +40,7 @@ OPTIONS = ("ranks", "args", "stdin", "env", "muster", "signal", "needs", "exit",
 - `# stderr: not compared: REASON`: only stdout and files count.
 - `# torchrun: aborts sometimes: REASON` or `hangs sometimes`: torchrun gets three tries, Muster one.
 - `# torchrun: not run: REASON`: Muster must end with `exit`.
+- `# slow: REASON`: pytest runs it only if CONFORMANCE_SLOW is set.
 - `# runs: 50`: how often the stress driver runs it, if nobody says.
 """
 
@@ -53,6 +68,7 @@ class Program:
     """torchrun ends it by SIGABRT or hangs, now and then: a bug of torch that Muster need not have."""
     only_muster: bool = False
     runs: int = 50
+    slow: str = ""
 
     def place_in(self, folder: Path) -> tuple[str, ...]:
         """Copy it into a directory, and return what to type there: `train.py`, or `-m package`."""
@@ -101,6 +117,7 @@ def load(path: Path) -> Program:
         fails_under_torchrun=last.get("torchrun", "").startswith(("aborts sometimes: ", "hangs sometimes: ")),
         only_muster=last.get("torchrun", "").startswith("not run: "),
         runs=int(last.get("runs", 50)),
+        slow=last.get("slow", ""),
     )
 
 

@@ -6,6 +6,7 @@ differences that are meant to be.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def test_a_program_does_the_same_as_under_torchrun(name: str, tmp_path: Path) ->
     program = PROGRAMS[name]
     if program.missing:
         pytest.skip(f"{program.missing} is not installed")
+    if program.slow and "CONFORMANCE_SLOW" not in os.environ:
+        pytest.skip(program.slow)
     with ThreadPoolExecutor(2) as both:
         torchrun = None if program.only_muster else both.submit(under_torchrun, program, tmp_path)
         muster = both.submit(under_muster, program, tmp_path / "muster").result()
