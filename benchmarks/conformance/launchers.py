@@ -21,9 +21,9 @@ BIN = Path(sys.executable).parent
 MUSTER = os.environ.get("MUSTER_UNDER_TEST") or str(BIN / "muster")
 TAG = "CONFORMANCE_RUN"
 """Every process of a run has it in its environment, so that all can be found and ended."""
-LIMIT = 50.0
+LIMIT = 90.0
 """Seconds a run may take."""
-LIMIT_OF_A_TRY = 20.0
+LIMIT_OF_A_TRY = 30.0
 """Seconds torchrun may take where it hangs sometimes."""
 LEAVING_LIMIT = 5.0
 """Seconds that processes may outlive their launcher."""
