@@ -26,8 +26,24 @@ EXPLAINED: dict[str, Explained] = {
         why="faulthandler shows the Python line of a crash, and signal 47 the stack of a rank that hangs.",
     ),
     "start_hooks": Explained(
-        lines=r"stdout: (torchrun: faulthandler False|Muster: faulthandler True)",
-        why="faulthandler shows the Python line of a crash in C code.",
+        lines=r"stdout: (torchrun: faulthandler False|Muster: faulthandler True|\w+: True \(\d+, \d+, \d+\) \[\] \d+ 0)",
+        why="faulthandler shows the Python line of a crash; the zygote froze its objects, so that memory stays shared.",
+    ),
+    "start_finders": Explained(
+        lines="finder|Finder|Importer",
+        why="The zygote has imported torch already: finders of Muster keep it out of sys.modules until it is imported.",
+    ),
+    "start_modules_loaded": Explained(
+        lines=r"stdout: \w+: \[",
+        why="The zygote has imported torch, and with it numpy and many modules of the standard library.",
+    ),
+    "end_raising_del": Explained(
+        lines=r'stderr: Muster:     raise ValueError\("in __del__"\)',
+        why="Python itself can no longer read the source then, Muster can: one line more.",
+    ),
+    "failure_sigsegv": Explained(
+        lines="stderr: Muster: (Extension modules: .*)?$",
+        why="faulthandler lists the C modules that are loaded, and the zygote has loaded those of torch.",
     ),
 }
 """The programs that differ for a reason. Any other difference is a bug of Muster."""

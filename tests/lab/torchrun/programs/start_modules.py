@@ -1,8 +1,11 @@
 # row: 12
-"""Prints which modules are loaded before the script imports any: none of torch, none of the launcher."""
+"""No module of torch or of the launcher is loaded before the script imports any, and none of the script's own."""
 
 import sys
 
-roots = {name.partition(".")[0] for name in sys.modules}
-print(sorted(root for root in roots if root not in sys.stdlib_module_names))
-print([name for name in ("torch", "numpy", "muster", "subprocess", "logging", "asyncio") if name in sys.modules])
+print([name for name in sys.modules if name.partition(".")[0] in ("torch", "muster", "start_modules", "__mp_main__")])
+print("torch" in sys.modules, sys.modules.get("torch"), "torch.distributed" in sys.modules)
+
+import torch
+
+print(sys.modules["torch"] is torch, torch.__spec__.name, torch.__name__)

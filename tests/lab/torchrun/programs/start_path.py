@@ -7,4 +7,3 @@ print(os.getcwd(), os.environ.get("PWD"))
 for folder in sys.path:
     print(repr(folder))
 print(sorted(os.listdir()))
-print([type(finder).__name__ for finder in sys.path_hooks], [str(finder) for finder in sys.meta_path])
