@@ -26,7 +26,7 @@ EXPLAINED: dict[str, Explained] = {
         why="faulthandler shows the Python line of a crash, and signal 47 the stack of a rank that hangs.",
     ),
     "start_hooks": Explained(
-        lines=r"stdout: (torchrun: faulthandler False|Muster: faulthandler True|\w+: True \(\d+, \d+, \d+\) \[\] \d+ 0)",
+        lines=r"stdout: (torchrun: faulthandler False|Muster: faulthandler True|\S+ True \(\d+, \d+, \d+\) \[\] \d+ 0)",
         why="faulthandler shows the Python line of a crash; the zygote froze its objects, so that memory stays shared.",
     ),
     "start_finders": Explained(

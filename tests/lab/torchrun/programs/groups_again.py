@@ -1,4 +1,5 @@
 # row: 7
+# torchrun: fails sometimes: the second group finds addresses of the first in the agent's store
 """Initializes, destroys, and initializes again in the same process."""
 
 import torch
