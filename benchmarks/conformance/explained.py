@@ -29,6 +29,10 @@ EXPLAINED: dict[str, Explained] = {
         lines=r"stdout: (torchrun: faulthandler False|Muster: faulthandler True|\S+ True \(\d+, \d+, \d+\) \[\] \d+ 0)",
         why="faulthandler shows the Python line of a crash; the zygote froze its objects, so that memory stays shared.",
     ),
+    "start_file_descriptors": Explained(
+        lines=r"\[0, 1, 2(, \d+, \d+)?\]",
+        why="Two descriptors that no child inherits carry reports and stack traces of the rank to the agent.",
+    ),
     "start_finders": Explained(
         lines="finder|Finder|Importer",
         why="The zygote has imported torch already: finders of Muster keep it out of sys.modules until it is imported.",

@@ -4,7 +4,7 @@
 
 import os
 
-os.environ["OPENBLAS_NUM_THREADS"] = "2"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy
 
