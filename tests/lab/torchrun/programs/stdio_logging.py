@@ -4,7 +4,7 @@ import logging
 import sys
 
 print(logging.root.handlers, logging.root.level, logging.getLogger("mine").getEffectiveLevel(), logging.raiseExceptions)
-print(logging._srcfile is not None, sorted(logging.root.manager.loggerDict), logging.lastResort)
+print(logging._srcfile is not None, logging.lastResort)
 logging.getLogger("mine").warning("by the last resort")
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s %(processName)s %(message)s")
 logging.info("configured")

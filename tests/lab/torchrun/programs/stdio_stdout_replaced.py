@@ -1,3 +1,5 @@
+# exit: 120
+# ranks: 1
 """sys.stdout is an object without flush() or fileno()."""
 
 import sys
