@@ -1,0 +1,53 @@
+"""The differences between torchrun and Muster that are meant to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """A difference that has a reason."""
+
+    lines: str
+    """A pattern that each line of the difference matches."""
+    why: str
+    always: bool = True
+    """Whether it shows in every run."""
+
+
+EXPLAINED: dict[str, Explained] = {
+    "environment_of_ranks": Explained(
+        lines="MASTER_ADDR (localhost|127.0.0.1)|MUSTER_JOB",
+        why="Muster gives an address that it has tested, and the job's id for `muster logs` and the like.",
+    ),
+    "signals_caught": Explained(
+        lines=r"\[2\]|\[2, 4, 6, 7, 8, 11, 47\]",
+        why="faulthandler shows the Python line of a crash, and signal 47 the stack of a rank that hangs.",
+    ),
+    "start_hooks": Explained(
+        lines=r"stdout: (torchrun: faulthandler False|Muster: faulthandler True|\S+ True \(\d+, \d+, \d+\) \[\] \d+ 0)",
+        why="faulthandler shows the Python line of a crash; the zygote froze its objects, so that memory stays shared.",
+    ),
+    "start_file_descriptors": Explained(
+        lines=r"\[0, 1, 2(, \d+, \d+)?\]",
+        why="Two descriptors that no child inherits carry reports and stack traces of the rank to the agent.",
+    ),
+    "start_finders": Explained(
+        lines="finder|Finder|Importer",
+        why="The zygote has imported torch already: finders of Muster keep it out of sys.modules until it is imported.",
+    ),
+    "start_modules_loaded": Explained(
+        lines=r"stdout: \w+: \[",
+        why="The zygote has imported torch, and with it numpy and many modules of the standard library.",
+    ),
+    "end_raising_del": Explained(
+        lines=r'stderr: Muster:     raise ValueError\("in __del__"\)',
+        why="Python itself can no longer read the source then, Muster can: one line more.",
+    ),
+    "failure_sigsegv": Explained(
+        lines="stderr: Muster: (Extension modules: .*)?$",
+        why="faulthandler lists the C modules that are loaded, and the zygote has loaded those of torch.",
+    ),
+}
+"""The programs that differ for a reason. Any other difference is a bug of Muster."""

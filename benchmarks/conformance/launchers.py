@@ -1,0 +1,197 @@
+"""Running one program under torchrun and under Muster, and what each rank did there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.conformance.programs import Program
+from benchmarks.conformance.reading import normalize, read
+
+BIN = Path(sys.executable).parent
+MUSTER = os.environ.get("MUSTER_UNDER_TEST") or str(BIN / "muster")
+TAG = "CONFORMANCE_RUN"
+"""Every process of a run has it in its environment, so that all can be found and ended."""
+LIMIT = 90.0
+"""Seconds a run may take."""
+LIMIT_OF_A_TRY = 30.0
+"""Seconds torchrun may take where it hangs sometimes."""
+LEAVING_LIMIT = 5.0
+"""Seconds that processes may outlive their launcher."""
+
+PLAIN = {"PATH": os.environ["PATH"], "HOME": os.path.expanduser("~"), "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a run."""
+
+    code: int
+    """The exit code of the rank that failed first (128 + n for signal n), 0 if none did, 124 if the run hung."""
+    first: int | None = None
+    """The rank that failed first."""
+    streams: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The lines of `rank 0 stdout` and the like."""
+    files: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The lines of the files that ranks wrote to $OUT."""
+    left: tuple[str, ...] = ()
+    """Processes that outlived their launcher."""
+    said: str = ""
+    """What the launcher printed."""
+
+
+class Run:
+    """A launcher with one program in a fresh directory."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        self.program = program
+        self.folder = folder
+        self.work, self.out = folder / "work", folder / "out"
+        for path in (self.work, self.out, folder / "tmp"):
+            path.mkdir(parents=True)
+        self.target = program.place_in(self.work)
+        self.tag = uuid.uuid4().hex
+        places = {"OUT": str(self.out), "PWD": str(self.work), "XDG_STATE_HOME": str(folder / "state")}
+        env = {**PLAIN, **places, TAG: self.tag, **program.env}
+        self.env = {**env, "BEFORE": ":".join([*env, "BEFORE"])}
+
+    def __call__(self, argv: Sequence[str], limit: float) -> tuple[int, tuple[str, ...]]:
+        """Run it to its end: the launcher's exit code, and what it left behind."""
+        stdin = self.folder / "stdin"
+        if self.program.stdin is not None:
+            stdin.write_bytes(self.program.stdin)
+        source = "/dev/null" if self.program.stdin is None else stdin
+        with open(source, "rb") as stdin_file, (self.folder / "said").open("wb") as said:
+            process = subprocess.Popen(
+                argv, cwd=self.work, env=self.env, stdin=stdin_file, stdout=said, stderr=said, start_new_session=True
+            )
+            try:
+                code = self._wait(process, limit)
+                left = self._left(LEAVING_LIMIT) if code != 124 else {}
+            finally:
+                self._end()
+                process.wait(10)
+        return code, tuple(left.values())
+
+    @property
+    def said(self) -> str:
+        """What the launcher printed."""
+        return (self.folder / "said").read_text(errors="replace")
+
+    def files(self) -> dict[str, list[str]]:
+        """What ranks wrote to $OUT."""
+        found = sorted(path for path in self.out.rglob("*") if path.is_file() and not path.name.startswith("ready-"))
+        return {str(path.relative_to(self.out)): self.lines(read(path)) for path in found}
+
+    def lines(self, data: bytes) -> list[str]:
+        """Output as lines without what differs from run to run."""
+        return normalize(data, {str(self.work): "$CWD", str(self.out): "$OUT", str(self.folder): "$FOLDER"})
+
+    def _wait(self, process: subprocess.Popen[bytes], limit: float) -> int:
+        deadline, to_send = time.monotonic() + limit, self.program.signal
+        while time.monotonic() < deadline:
+            if to_send and len(list(self.out.glob("ready-*"))) == self.program.ranks:
+                process.send_signal(signal.Signals[to_send])
+                to_send = ""
+            try:
+                return process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                pass
+        return 124
+
+    def _left(self, limit: float) -> dict[int, str]:
+        deadline = time.monotonic() + limit
+        while (found := tagged(self.tag)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    def _end(self) -> None:
+        deadline = time.monotonic() + 10
+        while (found := tagged(self.tag)) and time.monotonic() < deadline:
+            for pid in found:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.02)
+
+
+def tagged(tag: str) -> dict[int, str]:
+    """The command lines of the processes that have a tag in their environment."""
+    found: dict[int, str] = {}
+    mark = f"{TAG}={tag}".encode()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    words = (folder / "cmdline").read_bytes().split(b"\0")
+                    found[int(folder.name)] = b" ".join(words)[:200].decode(errors="replace").strip()
+            except OSError:
+                pass
+    return found
+
+
+def under_torchrun(program: Program, folder: Path) -> Outcome:
+    """Run a program under torchrun; again, up to three times in all, if torch fails it sometimes."""
+    tries = 3 if program.fails_under_torchrun else 1
+    for number in range(tries):
+        outcome = _under_torchrun(program, folder / f"torchrun-{number}")
+        if outcome.code == 0:
+            break
+    return outcome
+
+
+def _under_torchrun(program: Program, folder: Path) -> Outcome:
+    run, logs = Run(program, folder), folder / "logs"
+    options = ["--standalone", "--nproc-per-node", str(program.ranks), "-r", "3", "--log-dir", str(logs)]
+    limit = LIMIT_OF_A_TRY if program.fails_under_torchrun else LIMIT
+    code, left = run([str(BIN / "torchrun"), *options, *run.target], limit)
+    first = None
+    if code == 1 and (cause := re.search(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)", run.said, re.DOTALL)):
+        first, ended = int(cause[1]), int(cause[2])
+        code = ended if ended >= 0 else 128 - ended
+    streams = {
+        f"rank {path.parent.name} {path.stem}": run.lines(path.read_bytes())
+        for path in logs.glob("*/attempt_0/*/*.log")
+    }
+    return Outcome(code=code, first=first, streams=streams, files=run.files(), left=left, said=run.said)
+
+
+def under_muster(program: Program, folder: Path, options: Sequence[str] = (), *, hosts: int = 0) -> Outcome:
+    """Run a program under Muster, with more options of `muster run` if any, and on lab hosts if any."""
+    run = Run(program, folder)
+    where = ["--nproc", str(program.ranks)]
+    if hosts:
+        where += ["--lab", str(hosts), "--env", "OUT", "--env", "BEFORE", *(f"--env={name}" for name in program.env)]
+    code, left = run([MUSTER, "run", *where, *program.muster, *options, *run.target], LIMIT)
+    streams: dict[str, list[str]] = {}
+    first = None
+    ranks = program.ranks * (hosts or 1)
+    for job in (folder / "state" / "muster" / "jobs").glob("*/"):
+        streams = {name: run.lines(data) for name, data in streams_of(job / "attempt-0", ranks).items()}
+        state = json.loads((job / "state.json").read_bytes())
+        failed = re.match(r"rank (\d+) ", state["sentence"])
+        first = int(failed[1]) if failed and state["exit_code"] else None
+    return Outcome(code=code, first=first, streams=streams, files=run.files(), left=left, said=run.said)
+
+
+def streams_of(folder: Path, ranks: int) -> dict[str, bytes]:
+    """What each rank of an attempt wrote to stdout and stderr: one log has both, and `order` says which came when."""
+    logs = {rank: folder / f"rank-{rank}.log" for rank in range(ranks)}
+    rest = {rank: path.read_bytes() if path.exists() else b"" for rank, path in logs.items()}
+    streams = {f"rank {rank} {name}": b"" for rank in range(ranks) for name in ("stdout", "stderr")}
+    order = folder / "order"
+    for line in order.read_text().splitlines() if order.exists() else []:
+        rank, stream, size = (int(word) for word in line.split())
+        streams[f"rank {rank} {'stdout' if stream == 1 else 'stderr'}"] += rest[rank][:size]
+        rest[rank] = rest[rank][size:]
+    return streams

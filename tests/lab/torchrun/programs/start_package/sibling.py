@@ -1,0 +1,3 @@
+"""Found by a relative import."""
+
+WORD = "found"
