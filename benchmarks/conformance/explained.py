@@ -18,16 +18,35 @@ class Explained:
 
 EXPLAINED: dict[str, Explained] = {
     "environment_of_ranks": Explained(
-        lines="MASTER_ADDR (localhost|127.0.0.1)|MUSTER_JOB",
-        why="Muster gives an address that it has tested, and the job's id for `muster logs` and the like.",
+        lines="MASTER_ADDR (localhost|127.0.0.1)|MUSTER_JOB|TORCHELASTIC_(ERROR_FILE|SIGNALS_TO_HANDLE)",
+        why="Muster gives an address that it has tested, and the job's id for `muster logs` and the like. It needs no "
+        "error file, because ranks report exceptions themselves.",
+    ),
+    "elastic_helpers": Explained(
+        lines="ErrorHandler (True|False)",
+        why="There is no error file: ranks report exceptions themselves, with and without @record.",
+    ),
+    "failure_record": Explained(
+        lines="stdout: torchrun: .*RuntimeError: recorded",
+        why="There is no error file: ranks report exceptions themselves, with and without @record.",
+    ),
+    "failure_recursion": Explained(
+        lines=r"stdout: (torchrun: 1|Muster: 1\d)$",
+        why="Muster runs the script from a few calls of its own, which count towards the limit of 1000.",
+    ),
+    "torch_threads_of_one_rank": Explained(
+        lines=r"stdout: (torchrun: 2 2|Muster: 3 2)$",
+        why="torch starts its OpenMP thread when it is told their number, not at the first operation.",
     ),
     "signals_caught": Explained(
         lines=r"\[2\]|\[2, 4, 6, 7, 8, 11, 47\]",
         why="faulthandler shows the Python line of a crash, and signal 47 the stack of a rank that hangs.",
     ),
     "start_hooks": Explained(
-        lines=r"stdout: (torchrun: faulthandler False|Muster: faulthandler True|\S+ True \(\d+, \d+, \d+\) \[\] \d+ 0)",
-        why="faulthandler shows the Python line of a crash; the zygote froze its objects, so that memory stays shared.",
+        lines=r"stdout: (torchrun: faulthandler False|Muster: faulthandler True|\S+ True \(\d+, \d+, \d+\) \[\] \d+ 0"
+        r"|\w+: \[\('(default|ignore)', .*)",
+        why="faulthandler shows the Python line of a crash; the zygote froze its objects, so that memory stays shared, "
+        "and torch has added its filters to the warnings.",
     ),
     "start_file_descriptors": Explained(
         lines=r"\[0, 1, 2(, \d+, \d+)?\]",

@@ -12,6 +12,7 @@ import os
 import sys
 
 from . import torch_groups
+from .frames import call_outermost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _finish(code: int, kept: Collection[str]) -> int:
     except BaseException as error:
         _show_ignored(threading, error)
     try:
-        atexit._run_exitfuncs()
+        call_outermost(atexit._run_exitfuncs)
     except BaseException as error:
         _show_ignored(atexit, error)
     code = _flush(code)
@@ -77,10 +78,12 @@ def _flush(code: int) -> int:
     """Write out stdout and stderr as python does: one that is closed or missing is no failure."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None and not stream.closed:  # type: ignore[redundant-expr]
+            if stream is not None and not getattr(stream, "closed", False):  # type: ignore[redundant-expr]
                 stream.flush()
-        except BaseException:
+        except BaseException as error:
             code = code or _FLUSH_FAILED
+            if stream is sys.stdout:
+                _show_ignored(stream, error)
     return code
 
 
@@ -99,7 +102,6 @@ def _silence_threads() -> None:
 
     threading.excepthook = ignore
     sys.unraisablehook = unraisable
-    sys.setswitchinterval(60.0)  # they get the GIL only while this thread waits for a file
 
 
 def _end_modules(kept: Collection[str]) -> None:
@@ -160,11 +162,14 @@ def _clear(module: ModuleType) -> None:
 
 
 def _show_ignored(where: object, error: BaseException) -> None:
-    """Print an error as python prints one that it cannot raise any more."""
+    """Print an error as python prints one that it cannot raise any more, without frames of this module."""
     from traceback import format_exception
 
     try:
-        text = "".join(format_exception(type(error), error, error.__traceback__))
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_frame.f_globals is globals():
+            traceback = traceback.tb_next
+        text = "".join(format_exception(type(error), error, traceback))
         sys.stderr.write(f"Exception ignored in: {where!r}\n{text}")
     except BaseException:
         pass

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_PACKAGE = "torch"
+_PACKAGES = ("torch", "numpy")
+"""What is hidden; torch imports numpy, so the first brings back both."""
 
 LATE = (
     # OpenMP, MKL and oneDNN read theirs when they are loaded
@@ -33,9 +34,6 @@ LATE = (
 )
 """Variables that have no effect when they are set after torch was loaded, which in a forked rank is always."""
 
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Variables with the number of threads: torch and OpenBLAS can be told again."""
-
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """Variables that bind threads to CPUs when a library is loaded: all forks of the zygote would share its CPU."""
 
@@ -45,25 +43,26 @@ def binds_threads(env: Mapping[str, str]) -> str:
     return next((name for name in BINDING if env.get(name, "").strip().lower() not in ("", "false", "none")), "")
 
 
-def hide(on_import: Callable[[], None]) -> None:
-    """Take torch out of sys.modules; the first import brings it back as it was and then calls `on_import`."""
-    modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == _PACKAGE}
-    if _PACKAGE not in modules:
-        return
-    for name in modules:
-        del sys.modules[name]
-    sys.meta_path.insert(0, _Hidden(modules, on_import))
+def hide(on_import: Callable[[str], None]) -> None:
+    """Take torch and numpy out of sys.modules; the first import brings them back and calls `on_import` with its name."""
+    for package in _PACKAGES:
+        if package in sys.modules:
+            modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
+            for name in modules:
+                del sys.modules[name]
+            sys.meta_path.insert(0, _Hidden(package, modules, on_import))
 
 
 class _Hidden:
-    """A finder and loader for modules that exist already."""
+    """A finder and loader for a package that has been imported already."""
 
-    def __init__(self, modules: dict[str, ModuleType], on_import: Callable[[], None]) -> None:
+    def __init__(self, package: str, modules: dict[str, ModuleType], on_import: Callable[[str], None]) -> None:
+        self.package = package
         self.modules = modules
         self.on_import = on_import
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name != _PACKAGE:
+        if name != self.package:
             return None
         from copy import copy
 
@@ -72,14 +71,16 @@ class _Hidden:
         return spec
 
     def create_module(self, spec: Any) -> ModuleType:
-        self._spec = self.modules[_PACKAGE].__spec__
-        return self.modules[_PACKAGE]
+        self._spec = self.modules[self.package].__spec__
+        return self.modules[self.package]
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        sys.modules.update(self.modules)
-        self.on_import()
+        others = [finder for finder in sys.meta_path if isinstance(finder, _Hidden) and finder is not self]
+        for hidden in [self, *(others if self.package == "torch" else ())]:
+            sys.meta_path.remove(hidden)  # type: ignore[arg-type]
+            sys.modules.update(hidden.modules)
+        self.on_import(self.package)
 
 
 def changed_since(before: Mapping[str, str]) -> list[str]:

@@ -54,7 +54,6 @@ def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     _set_environment(config["env"])
     title.set_title([sys.executable, *command(config)])
     torch_adapter.reseed()
-    torch_adapter.set_threads(os.environ)
     _forget_temporary_folder()
     kept = set(sys.modules) - {"__main__", "__mp_main__"}
     reporter = Reporter(fds[3])
@@ -75,16 +74,18 @@ def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False)
         from . import preloaded
 
         before = dict(os.environ)
-        preloaded.hide(lambda: _on_import(before, reporter))
+        preloaded.hide(lambda package: _on_import(package, before, reporter))
+    caught: BaseException | None = None
+    code = 0
     try:
         code = _run_target(config, reporter)
         reporter.left("end")
-    except SystemExit as error:
-        code = _exit_code(error, reporter)
     except BaseException as error:
-        code = _on_exception(error, config, reporter)
-    finally:
-        reporter.last_look()
+        caught = error
+    if caught is not None:  # not in the `except` above: sys.exc_info() is empty in an excepthook
+        code = _on_exception(caught, config, reporter)
+        caught = None
+    reporter.last_look()
     if code == 0:
         _hold(reporter)
     return code
@@ -92,6 +93,8 @@ def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False)
 
 def _on_exception(error: BaseException, config: dict[str, Any], reporter: Reporter) -> int:
     """Report an uncaught exception and show it as python does; returns the exit code."""
+    if isinstance(error, SystemExit):
+        return _exit_code(error, reporter)
     traceback = _users_part(error.__traceback__)
     reporter.exception(error, traceback)
     if config["kind"] == "function":
@@ -112,14 +115,15 @@ def _on_exception(error: BaseException, config: dict[str, Any], reporter: Report
     return ending.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _on_import(before: Mapping[str, str], reporter: Reporter) -> None:
-    """The script imports torch, which the zygote has done before it: see what it has set in between."""
+def _on_import(package: str, before: Mapping[str, str], reporter: Reporter) -> None:
+    """The script imports what the zygote has imported before it: have that follow the environment as it is now."""
     from . import preloaded
 
-    if any(os.environ.get(name) != before.get(name) for name in (*preloaded.THREADS, "TORCH_DISTRIBUTED_DEBUG")):
-        torch_adapter.read_environment_again()
+    torch_adapter.set_threads(os.environ)
+    if package == "torch" and os.environ.get("TORCH_DISTRIBUTED_DEBUG") != before.get("TORCH_DISTRIBUTED_DEBUG"):
+        torch_adapter.read_debug_level()
     late = preloaded.changed_since(before)
-    if late:
+    if late and package == "torch":
         reporter.send({"t": "late", "names": late})
 
 
@@ -160,8 +164,7 @@ def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
     sys.modules["__main__"] = main
-    if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, taken when the zygote imported it
-        sys.modules["__mp_main__"] = main
+    sys.modules.pop("__mp_main__", None)  # multiprocessing's second name for it, taken when the zygote imported it
     if config["kind"] == "function":
         from . import call
 
@@ -220,7 +223,7 @@ def _users_part(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _take_stdio(fds: list[int]) -> None:
-    """The rank's descriptors behind the streams that python made at start, and output line by line as it comes."""
+    """The rank's descriptors behind the streams of python, which write at once (`-u`), as under torchrun."""
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
@@ -230,8 +233,6 @@ def _take_stdio(fds: list[int]) -> None:
     stdin = io.TextIOWrapper(io.BufferedReader(raw), sys.stdin.encoding, sys.stdin.errors, "\n", raw.isatty())
     vars(stdin)["mode"] = "r"
     sys.stdin = sys.__stdin__ = stdin
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def _set_environment(env: Mapping[str, str]) -> None:

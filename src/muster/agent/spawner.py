@@ -212,7 +212,7 @@ def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)  # the originals close at exec
         processes.default_signals()
-        argv = [sys.executable, "-c", boot.COMMAND, *title.room_for(rank.command(config))]
+        argv = [sys.executable, "-u", "-c", boot.COMMAND, *title.room_for(rank.command(config))]
         os.execve(sys.executable, argv, config["env"])
     except BaseException as error:
         os.write(2, f"muster: cannot start {sys.executable}: {error}\n".encode())

@@ -44,7 +44,7 @@ class Spawner:
         }
         code = processes.file_with(boot.payload(boot.own_parcel(), "spawner", config))
         self.pid = processes.start(
-            [sys.executable, "-c", boot.COMMAND, *title.room_for(rank.command(config))],
+            [sys.executable, "-u", "-c", boot.COMMAND, *title.room_for(rank.command(config))],
             # The first variable is one that no rank changes: see rank._set_environment.
             {"PATH": env.get("PATH", ""), **env, **while_importing},
             cwd=config["cwd"],

@@ -293,11 +293,8 @@ def set_threads(env: Mapping[str, str]) -> None:
         _set_openblas_threads(blas)
 
 
-def read_environment_again() -> None:
-    """Have what torch read from the environment when the zygote imported it follow what the script has set since."""
-    import os
-
-    set_threads(os.environ)
+def read_debug_level() -> None:
+    """Have torch.distributed read TORCH_DISTRIBUTED_DEBUG again."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and hasattr(distributed, "set_debug_level_from_env"):
         distributed.set_debug_level_from_env()

@@ -135,7 +135,8 @@ def _missing(cluster: Cluster, machine: Machine, answer: dict[str, Any]) -> Iter
         # row 48
         what = f"{seen} of its {answer['devices']} GPUs answer"
         yield _finding(machine, "warning", what, GONE, reboot)
-    if 0 < machine.up["gpus"] < machine.ranks:
+    # With --env CUDA_VISIBLE_DEVICES the plan has counted already: an empty one is a run on the CPU.
+    if 0 < machine.up["gpus"] < machine.ranks and "CUDA_VISIBLE_DEVICES" not in cluster.wanted.named:
         what = f"{machine.ranks} ranks need {machine.ranks} GPUs, but it has {machine.up['gpus']}"
         yield _finding(machine, "error", what, GONE, Fix(say=f"write `{machine.name}:{machine.up['gpus']}`"))
 
