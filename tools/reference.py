@@ -85,7 +85,7 @@ MEANING = {
     "TORCHELASTIC_RUN_ID": "the name of the job",
     "TORCHELASTIC_RESTART_COUNT": "how often the ranks have been started again: 0 at first",
     "TORCHELASTIC_MAX_RESTARTS": "what `--restarts` says",
-    "TORCHELASTIC_USE_AGENT_STORE": "the store runs beside the ranks; False if the script sets MASTER_PORT",
+    "TORCHELASTIC_USE_AGENT_STORE": "the store runs beside the ranks; False if the script chooses a port itself",
     "MUSTER_JOB": "the name of the job; its folder below `~/.local/state/muster/jobs` has it too",
     "OMP_NUM_THREADS": "the host's CPUs divided by its ranks, unless you have set it",
     "CUDA_VISIBLE_DEVICES": "the GPUs that `host:0,3` names; left alone otherwise",

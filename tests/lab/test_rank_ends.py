@@ -247,3 +247,141 @@ def test_the_command_line_of_a_rank_is_that_of_python(tmp_path: Path, start: tup
     command, below = done.lines(0)
     assert json.loads(command) == ["train.py", "--name", "a b", ""], done.said
     assert below == "None", done.said
+
+
+def test_a_restart_keeps_the_port_that_the_user_chose(tmp_path: Path):
+    name = script(
+        tmp_path,
+        """
+        import os, sys
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+        dist.barrier()
+        print(os.environ["MASTER_PORT"], flush=True)
+        sys.exit(3 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+        """,
+    )
+    done = run_here(tmp_path, "--nproc", "2", "--restarts", "1", "--master-port", "29611", name)
+    assert done.code == 0, done.said
+    assert done.log(0, 0) == done.log(0, 1) == b"29611\n", done.said
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [("USR1", 0, "made"), ("KILL", 125, "the process that keeps the store where ranks meet was killed by SIGKILL")],
+)
+def test_the_store_survives_signals_and_its_death_ends_the_job(tmp_path: Path, number: str, code: int, words: str):
+    name = script(
+        tmp_path,
+        """
+        import os, signal, sys, time
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            parent = os.getppid()
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    ours = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1] == str(parent)
+                    if ours and open(f"/proc/{pid}/cmdline").read().startswith("muster store"):
+                        os.kill(int(pid), getattr(signal, "SIG" + sys.argv[1]))
+                        print("sent", flush=True)
+                except OSError:
+                    pass
+        time.sleep(1)
+        dist.new_group([0, 1])
+        print("made", flush=True)
+        """,
+    )
+    done = run_here(tmp_path, "--nproc", "2", name, number)
+    assert "sent" in done.lines(0), done.said
+    assert done.code == code, done.said
+    assert words in done.out + done.err, done.said
+
+
+def test_ctrl_c_while_a_rank_is_held_leaves_its_files_whole(tmp_path: Path):
+    name = script(
+        tmp_path,
+        """
+        import os, signal, threading, time
+        import torch.distributed as dist
+        from torch.distributed import distributed_c10d
+        if os.environ["RANK"] == "1":
+            helper = distributed_c10d._new_process_group_helper
+            def slow(*args, **kwargs):
+                made = helper(*args, **kwargs)
+                time.sleep(1)
+                return made
+            distributed_c10d._new_process_group_helper = slow
+        else:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            left = open("left.txt", "w")
+            left.write("whole")
+        dist.init_process_group("gloo")
+        """,
+    )
+    done = run_here(tmp_path, "--nproc", "2", name)
+    assert done.code == 130, done.said
+    assert (tmp_path / "left.txt").read_text() == "whole"
+
+
+def test_a_group_on_one_rank_alone_does_not_part_the_others(tmp_path: Path):
+    name = script(
+        tmp_path,
+        """
+        import os
+        import torch, torch.distributed as dist
+        if os.environ["RANK"] == "0":
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            dist.destroy_process_group()
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        print(int(total), flush=True)
+        """,
+    )
+    done = run_here(tmp_path, "--nproc", "2", name)
+    assert done.lines(0) == done.lines(1) == ["2"], done.said
+
+
+def test_a_preloaded_module_that_uses_torch_finds_it(tmp_path: Path):
+    (tmp_path / "mine.py").write_text("import sys, torch\ndef ones():\n    return sys.modules['torch'].ones(1)\n")
+    name = script(tmp_path, "import mine\nprint(int(mine.ones()))")
+    done = run_here(tmp_path, "--nproc", "1", "--preload", "mine", name)
+    assert done.lines(0) == ["1"], done.said
+
+
+@pytest.mark.parametrize("text", ["raise Odd()", "import sys; sys.exit(Odd())"])
+def test_an_exception_that_cannot_be_printed_ends_with_1(tmp_path: Path, text: str):
+    odd = "class Odd(Exception):\n    def __str__(self):\n        raise ValueError\n"
+    done = run_here(tmp_path, "--nproc", "1", script(tmp_path, odd + text))
+    assert done.code == 1, done.said
+    assert "str() failed" in done.err, done.said
+
+
+def test_a_group_with_a_process_that_is_no_rank_is_not_waited_for(tmp_path: Path):
+    name = script(
+        tmp_path,
+        """
+        import multiprocessing, os, time
+        import torch.distributed as dist
+
+        def join(rank, port):
+            store = dist.TCPStore("127.0.0.1", port, 2, rank == 0)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+            dist.barrier()
+            dist.destroy_process_group()
+
+        if __name__ == "__main__":
+            for _ in range(2):  # the port is free again after the first
+                port = int(os.environ["MASTER_PORT"]) + 1
+                child = multiprocessing.get_context("spawn").Process(target=join, args=(1, port))
+                child.start()
+                join(0, port)
+                child.join()
+                print("met", flush=True)
+        """,
+    )
+    done = run_here(tmp_path, "--nproc", "1", name)
+    assert done.lines(0) == ["met", "met"], done.said
+    assert "has finished and waits" not in done.err, done.said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.run.script_text import sets_before_torch, sets_master_port, uses_dynamo
+from muster.run.script_text import chooses_port, sets_before_torch, uses_dynamo
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,7 @@ def test_a_variable_set_before_torch_is_imported_is_found(line: str):
         'import os\nprint(os.environ["TORCH_LOGS"])\nimport torch',
         'import os\nif os.environ["TORCH_LOGS"] == "x": pass\nimport torch',
         'import os\nos.environ["OMP_NUM_THREADS"] = "2"\nimport torch',
+        'import os\nos.environ["TORCHINDUCTOR_CACHE_DIR"] = "/tmp/c"\nimport torch',
         'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"\nimport torch',
         "",
     ],
@@ -43,11 +44,17 @@ def test_a_script_that_never_names_torch_may_import_it_through_a_package():
 
 
 def test_a_script_that_sets_the_master_port_opens_its_own_store():
-    assert sets_master_port('os.environ["MASTER_PORT"] = "12355"')
-    assert not sets_master_port('os.environ.setdefault("MASTER_PORT", "12355")')
-    assert not sets_master_port('port = int(os.environ["MASTER_PORT"])')
+    assert chooses_port('os.environ["MASTER_PORT"] = "12355"')
+    assert chooses_port('os.environ.update(MASTER_PORT="12355")')
+    assert chooses_port('dist.init_process_group("gloo", init_method="tcp://10.0.0.1:23456")')
+    assert not chooses_port('os.environ.setdefault("MASTER_PORT", "12355")')
+    assert not chooses_port('port = int(os.environ["MASTER_PORT"])')
 
 
 def test_what_imports_the_compiler_is_found():
     assert uses_dynamo("model = DDP(model)") == "DDP"
     assert uses_dynamo("print(1)") == ""
+
+
+def test_any_variable_of_the_compiler_counts():
+    assert sets_before_torch('os.environ["TORCHINDUCTOR_MAX_AUTOTUNE_GEMM"] = "1"\nimport torch') != ""

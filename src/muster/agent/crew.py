@@ -294,6 +294,9 @@ class Crew:
                 self._on_exit(self.ranks[message["rank"]], message)
             elif message["t"] == "store":
                 self.spawner.store = message["pid"]
+            elif message["t"] == "storeless":
+                if self.spawner.has_lost_store(message):
+                    self.send(message)
             elif message["t"] == "stray":
                 self._strays[message["number"]] = time.monotonic()
             elif self._prepare_request is not None:  # ready or broken

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
     from weakref import ref
 
+_FLUSHED = {"TextIOWrapper": "_io", "BufferedWriter": "_io", "BufferedRandom": "_io"}
+_CLOSED = {"GzipFile": "gzip", "BZ2File": "bz2", "LZMAFile": "lzma", "ZipFile": "zipfile"}
+"""Types of files, with their modules."""
+
 INTERRUPTED = -2
 """Instead of an exit code: the script was ended by KeyboardInterrupt, so the process ends by SIGINT."""
 
@@ -108,9 +112,11 @@ def _end_modules(kept: Collection[str]) -> None:
     """End the script's modules and what they hold, as python's `finalize_modules` does for all modules.
 
     First each is taken out of sys.modules, so that those nobody refers to end, by reference count or by the garbage
-    collector; then the names in those that are left are set to None.
+    collector; then the names in those that are left are set to None. Python has stopped daemon threads by then. Here
+    they run on, so while there are any, only the script itself ends, nothing that they may use; open files are written.
     """
     import gc
+    import threading
     from types import ModuleType
     from weakref import ref
 
@@ -121,8 +127,11 @@ def _end_modules(kept: Collection[str]) -> None:
         sys.__dict__.pop(name, None)
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, name, getattr(sys, f"__{name}__"))
+    is_alone = not any(thread.daemon and not thread.name.startswith("muster-") for thread in threading.enumerate())
+    if not is_alone:
+        _write_files()
     modules: list[ref[ModuleType]] = []
-    for name in list(sys.modules):
+    for name in list(sys.modules) if is_alone else ["__main__"]:
         module: Any = sys.modules[name]  # or whatever a package put there
         if name in kept or not isinstance(module, ModuleType) or not _ends_with_script(name, module):
             continue
@@ -130,12 +139,27 @@ def _end_modules(kept: Collection[str]) -> None:
         del module
         sys.modules[name] = None  # type: ignore[assignment]  # what an import then meets, as at python's own end
     gc.collect()
-    for reference in reversed(modules):
+    for reference in reversed(modules) if is_alone else ():
         module = reference()
         if module is not None:
             _clear(module)
         del module
     gc.collect()
+
+
+def _write_files() -> None:
+    """Write out the files that the script left open, and close those that need an end of their own."""
+    import gc
+
+    # Only the exact types, so that no code of the script runs; what the zygote made is not among these objects.
+    found: list[Any] = [thing for thing in gc.get_objects() if type(thing).__name__ in (*_FLUSHED, *_CLOSED)]
+    for names in (_FLUSHED, _CLOSED):
+        for thing in found:
+            if names.get(type(thing).__name__) == type(thing).__module__:
+                try:
+                    (thing.flush if names is _FLUSHED else thing.close)()
+                except BaseException:
+                    pass  # closed already, or its disk is full
 
 
 def _ends_with_script(name: str, module: ModuleType) -> bool:

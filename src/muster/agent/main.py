@@ -266,10 +266,12 @@ class Agent:
         return {"port": self.held_port.getsockname()[1] if self.held_port is not None else 0}
 
     def do_another_port(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Let the held port go and hold a new one, or the same if the user chose it."""
+        """Hold a new port for the next attempt; one that the user chose stays held."""
         if self.crew.spawner is not None:
             self.crew.spawner.end_store()
         if self.held_port is not None:
+            if message["port"]:
+                return {"port": message["port"]}
             self.held_port.close()
         try:
             self.held_port = free_port(message["port"])

@@ -7,6 +7,7 @@ import os
 import re
 
 from . import machine
+from .report import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def paths_of(error: BaseException, traceback: TracebackType | None) -> list[str]
         if isinstance(one, OSError):
             found += [path for path in map(_path, (one.filename, one.filename2)) if path]
             writing = writing or one.errno in (errno.ENOSPC, errno.EDQUOT)
-        writing = writing or bool(_WRITING.search(str(one)))
+        writing = writing or bool(_WRITING.search(text_of(one)))
     if writing:
         found += _paths_in_frames(traceback)
     return list(dict.fromkeys(found))[:_MOST_PATHS]

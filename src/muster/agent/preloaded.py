@@ -11,28 +11,26 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from types import ModuleType
     from typing import Any
 
 _PACKAGES = ("torch", "numpy")
 """What is hidden; torch imports numpy, so the first brings back both."""
 
-LATE = (
-    # OpenMP, MKL and oneDNN read theirs when they are loaded
-    *("OMP_PROC_BIND", "OMP_PLACES", "OMP_STACKSIZE", "OMP_WAIT_POLICY", "OMP_DYNAMIC", "OMP_SCHEDULE"),
-    *("OMP_THREAD_LIMIT", "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT", "KMP_AFFINITY", "KMP_BLOCKTIME"),
-    *("MKL_DYNAMIC", "MKL_DEBUG_CPU_TYPE", "OPENBLAS_CORETYPE", "ONEDNN_VERBOSE", "DNNL_VERBOSE"),
-    *("ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "KINETO_USE_DAEMON"),
-    # torch's C++ code and its Python modules read theirs when torch is imported
-    *("TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_LOGS_FORMAT", "TORCH_TRACE", "TORCH_CPP_LOG_LEVEL"),
-    *("TORCH_SHOW_CPP_STACKTRACES", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_CUDA_SANITIZER"),
-    *("TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_USE_RTLD_GLOBAL", "TORCH_BLAS_PREFER_CUBLASLT", "PYTORCH_JIT"),
-    *("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "TORCHDYNAMO_VERBOSE", "TORCHDYNAMO_SUPPRESS_ERRORS"),
-    *("TORCH_COMPILE_DEBUG", "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_FORCE_DISABLE_CACHES"),
-    *("TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_FREEZING"),
+LATE = "|".join(
+    (
+        # OpenMP, MKL, OpenBLAS and oneDNN read theirs when they are loaded.
+        r"(?:OMP|MKL|OPENBLAS)_(?!NUM_THREADS)\w+|GOMP_\w+|KMP_(?:AFFINITY|BLOCKTIME|SETTINGS)|(?:ONEDNN|DNNL|KINETO)_\w+",
+        # torch's C++ code and its Python modules read theirs when torch is imported.
+        r"TORCH_(?:LOGS|TRACE|CPP|SHOW|ALLOW|BLAS|LINALG|COMPILE|FX|USE|CUDA_SANITIZER|DEVICE_BACKEND)\w*|PYTORCH_JIT\w*",
+        r"TORCHDYNAMO_\w+|TORCHINDUCTOR_(?!CACHE_DIR)\w+",
+    )
 )
-"""Variables that have no effect when they are set after torch was loaded, which in a forked rank is always."""
+"""A pattern of variables that have no effect when they are set after torch was loaded, as in every forked rank.
+
+Numbers of threads are not among them: torch and OpenBLAS can change theirs later.
+"""
 
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """Variables that bind threads to CPUs when a library is loaded: all forks of the zygote would share its CPU."""
@@ -43,8 +41,14 @@ def binds_threads(env: Mapping[str, str]) -> str:
     return next((name for name in BINDING if env.get(name, "").strip().lower() not in ("", "false", "none")), "")
 
 
-def hide(on_import: Callable[[str], None]) -> None:
-    """Take torch and numpy out of sys.modules; the first import brings them back and calls `on_import` with its name."""
+def hide(preloaded: Collection[str], on_import: Callable[[str], None]) -> None:
+    """Take torch and numpy out of sys.modules; the first import brings them back and calls `on_import` with its name.
+
+    Nothing is hidden where the user had other modules preloaded: those have torch already, and never import it again.
+    """
+    if any(name.partition(".")[0] not in _PACKAGES for name in preloaded):
+        on_import("torch")
+        return
     for package in _PACKAGES:
         if package in sys.modules:
             modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
@@ -60,29 +64,37 @@ class _Hidden:
         self.package = package
         self.modules = modules
         self.on_import = on_import
+        self._spec: Any = modules[package].__spec__
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name != self.package:
             return None
         from copy import copy
 
-        spec: Any = copy(self.modules[name].__spec__)
+        spec = copy(self._spec)
         spec.loader = self
         return spec
 
     def create_module(self, spec: Any) -> ModuleType:
-        self._spec = self.modules[self.package].__spec__
+        # Here, so that another thread never finds the package without its modules.
+        others = [finder for finder in sys.meta_path if isinstance(finder, _Hidden) and finder is not self]
+        for hidden in [*(others if self.package == "torch" else ()), self]:
+            sys.modules.update(hidden.modules)
+            sys.meta_path.remove(hidden)  # type: ignore[arg-type]
         return self.modules[self.package]
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
-        others = [finder for finder in sys.meta_path if isinstance(finder, _Hidden) and finder is not self]
-        for hidden in [self, *(others if self.package == "torch" else ())]:
-            sys.meta_path.remove(hidden)  # type: ignore[arg-type]
-            sys.modules.update(hidden.modules)
         self.on_import(self.package)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else is asked of a loader: `get_source`, `get_data`."""
+        return getattr(self._spec.loader, name)
 
 
 def changed_since(before: Mapping[str, str]) -> list[str]:
-    """The variables that torch reads when it is loaded and that the script has set or changed since."""
-    return [name for name in LATE if os.environ.get(name) != before.get(name)]
+    """The variables that torch reads when it is loaded and that the script has set, changed or removed since."""
+    import re
+
+    names = [name for name in {**before, **os.environ} if os.environ.get(name) != before.get(name)]
+    return sorted(name for name in names if re.fullmatch(LATE, name))

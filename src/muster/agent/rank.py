@@ -10,15 +10,18 @@ import types
 from _frozen_importlib_external import SourceFileLoader
 
 from . import ending, torch_adapter, torch_groups
-from .report import SIGNAL, Reporter, place_of
+from .report import SIGNAL, Reporter, place_of, text_of
 
 # signal, ctypes and the like are imported where they are used: 10 ms that a fresh rank does not pay.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Any, NoReturn
+
+_LOADERS = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
+"""Modules of python that run or import the script."""
 
 _HOLD_LIMIT = 60.0
 """Seconds that a rank which is done waits for others that are still creating a process group with it."""
@@ -74,17 +77,27 @@ def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False)
         from . import preloaded
 
         before = dict(os.environ)
-        preloaded.hide(lambda package: _on_import(package, before, reporter))
-    caught: BaseException | None = None
-    code = 0
+        preloaded.hide(config["preload"], lambda package: _on_import(package, before, reporter))
+    code = _guarded(lambda: _run_target(config, reporter), config, reporter)
+    # Also what comes after the script is guarded: signal handlers of the script may raise there.
+    return _guarded(lambda: _after_script(code, reporter), config, reporter)
+
+
+def _guarded(run: Callable[[], int], config: dict[str, Any], reporter: Reporter) -> int:
+    """The exit code of what is run, or of the exception that ends it."""
+    caught: BaseException
     try:
-        code = _run_target(config, reporter)
-        reporter.left("end")
+        return run()
     except BaseException as error:
         caught = error
-    if caught is not None:  # not in the `except` above: sys.exc_info() is empty in an excepthook
-        code = _on_exception(caught, config, reporter)
-        caught = None
+    try:  # not in the `except` above: sys.exc_info() is empty in an excepthook
+        return _on_exception(caught, config, reporter)
+    except BaseException as error:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return 1
+
+
+def _after_script(code: int, reporter: Reporter) -> int:
     reporter.last_look()
     if code == 0:
         _hold(reporter)
@@ -168,18 +181,22 @@ def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
     if config["kind"] == "function":
         from . import call
 
-        return call.run(config["call"][0], reporter)
+        code = call.run(config["call"][0], reporter)
+        reporter.left("end")
+        return code
     if config["kind"] == "module":
         import runpy
 
         # What `python -m` itself calls.
         call_outermost(partial(vars(runpy)["_run_module_as_main"], config["target"], alter_argv=True))
+        reporter.left("end")
         return 0
     path = os.path.abspath(config["target"])
     main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __loader__=SourceFileLoader("__main__", path))
     with open(path, "rb") as file:
         source = file.read()
     call_outermost(partial(exec, compile(source, path, "exec", dont_inherit=True), main.__dict__))
+    reporter.left("end")
     return 0
 
 
@@ -192,8 +209,9 @@ def _exit_code(error: SystemExit, reporter: Reporter) -> int:
     if isinstance(code, int):
         reporter.send({"t": "sysexit", "place": place, "text": ""})
         return code & 0xFF if abs(code) < 1 << 63 else 0xFF
-    reporter.send({"t": "sysexit", "place": place, "text": str(code)[:500]})
-    _print(code)
+    text = text_of(code)
+    reporter.send({"t": "sysexit", "place": place, "text": text[:500]})
+    _print(text)
     return 1
 
 
@@ -208,18 +226,13 @@ def _print(what: object) -> None:
 
 def _users_part(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without the frames of this package and of runpy, as plain python shows it."""
-    package = __name__.rpartition(".")[0]
-    ours = (
-        __name__,
-        f"{package}.call",
-        f"{package}.frames",
-        "runpy",
-        "importlib._bootstrap",
-        "importlib._bootstrap_external",
-    )
-    while traceback and traceback.tb_frame.f_globals.get("__name__") in ours:
+    package = __name__.rpartition(".")[0] + "."
+    while traceback is not None:
+        module = str(traceback.tb_frame.f_globals.get("__name__"))
+        if not module.startswith(package) and module not in _LOADERS:
+            return traceback
         traceback = traceback.tb_next
-    return traceback
+    return None
 
 
 def _take_stdio(fds: list[int]) -> None:
@@ -227,7 +240,7 @@ def _take_stdio(fds: list[int]) -> None:
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
-    # Made anew as python makes it: the old one still takes its descriptor for the file that brought this code.
+    # Built again as python builds it: the old one still takes its descriptor for the file that brought this code.
     raw = io.FileIO(0, closefd=False)
     raw.name = "<stdin>"
     stdin = io.TextIOWrapper(io.BufferedReader(raw), sys.stdin.encoding, sys.stdin.errors, "\n", raw.isatty())

@@ -73,7 +73,7 @@ class Reporter:
         from .post_mortem import paths_of
 
         text = "".join(format_exception(type(error), error, traceback))
-        message = str(error)
+        message = text_of(error)
         self.send(
             {
                 "t": "exception",
@@ -156,6 +156,14 @@ class Reporter:
         """Tell how many collectives are over, and what else is known; the first one's time matters to the user."""
         told, self.told = self.told, max(self.told, done)
         self.send({"t": "progress", "done": self.told, "first": self.told > told == 0, **more})
+
+
+def text_of(value: object) -> str:
+    """A value as text, whatever its own code does."""
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type_name(value)} str() failed>"
 
 
 def summary_of(error: BaseException, message: str) -> str:

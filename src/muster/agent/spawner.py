@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _END_LIMIT = 30.0
 """Seconds to try to end what is left without an agent."""
 
+_STORE = -1
+"""Stands for the store among the ranks."""
+
 _LARGEST = 1 << 17
 """Bytes of one start request at most; the environment all ranks share is not in it."""
 
@@ -127,8 +130,9 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
             os.set_inheritable(fd, False)
         request = json.loads(data)
         if "store" in request:
-            pid = _start_store(fds[0], base_env, not_for_ranks=(sock, wake_read, wake_write))
+            pid = _start_store(fds[0], base_env, not_for_ranks=(sock, wake_read, wake_write), fork=fork)
             _send(sock, {"t": "store", "pid": pid})
+            ranks[pid] = _STORE
             os.close(fds[0])
             continue
         pid = _start_rank(
@@ -147,7 +151,9 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
             _send(sock, {"t": "exit", "rank": request["rank"], "status": 126, "time": time.time()})
 
 
-def _start_store(listener: int, env: dict[str, str], *, not_for_ranks: tuple[socket.socket, int, int]) -> int:
+def _start_store(
+    listener: int, env: dict[str, str], *, not_for_ranks: tuple[socket.socket, int, int], fork: bool
+) -> int:
     """Fork the process that keeps the job's store and return its pid; 0 when the host allows no more processes."""
     me = os.getpid()
     try:
@@ -158,7 +164,7 @@ def _start_store(listener: int, env: dict[str, str], *, not_for_ranks: tuple[soc
         return pid
     try:
         _leave_spawner(not_for_ranks)
-        store.start(listener, me, env)
+        store.start(listener, me, env, fork=fork)
     finally:
         os._exit(125)
 
@@ -188,12 +194,12 @@ def _start_rank(
         return 0
     if pid:
         return pid
-    _leave_spawner(not_for_ranks)
-    processes.die_with(me)
-    os.setsid()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
     try:
+        _leave_spawner(not_for_ranks)
+        processes.die_with(me)
+        os.setsid()
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
         if fork:
             rank.run_forked(config, fds)
         _exec_rank(config, fds)
@@ -238,9 +244,12 @@ def _ignore(number: int, frame: object) -> None:
 
 def _tell_ends(sock: socket.socket, ranks: dict[int, int]) -> None:
     for pid, status, rss in processes.reap():
-        if pid in ranks:
-            code = os.waitstatus_to_exitcode(status)
-            _send(sock, {"t": "exit", "rank": ranks.pop(pid), "status": code, "time": time.time(), "rss": rss})
+        rank = ranks.pop(pid, None)
+        code = os.waitstatus_to_exitcode(status)
+        if rank == _STORE:
+            _send(sock, {"t": "storeless", "pid": pid, "status": code})
+        elif rank is not None:
+            _send(sock, {"t": "exit", "rank": rank, "status": code, "time": time.time(), "rss": rss})
 
 
 def _end_all() -> None:

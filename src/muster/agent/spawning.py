@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 
-from . import boot, processes, rank, spawner, title
+from . import boot, processes, rank, spawner, store, title
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,12 +91,18 @@ class Spawner:
         socket.send_fds(self.socket, [b'{"store": true}'], [listener.fileno()])
 
     def end_store(self) -> None:
-        """End it, and wait until its port is free: the next attempt has a store of its own."""
+        """End it: the next attempt has a store of its own."""
+        pid, self.store = self.store, 0
         give_up = time.monotonic() + _STORE_LIMIT
-        while self.store and processes.is_alive(self.store) and time.monotonic() < give_up:
-            processes.kill([self.store], signal.SIGKILL)
+        while pid and processes.is_alive(pid) and time.monotonic() < give_up:
+            processes.kill([pid], signal.SIGKILL)
             time.sleep(0.001)
-        self.store = 0
+
+    def has_lost_store(self, message: dict[str, Any]) -> bool:
+        """Whether a store has ended that ranks may need: not one that we ended, nor one on a host without torch."""
+        is_lost = self.store == message["pid"] and message["status"] != store.NO_TORCH
+        self.store = 0 if self.store == message["pid"] else self.store
+        return is_lost
 
     def receive(self) -> list[dict[str, Any]] | None:
         """The messages that have come; None when the spawner is gone."""

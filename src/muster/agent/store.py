@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
+NO_TORCH = 3
+"""Exit code where torch is not installed: no script can want a store then."""
+
+
 def main(config: dict[str, Any]) -> NoReturn:
     """Keep the store in a fresh interpreter, where there is no zygote that has torch."""
     os.dup2(2, 0)  # descriptor 0 brought this code, and nothing is read from it any more
@@ -27,17 +31,19 @@ def keep(listener: int) -> NoReturn:
     """Serve a listening socket as torch's TCPStore until this process is ended."""
     try:
         title.set_title(["muster store"])
+        # Schedulers signal every process of a job, but ranks need the store until they have ended: SIGKILL ends it.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
         port = _port_of(listener)
         server = _tcp_store()(
-            "localhost", port, None, True, wait_for_workers=False, multi_tenant=False, master_listen_fd=listener
+            "127.0.0.1", port, None, True, wait_for_workers=False, multi_tenant=False, master_listen_fd=listener
         )
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         while server:
             signal.pause()
     except ImportError:
-        pass  # without torch on this host, no script can want a store
+        os._exit(NO_TORCH)
     except BaseException as error:
-        os.write(2, f"muster: the store cannot be opened: {type(error).__name__}: {error}\n".encode())
+        os.write(2, f"muster: could not open the store: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(1)
 
@@ -78,14 +84,14 @@ def _without_python() -> Any:
     return __import__("torch._C._distributed_c10d", fromlist=["TCPStore"]).TCPStore
 
 
-def start(listener: int, parent: int, env: Mapping[str, str]) -> None:
-    """In a fork of the spawner: become the store, or where torch is not imported, exec an interpreter that does."""
+def start(listener: int, parent: int, env: Mapping[str, str], *, fork: bool) -> None:
+    """In a fork of the spawner: become the store, or exec an interpreter that does where that fork is not safe."""
     from . import boot
 
     processes.die_with(parent)
     os.setsid()
     processes.default_signals()
-    if "torch" in sys.modules:
+    if fork:
         keep(listener)
     os.set_inheritable(listener, True)
     code = processes.file_with(boot.payload(boot.own_parcel(), "store", {"socket": listener}))

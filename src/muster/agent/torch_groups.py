@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import allocate_lock
 
 from .torch_adapter import C10D
 
@@ -36,8 +37,8 @@ class Hooks:
         self.master_port = os.environ.get("MASTER_PORT", "")
         """The port of the job's own store; a script may set another one."""
         self.made = 0
-        """How many default groups this process has created."""
-        self.is_joining = False
+        """How many default groups this process has created at the job's store."""
+        self._is_joining = self._is_at_jobs_store = False
 
     def install(self) -> None:
         """Take effect now, or when torch's c10d module is imported."""
@@ -65,12 +66,12 @@ class Hooks:
         @wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             self.before()
-            self.is_joining = True
+            self._is_joining, self._is_at_jobs_store = True, False
             try:
                 result = original(*args, **kwargs)
             finally:
-                self.is_joining = False
-            self.made += 1
+                self._is_joining = False
+            self.made += self._is_at_jobs_store
             _count_in()
             self.after()
             return result
@@ -107,7 +108,8 @@ class Hooks:
                 finally:
                     os.environ[_AGENT_STORE] = str(True)
             store = original(hostname, port, *args, **kwargs)
-            if not self.made or not self.is_joining:
+            self._is_at_jobs_store = True
+            if not self.made or not self._is_joining:
                 return store
             return vars(sys.modules["torch.distributed"])["PrefixStore"](f"muster/{self.made}", store)
 
@@ -165,11 +167,14 @@ def _groups() -> Iterator[tuple[Any, Any]]:
 _made: list[ref[Any]] = []
 """The groups this process has created, as far as they exist."""
 
-_joining: list[tuple[Any, int]] = []
-"""The stores and sizes of groups that some members may still be creating."""
+_joining: list[ref[Any]] = []
+"""The groups that some members may still be creating. Neither they nor their stores are kept alive by this."""
 
 _watch: list[Thread] = []
-"""The thread that waits for them, if there is one."""
+"""The thread that waits for them, as long as there are any."""
+
+_lock = allocate_lock()
+"""Held while these two change."""
 
 
 def _count_in() -> None:
@@ -179,18 +184,32 @@ def _count_in() -> None:
     try:
         _made[:] = [made for made in _made if made() is not None]
         known = [made() for made in _made]
+        is_jobs = _is_of_ranks()
         for group, store in _groups():
             if not any(group is made for made in known):
                 _made.append(ref(group))
-                if store.add(_JOINED, 1) < group.size():
-                    _joining.append((store, group.size()))
-        if _joining and not any(thread.is_alive() for thread in _watch):
-            from threading import Thread
-
-            _watch[:] = [Thread(target=_wait_for_all, name="muster-joining", daemon=True)]
-            _watch[0].start()
+                if is_jobs and store.add(_JOINED, 1) < group.size():
+                    _wait_for(_made[-1])
     except Exception:
         pass  # a store of the script's own that cannot count
+
+
+def _is_of_ranks() -> bool:
+    """Whether the members of the default group are ranks of this job, not processes that the script has started."""
+    dist: Any = sys.modules[C10D]
+    rank, size = (int(os.environ.get(name, -1)) for name in ("RANK", "WORLD_SIZE"))
+    return dist.get_rank() == rank and dist.get_world_size() <= size
+
+
+def _wait_for(group: ref[Any]) -> None:
+    """Have the thread wait for all members of one more group."""
+    from threading import Thread
+
+    with _lock:
+        _joining.append(group)
+        if not _watch:
+            _watch.append(Thread(target=_wait_for_all, name="muster-joining", daemon=True))
+            _watch[0].start()
 
 
 def _wait_for_all() -> None:
@@ -198,17 +217,24 @@ def _wait_for_all() -> None:
     from time import sleep
 
     pause = 0.002
-    while _joining:
-        store, size = _joining[0]
-        try:
-            is_complete = store.add(_JOINED, 0) >= size
-        except Exception:
-            is_complete = True
-        if is_complete:
-            _joining.pop(0)
-        else:
+    while True:
+        if not _is_complete(_joining[0]()):
             sleep(pause)
             pause = min(2 * pause, 0.1)
+            continue
+        with _lock:
+            _joining.pop(0)
+            if not _joining:
+                _watch.clear()
+                return
+
+
+def _is_complete(wanted: Any) -> bool:
+    """Whether all members have created a group; True also of one that is destroyed or whose store is gone."""
+    try:
+        return all(store.add(_JOINED, 0) >= group.size() for group, store in _groups() if group is wanted)
+    except Exception:
+        return True
 
 
 def have_all_joined(limit: float) -> bool:
@@ -216,7 +242,7 @@ def have_all_joined(limit: float) -> bool:
 
     The thread asks, not the caller: a script's own thread may hold the store's lock for as long as it likes.
     """
-    for thread in _watch:
+    for thread in list(_watch):
         thread.join(limit)
     return not any(thread.is_alive() for thread in _watch)
 

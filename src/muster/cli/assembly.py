@@ -50,7 +50,7 @@ def assembled(options: argparse.Namespace, command: list[str], call: Call | None
 
 def make_job(options: argparse.Namespace, command: list[str], choice: Choice, call: Call | None = None) -> Job:
     """The job, with what to preload settled; `command` is the script with its arguments, or the function's name."""
-    from muster.run.script_text import sets_master_port
+    from muster.run.script_text import chooses_port
     from muster.run.usercode import find_script, is_below
 
     refuse(options)
@@ -81,7 +81,7 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
     )
     script = find_script(job)
     text = call.text if call is not None else script.text if script is not None else ""
-    job = replace(job, has_store=not sets_master_port(text))
+    job = replace(job, has_store=not chooses_port(text))
     return settle_preload(job, options, choice, text)
 
 

@@ -45,7 +45,7 @@ examples:
   muster run torchrun --nproc-per-node 4 train.py    a command line of torchrun or python, as it is
 
 Muster's options go before the script, the script's own after it. torchrun's options work here as well.
-In every option `_` is as good as `-`: --dry_run.
+Underscores in options are the same as dashes: --dry_run.
 
 {fill("Carried to other hosts without being asked: " + ", ".join(CARRIED) + ".", 105)}
 
@@ -64,6 +64,16 @@ def parser() -> Parser:
     )
     add_where(p)
     add_engine(p)
+    _add_what(p)
+    add_network(p)
+    _add_screen(p)
+    add_torchrun(p)
+    p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return p
+
+
+def _add_what(p: Parser) -> None:
+    """What runs, and what happens when it fails, hangs or is stopped."""
     what = p.add_argument_group("what")
     what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
@@ -121,7 +131,10 @@ def parser() -> Parser:
         action="store_true",
         help="go on in the background, also after logout: prints the job's id when its ranks have started",
     )
-    add_network(p)
+
+
+def _add_screen(p: Parser) -> None:
+    """What is shown of it."""
     screen = p.add_argument_group("screen")
     screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
     screen.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
@@ -132,9 +145,6 @@ def parser() -> Parser:
         "--page", action="store_true", help="serve a page that shows the job in a browser, and say where"
     )
     screen.add_argument("--page-port", metavar="PORT", type=port, default=0, help="its port (default: a free one)")
-    add_torchrun(p)
-    p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return p
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -355,6 +355,10 @@ class Controller:
             pass  # before there are ranks, a lost host or zygote fails what waits for it, or the start
         elif kind == "broken":
             self.attempt.on_loss(link.name, "its zygote was killed")
+        elif kind == "storeless":
+            code = event["status"]
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            self.attempt.on_loss(link.name, f"the process that keeps the store where ranks meet {how}")
         else:
             self.attempt.on_event(link, event)
 

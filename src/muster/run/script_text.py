@@ -28,8 +28,8 @@ def _setting(names: str) -> re.Pattern[str]:
     return re.compile("|".join(way.replace("?P<name>", f"?P<name{index}>") for index, way in enumerate(ways)))
 
 
-_LATE = _setting("|".join(LATE))
-_MASTER_PORT = re.compile(r"environ\s*\[\s*[\"']MASTER_PORT[\"']\s*\]\s*=(?!=)")
+_LATE = _setting(LATE)
+_MASTER_PORT = _setting("MASTER_PORT")
 
 
 def uses_dynamo(text: str) -> str:
@@ -50,6 +50,6 @@ def sets_before_torch(text: str) -> str:
     return next(name for name in match.groups() if name)
 
 
-def sets_master_port(text: str) -> bool:
-    """Whether a script chooses the port where its ranks meet, so that rank 0 has to open the store there."""
-    return _MASTER_PORT.search(text) is not None
+def chooses_port(text: str) -> bool:
+    """Whether a script may choose the port where processes meet, so that one of them has to open the store there."""
+    return "tcp://" in text or any(".setdefault" not in match.group() for match in _MASTER_PORT.finditer(text))
