@@ -48,6 +48,14 @@ EXPLAINED: dict[str, Explained] = {
         why="faulthandler shows the Python line of a crash; the zygote froze its objects, so that memory stays shared, "
         "and torch has added its filters to the warnings.",
     ),
+    "start_modules": Explained(
+        lines=r"stdout: \w+: \[('__mp_main__')?\]$",
+        why="The zygote has imported multiprocessing, which gives the script's module this second name.",
+    ),
+    "start_main_module": Explained(
+        lines=r"stdout: \w+: (True|False)$",
+        why="The zygote has imported multiprocessing, which gives the script's module a second name.",
+    ),
     "start_file_descriptors": Explained(
         lines=r"\[0, 1, 2(, \d+, \d+)?\]",
         why="Two descriptors that no child inherits carry reports and stack traces of the rank to the agent.",
@@ -63,10 +71,6 @@ EXPLAINED: dict[str, Explained] = {
     "end_raising_del": Explained(
         lines=r'stderr: Muster:     raise ValueError\("in __del__"\)',
         why="Python itself can no longer read the source then, Muster can: one line more.",
-    ),
-    "failure_sigsegv": Explained(
-        lines="stderr: Muster: (Extension modules: .*)?$",
-        why="faulthandler lists the C modules that are loaded, and the zygote has loaded those of torch.",
     ),
 }
 """The programs that differ for a reason. Any other difference is a bug of Muster."""

@@ -260,10 +260,10 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time(cluster: Lab
         "deaf.py",
         "import os, signal, sys, time\nif os.environ['RANK'] == '1':\n"
         "    while not os.path.exists('deaf'): time.sleep(0.02)\n"
-        "    print('fails', time.time(), flush=True); sys.exit(4)\n"
+        "    print(f'fails {time.time()}', flush=True); sys.exit(4)\n"
         "signal.signal(signal.SIGTERM, lambda *_: print('heard', flush=True))\n"
         "open('deaf', 'w').close()\n"
-        "while True: time.sleep(0.05); print('lives', time.time(), flush=True)\n",
+        "while True: time.sleep(0.05); print(f'lives {time.time()}', flush=True)\n",
     )
     done = run_in(cluster, "h1", shared, "--no-zygote", "--grace", "3", "-H", "h2:1,h3:1", "deaf.py")
     assert "heard" in done.lines(0), done.said

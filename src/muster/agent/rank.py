@@ -177,7 +177,8 @@ def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
     sys.modules["__main__"] = main
-    sys.modules.pop("__mp_main__", None)  # multiprocessing's second name for it, taken when the zygote imported it
+    if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, taken when the zygote imported it
+        sys.modules["__mp_main__"] = main
     if config["kind"] == "function":
         from . import call
 

@@ -23,13 +23,17 @@ NO_TORCH = 3
 
 def main(config: dict[str, Any]) -> NoReturn:
     """Keep the store in a fresh interpreter, where there is no zygote that has torch."""
-    os.dup2(2, 0)  # descriptor 0 brought this code, and nothing is read from it any more
     keep(config["socket"])
 
 
 def keep(listener: int) -> NoReturn:
     """Serve a listening socket as torch's TCPStore until this process is ended."""
+    errors = os.dup(2)
     try:
+        # torch warns about clients without a host name, and about each that leaves.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
         title.set_title(["muster store"])
         # Schedulers signal every process of a job, but ranks need the store until they have ended: SIGKILL ends it.
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -43,7 +47,7 @@ def keep(listener: int) -> NoReturn:
     except ImportError:
         os._exit(NO_TORCH)
     except BaseException as error:
-        os.write(2, f"muster: could not open the store: {type(error).__name__}: {error}\n".encode())
+        os.write(errors, f"muster: could not open the store: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(1)
 
