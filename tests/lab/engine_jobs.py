@@ -231,7 +231,8 @@ class SlurmEngine(Engine):
         """The same in a batch script, which runs on the first host; a `bare` one is replaced by `muster run`."""
         job, script = self._script(argv, env)
         if bare:
-            script.write_text(re.sub(r"^trap .*\n(\[ .*\n)(/bin/sh -c .*)", r"\1exec \2", script.read_text(), flags=re.MULTILINE))
+            trapping = r"^trap .*\n(\[ .*\n)(/bin/sh -c .*)"
+            script.write_text(re.sub(trapping, r"\1exec \2", script.read_text(), flags=re.MULTILINE))
         options = shlex.join([*self.request(ranks), *request])
         submitted = self.shell(f"sbatch --parsable --output=/dev/null {options} {script}")
         job.base.with_suffix(".id").write_text(submitted)
