@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.run.attempt import Attempt
-from muster.run.watcher import Watcher, stacks_of
+from muster.run.watcher import Watcher
 from muster.run.words import ranks as ranks_in_words
-from muster.run.words import tilde
 from muster.watch.seen import works
 from muster.watch.stacks import blocking_frame
-from muster.watch.state import Report
 
 _TURN = 0.5
 """Seconds between two looks at the clock."""
@@ -39,8 +37,10 @@ class Finishing:
             late = self._late(notice)
             if set(late) - self._reported:
                 await self._report([rank for rank in late if rank not in self._reported])
-            hung = self._late(self.watcher.hang_after)
-            if hung and self.watcher.kill and not await self._works(hung):
+            hung = self._late(self.watcher.hang_after) if self.watcher.kill else []
+            if hung and await self._works(hung):
+                await asyncio.sleep(_NOTICE)
+            elif hung:
                 self.attempt.on_hang(self._sentence(hung, self._looks[-1][1]), hung)
                 return
 
@@ -63,13 +63,7 @@ class Finishing:
     async def _report(self, ranks: Sequence[int]) -> None:
         self._reported.update(ranks)
         found = await self._look()
-        said = self._sentence(ranks, found)
-        path = self.watcher.write_stacks(found, said)
-        keeps_running = "" if self.watcher.kill else "; the job keeps running, use --on-hang kill to end hung jobs"
-        self.watcher.screen.tell(f"{said}; stack traces are in {tilde(path)}{keeps_running}")
-        self.watcher.board.reports.append(
-            Report(kind="hang", time=time.time(), sentence=said, ranks=tuple(ranks), stacks=stacks_of(found))
-        )
+        self.watcher.report_hang(self._sentence(ranks, found), found, ranks)
 
     def _sentence(self, ranks: Sequence[int], found: Mapping[int, Mapping[str, Any]]) -> str:
         seconds = time.time() - min(self.watcher.heard[rank].finished for rank in ranks)

@@ -163,7 +163,7 @@ class Fleet:
     async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> list[str]:
         """End whatever still runs on the hosts that are left, with SIGINT first if `interrupt`.
 
-        What could not be ended is told, with its hosts.
+        Returns the hosts on which processes could not be ended.
         """
         if self._feed is not None:
             self._feed.end()

@@ -16,11 +16,9 @@ from typing import Any
 
 from muster.run.attempt import Attempt
 from muster.run.link import SUSPECT_AFTER
-from muster.run.watcher import Heard, Watcher, stacks_of
-from muster.run.words import tilde
+from muster.run.watcher import Heard, Watcher
 from muster.watch.hang import Finding, judge, working
 from muster.watch.seen import Seen, seen, works
-from muster.watch.state import Report
 from muster.watch.words import detail, sentence, still_working
 
 _TURN = 0.2
@@ -137,24 +135,8 @@ class Hanging:
     # --- saying ---------------------------------------------------------------------------------------------
 
     async def _report(self, finding: Finding, ranks: Mapping[int, Seen]) -> str:
-        found, screen = self._looks[-1][1], self.watcher.screen
         said, more = await asyncio.to_thread(lambda: (sentence(finding, ranks), detail(finding, ranks)))
-        stacks = await asyncio.to_thread(stacks_of, found)
-        path = self.watcher.write_stacks(found, said)
-        screen.tell(f"hang: {said}")
-        screen.show_block(more)
-        goes_on = "" if self.watcher.kill else "; the job goes on, --on-hang kill would end it"
-        screen.tell(f"the stacks of all ranks are in {tilde(path)}{goes_on}")
-        self.watcher.board.reports.append(
-            Report(
-                kind="hang",
-                time=time.time(),
-                sentence=said,
-                ranks=finding.culprits,
-                detail=more,
-                stacks=stacks,
-            )
-        )
+        self.watcher.report_hang(said, self._looks[-1][1], finding.culprits, more)
         return said
 
     async def _until_it_moves(self, finding: Finding) -> None:

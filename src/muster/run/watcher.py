@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,12 +123,9 @@ class Watcher:
         if not one.is_held or "held" in self._unseen:
             return
         self._unseen.add("held")  # the others wait for the same ranks
-        joining = [
-            rank
-            for rank, heard in self.heard.items()
-            if not heard.finished and (heard.progress is None or heard.progress.get("joining"))
-        ]
-        others = ranks_in_words(joining) if joining else "other ranks"
+        running = {rank: heard for rank, heard in self.heard.items() if not heard.finished}
+        joining = [rank for rank, heard in running.items() if (heard.progress or {"joining": True}).get("joining")]
+        others = ranks_in_words(joining or sorted(running)) if running else "other ranks"
         self.screen.say(
             f"rank {event['rank']} on {link.name} has finished and waits up to {event['limit']:.0f} s for {others} "
             "to create the process group"
@@ -253,6 +250,27 @@ class Watcher:
         except OSError as error:
             self.screen.tell(f"{tilde(path)} cannot be written: {error.strerror}")
         return path
+
+    def report_hang(
+        self, said: str, found: Mapping[int, Mapping[str, Any]], ranks: Sequence[int], detail: str = ""
+    ) -> None:
+        """Show a sentence about a hang, write the stacks that were found, and keep both for other commands."""
+        from muster.watch.state import Report
+
+        path = self.write_stacks(found, said)
+        self.screen.tell(f"hang: {said}")
+        self.screen.show_block(detail)
+        goes_on = "" if self.kill else "; the job goes on, --on-hang kill would end it"
+        self.screen.tell(f"the stacks of all ranks are in {tilde(path)}{goes_on}")
+        report = Report(
+            kind="hang",
+            time=time.time(),
+            sentence=said,
+            ranks=tuple(ranks),
+            detail=detail,
+            stacks=stacks_of(found),
+        )
+        self.board.reports.append(report)
 
     # --- watching -------------------------------------------------------------------------------------------
 
