@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 import sys
 import textwrap
 from pathlib import Path
@@ -262,14 +263,16 @@ def test_a_restart_keeps_the_port_that_the_user_chose(tmp_path: Path):
         sys.exit(3 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
         """,
     )
-    done = run_here(tmp_path, "--nproc", "2", "--restarts", "1", "--master-port", "29611", name)
+    with socket.create_server(("", 0)) as free:
+        port = str(free.getsockname()[1])
+    done = run_here(tmp_path, "--nproc", "2", "--restarts", "1", "--master-port", port, name)
     assert done.code == 0, done.said
-    assert done.log(0, 0) == done.log(0, 1) == b"29611\n", done.said
+    assert done.log(0, 0) == done.log(0, 1) == f"{port}\n".encode(), done.said
 
 
 @pytest.mark.parametrize(
     ("number", "code", "words"),
-    [("USR1", 0, "made"), ("KILL", 125, "the process that keeps the store where ranks meet was killed by SIGKILL")],
+    [("USR1", 0, "made"), ("KILL", 125, ": the process that keeps the store where ranks meet was killed by SIGKILL")],
 )
 def test_the_store_survives_signals_and_its_death_ends_the_job(tmp_path: Path, number: str, code: int, words: str):
     name = script(

@@ -132,7 +132,10 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
         if "store" in request:
             pid = _start_store(fds[0], base_env, not_for_ranks=(sock, wake_read, wake_write), fork=fork)
             _send(sock, {"t": "store", "pid": pid})
-            ranks[pid] = _STORE
+            if pid:
+                ranks[pid] = _STORE
+            else:
+                _send(sock, {"t": "storeless", "pid": 0, "status": 126})
             os.close(fds[0])
             continue
         pid = _start_rank(
@@ -203,6 +206,10 @@ def _start_rank(
         if fork:
             rank.run_forked(config, fds)
         _exec_rank(config, fds)
+    except BaseException:
+        from traceback import format_exc
+
+        os.write(2, f"muster: internal error, please report it:\n{format_exc()}".encode())
     finally:  # whatever went wrong, this process must not go on as a second spawner
         os._exit(125)
 

@@ -197,8 +197,8 @@ def _count_in() -> None:
 def _is_of_ranks() -> bool:
     """Whether the members of the default group are ranks of this job, not processes that the script has started."""
     dist: Any = sys.modules[C10D]
-    rank, size = (int(os.environ.get(name, -1)) for name in ("RANK", "WORLD_SIZE"))
-    return dist.get_rank() == rank and dist.get_world_size() <= size
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return str(dist.get_rank()) == rank and size.isdigit() and dist.get_world_size() <= int(size)
 
 
 def _wait_for(group: ref[Any]) -> None:
@@ -220,7 +220,7 @@ def _wait_for_all() -> None:
     while True:
         if not _is_complete(_joining[0]()):
             sleep(pause)
-            pause = min(2 * pause, 0.1)
+            pause = min(1.1 * pause, 2.0)  # a tenth of the time waited: a thousand ranks must not wear the store out
             continue
         with _lock:
             _joining.pop(0)

@@ -138,9 +138,9 @@ class Attempt:
         self.hang = hung(sentence, culprits, progress=min(state.done for state in self._ranks.values()))
         self.over.set()
 
-    def on_loss(self, host: str, why: str) -> None:
-        """A host is gone, and its ranks with it."""
-        self.losses.append(HostLoss(host=host, why=why, time=time.time()))
+    def on_loss(self, host: str, why: str, *, is_up: bool = False) -> None:
+        """A host is gone, and its ranks with it; or it is up, and a process that its ranks need has ended there."""
+        self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
         self.over.set()
 
     def _on_output(self, link: AgentLink, event: dict[str, Any]) -> None:

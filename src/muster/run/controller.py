@@ -354,11 +354,11 @@ class Controller:
         elif self.attempt is None:
             pass  # before there are ranks, a lost host or zygote fails what waits for it, or the start
         elif kind == "broken":
-            self.attempt.on_loss(link.name, "its zygote was killed")
+            self.attempt.on_loss(link.name, "its zygote was killed", is_up=True)
         elif kind == "storeless":
             code = event["status"]
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            self.attempt.on_loss(link.name, f"the process that keeps the store where ranks meet {how}")
+            self.attempt.on_loss(link.name, f"the process that keeps the store where ranks meet {how}", is_up=True)
         else:
             self.attempt.on_event(link, event)
 

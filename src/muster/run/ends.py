@@ -109,6 +109,8 @@ class HostLoss:
     host: str
     why: str
     time: float
+    is_up: bool = False
+    """Whether its agent still answers, and only a process of Muster's there has ended."""
 
 
 def facts_of(told: Mapping[str, Any]) -> dict[str, Any]:

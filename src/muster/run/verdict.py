@@ -190,10 +190,16 @@ def _left_early(ends: Sequence[RankEnd], first: RankEnd) -> RankEnd | None:
 def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     others = [end for end in failures if end.host != loss.host]
     notes = ["ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
+    if loss.is_up:
+        sentence = f"the job cannot continue on {loss.host}: {loss.why}"
+        fix = f"run it again; `dmesg` on {loss.host} shows whether the OOM killer ended the process"
+    else:
+        sentence = f"host {loss.host} is lost: {loss.why}"
+        fix = "see whether it is up and reachable; a run without it needs only another -H"
     return Verdict(
         exit_code=EXIT_MUSTER,
-        sentence=f"host {loss.host} is lost: {loss.why}",
-        fix="see whether it is up and reachable; a run without it needs only another -H",
+        sentence=sentence,
+        fix=fix,
         notes=tuple(notes),
         signature=f"{_LOST}{loss.host}",
     )
