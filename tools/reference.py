@@ -81,7 +81,7 @@ MEANING = {
     "ROLE_RANK": "the same as RANK",
     "ROLE_WORLD_SIZE": "the same as WORLD_SIZE",
     "MASTER_ADDR": "an address of the first host that every host was seen to reach",
-    "MASTER_PORT": "a port there that was free, and is held until rank 0 takes it",
+    "MASTER_PORT": "a port there that was free, where the store of the job listens",
     "TORCHELASTIC_RUN_ID": "the name of the job",
     "TORCHELASTIC_RESTART_COUNT": "how often the ranks have been started again: 0 at first",
     "TORCHELASTIC_MAX_RESTARTS": "what `--restarts` says",

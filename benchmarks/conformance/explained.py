@@ -36,7 +36,7 @@ EXPLAINED: dict[str, Explained] = {
     ),
     "torch_threads_of_one_rank": Explained(
         lines=r"stdout: (torchrun: 2 2|Muster: 3 2)$",
-        why="torch starts its OpenMP thread when it is told their number, not at the first operation.",
+        why="Muster sets the number of OpenMP threads, and torch starts them then, not at the first operation.",
     ),
     "signals_caught": Explained(
         lines=r"\[2\]|\[2, 4, 6, 7, 8, 11, 47\]",

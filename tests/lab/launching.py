@@ -164,14 +164,19 @@ class HostJob:
         return Done(code=code, out=self.out, err=self.err, state=self.state)
 
     def end(self) -> None:
-        """End it if it still runs: in order, then by force."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(10)
+        """End it if it still runs."""
+        end(self.process)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a process if it still runs: in order, then by force."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
 
 
 def run_in(

@@ -7,14 +7,13 @@ import fcntl
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import termios
 import threading
 from pathlib import Path
 
-from launching import MUSTER, PLAIN, wait_until
+from launching import MUSTER, PLAIN, end, wait_until
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 
@@ -50,13 +49,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(10)
+        end(self.process)
         os.close(self._master)
 
     def _read(self) -> None:

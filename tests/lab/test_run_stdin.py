@@ -219,9 +219,9 @@ def test_a_job_without_a_stdin_says_how_to_get_one(tmp_path: Path, call: str) ->
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_descriptors_are_nobody_elses(tmp_path: Path, closed: str) -> None:
-    (tmp_path / "tells.py").write_text("import sys\nopen('told', 'w').write(repr(sys.stdin.read()))\n")
-    line = f"exec {MUSTER} run {' '.join(HERE)} tells.py {closed}"
+    (tmp_path / "reads.py").write_text("import sys\nopen('read', 'w').write(repr(sys.stdin.read()))\n")
+    line = f"exec {MUSTER} run {' '.join(HERE)} reads.py {closed}"
     env = {**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")}
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, timeout=100)
     assert done.returncode == 0
-    assert (tmp_path / "told").read_text() == "''"
+    assert (tmp_path / "read").read_text() == "''"

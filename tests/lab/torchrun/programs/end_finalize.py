@@ -1,4 +1,4 @@
-"""weakref.finalize calls its functions at the end, newest first, unless told not to."""
+"""weakref.finalize calls its functions at the end, newest first, unless its `atexit` is False."""
 
 import weakref
 
