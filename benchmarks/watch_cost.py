@@ -53,9 +53,9 @@ class Watch:
     """The watching thread of this rank, to be had and not to be had."""
 
     def __init__(self) -> None:
-        package = "_muster_agent" if "_muster_agent" in sys.modules else "muster.agent"
-        names = ("report", "sampling", "torch_adapter")
-        self.report, self.sampling, self.adapter = (import_module(f"{package}.{name}") for name in names)
+        package = "_muster_agent" if "_muster_agent" in sys.modules else "muster"
+        names = ("reporter", "sampler", "torch_adapter")
+        self.report, self.sampling, self.adapter = (import_module(f"{package}.rank.{name}") for name in names)
         self.fd = self._socket()
         self.voice: Voice | None = None
 

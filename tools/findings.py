@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from muster.check.check import load
 from muster.check.checks import ASKED_BY_RUN, QUICK
+from muster.check.definition import load
 from muster.check.finding import SEVERITIES
 
 HEAD = """\

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.explanations.fault import Fault
+from muster.controller.diagnosis.verdict import TO_MEND
 from muster.lab import Lab
-from muster.run.verdict import TO_MEND
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
 FOLDER = Path(__file__).parent

@@ -28,29 +28,29 @@ __all__ = [
 
 TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
 if TYPE_CHECKING:
+    from muster.api.launch import launch
     from muster.errors import LaunchError, MusterError, UsageError
-    from muster.function.launch import launch
+    from muster.rank.world.context import World, init
+    from muster.rank.world.detect import Detection, detect
     from muster.training.batches import Batch, Batches
     from muster.training.checkpoints import Checkpoints
     from muster.training.progress import Progress
     from muster.training.shares import measure_shares
     from muster.training.together import together
-    from muster.worker.context import World, init
-    from muster.worker.detect import Detection, detect
 
 _HOMES = {
     "Batch": "muster.training.batches",
     "Batches": "muster.training.batches",
     "Checkpoints": "muster.training.checkpoints",
-    "Detection": "muster.worker.detect",
+    "Detection": "muster.rank.world.detect",
     "LaunchError": "muster.errors",
     "MusterError": "muster.errors",
     "Progress": "muster.training.progress",
     "UsageError": "muster.errors",
-    "World": "muster.worker.context",
-    "detect": "muster.worker.detect",
-    "init": "muster.worker.context",
-    "launch": "muster.function.launch",
+    "World": "muster.rank.world.context",
+    "detect": "muster.rank.world.detect",
+    "init": "muster.rank.world.context",
+    "launch": "muster.api.launch",
     "measure_shares": "muster.training.shares",
     "together": "muster.training.together",
 }

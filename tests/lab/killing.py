@@ -23,7 +23,7 @@ from bare import reserved_port
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
-from muster.training import folders
+from muster.training import checkpoint_folders
 
 STEPS, EVERY, RANKS = 31, 3, 2
 
@@ -135,13 +135,13 @@ def main() -> None:
     folder = root / "run-0"
     folder.mkdir()
     while killed < kills or not finished:
-        before = [complete.step for complete in folders.find_complete(folder / "saved")[0]]
+        before = [complete.step for complete in checkpoint_folders.find_complete(folder / "saved")[0]]
         begun = len(notes(folder, "begin"))
         if killed < kills:  # most of them while it trains and saves, some while it starts and loads
             done, _ = attempt(folder, chance.uniform(0, 0.4 * life), from_the_fork=killed % 5 == 4)
         else:
             done, _ = attempt(folder, 60)
-        complete, damaged = folders.find_complete(folder / "saved")
+        complete, damaged = checkpoint_folders.find_complete(folder / "saved")
         assert not damaged, damaged
         newest = complete[-1].step if complete else 0
         if len(notes(folder, "begin")) > begun:

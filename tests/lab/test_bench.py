@@ -114,7 +114,7 @@ def test_a_script_without_a_rate_is_told_how_to_print_one(tmp_path: Path):
 
 def test_the_check_counts_every_wrong_element_and_sees_blocks_that_changed_places():
     torch: Any = pytest.importorskip("torch")
-    from muster.worker.bench.operations import Values
+    from muster.bench.ranks.timed_operations import Values
 
     right = torch.empty(3_000_000)
     values = Values(offset=7, scale=3, plus=2)

@@ -21,10 +21,10 @@ import pytest
 from launching import MUSTER, PLAIN, Done, run_here, run_in, wait_until
 
 from muster.cli.detach import kills_user_processes
-from muster.jobs.folders import fresh, job_folders, read_job
-from muster.jobs.words import status
+from muster.jobs.job_folders import fresh, job_folders, read_job
+from muster.jobs.ps_text import status
+from muster.jobs.state import JobState
 from muster.lab import Lab
-from muster.watch.state import JobState
 
 pytestmark = pytest.mark.timeout(180)
 

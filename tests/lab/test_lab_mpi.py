@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from muster.errors import LabError
-from muster.lab import Lab, mpi
+from muster.lab import Lab, mpi_service
 from muster.lab.programs import SYSTEM_PATH
 
 pytestmark = [
@@ -48,5 +48,5 @@ def test_plain_mpirun_is_open_mpi_whatever_the_machine_prefers(lab: Lab) -> None
 def test_hosts_that_mpi_cannot_reach_are_an_error_with_its_own_words(lab: Lab) -> None:
     lab.block_port("h2", 22)
     with pytest.raises(LabError, match=r"mpirun does not start processes on h1:2,h2:2 from h1: (?s:.)*refused"):
-        mpi.Mpi().wait(lab.names, lab.run)
+        mpi_service.Mpi().wait(lab.names, lab.run)
     lab.heal("h2")

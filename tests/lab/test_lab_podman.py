@@ -13,7 +13,7 @@ import pytest
 from launching import wait_until
 
 from muster.lab import Lab
-from muster.lab.containers import IMAGE, volumes
+from muster.lab.podman_service import IMAGE, volumes
 from muster.lab.programs import SYSTEM_PATH
 
 pytestmark = [

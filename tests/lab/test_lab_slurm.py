@@ -13,7 +13,7 @@ import pytest
 from launching import wait_until
 
 from muster.errors import LabError
-from muster.lab import Lab, slurm
+from muster.lab import Lab, slurm_service
 from muster.lab.programs import SYSTEM_PATH
 
 pytestmark = [
@@ -123,13 +123,13 @@ def test_a_reboot_does_not_wait_for_slurm_where_the_controller_is_off(lab: Lab) 
     lab.crash("h1")
     begun = time.monotonic()
     lab.reboot("h3")
-    assert time.monotonic() - begun < slurm.START_LIMIT
+    assert time.monotonic() - begun < slurm_service.START_LIMIT
     lab.reboot("h1")
 
 
 def test_a_node_that_does_not_come_is_named_with_the_end_of_its_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "START_LIMIT", 1.0)
-    cluster = slurm.Slurm(dict.fromkeys(lab.names, 0))
+    monkeypatch.setattr(slurm_service, "START_LIMIT", 1.0)
+    cluster = slurm_service.Slurm(dict.fromkeys(lab.names, 0))
     shell(lab, "scontrol update NodeName=h2 State=DOWN Reason=test")
     with pytest.raises(LabError, match=r"h2 was not ready for Slurm after 2\.5 s: its node is down, and ") as caught:
         cluster.wait(lab.names, lab.run)
@@ -142,7 +142,7 @@ def test_a_node_that_does_not_come_is_named_with_the_end_of_its_log(lab: Lab, mo
 
 
 def test_what_keeps_slurm_from_starting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "NODE", slurm.NODE.replace("CPUs=8", "CPUs=many"))
+    monkeypatch.setattr(slurm_service, "NODE", slurm_service.NODE.replace("CPUs=8", "CPUs=many"))
     with pytest.raises(LabError, match=r"^h1 ended before the step `up`: slurmctld: error: CPUs value .many. is not"):
         Lab(1, slurm=True).start()
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from launching import PLAIN, alive, wait_until
 
-from muster.agent.wire import LEASE
 from muster.lab import Lab
 from muster.lab.programs import SYSTEM_PATH
+from muster.shared.wire import LEASE
 
 pytestmark = [
     pytest.mark.lab,

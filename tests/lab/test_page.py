@@ -19,7 +19,7 @@ from browser import PROGRAM, Browser
 from launching import MUSTER, PLAIN, wait_until
 from tests.unit.sample_job import HOSTILE, ended, job, write_folder
 
-from muster.page.address import address, new_token
+from muster.dashboard.address import address, new_token
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium: apt-get install chromium-headless-shell")
 
@@ -42,8 +42,8 @@ class Page:
     def begin(self) -> None:
         code = (
             "import sys; from pathlib import Path; "
-            "from muster.page.address import listen; from muster.page.server import PageServer; "
-            "from muster.page.source import Source; "
+            "from muster.dashboard.address import listen; from muster.dashboard.server import PageServer; "
+            "from muster.dashboard.job_source import Source; "
             "PageServer(listen(int(sys.argv[1])), sys.argv[2], Source(Path(sys.argv[3]))).serve_forever()"
         )
         port = self.address.split(":")[2].split("/")[0]
@@ -372,7 +372,7 @@ def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser,
 def test_a_page_of_a_run_ends_when_job_and_readers_have_gone(tmp_path: Path):
     folder = write_folder(tmp_path / f"20261115-101500-train-{os.getpid() % 0x10000:04x}", ended(job()))
     code = (
-        "import sys; from pathlib import Path; from muster.page.child import start; "
+        "import sys; from pathlib import Path; from muster.dashboard.dashboard_process import start; "
         f"print(start(Path({str(folder)!r}), 0, 1.0), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -502,7 +502,7 @@ def test_jobs_of_an_array_have_brackets_in_their_ids_and_nodefiles(site: PbsSite
 def test_muster_reads_the_allocation_of_such_a_job(site: PbsSite):
     program = """
 import os, subprocess
-from muster.allocations.pbs import in_pbs_job, nodefile_lines, nodefile_text, read_pbs
+from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text, read_pbs
 text = nodefile_text(os.environ)
 qstat = subprocess.run(["qstat", "-f", os.environ["PBS_JOBID"]], capture_output=True, text=True).stdout
 found = read_pbs(os.environ, text, qstat)

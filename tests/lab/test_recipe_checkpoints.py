@@ -11,7 +11,7 @@ import pytest
 from bare import ENV, script
 from launching import Done, run_here
 
-from muster.training.folders import find_complete
+from muster.training.checkpoint_folders import find_complete
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -101,7 +101,7 @@ REFUSALS = """
 import resource, signal, subprocess, sys
 from pathlib import Path
 import torch, muster
-from muster.training.folders import find_complete
+from muster.training.checkpoint_folders import find_complete
 from torch.nn import BatchNorm1d, Linear, Sequential
 
 root = Path(sys.argv[1])

@@ -19,10 +19,10 @@ from engine_promises import FAIL, STUBBORN, check_refusal
 from launching import MUSTER, PLAIN, Done, wait_until
 from pbs import PbsSite
 
+from muster.engines.container.container import Container
 from muster.lab import Lab
-from muster.lab.containers import IMAGE, volumes
+from muster.lab.podman_service import IMAGE, volumes
 from muster.lab.programs import SYSTEM_PATH
-from muster.transports.container import Container
 
 PROGRAMS = ("podman", "crun", "slurmctld", "mpirun.openmpi", "mpiexec.hydra")
 

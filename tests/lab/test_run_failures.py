@@ -95,7 +95,7 @@ def test_the_traceback_is_shown_once_more_at_the_end_and_holds_no_frame_of_muste
     end = done.err.partition("failed first")[2]
     assert "Traceback (most recent call last):" in end
     assert "in boom" in end
-    assert not re.search(r"muster/(agent|run)|<muster>|_muster_agent|runpy|<string>", done.err), done.said
+    assert not re.search(r"muster/(agent|rank|controller)|<muster>|_muster_agent|runpy|<string>", done.err), done.said
 
 
 def test_a_crash_in_native_code_shows_the_python_line_it_came_from(cluster: Lab, shared: Path) -> None:

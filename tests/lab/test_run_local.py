@@ -213,7 +213,7 @@ def test_a_script_that_does_not_even_begin_shows_pythons_own_words(tmp_path: Pat
     assert done.log(0).decode() == plain.stderr
     assert done.code == 1
     assert what in done.err
-    assert "muster/agent" not in done.err
+    assert "muster/rank" not in done.err
     assert "<muster>" not in done.err
 
 

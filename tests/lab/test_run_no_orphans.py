@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from launching import Done, HostJob, wait_until
 
-from muster.agent.wire import LEASE
 from muster.lab import Lab
+from muster.shared.wire import LEASE
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 LOADED = """
 import inspect, os, sys, time, torch, torch.distributed as dist
-from muster.agent import torch_adapter, torch_groups
+from muster.rank import torch_adapter, torch_groups
 
 assert torch_adapter.is_safe_to_fork() == "", torch_adapter.is_safe_to_fork()
 assert torch_adapter.group_numbers() == {}
@@ -65,7 +65,7 @@ assert "threads" in torch_adapter.is_safe_to_fork()
 
 NOT_LOADED = """
 import sys
-from muster.agent import torch_adapter, torch_groups
+from muster.rank import torch_adapter, torch_groups
 
 assert torch_adapter.group_numbers() == {}
 calls = []
@@ -82,7 +82,7 @@ dist.destroy_process_group()
 RECORDED = """
 import time, torch, torch.distributed as dist
 from collections import deque
-from muster.agent import torch_adapter
+from muster.rank import torch_adapter
 
 torch_adapter.keep_recorder_small()
 dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
@@ -111,7 +111,7 @@ dist.destroy_process_group()
 
 CAPTURED = """
 import pickle, sys, torch, torch.distributed, torch.cuda.graphs
-from muster.agent import torch_adapter
+from muster.rank import torch_adapter
 
 c10d = sys.modules["torch._C._distributed_c10d"]
 everything = lambda: (torch_adapter.recent_calls(), torch_adapter.recorder_tail(8, lambda file: True))
@@ -144,7 +144,7 @@ assert Graph.capture_begin.__code__.co_filename == torch_adapter._captures.guard
 STRANGE = """
 import sys, torch
 from collections import deque
-from muster.agent import torch_adapter
+from muster.rank import torch_adapter
 
 fails = [False]
 def is_compiling():
@@ -169,7 +169,7 @@ MESH = """
 import importlib.util, os, sys, types
 import torch.distributed as dist
 from torch.distributed import device_mesh
-from muster.agent import torch_adapter, torch_groups
+from muster.rank import torch_adapter, torch_groups
 
 spec = importlib.util.find_spec("this")
 spec.loader = importlib.util.LazyLoader(spec.loader)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import asyncio
 import time
 
+from muster.controller.links.link import AgentLink
+from muster.controller.monitor.job_status import JobStatus
+from muster.engines.engine import AgentSpec, Piped
 from muster.hosts import Host
 from muster.job import Job
 from muster.plan import make_plan
-from muster.run.board import Board
-from muster.run.link import AgentLink
-from muster.transports import Piped, Seat
 
-SEAT = Seat(host=Host(name="h1"), name="h1")
+SEAT = AgentSpec(host=Host(name="h1"), name="h1")
 
 
-def make_board(ranks: int = 2) -> tuple[Board, AgentLink]:
-    """The board, and the link over which its events come."""
+def make_board(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
+    """The status, and the link over which its events come."""
     job = Job(id="20261115-101500-train-3f9a", target="train.py", cwd="/code", hosts=(SEAT.host,), env={}, carried={})
-    board = Board(job, Piped(name="local", seats=(SEAT,), commands=()), time.time())
+    status = JobStatus(job, Piped(name="local", seats=(SEAT,), commands=()), time.time())
     link = asyncio.run(_make_link())
     link.facts = {"cpus": 4, "gpus": 0, "visible": None}
-    board.connected([link])
+    status.connected([link])
     hosts = [Host(name="h1", slots=ranks)]
-    board.begin_attempt(make_plan(job.id, hosts, threads=[0], restarts=0, user_env={}), 0)
-    board.started()
-    return board, link
+    status.begin_attempt(make_plan(job.id, hosts, threads=[0], restarts=0, user_env={}), 0)
+    status.started()
+    return status, link
 
 
 async def _make_link() -> AgentLink:

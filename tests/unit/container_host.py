@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.transports.container import Container
+from muster.engines.container.container import Container
 
 IMAGE = "docker.io/pytorch/pytorch:2.13"
 AGENT = ("python3", "-c", 'import sys;exec(open(0,"rb",0,closefd=False).readline())')

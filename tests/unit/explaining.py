@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.run.ends import RankEnd
-from muster.run.explain import Explanation, explain
-from muster.run.facts import Disk
+from muster.controller.diagnosis.explain import Explanation, explain
+from muster.controller.diagnosis.failure_facts import Disk
+from muster.controller.diagnosis.rank_end import RankEnd
 
 GB = 1 << 30
 MB = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from muster.watch.seen import Call, Group, Seen
-from muster.watch.stacks import Frame
+from muster.controller.monitor.observation import Call, Group, Seen
+from muster.controller.monitor.stack_text import Frame
 
 TORCH = "/env/lib/python3.12/site-packages/torch/"
 C10D = TORCH + "distributed/distributed_c10d.py"

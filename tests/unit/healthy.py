@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from muster.check.check import judge_all, load
 from muster.check.checks import QUICK
-from muster.check.cluster import Cluster, Machine, Reach, Wanted
+from muster.check.cluster_facts import Cluster, Machine, Reach, Wanted
+from muster.check.definition import judge_all, load
 from muster.check.finding import Finding
-from muster.run.addresses import Offer
+from muster.controller.addresses import Offer
 
 CHECKS = load(QUICK)
 

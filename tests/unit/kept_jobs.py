@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from muster.job import make_job_folder
-from muster.watch.place import STATE, birth
-from muster.watch.state import HostState, JobState, RankState
+from muster.jobs.location import STATE, birth
+from muster.jobs.state import HostState, JobState, RankState
 
 
 def state_of(job_id: str = "20261115-101500-train-3f9a", **fields: Any) -> JobState:

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from muster.watch.state import GpuState, HostState, JobState, Moment, RankState, Report
+from muster.jobs.state import GpuState, HostState, JobState, Moment, RankState, Report
 
 BEGIN = 1_790_000_000.0
 HOSTILE = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from muster.controller.addresses import Meeting, Offer, alone, choose, dial_targets, who_dials_whom
 from muster.errors import HostError, UsageError
-from muster.run.addresses import Meeting, Offer, alone, choose, dial_targets, who_dials_whom
 
 LOOPBACK = {"name": "lo", "addresses": ["127.0.0.1"], "loopback": True}
 Reach = Callable[[str, str, str], str]

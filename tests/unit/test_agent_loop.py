@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from muster.agent.examine import NOTHING
-from muster.agent.main import Agent
+from muster.agent.agent import Agent
+from muster.agent.slow_rank_probe import NOTHING
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
@@ -57,7 +57,7 @@ def rank() -> Iterator[Any]:
 
 
 def test_an_examination_that_another_one_replaces_is_answered(talk: Talk, rank: Any):
-    talk.agent.crew.ranks = {0: rank}
+    talk.agent.ranks.ranks = {0: rank}
     talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 60})
     talk.agent.do_examine({"id": 2, "ranks": [0], "seconds": 0})
     talk.agent.examine()
@@ -68,7 +68,7 @@ def test_an_examination_that_another_one_replaces_is_answered(talk: Talk, rank: 
 
 def test_an_examination_that_fails_is_answered_and_told_once(talk: Talk, rank: Any):
     rank.pid = [rank.pid]
-    talk.agent.crew.ranks = {0: rank}
+    talk.agent.ranks.ranks = {0: rank}
     for _ in range(2):
         assert talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 60}) == NOTHING
     told = talk.hear()
@@ -78,7 +78,7 @@ def test_an_examination_that_fails_is_answered_and_told_once(talk: Talk, rank: A
 
 
 def test_an_examination_that_fails_at_its_end_is_answered(talk: Talk, rank: Any):
-    talk.agent.crew.ranks = {0: rank}
+    talk.agent.ranks.ranks = {0: rank}
     talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 0})
     assert talk.agent.examination is not None
     del talk.agent.examination._processes
@@ -93,7 +93,7 @@ def test_gauges_that_fail_are_told_once_and_come_back(talk: Talk, rank: Any):
     talk.agent.gauge()
     gauges = talk.agent.gauges
     assert gauges is not None
-    talk.agent.crew.ranks = {0: rank}
+    talk.agent.ranks.ranks = {0: rank}
     pid = rank.pid
     for rank.pid in ([pid], [pid], pid):
         gauges.due = 0.0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.allocations import Allocation
-from muster.allocations.pbs import in_pbs_job, nodefile_lines, nodefile_text, read_pbs
+from muster.engines.allocation import Allocation
+from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text, read_pbs
 from muster.errors import UsageError
 
 JOB = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": "12.pbssrv"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.allocations.slurm import in_slurm_allocation, read_slurm
+from muster.engines.slurm.environment import in_slurm_allocation, read_slurm
 from muster.errors import MusterError
 
 # salloc -N2 -n3

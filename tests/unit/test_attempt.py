@@ -6,14 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from muster.controller.attempt import Attempt
+from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.links.link import AgentLink
+from muster.engines.engine import AgentSpec
 from muster.hosts import parse_hosts
-from muster.logs.files import LogFiles
-from muster.logs.screen import Screen
+from muster.output.log_files import LogFiles
+from muster.output.screen import Screen
 from muster.plan import make_plan
-from muster.run.attempt import Attempt
-from muster.run.link import AgentLink
-from muster.run.verdict import Verdict
-from muster.transports import Seat
 
 
 def test_a_sample_that_comes_after_an_exception_does_not_take_back_what_it_counted(tmp_path: Path):
@@ -25,8 +25,8 @@ def test_a_sample_that_comes_after_an_exception_does_not_take_back_what_it_count
         (host,) = parse_hosts("a:1")
         plan = make_plan("j", [host], threads=[0], restarts=0, user_env={})
         screen = Screen(streams={1: None, 2: None})
-        attempt = Attempt(plan, 0, tmp_path, screen, LogFiles(screen.tell), None)
-        link = AgentLink(Seat(host=host, name="a"), lambda link, event: None, lambda name, text: None)
+        attempt = Attempt(plan, 0, tmp_path, screen, LogFiles(screen.warning), None)
+        link = AgentLink(AgentSpec(host=host, name="a"), lambda link, event: None, lambda name, text: None)
         attempt.on_event(link, event("exception", summary="ValueError: bad", done=6))
         attempt.on_event(link, event("progress", done=5, first=False))
         attempt.on_event(link, event("exit", status=1, stopped_at=None))

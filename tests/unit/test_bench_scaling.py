@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.bench.scaling import (
+from muster.bench.scaling_curve import (
     Rate,
     Run,
     Scaling,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.bench.limits import payload
-from muster.bench.report import Carrier, LeftOut, Pair, Rank, Report, Row
-from muster.bench.verdict import verdict
-from muster.worker.bench.hardware import _interface, carriers
+from muster.bench.conclusion import verdict
+from muster.bench.expected import payload
+from muster.bench.measurements import Carrier, LeftOut, Pair, Rank, Report, Row
+from muster.bench.ranks.hardware import _interface, carriers
 
 ETHERNET = Carrier(name="eth0", speed=1e10, virtual=False, mtu=1500)
 VETH = Carrier(name="eth0", speed=1e10, virtual=True, mtu=1500)

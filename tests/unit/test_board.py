@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from a_board import make_board
 
-from muster.run import board as board_module
-from muster.run.board import Board, gpu_of
-from muster.watch.state import JobState, Moment, Report, from_data
+from muster.controller.monitor import job_status as board_module
+from muster.controller.monitor.job_status import JobStatus, gpu_of
+from muster.jobs.state import JobState, Moment, Report, from_data
 
 
 def progress(rank: int, **fields: Any) -> dict[str, Any]:
@@ -23,94 +23,94 @@ def exited(rank: int, status: int, stopped_at: float | None = None) -> dict[str,
     return {"t": "exit", "rank": rank, "status": status, "time": 5.0, "stopped_at": stopped_at}
 
 
-def states(board: Board) -> list[str]:
-    return [rank.state for rank in board.state().ranks]
+def states(status: JobStatus) -> list[str]:
+    return [rank.state for rank in status.state().ranks]
 
 
 def test_a_job_goes_through_its_phases():
-    board, _ = make_board()
-    assert (board.phase, board.state().world_size) == ("running", 2)
-    board.stopping()
-    assert board.state().phase == "stopping"
-    board.ended(3, "rank 1 failed")
-    board.tick("something else")
-    state = board.state()
+    status, _ = make_board()
+    assert (status.phase, status.state().world_size) == ("running", 2)
+    status.stopping()
+    assert status.state().phase == "stopping"
+    status.ended(3, "rank 1 failed")
+    status.tick("something else")
+    state = status.state()
     assert (state.phase, state.exit_code, state.sentence) == ("ended", 3, "rank 1 failed")
 
 
 def test_all_ranks_are_started_once():
-    board, _ = make_board()
+    status, _ = make_board()
     told: list[int] = []
-    board.on_started = lambda: told.append(1)
-    board.started()
-    board.started()
+    status.on_started = lambda: told.append(1)
+    status.started()
+    status.started()
     assert told == [1]
 
 
 def test_what_is_waited_for_is_the_sentence_of_a_job_that_goes_on():
-    board, _ = make_board()
-    board.tick("1 of 2 hosts up, waiting for h2")
-    assert board.state().sentence == "1 of 2 hosts up, waiting for h2"
+    status, _ = make_board()
+    status.tick("1 of 2 hosts up, waiting for h2")
+    assert status.state().sentence == "1 of 2 hosts up, waiting for h2"
 
 
 def test_ranks_are_what_their_events_say():
-    board, link = make_board(5)
-    board.on_event(link, progress(0, groups={"0": [3, 2]}))
-    board.on_event(link, {"t": "gauges", "time": 0.0, "host": {}, "ranks": {"1": {"state": "T"}, "2": {"state": "D"}}})
-    board.on_event(link, exited(3, 0))
-    board.on_event(link, exited(4, -9))
-    assert states(board) == ["waiting", "stopped", "disk", "ended", "failed"]
-    assert board.state().ranks[4].exit_code == 137
+    status, link = make_board(5)
+    status.on_event(link, progress(0, groups={"0": [3, 2]}))
+    status.on_event(link, {"t": "gauges", "time": 0.0, "host": {}, "ranks": {"1": {"state": "T"}, "2": {"state": "D"}}})
+    status.on_event(link, exited(3, 0))
+    status.on_event(link, exited(4, -9))
+    assert states(status) == ["waiting", "stopped", "disk", "ended", "failed"]
+    assert status.state().ranks[4].exit_code == 137
 
 
 def test_a_rank_that_muster_ended_has_not_failed():
-    board, link = make_board(2)
-    board.on_event(link, exited(0, -15, stopped_at=4.0))
-    board.on_event(link, exited(1, 1, stopped_at=6.0))
-    assert states(board) == ["ended", "failed"]
+    status, link = make_board(2)
+    status.on_event(link, exited(0, -15, stopped_at=4.0))
+    status.on_event(link, exited(1, 1, stopped_at=6.0))
+    assert states(status) == ["ended", "failed"]
 
 
 def test_a_lost_host_takes_its_ranks_along():
-    board, link = make_board()
-    board.on_event(link, {"t": "lost"})
-    assert states(board) == ["lost", "lost"]
-    assert board.state().hosts[0].state == "lost"
+    status, link = make_board()
+    status.on_event(link, {"t": "lost"})
+    assert states(status) == ["lost", "lost"]
+    assert status.state().hosts[0].state == "lost"
 
 
 def test_a_step_rate_is_that_of_the_last_seconds_and_sinks_when_nothing_comes(monkeypatch: pytest.MonkeyPatch):
-    board, link = make_board(1)
+    status, link = make_board(1)
     clock = 100.0
     monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(30):
         clock = 100.0 + second
-        board.on_event(link, progress(0, steps=second * (100 if second < 10 else 5)))
-    assert board.state().ranks[0].step_rate == pytest.approx(5.0)
+        status.on_event(link, progress(0, steps=second * (100 if second < 10 else 5)))
+    assert status.state().ranks[0].step_rate == pytest.approx(5.0)
     clock += 6
-    assert board.state().ranks[0].step_rate == pytest.approx(50 / 16, rel=0.1)
+    assert status.state().ranks[0].step_rate == pytest.approx(50 / 16, rel=0.1)
     clock += 10
-    assert board.state().ranks[0].step_rate == 0.0
+    assert status.state().ranks[0].step_rate == 0.0
 
 
 def test_a_rate_of_collectives_gives_way_to_that_of_steps(monkeypatch: pytest.MonkeyPatch):
-    board, link = make_board(1)
+    status, link = make_board(1)
     clock = 0.0
     monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(6):
         clock = float(second)
-        board.on_event(link, progress(0, done=second * 50, steps=max(0, second - 3)))
-    assert board.state().ranks[0].step_rate == pytest.approx(1.0)
+        status.on_event(link, progress(0, done=second * 50, steps=max(0, second - 3)))
+    assert status.state().ranks[0].step_rate == pytest.approx(1.0)
 
 
 def test_the_curves_span_the_whole_job_and_stay_short(monkeypatch: pytest.MonkeyPatch):
-    board, link = make_board(64)
+    status, link = make_board(64)
     for rank in range(64):
-        board.on_event(link, progress(rank, waiting=0.123456))
+        status.on_event(link, progress(rank, waiting=0.123456))
     clock = begin = time.time()
     monkeypatch.setattr(board_module.time, "time", lambda: clock)
     for tick in range(20_000):
         clock = begin + tick
-        board.tick()
-    history = board.state().history
+        status.tick()
+    history = status.state().history
     assert history[0].time == begin
     assert history[-1].time > begin + 19_900
     assert 64 * len(history) <= 30_000
@@ -118,18 +118,18 @@ def test_the_curves_span_the_whole_job_and_stay_short(monkeypatch: pytest.Monkey
 
 
 def test_a_state_survives_json_and_is_made_quickly():
-    board, link = make_board(64)
+    status, link = make_board(64)
     for rank in range(64):
-        board.on_event(link, progress(rank, waiting=0.5, steps=3, place="train.py:8 in step"))
+        status.on_event(link, progress(rank, waiting=0.5, steps=3, place="train.py:8 in step"))
     for _ in range(3):
-        board._history.append(Moment(time=1.0, step_rate=2.0, waiting={0: 0.5}))
-    board.reports.append(Report(kind="hang", time=1.0, sentence="it hangs", ranks=(2,), stacks={2: "File x"}))
-    board.stuck = ("h1",)
-    state = board.state()
+        status._history.append(Moment(time=1.0, step_rate=2.0, waiting={0: 0.5}))
+    status.reports.append(Report(kind="hang", time=1.0, sentence="it hangs", ranks=(2,), stacks={2: "File x"}))
+    status.stuck = ("h1",)
+    state = status.state()
     assert from_data(json.loads(json.dumps(state.as_data()))) == state
     begin = time.thread_time()
     for _ in range(20):
-        board.state(history=False).as_data()
+        status.state(history=False).as_data()
     assert (time.thread_time() - begin) / 20 < 0.01  # 0.5 ms in truth
 
 
@@ -144,8 +144,8 @@ def test_a_state_is_cut_to_what_is_wanted():
 
 
 def test_a_state_of_another_version_is_read_as_far_as_it_is_known():
-    board, _ = make_board()
-    data = {**board.state().as_data(), "new": 1, "ranks": [{"rank": 0, "host": "h1", "local_rank": 0, "new": 2}]}
+    status, _ = make_board()
+    data = {**status.state().as_data(), "new": 1, "ranks": [{"rank": 0, "host": "h1", "local_rank": 0, "new": 2}]}
     data.pop("stuck")
     assert from_data(data).ranks[0].host == "h1"
     assert from_data(data).controller == os.getpid()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from muster.agent import captures
-from muster.agent.captures import Captures
+from muster.rank import graph_capture
+from muster.rank.graph_capture import Captures
 
 DUMPED = b"calls"
 
@@ -109,14 +109,14 @@ def test_an_end_without_a_begin_does_no_harm():
 def test_a_capture_that_was_given_up_does_not_hold_back_for_ever(monkeypatch: pytest.MonkeyPatch):
     seen, graph = guarded()
     graph().capture_begin()
-    monkeypatch.setattr(captures, "_LONGEST", 0.0)
+    monkeypatch.setattr(graph_capture, "_LONGEST", 0.0)
     assert dumped(seen) == DUMPED
 
 
 def test_a_capture_waits_for_the_reading_under_way_and_the_next_reading_does_not_wait_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(captures, "_LONGEST_READING", 60.0)
+    monkeypatch.setattr(graph_capture, "_LONGEST_READING", 60.0)
     seen, graph = guarded()
     reads, go_on, began = threading.Event(), threading.Event(), threading.Event()
     one = graph()
@@ -143,7 +143,7 @@ def test_a_capture_waits_for_the_reading_under_way_and_the_next_reading_does_not
 
 
 def test_a_capture_begins_also_if_a_reading_never_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(captures, "_LONGEST_READING", 0.05)
+    monkeypatch.setattr(graph_capture, "_LONGEST_READING", 0.05)
     seen, graph = guarded()
     reads, end = threading.Event(), threading.Event()
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from muster.api.pickling import carry, name_of, split_path
 from muster.errors import UsageError
-from muster.function.carry import carry, name_of, split_path
 
 LOCK = threading.Lock()
 HERE = os.path.dirname(__file__)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from healthy import cluster
 
-from muster.check.deep.judge import culprits, judge, table, with_names
-from muster.check.deep.run import RANKS
+from muster.check.deep.judge_ranks import culprits, judge, table, with_names
+from muster.check.deep.measure import RANKS
 
 HOSTS = ("a", "b", "c", "d")
 

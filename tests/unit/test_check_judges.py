@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from healthy import CHECKS, Change, altered, broken, cluster, findings, gpu, unreached
 
-from muster.check.cluster import Cluster, Refusal, odd_ones
+from muster.check.cluster_facts import Cluster, Refusal, odd_ones
 from muster.check.here import paths_in
 from muster.errors import HostError
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from muster.agent.probes import Probing
-from muster.check.check import PROBE_LIMIT, as_requests, load
+from muster.agent.check_probes import Probing
 from muster.check.checks import BEFORE_RUN, QUICK
+from muster.check.definition import PROBE_LIMIT, as_requests, load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from healthy import CHECKS, altered, broken, cluster, findings
 
-from muster.check.cluster import Cluster, Wanted
+from muster.check.cluster_facts import Cluster, Wanted
 from muster.check.finding import Finding, Fix, worst_first
-from muster.check.report import Report, as_data, facts, render
+from muster.check.findings_report import Report, as_data, facts, render
 
 
 def report(hosts: Cluster) -> Report:

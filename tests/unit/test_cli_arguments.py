@@ -9,7 +9,7 @@ import pytest
 
 from muster.cli import main, run
 from muster.cli.arguments import Parser, seconds, with_dashes
-from muster.engines.allocate import _without
+from muster.engines.slurm.salloc import _without
 from muster.errors import UsageError
 
 # --- durations ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from muster.cli import run
 from muster.cli.assembly import make_job
 from muster.cli.submit import split
 from muster.cli.torchrun import FLAGS, Flag, explain
-from muster.engines import Choice
+from muster.engines.choice import Choice
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts
 from muster.job import Job

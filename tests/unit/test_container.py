@@ -15,10 +15,8 @@ from pathlib import Path
 import pytest
 from container_host import AGENT, IMAGE, INSTALLED, LOGIN, Host, box, command, options, started
 
-from muster.agent.machine import gpu_count
 from muster.cli.run import main as muster_run
-from muster.hosts import parse_hosts
-from muster.transports.container import (
+from muster.engines.container.container import (
     PROGRAMS,
     Container,
     code_reason,
@@ -28,7 +26,9 @@ from muster.transports.container import (
     pull_in,
     script,
 )
-from muster.transports.mpi import Mpi, mpi_engine
+from muster.engines.mpi.engine import Mpi, mpi_engine
+from muster.hosts import parse_hosts
+from muster.shared.machine import gpu_count
 
 pytestmark = [
     pytest.mark.timeout(120),

@@ -9,8 +9,8 @@ import pytest
 from container_host import IMAGE, Host, box
 
 from muster.cli.run import main as muster_run
+from muster.engines.container.container import Container, explain_container_failure, pull_in
 from muster.errors import HostError, UsageError
-from muster.transports.container import Container, explain_container_failure, pull_in
 
 # --- what cannot be -------------------------------------------------------------------------------------------
 

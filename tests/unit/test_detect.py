@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MusterError
-from muster.worker.detect import detect, from_arguments
-from muster.worker.master import DEFAULT_PORT, FIRST_JOB_PORT, JOB_PORTS, Clue, Meeting, job_port, meet
+from muster.rank.world.detect import detect, from_arguments
+from muster.rank.world.master_address import DEFAULT_PORT, FIRST_JOB_PORT, JOB_PORTS, Clue, Meeting, job_port, meet
 
 TORCHRUN = {
     "RANK": "3",

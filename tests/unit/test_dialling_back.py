@@ -17,31 +17,30 @@ from typing import Any
 import pytest
 from moving_time import move_on, until
 
-from muster.agent import dial
-from muster.agent.wire import HEARTBEAT
+from muster.agent import dial_back
+from muster.controller.links.agent_package import agent_payload
+from muster.controller.links.certificate import make_server_context
+from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.link import AgentLink
+from muster.engines.engine import ORDER_FILE, AgentSpec, Dialed, StartCommand
 from muster.errors import MusterError
 from muster.hosts import Host
-from muster.run.certificate import make_server_context
-from muster.run.dialled import DialledConnector
-from muster.run.link import AgentLink
-from muster.run.parcel import agent_payload
-from muster.transports import Dialled, Seat, Summons
-from muster.transports.engine import ORDER_FILE
+from muster.shared.wire import HEARTBEAT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
-AGENT = (sys.executable, "-c", dial.COMMAND)
+AGENT = (sys.executable, "-c", dial_back.COMMAND)
 
 
-def seat(key: str) -> Seat:
-    return Seat(host=Host(name=key), name=key, key=key)
+def seat(key: str) -> AgentSpec:
+    return AgentSpec(host=Host(name=key), name=key, key=key)
 
 
-def engine(*argvs: tuple[str, ...], keys: tuple[str, ...] = ("a", "b")) -> Dialled:
+def engine(*argvs: tuple[str, ...], keys: tuple[str, ...] = ("a", "b")) -> Dialed:
     """One summons for each seat; the seat's key is in the variable SEAT, or a word of the command line."""
-    return Dialled(
+    return Dialed(
         name="test",
-        summons=tuple(Summons(argv=argv, seats=(seat(key),)) for argv, key in zip(argvs, keys, strict=True)),
+        summons=tuple(StartCommand(argv=argv, seats=(seat(key),)) for argv, key in zip(argvs, keys, strict=True)),
         seat_from=("SEAT",),
         explain=lambda summons, code, text: MusterError(f"{summons.seats[0].name}: code {code}: {text}"),
         why_ended=lambda line: "the scheduler ended it" if line == "the end" else None,
@@ -53,7 +52,7 @@ def as_seat(key: str, *agent: str) -> tuple[str, ...]:
 
 
 def connected(
-    made: Dialled,
+    made: Dialed,
     folder: Path,
     use: Callable[[DialledConnector, list[AgentLink]], Awaitable[None]],
     meanwhile: Callable[[DialledConnector, list[AgentLink]], Awaitable[None]] | None = None,
@@ -240,7 +239,7 @@ def test_an_agent_does_not_talk_to_another_program_that_has_the_port():
     other, _ = make_server_context()
     with socket.create_server(("127.0.0.1", 0)) as server:
         order: dict[str, Any] = {
-            "code": inspect.getsource(dial) + "\nenter(order, globals())\n",
+            "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
             "addresses": ["127.0.0.1"],
             "port": server.getsockname()[1],
             "certificate": expected,
@@ -254,21 +253,21 @@ def test_an_agent_does_not_talk_to_another_program_that_has_the_port():
             with plain, pytest.raises(OSError):  # noqa: PT011 - it says why, or has given us up meanwhile
                 other.wrap_socket(plain, server_side=True)
             server.close()
-            assert agent.wait(30) == dial.NO_WAY
+            assert agent.wait(30) == dial_back.NO_WAY
 
 
 def test_an_agent_whose_controller_has_ended_meanwhile_does_not_wait_for_it():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # so that nobody else listens there
         order: dict[str, Any] = {
-            "code": inspect.getsource(dial) + "\nenter(order, globals())\n",
+            "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
             "addresses": ["127.0.0.1"],
             "port": held.getsockname()[1],
             "certificate": make_server_context()[1],
             "limit": 60.0,
         }
         done = subprocess.run(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, capture_output=True, text=True, timeout=50)
-    assert done.returncode == dial.NO_WAY
+    assert done.returncode == dial_back.NO_WAY
     assert "127.0.0.1 (connection refused)" in done.stderr
 
 

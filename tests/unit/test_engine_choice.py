@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from muster.allocations import Allocation, read_pbs
-from muster.engines import Choice, Wish, choose
+from muster.engines.allocation import Allocation
+from muster.engines.choice import Choice, Wish, choose
+from muster.engines.pbs.environment import read_pbs
 from muster.errors import MusterError, UsageError
 from muster.hosts import Host, parse_hosts
 

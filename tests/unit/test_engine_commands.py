@@ -6,25 +6,24 @@ import sys
 
 import pytest
 
-from muster.agent import dial
-from muster.allocations import Allocation
+from muster.agent import dial_back
+from muster.engines.allocation import Allocation
+from muster.engines.engine import ORDER_FILE, AgentSpec, Dialed, StartCommand, leaders
+from muster.engines.mpi.engine import Mpi, identify, mpi_engine
+from muster.engines.pbs.engine import attached, explain_pbsdsh, pbs_engine
+from muster.engines.slurm.engine import explain_srun, salloc_argv, slurm_engine, task_variables, why_ended
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host, parse_hosts
 from muster.plan import make_plan
-from muster.transports import Dialled, Seat, Summons, leaders
-from muster.transports.engine import ORDER_FILE
-from muster.transports.mpi import Mpi, identify, mpi_engine
-from muster.transports.pbs import attached, explain_pbsdsh, pbs_engine
-from muster.transports.slurm import explain_srun, salloc_argv, slurm_engine, task_variables, why_ended
 
 OPENMPI = Mpi(program="mpirun", flavour="openmpi", version=4)
 
 
-def seats(*names: str) -> list[Seat]:
-    return [Seat(host=Host(name=name), name=name, key=name) for name in names]
+def seats(*names: str) -> list[AgentSpec]:
+    return [AgentSpec(host=Host(name=name), name=name, key=name) for name in names]
 
 
-def one(engine: Dialled) -> list[str]:
+def one(engine: Dialed) -> list[str]:
     (summons,) = engine.summons
     return list(summons.argv)
 
@@ -42,7 +41,7 @@ def test_one_srun_starts_one_agent_on_each_host_and_lets_the_ranks_share_its_cpu
     argv = slurm("n1", "n2")
     assert argv[:4] == ["srun", "--nodes=2", "--ntasks=2", "--nodelist=n1,n2"]
     assert {"--ntasks-per-node=1", "--overlap", "--cpu-bind=none", "--input=none"} <= set(argv)
-    assert argv[-3:] == [sys.executable, "-c", dial.COMMAND]
+    assert argv[-3:] == [sys.executable, "-c", dial_back.COMMAND]
 
 
 def test_a_heterogeneous_job_is_one_srun_over_its_groups():
@@ -111,7 +110,7 @@ def test_other_lines_of_srun_are_no_reason():
     ],
 )
 def test_sruns_words_are_explained(text: str, message: str, hint: str):
-    error = explain_srun(Summons(argv=("srun", "--nodes=1", "--ntasks=1", "x"), seats=()), 1, text)
+    error = explain_srun(StartCommand(argv=("srun", "--nodes=1", "--ntasks=1", "x"), seats=()), 1, text)
     assert message in error.message
     assert "srun: error" not in error.message
     assert hint in (error.hint or "")
@@ -128,7 +127,7 @@ def test_an_allocation_of_ones_own_runs_the_same_command_inside_salloc_and_the_u
 # --- PBS ------------------------------------------------------------------------------------------------------
 
 
-def pbs(library_path: str | None = None, python: str | None = None) -> Dialled:
+def pbs(library_path: str | None = None, python: str | None = None) -> Dialed:
     lines = {"n1": 0, "n2": 4}
     return pbs_engine(seats("n1", "n2"), lines, pbsdsh="pbsdsh", python=python, library_path=library_path, box=None)
 
@@ -137,7 +136,7 @@ def test_each_host_gets_one_task_by_its_first_line_and_reads_its_order_from_a_fi
     first, second = pbs().summons
     assert first.argv[:4] == ("pbsdsh", "-n", "0", "--")
     assert second.argv[:4] == ("pbsdsh", "-n", "4", "--")
-    assert second.argv[4:] == (sys.executable, "-c", dial.COMMAND, ORDER_FILE, "n2")
+    assert second.argv[4:] == (sys.executable, "-c", dial_back.COMMAND, ORDER_FILE, "n2")
 
 
 def test_a_python_of_a_module_finds_its_libraries_in_the_empty_environment_of_a_task():
@@ -148,9 +147,9 @@ def test_a_python_of_a_module_finds_its_libraries_in_the_empty_environment_of_a_
     ("status", "words"),
     [
         (254, "there is no /my/python"),
-        (dial.NO_ORDER, "job's folder"),
-        (dial.OLD_PYTHON, "older than Python 3.9"),
-        (dial.NO_WAY, "cannot reach"),
+        (dial_back.NO_ORDER, "job's folder"),
+        (dial_back.OLD_PYTHON, "older than Python 3.9"),
+        (dial_back.NO_WAY, "cannot reach"),
         (1, "code 1"),
     ],
 )
@@ -193,7 +192,7 @@ def test_a_program_that_is_no_mpi_is_not_taken_for_one():
     assert identify("mpiexec", "PBS mpiexec wrapper 1.0") is None
 
 
-def mpi(flavour: str, version: int = 0, **settings: object) -> Dialled:
+def mpi(flavour: str, version: int = 0, **settings: object) -> Dialed:
     launcher = Mpi(program="mpirun", flavour=flavour, version=version)  # type: ignore[arg-type]
     return mpi_engine(launcher, parse_hosts("a:2,b:1"), python="/p", **settings)  # type: ignore[arg-type]
 
@@ -203,7 +202,7 @@ def test_open_mpi_gets_the_hosts_with_their_slots_and_the_options_training_needs
     assert argv == [
         *("mpirun", "-np", "3", "-H", "a:2,b:1", "--bind-to", "none", "--map-by", "slot"),
         *("--mca", "oob_tcp_if_include", "10.0.0.0/24", "-x", "MUSTER_DIAL", "-x", "PATH", "--verbose"),
-        *("/p", "-c", dial.COMMAND),
+        *("/p", "-c", dial_back.COMMAND),
     ]
 
 
@@ -216,7 +215,7 @@ def test_mpich_and_intel_mpi_get_unequal_hosts_in_their_own_way():
     assert one(mpi("mpich"))[1:5] == ["-np", "3", "-hosts", "a:2,b:1"]
     argv = one(mpi("intel"))
     assert argv[1:3] == ["-genvlist", "MUSTER_DIAL"]
-    block = ["/p", "-c", dial.COMMAND]
+    block = ["/p", "-c", dial_back.COMMAND]
     assert argv[3:] == ["-host", "a", "-n", "2", *block, ":", "-host", "b", "-n", "1", *block]
 
 
@@ -275,7 +274,7 @@ def test_mpis_own_traffic_takes_the_interface_the_hosts_found():
 
 
 def test_nothing_secret_and_no_shell_syntax_is_in_the_command_that_dials():
-    assert "'" not in dial.COMMAND
-    assert "\n" not in dial.COMMAND
-    assert "\\" not in dial.COMMAND
-    compile(dial.COMMAND, "<command>", "exec")
+    assert "'" not in dial_back.COMMAND
+    assert "\n" not in dial_back.COMMAND
+    assert "\\" not in dial_back.COMMAND
+    compile(dial_back.COMMAND, "<command>", "exec")

@@ -8,9 +8,9 @@ import failure_texts as texts
 import pytest
 from explaining import GB, MB, ROOM, disk, end, nothing_is_said, shm, why
 
-from muster.run.ends import RankEnd
-from muster.run.explain import ROWS
-from muster.run.facts import Disk, Memory
+from muster.controller.diagnosis.explain import ROWS
+from muster.controller.diagnosis.failure_facts import Disk, Memory
+from muster.controller.diagnosis.rank_end import RankEnd
 
 # --- silence -------------------------------------------------------------------------------------------------------
 

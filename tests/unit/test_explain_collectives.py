@@ -11,10 +11,10 @@ import failure_texts as texts
 import pytest
 from explaining import GB, MB, disk, end, why
 
-from muster.run.ends import RankEnd
-from muster.run.explain.case import size
-from muster.run.facts import Memory
-from muster.run.verdict import judge
+from muster.controller.diagnosis.explain.case import size
+from muster.controller.diagnosis.failure_facts import Memory
+from muster.controller.diagnosis.rank_end import RankEnd
+from muster.controller.diagnosis.verdict import judge
 
 # --- row 43: the model ---------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from explaining import end, nothing_is_said, why
 
-from muster.run.ends import RankEnd
+from muster.controller.diagnosis.rank_end import RankEnd
 
 EOF = "EOF when reading a line"
 

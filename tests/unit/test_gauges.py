@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from muster.agent import gauges as gauges_module
-from muster.agent import gpus
-from muster.agent.examine import Examination
-from muster.agent.gauges import Gauges
+from muster.agent import gpu_metrics
+from muster.agent import host_metrics as gauges_module
 from muster.agent.guard import Guard
+from muster.agent.host_metrics import Gauges
+from muster.agent.slow_rank_probe import Examination
+from muster.controller.monitor.job_status import JobStatus
+from muster.engines.engine import AgentSpec
 from muster.hosts import parse_hosts
 from muster.job import Job
 from muster.plan import make_plan
-from muster.run.board import Board
-from muster.transports import Seat
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
@@ -53,7 +53,7 @@ def test_a_rank_is_gauged_together_with_its_children():
             gauges.due = 0.0
             gauges.step([rank])
     finally:
-        for pid in [process.pid, *gpus.processes.descendants(process.pid)]:
+        for pid in [process.pid, *gpu_metrics.processes.descendants(process.pid)]:
             os.kill(pid, 9)
         process.communicate()
     first, *_, second = sent
@@ -89,29 +89,29 @@ def test_the_board_shows_what_an_agent_sends():
     gauges.step([rank])
     gauges.due = 0.0
     gauges.step([rank])
-    board = a_board()
+    status = a_board()
     link: Any = SimpleNamespace(name="box")
-    sent[-1]["host"]["gpus"] = gpus.read_smi(ROW.format(hot="Active"))
-    board.on_event(link, sent[-1])
-    board.on_event(link, {**sent[-1], "host": {}})  # another agent of the same host, under MPI
-    state = board.state()
+    sent[-1]["host"]["gpus"] = gpu_metrics.read_smi(ROW.format(hot="Active"))
+    status.on_event(link, sent[-1])
+    status.on_event(link, {**sent[-1], "host": {}})  # another agent of the same host, under MPI
+    state = status.state()
     assert state.ranks[0].memory == sent[-1]["ranks"]["0"]["memory"]
     assert state.ranks[0].pid == os.getpid()
     assert state.hosts[0].memory_total == sent[-1]["host"]["memory_total"]
     assert state.hosts[0].gpus[0].throttled == "it is too hot"
 
 
-def a_board() -> Board:
+def a_board() -> JobStatus:
     hosts = parse_hosts("box:1")
     job = Job(id="j", target="train.py", cwd="/", hosts=tuple(hosts), env={}, carried={})
-    engine: Any = SimpleNamespace(name="local", seats=[Seat(host=hosts[0], name="box")])
-    board = Board(job, engine, time.time())
-    board.begin_attempt(make_plan("j", hosts, threads=[1], restarts=0, user_env={}), 0)
-    return board
+    engine: Any = SimpleNamespace(name="local", seats=[AgentSpec(host=hosts[0], name="box")])
+    status = JobStatus(job, engine, time.time())
+    status.begin_attempt(make_plan("j", hosts, threads=[1], restarts=0, user_env={}), 0)
+    return status
 
 
 def test_what_nvidia_smi_prints_is_read():
-    (gpu,) = gpus.read_smi(ROW.format(hot="Not Active") + "\n")
+    (gpu,) = gpu_metrics.read_smi(ROW.format(hot="Not Active") + "\n")
     assert gpu == {
         "index": 0,
         "name": "NVIDIA H200",
@@ -123,8 +123,8 @@ def test_what_nvidia_smi_prints_is_read():
         "temperature": 81,
         "throttled": "its power limit is reached",
     }
-    assert gpus.read_smi("No devices were found\n") == []
-    assert gpus.read_smi(", ".join(["0", "H200", *["[N/A]"] * 10]))[0]["use"] is None
+    assert gpu_metrics.read_smi("No devices were found\n") == []
+    assert gpu_metrics.read_smi(", ".join(["0", "H200", *["[N/A]"] * 10]))[0]["use"] is None
 
 
 def put_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -134,7 +134,7 @@ def put_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def wait_for(reader: gpus.Reader, check: Callable[[], object]) -> None:
+def wait_for(reader: gpu_metrics.Reader, check: Callable[[], object]) -> None:
     limit = time.monotonic() + 30
     while not check():
         assert time.monotonic() < limit
@@ -142,10 +142,10 @@ def wait_for(reader: gpus.Reader, check: Callable[[], object]) -> None:
             key.data()
 
 
-@pytest.mark.skipif(gpus.are_here(), reason="the driver's own library would answer")
+@pytest.mark.skipif(gpu_metrics.are_here(), reason="the driver's own library would answer")
 def test_gpus_are_read_in_a_child_that_leaves_with_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     put_nvidia_smi(tmp_path, monkeypatch, f"echo '{ROW.format(hot='Active')}'")
-    reader = gpus.Reader(selectors.DefaultSelector())
+    reader = gpu_metrics.Reader(selectors.DefaultSelector())
     reader.step()
     wait_for(reader, lambda: reader.gpus)
     assert reader.gpus[0]["temperature"] == 81
@@ -155,10 +155,10 @@ def test_gpus_are_read_in_a_child_that_leaves_with_its_reader(tmp_path: Path, mo
     assert reader.gpus == []
 
 
-@pytest.mark.skipif(gpus.are_here(), reason="the driver's own library would answer")
+@pytest.mark.skipif(gpu_metrics.are_here(), reason="the driver's own library would answer")
 def test_an_nvidia_smi_that_hangs_is_killed_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     put_nvidia_smi(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    reader = gpus.Reader(selectors.DefaultSelector())
+    reader = gpu_metrics.Reader(selectors.DefaultSelector())
     begin = time.monotonic()
     reader.step()
     assert time.monotonic() - begin < 30
@@ -223,8 +223,8 @@ def test_a_gpu_reader_that_may_not_be_started_is_told_once_and_the_rest_is_gauge
     code = """
 import os, resource, selectors, sys
 from types import SimpleNamespace
-from muster.agent import gpus
-from muster.agent.gauges import Gauges
+from muster.agent import gpu_metrics as gpus
+from muster.agent.host_metrics import Gauges
 from muster.agent.guard import Guard
 sent = []
 gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from muster.agent.gpus import Nvml
+from muster.agent.gpu_metrics import Nvml
 
 GIB = 1 << 30
 

@@ -23,10 +23,10 @@ from hanging import (
     waiting,
 )
 
-from muster.watch.hang import judge, last_calls_differ, working
-from muster.watch.naming import numbers
-from muster.watch.seen import Child, Group, Meeting, Seen, last_seen_at
-from muster.watch.words import detail, sentence, sentence_of_differing, still_working
+from muster.controller.monitor.hang import judge, last_calls_differ, working
+from muster.controller.monitor.hang_text import detail, sentence, sentence_of_differing, still_working
+from muster.controller.monitor.observation import Child, Group, Meeting, Seen, last_seen_at
+from muster.controller.monitor.rank_names import numbers
 
 
 def said(*ranks: Seen) -> str:

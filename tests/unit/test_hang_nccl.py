@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from muster.agent import torch_adapter
-from muster.watch.hang import judge
-from muster.watch.seen import Group, Seen, groups_of
+from muster.controller.monitor.hang import judge
+from muster.controller.monitor.observation import Group, Seen, groups_of
+from muster.rank import torch_adapter
 
 Entry = dict[str, Any]
 Read = Callable[..., Group]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.watch.seen import groups_of, seen, works
-from muster.watch.stacks import clean, main_thread, short, training_thread, users_frame
+from muster.controller.monitor.observation import groups_of, seen, works
+from muster.controller.monitor.stack_text import clean, main_thread, short, training_thread, users_frame
 
 STACK = """\
 Thread 0x00007f7c58e734b0 pin_memory (most recent call first):
@@ -15,10 +15,10 @@ Thread 0x00007f7c58e734b0 pin_memory (most recent call first):
 Current thread 0x00007f7c58e734b1 (most recent call first):
   File "/home/me/env/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
   File "/home/me/env/lib/python3.12/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
-  File "<muster>/torch_adapter.py", line 83 in init_process_group
+  File "<muster>/rank/torch_adapter.py", line 83 in init_process_group
   File "/home/me/model.py", line 12 in sync
   File "/home/me/train.py", line 88 in <module>
-  File "<muster>/rank.py", line 116 in _run_target
+  File "<muster>/rank/script.py", line 116 in _run_target
   File "<string>", line 1 in <module>
 """
 

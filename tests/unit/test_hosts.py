@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from muster.errors import UsageError
 from muster.hosts import Host, expand, parse_hosts
-from muster.hosts.names import MAX_HOSTS
+from muster.hosts.name_ranges import MAX_HOSTS
 
 
 def names(text: str) -> list[str]:

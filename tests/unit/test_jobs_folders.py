@@ -16,12 +16,12 @@ import pytest
 from kept_jobs import keep, state_of
 
 from muster.errors import MusterError, UsageError
-from muster.jobs import folders
-from muster.jobs.folders import find, job_folders, read_job, running_jobs, the_running_one
-from muster.jobs.reach import running_here
-from muster.jobs.words import age, places, status, table
-from muster.watch.place import address, birth, leave_address, socket_elsewhere, socket_in
-from muster.watch.state import HostState, JobState
+from muster.jobs import job_folders as folders
+from muster.jobs.job_folders import find, job_folders, read_job, running_jobs, the_running_one
+from muster.jobs.location import address, birth, leave_address, socket_elsewhere, socket_in
+from muster.jobs.ps_text import age, places, status, table
+from muster.jobs.running_job import running_here
+from muster.jobs.state import HostState, JobState
 
 A, B, C = "20261114-080000-train-aaaa", "20261115-080000-train-bbbb", "20261115-090000-eval-cccc"
 

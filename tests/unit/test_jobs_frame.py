@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kept_jobs import state_of
 
-from muster.jobs.folders import KeptJob
-from muster.jobs.frame import frame
-from muster.watch.state import GpuState, HostState, RankState, Report
+from muster.jobs.job_folders import KeptJob
+from muster.jobs.state import GpuState, HostState, RankState, Report
+from muster.jobs.top_view import frame
 
 GIB = 1 << 30
 

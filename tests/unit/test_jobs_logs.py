@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.jobs.logs import Merged, RankLine, Tail, attempts
-from muster.logs.files import LogFiles
-from muster.logs.lines import Line
+from muster.jobs.log_reader import Merged, RankLine, Tail, attempts
+from muster.output.lines import Line
+from muster.output.log_files import LogFiles
 
 PIECES = [(0, 1, "a0\n"), (1, 1, "b0\nb"), (0, 2, "err"), (0, 1, "a1\n"), (1, 1, "1\n"), (0, 2, "or\n"), (1, 1, "ü")]
 

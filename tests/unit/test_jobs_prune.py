@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kept_jobs import keep, state_of
 
-from muster.jobs.folders import job_folders
+from muster.jobs.job_folders import job_folders
 from muster.jobs.prune import prune
 
 DAY = 86400.0

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from muster.agent.joining import meeting
-from muster.agent.report import is_users
+from muster.rank.joining import meeting
+from muster.rank.reporter import is_users
 
 
 def called(**given: Any) -> list[FrameType]:

@@ -10,9 +10,9 @@ import pytest
 
 from muster.errors import LabError
 from muster.lab import Lab
-from muster.lab.containers import image, volumes
-from muster.lab.gpus import gpus_of
-from muster.lab.slurm import gres_conf, slurm_conf, usable
+from muster.lab.fake_gpus import gpus_of
+from muster.lab.podman_service import image, volumes
+from muster.lab.slurm_service import gres_conf, slurm_conf, usable
 
 
 def test_a_number_of_gpus_is_for_every_host_and_a_mapping_for_some() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.logs.lines import Line, LineSplitter
+from muster.output.lines import Line, LineSplitter
 
 
 def split(*pieces: str) -> list[Line]:

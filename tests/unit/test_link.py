@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from moving_time import move_on, until
 
-from muster.agent.wire import GREETING
+from muster.controller.links.link import AgentLink
+from muster.controller.links.piped import PipeLine
+from muster.engines.command import Command
+from muster.engines.container.container import Container
+from muster.engines.engine import AgentSpec
 from muster.errors import HostError
 from muster.hosts import Host
-from muster.run.link import AgentLink
-from muster.run.piped import PipeLine
-from muster.transports import Command, Seat
-from muster.transports.container import Container
+from muster.shared.wire import GREETING
 
 # An agent's voice without an agent: says it is up, and answers pings with a clock that is {offset} s off.
 AGENT = """
@@ -54,7 +55,9 @@ def with_link(code: str, use: Callable[[AgentLink, list[dict[str, Any]]], Awaita
     async def main() -> None:
         command = Command(host=Host(name="far"), argv=(sys.executable, "-Sc", code), over_ssh=False)
         link = AgentLink(
-            Seat(host=command.host, name=command.host.name), lambda _, event: events.append(event), lambda _, text: None
+            AgentSpec(host=command.host, name=command.host.name),
+            lambda _, event: events.append(event),
+            lambda _, text: None,
         )
         try:
             await link.open(PipeLine(link, command), b"", 30)
@@ -146,7 +149,9 @@ def test_a_program_that_is_no_agent_is_explained_by_its_last_words():
 def test_a_program_that_says_nothing_is_given_up_after_the_limit():
     async def main() -> None:
         command = Command(host=Host(name="far"), argv=("cat",), over_ssh=False)
-        link = AgentLink(Seat(host=command.host, name=command.host.name), lambda _, event: None, lambda _, text: None)
+        link = AgentLink(
+            AgentSpec(host=command.host, name=command.host.name), lambda _, event: None, lambda _, text: None
+        )
         try:
             with pytest.raises(HostError, match="far: no agent answered within 0 s"):
                 await link.open(PipeLine(link, command), b"", 0.3)
@@ -172,7 +177,7 @@ while not os.path.exists({str(pulled)!r}): time.sleep(0.02)
     )
 
     async def main() -> None:
-        link = AgentLink(Seat(host=command.host, name="far"), lambda _, event: None, lambda _, text: None)
+        link = AgentLink(AgentSpec(host=command.host, name="far"), lambda _, event: None, lambda _, text: None)
         opening = asyncio.ensure_future(link.open(PipeLine(link, command, words.append), b"", 30))
         try:
             await until(lambda: len(words) == 2)

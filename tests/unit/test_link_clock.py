@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import Any
 
-from muster.agent.wire import GREETING, encode
+from muster.controller.links.link import AgentLink
+from muster.engines.engine import AgentSpec
 from muster.hosts import Host
-from muster.run.link import AgentLink
-from muster.transports import Seat
+from muster.shared.wire import GREETING, encode
 
 # Ways of many seconds: what a busy machine adds to one must not tell in the outcome.
 
@@ -24,7 +24,7 @@ def offsets_after(*answers: tuple[float, float]) -> list[float]:
     """The offset that is believed after each answer, given as the clock's real offset and the way."""
 
     async def listen() -> list[float]:
-        link = AgentLink(Seat(host=Host(name="b"), name="b"), lambda *_: None, lambda *_: None)
+        link = AgentLink(AgentSpec(host=Host(name="b"), name="b"), lambda *_: None, lambda *_: None)
         link.on_data(GREETING)
         believed: list[float] = []
         for offset, way in answers:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from muster.logs.files import LogFiles
+from muster.output.log_files import LogFiles
 
 
 def write(texts: list[tuple[Path, str]]) -> list[str]:

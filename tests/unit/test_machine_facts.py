@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from muster.agent.machine import cpu_count, users_threads
+from muster.shared.machine import cpu_count, users_threads
 
 HERE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from muster.engines.mpi import pmi
+from muster.engines.pbs.nodefile import with_nodefile
 from muster.errors import MusterError
-from muster.worker import pmi
-from muster.worker.master import Clue, meet
-from muster.worker.meeting import PORTS, Answer, find_rank_0
-from muster.worker.pbs import with_nodefile
+from muster.rank.world.find_rank_0 import PORTS, Answer, find_rank_0
+from muster.rank.world.master_address import Clue, meet
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.page.logs import find, find_in_all, last_lines, new_lines
+from muster.dashboard.log_pieces import find, find_in_all, last_lines, new_lines
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_job import BEGIN, ended, job
 
-from muster.page.metrics import metrics
-from muster.watch.state import HostState, JobState
+from muster.dashboard.prometheus import metrics
+from muster.jobs.state import HostState, JobState
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from sample_job import HOSTILE, STACKS, ended, job, write_folder
 
+from muster.dashboard.address import address, listen, new_token
+from muster.dashboard.job_source import Source
+from muster.dashboard.server import PageServer
 from muster.errors import MusterError
-from muster.page.address import address, listen, new_token
-from muster.page.server import PageServer
-from muster.page.source import Source
 
 ROOT = Path(__file__).parents[2]
-STATIC = ROOT / "src/muster/page/static"
+STATIC = ROOT / "src/muster/dashboard/static"
 
 
 @dataclass(frozen=True)
@@ -250,4 +250,4 @@ def test_the_wheel_has_the_files_of_the_page(tmp_path: Path):
     subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=100)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"muster/page/static/{file.name}" for file in STATIC.iterdir()} <= names
+    assert {f"muster/dashboard/static/{file.name}" for file in STATIC.iterdir()} <= names

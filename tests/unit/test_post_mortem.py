@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent import machine, post_mortem
-from muster.run.ends import facts_of
+from muster.controller.diagnosis.rank_end import facts_of
+from muster.rank import post_mortem
+from muster.shared import machine
 
 
 def raised(fail: Callable[[], object]) -> BaseException:
@@ -175,7 +176,7 @@ def test_a_disk_that_never_answers_is_waited_for_once_and_not_for_long(tmp_path:
     os.mkfifo(fifo)
     # A thread that hangs in open() of a pipe nobody writes to, as statvfs does on a server that has gone.
     code = (
-        "import os, sys, time\nfrom muster.agent import post_mortem\n"
+        "import os, sys, time\nfrom muster.rank import post_mortem\n"
         "post_mortem._room = lambda path: None if path == '/dev/shm' else open(path) and None\n"
         "begin = time.monotonic()\nfor _ in range(40): post_mortem.facts((0, 0), [sys.argv[1]])\n"
         "print(time.monotonic() - begin, flush=True)\nos._exit(0)\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.errors import MusterError
-from muster.worker.rollcall import Facts, assign, call_roll, number_list
+from muster.rank.world.roll_call import Facts, assign, call_roll, number_list
 
 
 def facts(host="a", gpus=(), backend=None, local=(None, None), machine="boot1", address=""):

@@ -16,8 +16,8 @@ import pytest
 SHOW = """
 import sys
 from pathlib import Path
-from muster.logs.lines import Line
-from muster.logs.screen import Screen
+from muster.output.lines import Line
+from muster.output.screen import Screen
 screen = Screen(quiet="quiet" in sys.argv)
 folder = Path(sys.argv[1])
 {body}
@@ -74,7 +74,7 @@ screen.rank_line("gpu02", 11, 2, 2, Line("to stderr", "\\n"))
 
 
 def test_musters_own_words_go_to_stderr_and_quiet_leaves_only_what_matters(tmp_path: Path):
-    body = 'screen.say("chat"); screen.tell("failure"); screen.status("waiting")'
+    body = 'screen.info("chat"); screen.warning("failure"); screen.status("waiting")'
     talkative, quiet = on_pipes(body, tmp_path), on_pipes(body, tmp_path, "quiet")
     assert talkative.stdout == quiet.stdout == b""
     assert talkative.stderr == b"muster: chat\nmuster: failure\nmuster: waiting\n"
@@ -82,7 +82,7 @@ def test_musters_own_words_go_to_stderr_and_quiet_leaves_only_what_matters(tmp_p
 
 
 def test_every_line_of_several_carries_the_name(tmp_path: Path):
-    assert on_pipes('screen.tell("one\\ntwo")', tmp_path).stderr == b"muster: one\nmuster: two\n"
+    assert on_pipes('screen.warning("one\\ntwo")', tmp_path).stderr == b"muster: one\nmuster: two\n"
 
 
 def test_states_of_a_progress_bar_are_lines_where_no_terminal_is(tmp_path: Path):
@@ -91,7 +91,7 @@ def test_states_of_a_progress_bar_are_lines_where_no_terminal_is(tmp_path: Path)
 
 
 def test_no_escape_codes_where_no_terminal_is(tmp_path: Path):
-    body = 'screen.say("x"); screen.status("y"); screen.rank_line("h1", 0, 1, 1, Line("z", "\\n"))'
+    body = 'screen.info("x"); screen.status("y"); screen.rank_line("h1", 0, 1, 1, Line("z", "\\n"))'
     done = on_pipes(body, tmp_path, TERM="xterm")
     assert b"\x1b" not in done.stdout + done.stderr
 
@@ -106,7 +106,7 @@ def test_a_terminal_shows_each_rank_in_a_colour_of_its_own(tmp_path: Path):
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colours_can_be_switched_off(tmp_path: Path, env: dict[str, str]):
-    body = 'screen.say("hello"); screen.rank_line("h1", 0, 1, 1, Line("x", "\\n"))'
+    body = 'screen.info("hello"); screen.rank_line("h1", 0, 1, 1, Line("x", "\\n"))'
     assert on_terminal(body, tmp_path, **env) == "muster: hello\n[h1 0] x\n"
 
 
@@ -206,8 +206,8 @@ def test_all_that_is_shown_is_given_beside_without_colours(tmp_path: Path):
     body = """
 given = []
 screen.beside = lambda *line: given.append(line)
-screen.rank_line("h1", 1, 1, 1, Line("x", "\\n")); screen.tell("y"); screen.status("z")
+screen.rank_line("h1", 1, 1, 1, Line("x", "\\n")); screen.warning("y"); screen.status("z")
 screen.beside = None
-screen.tell(str(given == [(1, "[h1 1] x", "\\n"), (2, "muster: y", "\\n"), (2, "muster: z", "\\r")]))
+screen.warning(str(given == [(1, "[h1 1] x", "\\n"), (2, "muster: y", "\\n"), (2, "muster: z", "\\r")]))
 """
     assert "True" in on_terminal(body, tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.run.script_text import chooses_port, sets_before_torch, uses_dynamo
+from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from muster.cli.setup import main
+from muster.engines.ssh.ssh_config import read_config
 from muster.errors import UsageError
-from muster.setup.config import read_config
 
 # Of `ssh -G box`, OpenSSH 9.2.
 TEXT = """\

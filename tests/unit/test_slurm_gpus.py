@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from muster.allocations import Allocation
-from muster.engines.slurm import gpus_of_job, read_gpus
+from muster.engines.allocation import Allocation
+from muster.engines.engine import AgentSpec
+from muster.engines.slurm.engine import slurm_engine
+from muster.engines.slurm.job_gpus import gpus_of_job, read_gpus
 from muster.hosts import Host
-from muster.transports import Seat
-from muster.transports.slurm import slurm_engine
 
 # `scontrol show job --details` of `salloc -N2 --gpus=3` (Slurm 22.05), shortened.
 DETAILS = """\
@@ -45,7 +45,7 @@ def test_slurm_is_not_asked_where_steps_get_all_gpus_by_themselves() -> None:
 def options(gpus: dict[str, int], *names: str) -> list[tuple[str, ...]]:
     """The first words of each srun."""
     allocation = Allocation(engine="slurm", id="1", hosts=tuple(Host(name=name) for name in gpus))
-    seats = [Seat(host=Host(name=name), name=name, key=name) for name in names]
+    seats = [AgentSpec(host=Host(name=name), name=name, key=name) for name in names]
     return [summons.argv[3:5] for summons in slurm_engine(allocation, seats, python="p", box=None, gpus=gpus).summons]
 
 

@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from muster.watch import network
-from muster.watch.causes import Evidence, explain, gone, sentence
-from muster.watch.rounds import Rounds, in_all, judge_waiting
-from muster.watch.state import GpuState
-from muster.watch.straggler import (
-    CHANGE,
-    LOOKS,
-    History,
-    Slow,
-    Step,
-    is_over,
-    judge,
-    waits_less,
-)
+from muster.controller.monitor import network_stall
+from muster.controller.monitor.rounds import Rounds, in_all, judge_waiting
+from muster.controller.monitor.slow_causes import Evidence, explain, gone, sentence
+from muster.controller.monitor.straggler import CHANGE, LOOKS, History, Slow, Step, is_over, judge, waits_less
+from muster.jobs.state import GpuState
 
 Work = Callable[[int, int], float]
 """Seconds a rank works for itself in a step."""
@@ -282,17 +273,17 @@ ADDRESSES = {"10.0.0.1": "h1", "10.0.0.2": "h2", "10.0.0.3": "h3"}
 
 def test_the_host_at_one_end_of_all_that_waits_to_be_sent_has_the_slow_network():
     queues = {"h1": {"10.0.0.3": 900.0}, "h2": {"10.0.0.1": 280e3}, "h3": {"10.0.0.2": 190e3, "192.168.7.7": 5e6}}
-    found = network.slow_network(queues, ADDRESSES)
+    found = network_stall.slow_network(queues, ADDRESSES)
     assert found is not None
     assert found.hosts == ("h2",)
-    assert network.sentence(found, step=0.52, best=0.21, waiting=0.5, ranks=(1,)) == (
+    assert network_stall.sentence(found, step=0.52, best=0.21, waiting=0.5, ranks=(1,)) == (
         "the network of h2 is what all ranks wait for (rank 1 on it): steps take 0.52 s (0.21 s at best), "
         "50 % of it in collectives, and 471 kB wait to be sent there at any time"
     )
 
 
 def test_of_two_hosts_it_cannot_be_told_whose_network_is_slow():
-    found = network.slow_network({"h1": {"10.0.0.2": 3e5}, "h2": {"10.0.0.1": 2e5}}, ADDRESSES)
+    found = network_stall.slow_network({"h1": {"10.0.0.2": 3e5}, "h2": {"10.0.0.1": 2e5}}, ADDRESSES)
     assert found is not None
     assert found.hosts == ("h1", "h2")
 
@@ -308,7 +299,7 @@ def test_of_two_hosts_it_cannot_be_told_whose_network_is_slow():
     ids=["nothing waits", "hardly anything waits", "as much everywhere", "only on the host itself"],
 )
 def test_no_network_is_blamed_where(queues: dict[str, dict[str, float]]):
-    assert network.slow_network(queues, ADDRESSES) is None
+    assert network_stall.slow_network(queues, ADDRESSES) is None
 
 
 # --- why, in words ------------------------------------------------------------------------------------------

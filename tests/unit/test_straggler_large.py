@@ -12,11 +12,11 @@ import pytest
 from a_board import make_board
 from effort import effort, growth
 
-from muster.logs.screen import Screen
-from muster.run.straggling import Straggling
-from muster.watch import straggler
-from muster.watch.rounds import Rounds, judge_waiting
-from muster.watch.straggler import History, Slow, Step, is_over, judge
+from muster.controller.monitor import straggler
+from muster.controller.monitor.rounds import Rounds, judge_waiting
+from muster.controller.monitor.straggler import History, Slow, Step, is_over, judge
+from muster.controller.monitor.straggler_monitor import StragglerMonitor
+from muster.output.screen import Screen
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -126,12 +126,12 @@ class HeldUp(History):
         return super().steps()
 
 
-def searched(history: HeldUp, work: Callable[[Straggling, Callable[[int, range], None]], Any]) -> str:
+def searched(history: HeldUp, work: Callable[[StragglerMonitor, Callable[[int, range], None]], Any]) -> str:
     """Search with this history, and return what was said."""
     out = io.StringIO()
     screen = Screen(streams={1: out, 2: out})
-    board, link = make_board()
-    search = Straggling(board, screen)
+    status, link = make_board()
+    search = StragglerMonitor(status, screen)
     search._rounds, search._history = Rounds(), history  # pyright: ignore[reportPrivateUsage]
     asyncio.run(work(search, lambda rank, steps: search.on_event(link, told(rank, steps))))
     screen.close()
@@ -147,8 +147,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def test_what_the_event_loop_does_for_a_judgement_grows_with_the_ranks():
-    board, link = make_board()
-    search = Straggling(board, Screen(streams={1: None, 2: None}))
+    status, link = make_board()
+    search = StragglerMonitor(status, Screen(streams={1: None, 2: None}))
 
     def asked(ranks: int) -> Callable[[], object]:
         history = history_of(ranks, optimiser=False)
@@ -163,7 +163,7 @@ def test_what_the_event_loop_does_for_a_judgement_grows_with_the_ranks():
 def test_the_event_loop_goes_on_during_a_judgement_and_what_comes_meanwhile_is_judged_after_it():
     history = HeldUp()
 
-    async def work(search: Straggling, tell: Callable[[int, range], None]) -> None:
+    async def work(search: StragglerMonitor, tell: Callable[[int, range], None]) -> None:
         tell(0, range(3))
         tell(1, range(3))  # all have told: it begins
         await until(lambda: history.judgements == 1)
@@ -183,7 +183,7 @@ def test_the_event_loop_goes_on_during_a_judgement_and_what_comes_meanwhile_is_j
 def test_what_a_judgement_was_about_is_of_no_concern_to_the_next_attempt():
     history = HeldUp()
 
-    async def work(search: Straggling, tell: Callable[[int, range], None]) -> None:
+    async def work(search: StragglerMonitor, tell: Callable[[int, range], None]) -> None:
         tell(0, range(3))
         tell(1, range(3))
         await until(lambda: history.judgements == 1)
@@ -201,7 +201,7 @@ def test_an_error_in_a_judgement_ends_the_search_with_one_line():
     history = HeldUp("no such rank")
     history.may_go_on.set()
 
-    async def work(search: Straggling, tell: Callable[[int, range], None]) -> None:
+    async def work(search: StragglerMonitor, tell: Callable[[int, range], None]) -> None:
         for first in range(0, 9, 3):
             tell(0, range(first, first + 3))
             tell(1, range(first, first + 3))

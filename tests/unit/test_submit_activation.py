@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from muster.engines.slurm.batch import Slurm
 from muster.errors import UsageError
 from muster.submit.activation import named_activation, own_activation
+from muster.submit.batch_script import write_script
 from muster.submit.request import Activation, Request
-from muster.submit.script import write_script
-from muster.submit.slurm import Slurm
 
 
 def fake_muster(folder: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.engines.slurm.batch import Slurm
 from muster.errors import MusterError
 from muster.submit import queue
 from muster.submit.request import Activation, Request
-from muster.submit.slurm import Slurm
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
 

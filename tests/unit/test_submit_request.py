@@ -10,11 +10,11 @@ import pytest
 
 from muster.cli import run, submit
 from muster.cli.submit import split
+from muster.engines.pbs.batch import Pbs
+from muster.engines.slurm.batch import Slurm
 from muster.errors import UsageError
-from muster.submit.pbs import Pbs
+from muster.submit.batch_units import Memory, pbs_time, read_memory, read_time, slurm_time
 from muster.submit.request import Activation, Request, check_extra, check_name, check_word, job_name
-from muster.submit.slurm import Slurm
-from muster.submit.units import Memory, pbs_time, read_memory, read_time, slurm_time
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.submit.pbs import Pbs
+from muster.engines.pbs.batch import Pbs
+from muster.engines.slurm.batch import Slurm
+from muster.submit.batch_script import write_script
+from muster.submit.batch_units import Memory
 from muster.submit.request import Activation, Request
 from muster.submit.scheduler import Scheduler
-from muster.submit.script import write_script
-from muster.submit.slurm import Slurm
-from muster.submit.units import Memory
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

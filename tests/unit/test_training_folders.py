@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import UsageError
-from muster.training.folders import MARKER, find_complete, folder_of, make_room, mark_complete, prune
+from muster.training.checkpoint_folders import MARKER, find_complete, folder_of, make_room, mark_complete, prune
 
 
 def save(root: Path, step: int, *, complete: bool = True) -> Path:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent import boot
+from muster.engines.command import Command
+from muster.engines.local.engine import is_this_machine, local_command
+from muster.engines.ssh.engine import explain_ssh_failure, ssh_command
 from muster.hosts import Host, parse_hosts
-from muster.transports import Command, explain_ssh_failure, is_this_machine, local_command, ssh_command
+from muster.shared import bootstrap
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -85,7 +87,7 @@ def test_a_host_without_any_python_says_so_and_ends_with_127(tmp_path: Path):
 
 
 def test_the_code_on_the_command_line_survives_every_shell():
-    assert not set(boot.COMMAND) & set("'\\\n!$`")
+    assert not set(bootstrap.COMMAND) & set("'\\\n!$`")
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])

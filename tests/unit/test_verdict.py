@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from muster.run.ends import HostLoss, RankEnd
-from muster.run.facts import Memory
-from muster.run.verdict import Verdict, describe, exit_code_of, is_same_failure, judge
+from muster.controller.diagnosis.failure_facts import Memory
+from muster.controller.diagnosis.rank_end import HostLoss, RankEnd
+from muster.controller.diagnosis.verdict import Verdict, describe, exit_code_of, is_same_failure, judge
 
 PEER_GONE = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.77.0.2]:43871"
 

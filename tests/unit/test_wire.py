@@ -13,16 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from muster.agent.wire import (
-    GREETING,
-    HEARTBEAT,
-    LAST_GRACE,
-    LEASE,
-    LineReader,
-    Writer,
-    _plain,  # pyright: ignore[reportPrivateUsage]
-    encode,
-)
+from muster.shared.wire import GREETING, HEARTBEAT, LAST_GRACE, LEASE, LineReader, Writer, _plain, encode
 
 MESSAGES: list[dict[str, Any]] = [
     {"t": "up", "hostname": "h1"},
@@ -53,7 +44,7 @@ PLAIN: dict[str, Any] = {
 
 
 def test_a_rank_that_has_nothing_to_tell_does_not_import_json():
-    code = f"import sys; from muster.agent.wire import encode; line = encode({PLAIN!r})\n"
+    code = f"import sys; from muster.shared.wire import encode; line = encode({PLAIN!r})\n"
     code += "assert 'json' not in sys.modules; sys.stdout.write(line.decode())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stderr, done.stdout.encode()) == ("", encode(PLAIN))

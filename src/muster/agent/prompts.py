@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from .ranks import Rank, Stream
+    from .rank_process import Rank, Stream
 
 _AFTER = 0.1
 """Seconds from the beginning of a line to the first look whether its rank waits for input."""

@@ -14,7 +14,10 @@ import socket
 import sys
 import time
 
-from . import boot, ending, processes, rank, store, title, torch_adapter
+from ..rank import interpreter_exit, process_title, torch_adapter
+from ..rank import script as rank
+from ..shared import bootstrap, processes
+from . import store_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ def main(config: dict[str, Any]) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # descriptor 0 brought this code
     os.close(null)
-    title.set_title(["muster zygote"])
+    process_title.set_title(["muster zygote"])
     _survive_strays()
     rank.set_first_path(config)
     import gc
@@ -53,7 +56,7 @@ def main(config: dict[str, Any]) -> int:
     gc.freeze()  # keeps the collector of each rank from copying the shared pages
     gc.enable()
     _forget_finalizers()
-    ending.stop_at_exit_handlers()
+    interpreter_exit.stop_at_exit_handlers()
     unsafe = torch_adapter.is_safe_to_fork()
     _send(sock, {"t": "ready", "unsafe": unsafe})
     # From here on ranks may have children of their own: if the agent dies, this process must live to end them.
@@ -167,7 +170,7 @@ def _start_store(
         return pid
     try:
         _leave_spawner(not_for_ranks)
-        store.start(listener, me, env, fork=fork)
+        store_process.start(listener, me, env, fork=fork)
     finally:
         os._exit(125)
 
@@ -218,14 +221,14 @@ def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
     """Replace this fork by a fresh interpreter that runs the rank."""
     stdin, stdout, stderr, report, stacks, *call = fds
     order = {**config, "stdin": stdin, "report": report, "stacks": stacks, "call": call, "env": None}
-    code = processes.file_with(boot.payload(boot.own_parcel(), "rank", order))
+    code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "rank.script", order))
     try:
         for fd in (stdin, report, stacks, *call):
             os.set_inheritable(fd, True)
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)  # the originals close at exec
         processes.default_signals()
-        argv = [sys.executable, "-u", "-c", boot.COMMAND, *title.room_for(rank.command(config))]
+        argv = [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config))]
         os.execve(sys.executable, argv, config["env"])
     except BaseException as error:
         os.write(2, f"muster: cannot start {sys.executable}: {error}\n".encode())

@@ -6,15 +6,15 @@ import os
 import signal
 import time
 
-from . import processes
-from .report import MARK, MOVED
+from ..rank.reporter import MARK, MOVED
+from ..shared import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from .ranks import Rank
+    from .rank_process import Rank
 
 KILL_LIMIT = 5.0
 """Seconds to wait for a killed process: one that hangs in the kernel (D state) outlives SIGKILL."""

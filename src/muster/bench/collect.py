@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from muster.bench.report import Carrier, LeftOut, Pair, Rank, Report, Row
+from muster.bench.measurements import Carrier, LeftOut, Pair, Rank, Report, Row
 from muster.errors import MusterError
 
 MARKER = "@muster-bench "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from muster.logs.lines import Line
-from muster.logs.screen import Screen
+from muster.output.lines import Line
+from muster.output.screen import Screen
 
 Hear = Callable[["ListeningScreen", int, str], bool]
 """Gets a rank and a line of its stdout, and says whether it took it."""

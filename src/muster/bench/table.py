@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from muster.bench.report import Pair, Rank, Row
-from muster.bench.units import significant
+from muster.bench.measurements import Pair, Rank, Row
+from muster.bench.sizes import significant
 
 _TITLES = ("size", "count", "type", "time", "spread", "algbw", "busbw", "wrong")
 _UNITS = ("(B)", "(elements)", "", "(us)", "(%)", "(GB/s)", "(GB/s)", "")

@@ -6,19 +6,19 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-from muster.check.check import judge_all, load
 from muster.check.checks import BEFORE_RUN
-from muster.check.cluster import Cluster, Wanted
+from muster.check.cluster_facts import Cluster, Wanted
+from muster.check.definition import judge_all, load
 from muster.check.finding import Finding
 from muster.check.gather import gather, logins_of
 from muster.check.here import are_here, code_here, paths_in
+from muster.controller.links.link import AgentLink
+from muster.controller.phrases import count
+from muster.controller.source_code import find_script
+from muster.engines.engine import Engine
 from muster.errors import MusterError
 from muster.job import Job
-from muster.logs.screen import Screen
-from muster.run.link import AgentLink
-from muster.run.usercode import find_script
-from muster.run.words import count
-from muster.transports import Engine
+from muster.output.screen import Screen
 
 _MOST_TOLD = 6
 """Findings on the screen of a job; `muster check` tells all."""
@@ -47,9 +47,9 @@ class Beforehand:
             raise _failure(errors, cluster)
         for finding in found[:_MOST_TOLD]:
             line = cluster.line(finding.fix) or finding.fix.say
-            self._screen.tell(f"{finding.severity}: {finding.title}; to mend it: {line}")
+            self._screen.warning(f"{finding.severity}: {finding.title}; to mend it: {line}")
         if len(found) > _MOST_TOLD:
-            self._screen.tell(f"{count(len(found) - _MOST_TOLD, 'more finding')}: `muster check` tells all")
+            self._screen.warning(f"{count(len(found) - _MOST_TOLD, 'more finding')}: `muster check` tells all")
 
     def _wanted(self, job: Job) -> Wanted:
         script = None if job.sync else find_script(job)

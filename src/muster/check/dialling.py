@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.check.cluster import Reach, Wanted
-from muster.run.addresses import Offer, dial_targets, who_dials_whom
-from muster.run.link import AgentLink, LinkLost, all_or_errors
+from muster.check.cluster_facts import Reach, Wanted
+from muster.controller.addresses import Offer, dial_targets, who_dials_whom
+from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
 
 _LISTEN_LIMIT = 10.0
 _DIAL_LIMIT = 15.0

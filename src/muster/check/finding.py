@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from muster.run.words import names
+from muster.controller.phrases import names
 
 Severity = Literal["error", "warning", "note"]
 

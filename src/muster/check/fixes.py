@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from muster.check.cluster import Cluster
+from muster.check.cluster_facts import Cluster
 from muster.check.finding import Fix
 
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.check.check import Check, as_requests
-from muster.check.cluster import Machine, Wanted
+from muster.check.cluster_facts import Machine, Wanted
+from muster.check.definition import Check, as_requests
+from muster.controller import prepare
+from muster.controller.links.link import AgentLink, LinkLost
+from muster.engines.engine import Engine, Piped
 from muster.job import Job
-from muster.run import ready
-from muster.run.link import AgentLink, LinkLost
-from muster.transports import Engine, Piped
 
 _PINGS = 4
 _BETWEEN_PINGS = 0.02
@@ -31,7 +31,7 @@ async def gather(
 ) -> list[Machine]:
     """What each host says of itself; one that is lost on the way is left out."""
     requests = as_requests(checks)
-    ranks = {link.name: ready.settled(job, link, nproc=nproc)[0].slots or 1 for link in links}
+    ranks = {link.name: prepare.settled(job, link, nproc=nproc)[0].slots or 1 for link in links}
     peers = {link.name: _addresses(link) for link in links}
 
     async def one(link: AgentLink) -> Machine | None:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.agent.usercode import fingerprint
-from muster.run.usercode import Script, files_of
+from muster.agent.code_sync import fingerprint
+from muster.controller.source_code import Script, files_of
 
 _MOST_FILES = 400
 _MOST_BYTES = 8 << 20

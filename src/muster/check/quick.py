@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster, Wanted
+from muster.check.cluster_facts import Cluster, Wanted
+from muster.check.definition import Check
 from muster.check.dialling import dial_all
 from muster.check.gather import gather, logins_of
 from muster.check.session import session
+from muster.engines.engine import Engine
 from muster.job import Job
-from muster.transports import Engine
 
 
 async def quick(

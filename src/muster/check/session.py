@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from muster.agent.wire import HEARTBEAT
-from muster.check.cluster import Refusal
+from muster.check.cluster_facts import Refusal
+from muster.controller.links.agent_package import agent_payload
+from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.link import AgentLink
+from muster.controller.links.piped import PipedConnector
+from muster.engines.engine import Dialed, Engine, Piped, leaders
 from muster.errors import HostError, MusterError
-from muster.run.dialled import DialledConnector
-from muster.run.link import AgentLink
-from muster.run.parcel import agent_payload
-from muster.run.piped import PipedConnector
-from muster.transports import Dialled, Engine, Piped, leaders
+from muster.shared.wire import HEARTBEAT
 
 CONNECT_TIMEOUT = 5
 """Seconds ssh tries to connect to a host: half of what a job allows, since here a dead host is an answer."""
@@ -46,7 +46,7 @@ async def session(engine: Engine, job_id: str, folder: Path) -> AsyncGenerator[S
     ticking = asyncio.ensure_future(_tick(links))
     failed: dict[str, HostError] = {}
     try:
-        scheduler = engine.scheduler if isinstance(engine, Dialled) else ""
+        scheduler = engine.scheduler if isinstance(engine, Dialed) else ""
         limit = CONNECT_LIMIT if isinstance(engine, Piped) else QUEUE_LIMIT
 
         def on_failure(error: HostError) -> None:

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING
 
 from muster.cli.options import make_means, places
 from muster.cli.torchrun import explain, refuse
-from muster.engines import Choice, build
+from muster.engines.build import build
+from muster.engines.choice import Choice
+from muster.engines.engine import Engine
 from muster.environment import carried, of_whole_job, parse_env
 from muster.errors import UsageError
 from muster.job import Call, Job, make_job_folder, new_job_id
-from muster.transports import Engine
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from muster.logs.screen import Screen
-    from muster.run.controller import Controller
-    from muster.run.link import AgentLink
-    from muster.run.lookout import Check
+    from muster.controller.controller import Controller
+    from muster.controller.links.link import AgentLink
+    from muster.controller.startup_check import Check
+    from muster.output.screen import Screen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +51,8 @@ def assembled(options: argparse.Namespace, command: list[str], call: Call | None
 
 def make_job(options: argparse.Namespace, command: list[str], choice: Choice, call: Call | None = None) -> Job:
     """The job, with what to preload settled; `command` is the script with its arguments, or the function's name."""
-    from muster.run.script_text import chooses_port
-    from muster.run.usercode import find_script, is_below
+    from muster.controller.script_text import chooses_port
+    from muster.controller.source_code import find_script, is_below
 
     refuse(options)
     target, *args = command
@@ -87,7 +88,7 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
 
 def settle_preload(job: Job, options: argparse.Namespace, choice: Choice, text: str) -> Job:
     """What the zygote of each host imports, if there is one; `text` is the source that will run."""
-    from muster.run.script_text import sets_before_torch, uses_dynamo
+    from muster.controller.script_text import sets_before_torch, uses_dynamo
 
     if options.no_zygote:
         if options.preload:
@@ -121,16 +122,16 @@ def staged(
     screen: Screen | None = None,
 ) -> Generator[Callable[[], Controller]]:
     """A screen, log files and a folder for the job, and what makes its controller; all is written out at the end."""
-    from muster.logs.files import LogFiles
-    from muster.logs.screen import Screen
-    from muster.run.controller import Controller
+    from muster.controller.controller import Controller
+    from muster.output.log_files import LogFiles
+    from muster.output.screen import Screen
 
     screen = screen or Screen(quiet=options.quiet, streams=streams)
-    logs = LogFiles(screen.tell)
+    logs = LogFiles(screen.warning)
     try:
         folder = make_job_folder(assembly.job.id)
         for sentence in (*assembly.notes, *assembly.choice.said):
-            screen.say(sentence)
+            screen.info(sentence)
         yield lambda: Controller(
             assembly.job,
             engine=assembly.engine,
@@ -156,7 +157,7 @@ def shown(
     if not options.page:
         yield make_controller
         return
-    from muster.page.child import LINGER, start
+    from muster.dashboard.dashboard_process import LINGER, start
 
     last_words: list[Callable[[], None]] = []
 
@@ -165,12 +166,14 @@ def shown(
         try:
             address = start(controller.folder, options.page_port)
         except OSError as error:
-            controller.screen.tell(f"the page cannot be started: {error.strerror or error}; the job goes on without it")
+            controller.screen.warning(
+                f"the page cannot be started: {error.strerror or error}; the job goes on without it"
+            )
             return controller
-        controller.screen.tell(f"page: {address}")
+        controller.screen.warning(f"page: {address}")
         stays = f"the page {address} stays for {LINGER / 60:.0f} minutes after its last reader"
         again = f"`muster page {controller.job.id}` brings it back"
-        last_words.append(lambda: controller.screen.say(f"{stays}; {again}"))
+        last_words.append(lambda: controller.screen.info(f"{stays}; {again}"))
         return controller
 
     yield make

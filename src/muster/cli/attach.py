@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from muster.cli.arguments import Parser
 from muster.errors import EXIT_MUSTER
-from muster.jobs import client
-from muster.jobs.folders import KeptJob, find
-from muster.jobs.reach import running_here, wait_until_gone
-from muster.jobs.words import LEASE
-from muster.logs.screen import Screen
+from muster.jobs import job_client
+from muster.jobs.job_folders import KeptJob, find
+from muster.jobs.ps_text import LEASE
+from muster.jobs.running_job import running_here, wait_until_gone
+from muster.output.screen import Screen
 
 _LAST_LINES = 20
 """Lines that were shown before, to know where one is."""
@@ -43,14 +43,14 @@ def main(argv: list[str]) -> int:
     try:
         return _show(job, screen)
     except KeyboardInterrupt:
-        screen.tell(f"detached; job {job.id} goes on (`muster attach {job.id}`, `muster stop {job.id}`)")
+        screen.warning(f"detached; job {job.id} goes on (`muster attach {job.id}`, `muster stop {job.id}`)")
         return 0
     finally:
         screen.close()
 
 
 def _show(job: KeptJob, screen: Screen) -> int:
-    for line in client.follow(job.folder, last=_LAST_LINES, every=0.5):
+    for line in job_client.follow(job.folder, last=_LAST_LINES, every=0.5):
         if screen.closed_by_reader.is_set():
             return 141
         if line is None:
@@ -59,5 +59,5 @@ def _show(job: KeptJob, screen: Screen) -> int:
             wait_until_gone(job, _LAST_STATE)  # so that who looks next finds it ended
             return line["end"]
         screen.repeat(line["stream"], line["text"], line["end"])
-    screen.tell(f"the controller of job {job.id} was killed; {LEASE}")
+    screen.warning(f"the controller of job {job.id} was killed; {LEASE}")
     return EXIT_MUSTER

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from muster.bench.bandwidth import OPERATIONS
-from muster.bench.units import read_size, size_text, sizes_between
+from muster.bench.sizes import read_size, size_text, sizes_between
 from muster.cli.arguments import Parser, natural
 from muster.cli.options import add_engine, add_network, add_where, allocate, places
 from muster.errors import UsageError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from muster.bench.collect import Collector
     from muster.bench.listen import Hear, ListeningScreen
-    from muster.bench.report import Report
+    from muster.bench.measurements import Report
     from muster.cli.options import Places
     from muster.hosts import Host
 
@@ -124,7 +124,7 @@ def main(argv: list[str]) -> int:
 def collectives(options: argparse.Namespace, begin: float) -> int:
     """Measure operations and pairs."""
     from muster.bench.collect import Collector
-    from muster.bench.parcel import collectives
+    from muster.bench.rank_command import collectives
 
     operations = [name for name in OPERATIONS if name in options.only]
     command = collectives(
@@ -145,10 +145,10 @@ def collectives(options: argparse.Namespace, begin: float) -> int:
 
 def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
     """Print matrices and verdict, and write the files."""
+    from muster.bench.conclusion import verdict
     from muster.bench.figure import bandwidth_figure
-    from muster.bench.files import save
+    from muster.bench.result_files import save
     from muster.bench.table import matrices
-    from muster.bench.verdict import verdict
 
     said = verdict(report)
     data = {**report.as_data(), "verdict": said}
@@ -197,7 +197,7 @@ class Ran:
 @contextmanager
 def rank_side() -> Generator[Path]:
     """A folder with what the ranks run, to be sent to every host."""
-    from muster.bench.parcel import pack
+    from muster.bench.rank_command import pack
 
     with TemporaryDirectory(prefix="muster-bench-") as folder:
         pack(Path(folder))
@@ -219,9 +219,9 @@ def run_once(
     from muster.cli.assembly import Assembly, make_job, staged
     from muster.cli.options import make_means
     from muster.cli.run import dry_run
-    from muster.engines import build
+    from muster.controller.foreground import run_job
+    from muster.engines.build import build
     from muster.job import job_folder
-    from muster.run.foreground import run_job
 
     if hosts is not None:
         where = replace(where, choice=replace(where.choice, hosts=tuple(hosts)))

@@ -10,15 +10,15 @@ import time
 from dataclasses import replace
 from textwrap import dedent
 
-from muster.check.cluster import Cluster, Wanted
+from muster.check.cluster_facts import Cluster, Wanted
 from muster.check.finding import Finding, worst_first
 from muster.cli.arguments import Parser
 from muster.cli.options import Places, add_engine, add_network, add_where, allocate, make_means, places
-from muster.engines import build
+from muster.controller.source_code import find_script
+from muster.engines.build import build
 from muster.environment import carried, of_whole_job, parse_env
 from muster.job import Job, make_job_folder, new_job_id
 from muster.plan import labels
-from muster.run.usercode import find_script
 
 EXIT_ERRORS = 3
 """Exit code when a job on these hosts would fail."""
@@ -91,10 +91,10 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
     import asyncio
     import json
 
-    from muster.check.check import judge_all, load
     from muster.check.checks import QUICK
+    from muster.check.definition import judge_all, load
+    from muster.check.findings_report import Report, as_data, facts, render
     from muster.check.quick import quick
-    from muster.check.report import Report, as_data, facts, render
     from muster.check.session import CONNECT_TIMEOUT
 
     job = make_job(options, where)
@@ -141,8 +141,8 @@ def deep(
     options: argparse.Namespace, job: Job, where: Places, cluster: Cluster
 ) -> tuple[list[Finding], dict[str, dict[str, str]]]:
     """Run ranks on the hosts; what they found, and what they measured."""
-    from muster.check.deep.judge import judge, table, with_names
-    from muster.check.deep.run import measure
+    from muster.check.deep.judge_ranks import judge, table, with_names
+    from muster.check.deep.measure import measure
 
     job = replace(job, id=new_job_id("check"), sync=True)
     if where.choice.engine == "mpi":

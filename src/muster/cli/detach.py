@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from muster.job import job_folder, make_job_folder
-from muster.watch.place import SCREEN
+from muster.jobs.location import SCREEN
 
 _LOOK = 0.1
 """Seconds between two looks at what the job has said."""

@@ -166,7 +166,7 @@ def _port_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _up(options: argparse.Namespace) -> int:
-    from muster.lab.client import start
+    from muster.lab.lab_client import start
 
     bind = [os.path.abspath(path) for path in options.bind]
     lab = start(
@@ -208,7 +208,7 @@ def _up(options: argparse.Namespace) -> int:
 
 
 def _down(options: argparse.Namespace) -> int:
-    from muster.lab.client import request
+    from muster.lab.lab_client import request
 
     request(options.verb)
     print("the lab is down", file=sys.stderr)
@@ -216,7 +216,7 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from muster.lab.client import NoLab, request
+    from muster.lab.lab_client import NoLab, request
 
     try:
         lab = request("status")
@@ -234,14 +234,14 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _ssh(options: argparse.Namespace) -> int:
-    from muster.lab.client import request
+    from muster.lab.lab_client import request
 
     argv: list[str] = request("ssh", host=options.hosts[0])["argv"]
     os.execvp(argv[0], [*argv, options.hosts[0], *options.command])
 
 
 def _exec(options: argparse.Namespace) -> int:
-    from muster.lab.client import request
+    from muster.lab.lab_client import request
 
     if not options.command:
         raise UsageError(
@@ -257,7 +257,7 @@ def _exec(options: argparse.Namespace) -> int:
 
 
 def _fault(options: argparse.Namespace) -> int:
-    from muster.lab.client import request
+    from muster.lab.lab_client import request
 
     arguments = {name: value for name, value in vars(options).items() if name not in ("verb", "hosts")}
     hosts: list[str] = options.hosts

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from muster.cli.arguments import Parser, natural
 from muster.errors import UsageError
-from muster.jobs.folders import KeptJob, find, fresh, read_job
-from muster.jobs.logs import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
-from muster.jobs.words import SILENT
-from muster.logs.lines import as_bytes
-from muster.logs.screen import rank_colour, rank_label
+from muster.jobs.job_folders import KeptJob, find, fresh, read_job
+from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
+from muster.jobs.ps_text import SILENT
+from muster.output.lines import as_bytes
+from muster.output.screen import rank_colour, rank_label
 
 _BETWEEN_LOOKS = 0.2
 """Seconds between two looks for new lines."""

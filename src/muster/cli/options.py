@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from muster.cli.arguments import Parser, port, positive, words
-from muster.engines import Choice, Means, Wish, choose, read_pbs_here
-from muster.engines.choice import NAMES
+from muster.engines.build import Means
+from muster.engines.choice import NAMES, Choice, Wish, choose
+from muster.engines.container.container import PROGRAMS, Container
+from muster.engines.pbs.programs import read_pbs_here
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts, read_hostfile
 from muster.job import Job, job_folder
-from muster.transports.container import PROGRAMS, Container
 
 
 def add_where(p: Parser) -> None:
@@ -84,7 +85,7 @@ def add_network(p: Parser) -> None:
 
 def allocate(options: argparse.Namespace, command: str, argv: list[str], target: str) -> int:
     """For --slurm-args: become salloc, which runs this very command line inside the allocation it gets."""
-    from muster.engines.allocate import salloc
+    from muster.engines.slurm.salloc import salloc
 
     if options.engine not in ("auto", "slurm"):
         raise UsageError(f"--slurm-args are for --engine slurm, not for {options.engine}", hint="leave one of them out")

@@ -37,10 +37,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Serve the page until Ctrl-C."""
     options = parser().parse_args(argv)
-    from muster.jobs.folders import find, running_jobs, the_running_one
-    from muster.page.address import address, listen, new_token
-    from muster.page.server import PageServer
-    from muster.page.source import Source
+    from muster.dashboard.address import address, listen, new_token
+    from muster.dashboard.job_source import Source
+    from muster.dashboard.server import PageServer
+    from muster.jobs.job_folders import find, running_jobs, the_running_one
 
     job = find(options.job) if options.job else the_running_one() if running_jobs() else find("last")
     token = new_token()

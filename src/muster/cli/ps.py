@@ -11,9 +11,9 @@ from typing import Any
 
 from muster.cli.arguments import Parser, has_unit, seconds
 from muster.errors import EXIT_MUSTER, UsageError
-from muster.jobs.folders import KeptJob, fresh, job_folders, read_job, running_jobs
+from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job, running_jobs
 from muster.jobs.prune import last_written, prune
-from muster.jobs.words import age, places, status, table
+from muster.jobs.ps_text import age, places, status, table
 
 _RECENT = 10
 """Jobs that have ended which are shown without --all."""

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from muster.cli.arguments import Parser, natural, port, seconds
 from muster.cli.assembly import Assembly, assembled, make_job, shown, staged
-from muster.cli.command import read_command
 from muster.cli.hints import misplaced
 from muster.cli.options import add_engine, add_network, add_where, allocate
+from muster.cli.script_command import read_command
 from muster.cli.torchrun import add_torchrun
-from muster.engines import Choice
-from muster.engines.choice import this_host
+from muster.engines.choice import Choice, this_host
 from muster.environment import CARRIED
 from muster.errors import UsageError
 from muster.job import Job
@@ -189,7 +188,7 @@ def _run(options: argparse.Namespace, command: list[str], begin: float, backgrou
 
 
 def _misplaced(job: Job) -> str:
-    from muster.run.usercode import find_script
+    from muster.controller.source_code import find_script
 
     script = find_script(job)
     return misplaced(parser(), job.target, job.args, script.text) if script is not None and job.args else ""
@@ -197,7 +196,7 @@ def _misplaced(job: Job) -> str:
 
 def run(assembly: Assembly, options: argparse.Namespace, begin: float, background: Background | None = None) -> int:
     """Run the job with its screen; without one that is a terminal, if it is in the background."""
-    from muster.run.foreground import run_job
+    from muster.controller.foreground import run_job
 
     if background is not None:
         allocation = assembly.choice.allocation
@@ -208,7 +207,7 @@ def run(assembly: Assembly, options: argparse.Namespace, begin: float, backgroun
 
 def dry_run(assembly: Assembly, options: argparse.Namespace) -> int:
     """Print what would be done."""
-    from muster.run.dry import describe
+    from muster.controller.dry_run import describe
 
     sys.stdout.write(describe(assembly.job, assembly.engine, nproc=options.nproc))
     if not options.quiet:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.bench.figure import efficiency_figure
-from muster.bench.files import save
-from muster.bench.parcel import training_step
-from muster.bench.scaling import (
+from muster.bench.rank_command import training_step
+from muster.bench.result_files import save
+from muster.bench.scaling_curve import (
     Kind,
     Rate,
     Run,
@@ -32,8 +32,8 @@ from muster.bench.scaling import (
 from muster.cli.bench import Ran, rank_side, run_once, tell_files
 from muster.cli.options import places
 from muster.cli.recipes import find_recipes
+from muster.controller.phrases import count as counted
 from muster.errors import MusterError, UsageError
-from muster.run.words import count as counted
 
 if TYPE_CHECKING:
     from muster.bench.listen import ListeningScreen

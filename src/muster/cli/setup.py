@@ -46,8 +46,8 @@ def main(argv: list[str]) -> int:
 
 def ssh(argv: list[str]) -> int:
     """Set up logins over ssh."""
+    from muster.engines.ssh.setup_ssh import SshSetup
     from muster.hosts import parse_hosts, read_hostfile
-    from muster.setup.ssh import SshSetup
 
     p = Parser(prog="muster setup ssh", add_help=False)
     p.add_argument("-H", "--hosts")

@@ -9,11 +9,11 @@ import time
 
 from muster.cli.arguments import Parser, seconds
 from muster.errors import EXIT_MUSTER, UsageError
-from muster.jobs import client
-from muster.jobs.folders import KeptJob, find, read_job
-from muster.jobs.reach import has_gone, running_here, wait_until_gone
-from muster.jobs.words import how_it_ended
-from muster.watch.state import JobState
+from muster.jobs import job_client
+from muster.jobs.job_folders import KeptJob, find, read_job
+from muster.jobs.ps_text import how_it_ended
+from muster.jobs.running_job import has_gone, running_here, wait_until_gone
+from muster.jobs.state import JobState
 
 _BEYOND_GRACE = 30.0
 """Seconds that hosts may take besides the grace: lost ones, slow disks."""
@@ -59,10 +59,10 @@ def main(argv: list[str]) -> int:
 
 def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: bool) -> None:
     try:
-        said = client.stop(job.folder, grace=grace, stacks=stacks)
+        said = job_client.stop(job.folder, grace=grace, stacks=stacks)
         if said:
             sys.stderr.write(f"muster: {said}\n")
-    except client.NoAnswer:
+    except job_client.NoAnswer:
         # It may run where sockets cannot be, or be about to end.
         try:
             if not has_gone(state):
@@ -78,12 +78,12 @@ def _wait(job: KeptJob, grace: float | None) -> int:
     limit = (_USUAL_GRACE if grace is None else grace) + _BEYOND_GRACE
     deadline = time.monotonic() + limit
     try:
-        for line in client.follow(job.folder, every=0.5):
+        for line in job_client.follow(job.folder, every=0.5):
             if line is not None and line.get("stream") == 2 and line["text"].startswith("muster:"):
                 sys.stderr.write(f"{line['text']}\n")
             if time.monotonic() > deadline:
                 break
-    except client.NoAnswer:
+    except job_client.NoAnswer:
         pass  # it has ended already
     if not wait_until_gone(job, max(1.0, deadline - time.monotonic())):
         sys.stderr.write(

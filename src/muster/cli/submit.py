@@ -13,17 +13,17 @@ from muster.cli import run
 from muster.cli.arguments import Parser, positive, with_dashes
 from muster.cli.assembly import make_job
 from muster.cli.hints import nearest
-from muster.engines import Choice
+from muster.engines.choice import Choice
+from muster.engines.pbs.batch import Pbs
+from muster.engines.slurm.batch import Slurm
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.submit.activation import named_activation, own_activation
-from muster.submit.pbs import Pbs
+from muster.submit.batch_script import write_script
+from muster.submit.batch_units import read_memory, read_time
 from muster.submit.queue import submit
 from muster.submit.request import Request, check_extra, check_name, check_word, job_name
 from muster.submit.scheduler import Scheduler
-from muster.submit.script import write_script
-from muster.submit.slurm import Slurm
-from muster.submit.units import read_memory, read_time
 
 EXAMPLES = """\
 examples:

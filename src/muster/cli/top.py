@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from muster.cli.arguments import Parser
-from muster.jobs.folders import KeptJob, find, fresh, read_job, the_running_one
-from muster.jobs.frame import frame
-from muster.jobs.words import how_it_ended
+from muster.jobs.job_folders import KeptJob, find, fresh, read_job, the_running_one
+from muster.jobs.ps_text import how_it_ended
+from muster.jobs.top_view import frame
 
 _BETWEEN_FRAMES = 1.0
 _BETWEEN_LOOKS = 0.1

@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from muster.allocations import nodefile_lines, nodefile_text
 from muster.engines.choice import Choice
-from muster.engines.mpi import find_mpi, networks_to, with_slots
-from muster.engines.pbs import pbs_program
-from muster.engines.slurm import gpus_of_job
+from muster.engines.command import Command
+from muster.engines.container.container import Container
+from muster.engines.engine import AgentSpec, Dialed, Engine, Piped
+from muster.engines.local.engine import is_this_machine, local_command
+from muster.engines.mpi.engine import mpi_engine
+from muster.engines.mpi.local_mpi import find_mpi, networks_to, with_slots
+from muster.engines.pbs.engine import attached, pbs_engine
+from muster.engines.pbs.environment import nodefile_lines, nodefile_text
+from muster.engines.pbs.programs import pbs_program
+from muster.engines.slurm.engine import slurm_engine
+from muster.engines.slurm.job_gpus import gpus_of_job
+from muster.engines.ssh.engine import ssh_command
 from muster.errors import MusterError
 from muster.hosts import Host
 from muster.plan import labels
-from muster.transports import Command, Dialled, Engine, Piped, Seat, is_this_machine, local_command, ssh_command
-from muster.transports.container import Container
-from muster.transports.mpi import mpi_engine
-from muster.transports.pbs import attached, pbs_engine
-from muster.transports.slurm import slurm_engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ def build(choice: Choice, means: Means) -> Engine:
     return _piped(choice, means)
 
 
-def _mpi(choice: Choice, means: Means) -> Dialled:
+def _mpi(choice: Choice, means: Means) -> Dialed:
     exported = [name for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ and means.box is None]
     return mpi_engine(
         find_mpi(),
@@ -66,7 +69,7 @@ def _mpi(choice: Choice, means: Means) -> Dialled:
     )
 
 
-def _pbs(choice: Choice, means: Means) -> Dialled:
+def _pbs(choice: Choice, means: Means) -> Dialed:
     pbsdsh = pbs_program("pbsdsh", os.environ)
     if shutil.which(pbsdsh) is None:
         raise MusterError("--engine pbs: there is no pbsdsh on this host", hint="`--pbs-start ssh` does without it")
@@ -89,7 +92,7 @@ def _need(program: str, engine: str) -> None:
 
 
 def _piped(choice: Choice, means: Means) -> Piped:
-    seats: list[Seat] = []
+    seats: list[AgentSpec] = []
     commands: list[Command] = []
     under = ""
     if choice.engine == "pbs" and choice.allocation is not None:
@@ -97,7 +100,7 @@ def _piped(choice: Choice, means: Means) -> Piped:
     for host, name in zip(choice.hosts, labels(choice.hosts), strict=True):
         here = is_this_machine(host) and not means.only_ssh
         bare = here and means.box is None
-        seats.append(Seat(host=host, name=name, inherits=bare, here=bare))
+        seats.append(AgentSpec(host=host, name=name, inherits=bare, here=bare))
         if here:
             commands.append(local_command(host, python=means.python, box=means.box))
         else:
@@ -105,8 +108,9 @@ def _piped(choice: Choice, means: Means) -> Piped:
     return Piped(name=choice.engine, seats=tuple(seats), commands=tuple(commands))
 
 
-def _seats(hosts: Sequence[Host], *, inherits: bool) -> list[Seat]:
+def _seats(hosts: Sequence[Host], *, inherits: bool) -> list[AgentSpec]:
     names = labels(hosts)
     return [
-        Seat(host=host, name=name, key=host.name, inherits=inherits) for host, name in zip(hosts, names, strict=True)
+        AgentSpec(host=host, name=name, key=host.name, inherits=inherits)
+        for host, name in zip(hosts, names, strict=True)
     ]

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from muster.allocations import Allocation, in_pbs_job, in_slurm_allocation, read_slurm
+from muster.engines.allocation import Allocation
+from muster.engines.local.engine import is_this_machine
+from muster.engines.pbs.environment import in_pbs_job
+from muster.engines.slurm.environment import in_slurm_allocation, read_slurm
 from muster.errors import HostError, UsageError
 from muster.hosts import Host
-from muster.transports import is_this_machine
 
 Name = Literal["auto", "local", "ssh", "slurm", "pbs", "mpi"]
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 from muster.hosts.host import Host
 from muster.hosts.hostfile import read_hostfile
 from muster.hosts.hostlist import parse_hosts
-from muster.hosts.names import expand
+from muster.hosts.name_ranges import expand
 
 __all__ = ["Host", "expand", "parse_hosts", "read_hostfile"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from muster.errors import UsageError
-from muster.hosts.names import MAX_HOSTS
+from muster.hosts.name_ranges import MAX_HOSTS
 
 _PART = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 

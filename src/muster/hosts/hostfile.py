@@ -16,7 +16,7 @@ from muster.hosts.hostlist import (
     merge,
     read_mentions,
 )
-from muster.hosts.names import MAX_HOSTS
+from muster.hosts.name_ranges import MAX_HOSTS
 from muster.hosts.reader import Reader
 
 _EXAMPLE = "a hostfile has one host per line, such as `gpu01 slots=8`, `gpu[01-04]:8` or `gpu01`"

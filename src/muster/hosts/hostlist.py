@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from muster.errors import UsageError
 from muster.hosts.host import Host
-from muster.hosts.names import ADDRESS6_HINT, MAX_HOSTS, elements, read_names, read_numbers
+from muster.hosts.name_ranges import ADDRESS6_HINT, MAX_HOSTS, elements, read_names, read_numbers
 from muster.hosts.reader import Reader, printable
 
 MAX_SLOTS = 1024

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.jobs.folders import KeptJob, job_folders, read_job
+from muster.jobs.job_folders import KeptJob, job_folders, read_job
 
 _CODE = "code"
 """What --sync has sent: ranks work in it, so that checkpoints may lie there."""

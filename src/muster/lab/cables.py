@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from muster.errors import LabError
-from muster.lab import network
+from muster.lab import link_rules
+from muster.lab.link_rules import Link
 from muster.lab.namespaces import NamespaceSite
-from muster.lab.network import Link
 from muster.lab.node import Node
 
-WIRE = Path(__file__).with_name("wire.py")
+WIRE = Path(__file__).with_name("slow_wire.py")
 
 
 class Cables:
@@ -34,7 +34,7 @@ class Cables:
             self._filter(name, new)
         if new.cut != old.cut:
             self._site.in_switch(
-                ["ip", "-b", "-"], text=network.carrier(name, new), what=f"the cable of {name} does not obey"
+                ["ip", "-b", "-"], text=link_rules.carrier(name, new), what=f"the cable of {name} does not obey"
             )
 
     def drop(self, name: str) -> None:
@@ -50,20 +50,22 @@ class Cables:
     def _shape(self, name: str, link: Link) -> None:
         netem = self._netem()
         what = f"the speed of {name}'s cable could not be set"
-        shape_host = network.shaping("eth0", link, netem=netem)
+        shape_host = link_rules.shaping("eth0", link, netem=netem)
         self._site.in_network_of(name, ["tc", "-b", "-"], text=shape_host, what=what)
-        shape_switch = network.shaping(network.port_of(name), link, netem=netem)
+        shape_switch = link_rules.shaping(link_rules.port_of(name), link, netem=netem)
         self._site.in_switch(["tc", "-b", "-"], text=shape_switch, what=what)
 
     def _filter(self, name: str, link: Link) -> None:
         what = f"the packet filter of {name} could not be set"
-        self._site.in_network_of(name, ["nft", "-f", "-"], text=network.host_rules(link), what=what)
-        entry = network.far_end(name) if name in self._wires else network.port_of(name)
-        self._site.in_switch(["nft", "-f", "-"], text=network.switch_rules(name, entry, link), what=what)
+        self._site.in_network_of(name, ["nft", "-f", "-"], text=link_rules.host_rules(link), what=what)
+        entry = link_rules.far_end(name) if name in self._wires else link_rules.port_of(name)
+        self._site.in_switch(["nft", "-f", "-"], text=link_rules.switch_rules(name, entry, link), what=what)
 
     def _netem(self) -> bool:
         if self._kernel_can_delay is None:
-            probe = network.shaping("lo", Link(delay_ms=1), netem=True) + network.shaping("lo", Link(), netem=True)
+            probe = link_rules.shaping("lo", Link(delay_ms=1), netem=True) + link_rules.shaping(
+                "lo", Link(), netem=True
+            )
             try:
                 self._site.in_switch(["tc", "-b", "-"], text=probe, what="no netem")
                 self._kernel_can_delay = True
@@ -76,7 +78,7 @@ class Cables:
         had_wire = name in self._wires
         self._end_wire(name)
         what = f"the cable of {name} could not be made slow"
-        port, near, far = network.port_of(name), network.near_end(name), network.far_end(name)
+        port, near, far = link_rules.port_of(name), link_rules.near_end(name), link_rules.far_end(name)
         if had_wire:
             self._site.in_switch(["ip", "-b", "-"], text=f"link del {near}\nlink set {port} master br0\n", what=what)
         self._offload(name, on=not delay_ms)

@@ -9,8 +9,8 @@ from pathlib import Path
 from muster.errors import LabError
 from muster.lab.cables import Cables
 from muster.lab.cgroups import Cgroups
+from muster.lab.link_rules import Block, Direction, Link, Refusal
 from muster.lab.namespaces import NamespaceSite, call
-from muster.lab.network import Block, Direction, Link, Refusal
 
 FILL_DISK = """\
 for disk in /run/muster-lab/disk /tmp; do

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import LabError
-from muster.lab import keys, network
+from muster.lab import keys, link_rules
 from muster.lab.node import Node
 from muster.lab.pids import living_in
 from muster.lab.process import HostProcess
@@ -78,7 +78,7 @@ class NamespaceSite:
     process_type: type[subprocess.Popen[Any]] = HostProcess
 
     def __init__(self, names: Sequence[str], settings: HostSettings, *, rootless: bool) -> None:
-        self.addresses = {name: f"{network.NETWORK}.{number}" for number, name in enumerate(names, start=1)}
+        self.addresses = {name: f"{link_rules.NETWORK}.{number}" for number, name in enumerate(names, start=1)}
         self.rootless = rootless
         self.hosts: dict[str, HostNode] = {}
         self.folder = Path()
@@ -92,7 +92,7 @@ class NamespaceSite:
             find(program)
         user = ["--user", "--map-root-user"] if self.rootless else []
         prefix = [find("unshare"), *user, "--net"]
-        self._switch, self.folder = start_switch(prefix, address=network.SWITCH_ADDRESS)
+        self._switch, self.folder = start_switch(prefix, address=link_rules.SWITCH_ADDRESS)
         self._write_ssh_files()
 
     def _write_ssh_files(self) -> None:
@@ -101,7 +101,7 @@ class NamespaceSite:
         keys.make_keys(folder)
         (folder / "known_hosts").write_text(keys.known_hosts(endpoints, (folder / "host_key.pub").read_text()))
         (folder / "hosts").write_text(keys.etc_hosts(endpoints))
-        (folder / "neighbours").write_text(network.neighbours(self.addresses))
+        (folder / "neighbours").write_text(link_rules.neighbours(self.addresses))
         (folder / "sshd_config").write_text(keys.sshd_config(keys.HOST_FILES, f"{keys.HOST_FILES}/sshd.pid"))
         user = self._login.pw_name
         inside = keys.client_config(endpoints, user=user, key="~/.ssh/id_ed25519", known_hosts="~/.ssh/known_hosts")
@@ -124,7 +124,7 @@ class NamespaceSite:
                 self.hosts[name] = self._spawn(name)
             for name in names:
                 self.hosts[name].built(deadline)
-            cables = network.plug({name: self.hosts[name].init for name in names}, self.addresses)
+            cables = link_rules.plug({name: self.hosts[name].init for name in names}, self.addresses)
             self.in_switch(["ip", "-b", "-"], text=cables, what="the cables could not be laid")
             for name in names:
                 self.hosts[name].go()
@@ -158,7 +158,7 @@ class NamespaceSite:
 
     def remove_cable(self, name: str) -> None:
         """Take away what is left of a dead host's cable; the kernel does it too, but only some time later."""
-        batch = network.unplug([name])
+        batch = link_rules.unplug([name])
         subprocess.run(
             self.switch_argv([find("ip"), "-force", "-b", "-"]),
             input=batch,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from muster.errors import UsageError
+from muster.submit.batch_script import join, quote
 from muster.submit.request import Activation
-from muster.submit.script import join, quote
 
 
 def own_activation(executable: str, prefix: str, base_prefix: str, env: Mapping[str, str]) -> Activation:

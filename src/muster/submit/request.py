@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from muster.errors import UsageError
-from muster.submit.units import Memory
+from muster.submit.batch_units import Memory
 
 _WORD = re.compile(r"[A-Za-z0-9_.,:@%/+=-]+")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")

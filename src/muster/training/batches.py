@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from muster.worker.context import World
+    from muster.rank.world.context import World
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from muster.errors import MusterError, UsageError
-from muster.training import folders, rng
-from muster.training.fit import check_about, check_finite, load_parts
+from muster.rank.world.waiting import wait_for
+from muster.training import checkpoint_folders, rng
+from muster.training.checkpoint_fit import check_about, check_finite, load_parts
 from muster.training.together import in_all_ranks, together
 from muster.training.tree import put_together, take_apart
-from muster.worker.waiting import wait_for
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from torch import Tensor
 
-    from muster.worker.context import World
+    from muster.rank.world.context import World
 
 WRITE_LIMIT = 600.0
 """Seconds that a checkpoint may take to reach the disk after the next one is due, or the run is over."""
@@ -79,7 +79,7 @@ class Checkpoints:
         All ranks call this, and all get the same answer or the same error.
         """
         tensors: dict[str, Tensor] = {}
-        complete: folders.Complete | None = None
+        complete: checkpoint_folders.Complete | None = None
         error: MusterError | None = None
         if self._world.rank == 0:
             try:
@@ -117,10 +117,10 @@ class Checkpoints:
         parts = {name: part.state_dict() for name, part in state.items()}
         check_finite(step, state, parts)
         tensors = take_apart({"state": parts, "rng": {str(i): each for i, each in enumerate(generators)}})
-        folder = folders.folder_of(self._root, step)
+        folder = checkpoint_folders.folder_of(self._root, step)
         try:
             self._take_root()
-            folders.make_room(self._root, folder)
+            checkpoint_folders.make_room(self._root, folder)
         except OSError as error:
             raise MusterError(f"checkpoints cannot be written to {self._root}: {error}") from None
         self._step = step
@@ -168,8 +168,8 @@ class Checkpoints:
         except MusterError as trouble:
             sys.stderr.write(f"muster: {trouble}\n")
 
-    def _choose(self, resume: bool) -> folders.Complete | None:
-        found, damaged = folders.find_complete(self._root)
+    def _choose(self, resume: bool) -> checkpoint_folders.Complete | None:
+        found, damaged = checkpoint_folders.find_complete(self._root)
         for sentence in damaged:
             sys.stderr.write(f"muster: {sentence}; it is passed over\n")
         newest = found[-1] if found else None
@@ -201,8 +201,8 @@ class Checkpoints:
         """Write the marker in the thread that wrote the files, and only then remove what is old."""
         try:
             done.result()
-            folders.mark_complete(folder, ranks=self._world.size, about=self._about)
-            folders.prune(self._root, self._keep)
+            checkpoint_folders.mark_complete(folder, ranks=self._world.size, about=self._about)
+            checkpoint_folders.prune(self._root, self._keep)
         except BaseException as error:
             self._trouble = error
         finally:

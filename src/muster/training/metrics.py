@@ -25,22 +25,22 @@ class Metrics:
             self._file = (self._folder / FILE).open("a", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"metrics cannot be written to {self._folder}: {error.strerror}") from None
-        self._board: Any = _tensorboard(self._folder)
+        self._status: Any = _tensorboard(self._folder)
 
     def write(self, row: Row) -> None:
         """Write one line, so that whoever reads the file sees it at once."""
         self._file.write(json.dumps({"time": round(time.time(), 3), **row}) + "\n")
         self._file.flush()
-        if self._board is not None:
+        if self._status is not None:
             for name, value in row.items():
                 if name != "step":
-                    self._board.add_scalar(name, value, row["step"])
+                    self._status.add_scalar(name, value, row["step"])
 
     def close(self) -> None:
         """Close the files."""
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+        if self._status is not None:
+            self._status.close()
 
 
 def read_rows(folder: str | Path) -> list[Row]:

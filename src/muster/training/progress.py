@@ -23,8 +23,8 @@ from muster.training.together import in_all_ranks
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from muster.rank.world.context import World
     from muster.training.batches import Batches
-    from muster.worker.context import World
 
 
 class Progress:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from muster.errors import UsageError
 
 if TYPE_CHECKING:
-    from muster.worker.context import World
+    from muster.rank.world.context import World
 
 
 def split(total: int, shares: Sequence[float]) -> list[int]:

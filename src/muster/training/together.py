@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from muster.errors import MusterError
 
 if TYPE_CHECKING:
-    from muster.worker.context import World
+    from muster.rank.world.context import World
 
 Result = TypeVar("Result")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster, Refusal
+from muster.check.cluster_facts import Cluster, Refusal
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 
 

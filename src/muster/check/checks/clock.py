@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster
+from muster.check.cluster_facts import Cluster
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 
 SYMPTOM = "logs that cannot be put in order; certificates, munge and Kerberos that are refused"

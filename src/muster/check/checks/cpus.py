@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster, Machine
+from muster.check.cluster_facts import Cluster, Machine
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 
 SYMPTOM = "everything on that host is slow, without a message, and the other ranks wait for it"

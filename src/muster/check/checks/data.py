@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster, odd_ones
+from muster.check.cluster_facts import Cluster, odd_ones
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 from muster.check.fixes import copy
-from muster.run.words import names
+from muster.controller.phrases import names
 
 GONE = "FileNotFoundError on the ranks of one host, while the others wait"
 OTHER = "ranks that see other data: a hang at the end of the epoch, or a model that does not learn"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster, Machine, odd_ones
+from muster.check.cluster_facts import Cluster, Machine, odd_ones
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 
 GONE = "CUDA error: no CUDA-capable device is detected, or a rank fewer than there should be"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster, Machine
+from muster.check.cluster_facts import Cluster, Machine
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 
 LOCKED = "ibv_reg_mr_iova2 failed ... Cannot allocate memory"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster
+from muster.check.cluster_facts import Cluster
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 from muster.check.fixes import open_firewall
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import VIRTUAL, Cluster, Machine
+from muster.check.cluster_facts import VIRTUAL, Cluster, Machine
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
-from muster.run.words import names
+from muster.controller.phrases import names
 
 REFUSED = "Gloo connectFullMesh failed ... Connection refused, remote=[{}], and on the other ranks: Connect timeout"
 UNKNOWN = "Unable to resolve hostname to a (local) address. Using the loopback address as fallback"

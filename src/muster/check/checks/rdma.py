@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster, Machine, odd_ones
+from muster.check.cluster_facts import Cluster, Machine, odd_ones
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
-from muster.run.words import count
+from muster.controller.phrases import count
 
 SYMPTOM = "one line, `NCCL INFO Using network Socket`, and collectives ten times slower"
 

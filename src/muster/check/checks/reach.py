@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster
+from muster.check.cluster_facts import Cluster
+from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 from muster.check.fixes import open_firewall
-from muster.run.words import names
+from muster.controller.phrases import names
 
 SYMPTOM = "the start looks fine, then both sides: Gloo connectFullMesh failed, Connect timeout, after a minute"
 

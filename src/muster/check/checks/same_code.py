@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.check.check import Check
-from muster.check.cluster import Cluster
+from muster.check.cluster_facts import Cluster
+from muster.check.definition import Check
 from muster.check.finding import Finding
 from muster.check.fixes import copy
-from muster.run.words import count, names
+from muster.controller.phrases import count, names
 
 SYMPTOM = "ranks call other collectives or send other shapes: a hang, or `Received data size doesn't match`"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.check.check import Check
+from muster.check.definition import Check
 
 
 def probe(ask: dict[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def network_obstacle(model: ResNet, options: StepOptions, image_size: int) -> st
 def triton_obstacle(device: torch.device) -> str:
     """Return why Triton cannot run a small kernel here, or nothing."""
     try:
-        from .kernels import Kernels
+        from .all_kernels import Kernels
     except ImportError:
         return "it needs Triton 3.4 or newer"
     try:

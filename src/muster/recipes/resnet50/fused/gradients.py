@@ -30,7 +30,7 @@ Result = tuple[Tensor, list[Tensor]]
 def operations_for(device: torch.device) -> Operations:
     """Kernels on a GPU, and in Triton's interpreter where that is asked for; plain torch elsewhere."""
     if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
-        from .kernels import Kernels
+        from .all_kernels import Kernels
 
         return Kernels()
     return Operations()

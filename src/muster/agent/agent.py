@@ -1,0 +1,335 @@
+"""The agent's loop: messages from the controller in, what happens on this host out."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import selectors
+import signal
+import time
+
+from ..shared import bootstrap, machine, processes
+from ..shared.wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encode
+from . import code_sync
+from .channel import Pipes, Tls
+from .connectivity import BACKLOG, Dialling, Listener, free_port, own_addresses, owner_of
+from .guard import Guard
+from .local_ranks import LocalRanks
+from .rank_stdin import inherited
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, NoReturn
+
+    from .check_probes import Probing
+    from .host_metrics import Gauges
+    from .slow_rank_probe import Examination
+
+_ENOUGH = 1 << 20
+"""Unsent bytes above which no more output is read from ranks: the controller is slower than they are."""
+
+_SPAWNER_LIMIT = 1.0
+"""Seconds that the spawner may take to die at the very end."""
+
+
+def main(config: dict[str, Any]) -> NoReturn:
+    """Serve one controller until it says goodbye, goes silent, or the connection closes; leave no process behind."""
+    dialled = bootstrap.own_channel()
+    channel = Pipes() if dialled is None else Tls(dialled)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)  # a stray print must not reach the channel
+    os.close(null)
+    processes.adopt_orphans()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # three pipes per rank
+    Agent(channel, config, soft).run()
+    os._exit(0)  # tearing the interpreter down costs 5 ms on every host, and nothing is left to flush
+
+
+class Agent:
+    """All that one host does for one job."""
+
+    def __init__(self, channel: Pipes | Tls, config: dict[str, Any], nofile: int) -> None:
+        self.job: str = config["job"]
+        self.scheduler: str = config["scheduler"]
+        """The batch system whose signals are for the ranks, or nothing."""
+        self.channel = channel
+        self.reader = LineReader()
+        self.output = Writer(channel.output, channel.write)
+        self.selector = selectors.DefaultSelector()
+        self.guard = Guard(self.send)
+        self.ranks = LocalRanks(self.selector, self.send, self.transmit, nofile, self.guard, inherited())
+        self.dialling = Dialling(self.selector, self.send)
+        self.ending = False
+        self.last_heard = time.monotonic()
+        self.grace = LAST_GRACE
+        self.listener: Listener | None = None
+        self.held_port: socket.socket | None = None
+        self.unpacking: code_sync.Unpacking | None = None
+        self.probing: Probing | None = None
+        self.examination: Examination | None = None
+        self.gauges: Gauges | None = None
+        self._gauges_from: tuple[float, bool] | None = None
+        """When the ranks have been running for long enough to be gauged, and whether the host is too."""
+
+    # --- the loop -------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Loop until there is a reason to end, then end every process of the job."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write)
+        signal.signal(signal.SIGHUP, lambda number, frame: self.end())
+        signal.signal(signal.SIGTERM, self.on_sigterm)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda number, frame: self.ranks.pass_on(number))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.selector.register(wake_read, selectors.EVENT_READ, lambda: self.on_wake(wake_read))
+        self.selector.register(self.channel.input, selectors.EVENT_READ, self.on_input)
+        try:
+            self.transmit(GREETING + encode({"t": "up", **machine.facts()}))
+            while not self.ending:
+                self.turn()
+        except Exception as error:
+            self.send({"t": "failed", "error": f"{type(error).__name__}: {error}"})
+            raise
+        finally:
+            self.stop_everything()
+
+    def turn(self) -> None:
+        """Wait for something to happen, at most until the next timer, and handle it."""
+        busy = self.ranks.is_busy or self.dialling.busy or self.probing is not None or self.examination is not None
+        for key, _ in self.selector.select(0.02 if busy else self.ranks.prompts.patience):
+            key.data()
+        self.match_flow()
+        self.ranks.step()
+        self.dialling.step()
+        if self.probing is not None:
+            self.probing.step()
+            if self.probing.is_over:
+                self.probing = None
+        self.examine()
+        self.gauge()
+        if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
+            # Only if nothing waits to be read: after a freeze of this host the controller's words do.
+            self.end()
+
+    def examine(self) -> None:
+        """Go on with watching the ranks from outside, if that is asked for."""
+        if self.examination is not None:
+            try:
+                self.examination.step()
+            except Exception as error:
+                self.guard.failed("why a rank is slow", error)
+                self.examination.give_up()
+            if self.examination.is_over:
+                self.examination = None
+
+    def gauge(self) -> None:
+        """Tell now and then what the host and its ranks use, from a second after their start."""
+        try:
+            if self.gauges is not None:
+                self.gauges.step(self.ranks.ranks.values())
+            elif self._gauges_from is not None and time.monotonic() >= self._gauges_from[0]:
+                from .host_metrics import Gauges  # not before: nothing may delay the ranks
+
+                self.gauges = Gauges(self.selector, self.send, self._gauges_from[1], self.guard)
+        except Exception as error:
+            self.guard.failed("what the host and its ranks use", error)
+
+    def end_gauges(self) -> None:
+        """No more of them: what is left of the job's processes now is to end."""
+        self._gauges_from = None
+        if self.gauges is not None:
+            self.gauges.end()
+            self.gauges = None
+
+    def end(self) -> None:
+        """Leave the loop."""
+        self.ending = True
+
+    def on_sigterm(self, number: int, frame: object) -> None:
+        """A scheduler's SIGTERM is a warning for the ranks, and SIGKILL follows when their time is over."""
+        if not (self.scheduler and self.ranks.pass_on(number)):
+            self.end()
+
+    def stop_everything(self) -> None:
+        """The end of the agent: ranks get a short grace, then everything below is killed, the spawner last."""
+        if self.probing is not None:
+            self.probing.drop()
+        self.end_gauges()
+        self.ranks.stop(None, min(self.grace, LAST_GRACE))
+        while self.ranks.stopping is not None:
+            self.turn()
+        if self.ranks.spawner is not None:
+            # Our own end is taken for that of all: a zygote that is still about to die would be an orphan for a moment.
+            processes.end(self.ranks.spawner.pid, _SPAWNER_LIMIT)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue a message to the controller."""
+        self.transmit(encode(message))
+
+    def transmit(self, data: bytes = b"") -> None:
+        """Write what is queued, and `data` after it; a reader that has gone is a reason to end, not to crash."""
+        try:
+            self.output.send(data)
+        except OSError:
+            self.output.drop()
+            self.end()
+
+    def match_flow(self) -> None:
+        """Watch the channel for writing while something is unsent, and pause the ranks' output when it is much."""
+        watched = self.output.fd in self.selector.get_map()
+        if self.output.pending and not watched:
+            self.selector.register(self.output.fd, selectors.EVENT_WRITE, self.transmit)
+        elif not self.output.pending and watched:
+            self.selector.unregister(self.output.fd)
+        self.ranks.pause(self.output.pending > _ENOUGH)
+
+    def on_wake(self, fd: int) -> None:
+        """A signal came: forget its byte, and see whether a child of ours has ended."""
+        try:
+            os.read(fd, 4096)
+        except BlockingIOError:
+            pass
+        for pid, status, _ in processes.reap():
+            if self.unpacking is not None and pid == self.unpacking.child:
+                self.send({"re": self.unpacking.request, **self.unpacking.outcome(status)})
+                self.unpacking = None
+
+    def on_input(self) -> None:
+        """Read from the controller; its end of the channel closing is our end too."""
+        data = self.channel.read()
+        if data is None:
+            return
+        if not data:
+            self.selector.unregister(self.channel.input)
+            self.end()
+            return
+        self.last_heard = time.monotonic()
+        for message in self.reader.feed(data):
+            reply = getattr(self, "do_" + message["do"])(message)
+            if reply is not None:
+                self.send({"re": message["id"], **reply})
+
+    # --- what the controller asks for -----------------------------------------------------------------------
+
+    def do_ping(self, message: dict[str, Any]) -> None:
+        """Answer with our clock, so that the controller can tell how far it is off."""
+        self.send({"t": "pong", "sent": message["sent"], "time": time.time()})
+
+    def do_compare(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Is the user's code here?"""
+        return code_sync.compare(message["cwd"], message["script"], message["digest"])
+
+    def do_unpack(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Take a piece of the working directory; after the last one a child unpacks it, and then the reply comes."""
+        try:
+            self.unpacking = self.unpacking or code_sync.Unpacking(self.job)
+            self.unpacking.add(message["piece"])
+            if message["last"]:
+                self.unpacking.finish(message["id"])
+                return None
+        except OSError as error:
+            return {"problem": str(error)}
+        return {}
+
+    def do_probe(self, message: dict[str, Any]) -> None:
+        """Answer questions about this host; the reply comes when each has an outcome."""
+        from .check_probes import Probing  # only some jobs ask
+
+        self.probing = Probing(self.selector, self.send, message, self.ranks.nofile)
+
+    def do_listen(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Open a port for the other hosts to try; on the master's host it becomes the master port."""
+        try:
+            self.listener = Listener(message["port"], message["nonce"])
+        except OSError as error:
+            return {"problem": error.strerror or str(error), "owner": owner_of(message["port"])}
+        self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
+        return {"port": self.listener.port, "own_name": own_addresses()}
+
+    def do_dial(self, message: dict[str, Any]) -> None:
+        """Try every address in the list at once; the reply comes when all have an outcome."""
+        self.dialling.begin(message["id"], message["targets"])
+
+    def do_hold(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Answer no more callers; hold the port for the job's `store`, or for `rank 0` to open one there."""
+        if self.listener is not None:
+            self.selector.unregister(self.listener.socket)
+            self.held_port = self.listener.keep(message["whom"])
+            self.listener = None
+        return {"port": self.held_port.getsockname()[1] if self.held_port is not None else 0}
+
+    def do_another_port(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Hold a new port for the next attempt; one that the user chose stays held."""
+        if self.ranks.spawner is not None:
+            self.ranks.spawner.end_store()
+        if self.held_port is not None:
+            if message["port"]:
+                return {"port": message["port"]}
+            self.held_port.close()
+        try:
+            self.held_port = free_port(message["port"])
+        except OSError as error:
+            return {"problem": error.strerror or str(error), "owner": owner_of(message["port"])}
+        return {"port": self.held_port.getsockname()[1]}
+
+    def do_prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Start the process that will start the ranks."""
+        self.grace = message["grace"]
+        return self.ranks.prepare(message)
+
+    def do_call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take a piece of the function that the ranks will run."""
+        return self.ranks.take_call(message["piece"])
+
+    def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Start this host's ranks of a new attempt."""
+        self._gauges_from = time.monotonic() + 1.0, message.get("leader", True)
+        if message.get("store") and self.held_port is not None and self.ranks.spawner is not None:
+            self.held_port.listen(BACKLOG)
+            self.ranks.spawner.start_store(self.held_port)
+        return self.ranks.start(message)
+
+    def do_signal(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Give a signal to the ranks."""
+        self.ranks.signal(message["number"])
+        return {}
+
+    def do_stacks(self, message: dict[str, Any]) -> None:
+        """Find out where every rank is; the reply comes when all is known."""
+        self.ranks.look(message["id"], message["deep"])
+
+    def do_examine(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Watch the ranks from outside for some time; the reply comes at its end."""
+        from .slow_rank_probe import NOTHING, Examination  # only on suspicion
+
+        if self.examination is not None:
+            self.examination.give_up()
+        ranks = [rank for rank in self.ranks.ranks.values() if rank.number in message["ranks"]]
+        gpus = self.gauges.gpus if self.gauges is not None else None
+        try:
+            self.examination = Examination(self.send, message["id"], ranks, message["seconds"], gpus)
+        except Exception as error:
+            self.guard.failed("why a rank is slow", error)
+            return NOTHING
+        return None
+
+    def do_stop(self, message: dict[str, Any]) -> None:
+        """End all ranks and what they started."""
+        self.end_gauges()
+        self.ranks.stop(message["id"], message["grace"], interrupt=message["interrupt"])
+
+    def do_stdin(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Take a piece of what rank 0 reads; the reply comes when there is room for another."""
+        return self.ranks.stdin.take(message)
+
+    def do_bye(self, message: dict[str, Any]) -> None:
+        """The job is over."""
+        self.end()

@@ -1,0 +1,171 @@
+"""Questions about this host: small programs that came over the channel, run in children that may hang or die.
+
+One child runs all of them, one after the other, and tells each answer as it has it. One that takes its time is left
+to it while a second child goes on with the rest; one that takes too long is killed, alone.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import selectors
+import signal
+import time
+
+from ..shared import processes
+from ..shared.wire import LineReader, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_OVERTAKE = 0.2
+"""Seconds a probe may keep the others waiting."""
+
+_MOST_CHILDREN = 8
+"""At a time, however many hang; the probes after them then wait for the first to be killed."""
+
+
+class _Child:
+    """A child that works through the probes from one of them on."""
+
+    def __init__(self, pid: int, read: int, first: int) -> None:
+        self.pid = pid
+        self.read = read
+        self.number = first
+        """The probe it is at."""
+        self.since = time.monotonic()
+        self.overtaken = False
+        self.lines = LineReader()
+
+
+class Probing:
+    """The probes of one request, answered when each has an outcome: its value, an error, or that it hung."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        send: Callable[[dict[str, Any]], None],
+        message: dict[str, Any],
+        nofile: int,
+    ) -> None:
+        self.selector = selector
+        self.send = send
+        self.request: int = message["id"]
+        self.probes: list[dict[str, Any]] = message["probes"]
+        """Each with a name, its source text, and the seconds it may take."""
+        self.ask: dict[str, Any] = message["ask"]
+        """What they are given: `env` and `cwd` are made the child's own first."""
+        self.nofile = nofile
+        self.outcomes: dict[int, dict[str, Any]] = {}
+        self.children: list[_Child] = []
+        self.is_over = False
+        self._go_on(0)
+        self.step()
+
+    def step(self) -> None:
+        """Let no probe hold up the others, kill what takes too long, and answer when all is known."""
+        now = time.monotonic()
+        for child in list(self.children):
+            waited = now - child.since
+            if waited > self.probes[child.number]["limit"] and not select.select([child.read], [], [], 0)[0]:
+                # Only if no answer waits to be read: after a freeze of this host one may.
+                self.outcomes.setdefault(child.number, {"hung": waited})
+                self._end(child)
+                self._after(child)
+            elif waited > _OVERTAKE and len(self.children) < _MOST_CHILDREN:
+                self._after(child)
+        if not self.children and not self.is_over:
+            self.is_over = True
+            names = [probe["name"] for probe in self.probes]
+            self.send({"re": self.request, "answers": {names[i]: out for i, out in self.outcomes.items()}})
+
+    def drop(self) -> None:
+        """End all children; nobody wants an answer any more."""
+        self.is_over = True
+        for child in list(self.children):
+            self._end(child)
+
+    def _after(self, child: _Child) -> None:
+        """Have somebody go on with the probes after the one this child is at."""
+        if not child.overtaken:
+            child.overtaken = True
+            self._go_on(child.number + 1)
+
+    def _go_on(self, first: int) -> None:
+        if first >= len(self.probes):
+            return
+        read, write = os.pipe()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._work(first, write, parent)
+            finally:
+                os._exit(0)
+        os.close(write)
+        child = _Child(pid, read, first)
+        self.children.append(child)
+        self.selector.register(read, selectors.EVENT_READ, lambda: self._on_answer(child))
+
+    def _on_answer(self, child: _Child) -> None:
+        data = os.read(child.read, 1 << 16)
+        if not data:  # it died in the middle of a probe: one that has none left is ended below
+            self.outcomes.setdefault(child.number, {"error": "its process died"})
+            self._end(child)
+            self._after(child)
+        for outcome in child.lines.feed(data):
+            self.outcomes.setdefault(child.number, outcome)
+            if child.overtaken or child.number + 1 == len(self.probes):
+                self._end(child)
+                break
+            child.number += 1
+            child.since = time.monotonic()
+        self.step()
+
+    def _end(self, child: _Child) -> None:
+        if child in self.children:
+            self.children.remove(child)
+            self.selector.unregister(child.read)
+            os.close(child.read)
+            try:
+                os.killpg(child.pid, signal.SIGKILL)  # with what the probe started
+            except OSError:
+                processes.kill([child.pid], signal.SIGKILL)
+
+    # --- in the child ---------------------------------------------------------------------------------------
+
+    def _work(self, first: int, write: int, parent: int) -> None:
+        processes.die_with(parent)
+        os.setsid()
+        processes.default_signals()
+        processes.close_all_but(write)
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.nofile, hard))  # what ranks get, not the agent's own
+        os.environ.update(self.ask["env"])
+        try:
+            os.chdir(self.ask["cwd"])
+        except OSError:
+            pass  # a probe tells
+        for probe in self.probes[first:]:
+            begin = time.monotonic()
+            try:
+                outcome: dict[str, Any] = {"value": _run(probe, self.ask)}
+            except Exception as error:
+                outcome = {"error": f"{type(error).__name__}: {error}"}
+            outcome["seconds"] = time.monotonic() - begin
+            view = memoryview(encode(outcome))
+            while view:
+                view = view[os.write(write, view) :]
+
+
+def _run(probe: dict[str, Any], ask: dict[str, Any]) -> Any:
+    import __future__
+
+    space: dict[str, Any] = {"__name__": "probe"}
+    # Annotations stay text: the host's Python may be older than the one they were written for.
+    code = compile(probe["source"], f"<probe {probe['name']}>", "exec", __future__.annotations.compiler_flag)
+    exec(code, space)
+    return space["probe"](ask)

@@ -1,0 +1,317 @@
+"""GPUs as their driver sees them, read in a child: a driver that hangs must not hold up the agent.
+
+The child asks NVML, which is part of the driver, every two seconds; where that library cannot be loaded it runs
+nvidia-smi, less often. One that stays silent is killed, and another tries its luck a minute later.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+
+from ..shared import processes
+from ..shared.wire import LineReader, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ctypes
+    from typing import Any
+
+EVERY = 2.0
+"""Seconds between two readings."""
+
+_SILENT_LIMIT = 10.0
+"""Seconds without a reading after which the child is taken to hang; a driver that starts each time needs four."""
+
+_TRY_AGAIN = 60.0
+
+_SHARE = 0.002
+"""Of one CPU, which running nvidia-smi may take: it starts the driver's library anew each time."""
+
+_REASONS = (
+    (0x40 | 0x20, "it is too hot"),
+    (0x80, "its power is cut back from outside"),
+    (0x08, "its hardware slows it down"),
+    (0x04, "its power limit is reached"),
+    (0x02, "its clock was set lower by hand"),
+)
+"""NVML's bits for a clock that is held down (nvmlClocksEventReasons), the gravest first."""
+
+_SMI_FIELDS = (
+    "index", "name", "utilization.gpu", "memory.used", "memory.total", "clocks.sm", "clocks.max.sm", "temperature.gpu",
+    "clocks_throttle_reasons.hw_thermal_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown",
+    "clocks_throttle_reasons.hw_power_brake_slowdown", "clocks_throttle_reasons.sw_power_cap",
+)  # fmt: skip
+_SMI_BITS = (0x40, 0x20, 0x80, 0x04)
+"""The bits that the last fields stand for."""
+
+
+def are_here() -> bool:
+    """Whether this host has an NVIDIA driver with a GPU, as far as device files tell."""
+    return any(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))
+
+
+def why_throttled(bits: int) -> str:
+    """Why a clock is held down, in words; empty when it is not, or only because the GPU has nothing to do."""
+    return next((words for mask, words in _REASONS if bits & mask), "")
+
+
+class Reader:
+    """The child, and what it said last."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self.selector = selector
+        self.gpus: list[dict[str, Any]] = []
+        self.memory: dict[int, int] = {}
+        """Bytes of GPU memory by process, where the driver tells."""
+        self._pid = 0
+        self._read = self._ask = -1
+        self._heard = 0.0
+        self._begin_at = 0.0
+        self._lines = LineReader()
+
+    def step(self) -> None:
+        """Start the child, or end one that hangs; OSError if none can be started, which is tried again later."""
+        now = time.monotonic()
+        if self._pid and now - self._heard > _SILENT_LIMIT:
+            self.end()
+        if not self._pid and now >= self._begin_at:
+            self._begin()
+
+    def hurry(self) -> None:
+        """Have them read at once."""
+        if self._pid:
+            try:
+                os.write(self._ask, b"?")
+            except OSError:
+                pass  # it has ended, or has been asked often already
+
+    def end(self) -> None:
+        """End the child; what it said is no longer true."""
+        if self._pid:
+            self.selector.unregister(self._read)
+            os.close(self._read)
+            os.close(self._ask)
+            try:
+                os.killpg(self._pid, signal.SIGKILL)  # with the nvidia-smi it may wait for
+            except OSError:
+                processes.kill([self._pid], signal.SIGKILL)
+            self._pid = 0
+        self.gpus, self.memory = [], {}
+        self._begin_at = time.monotonic() + _TRY_AGAIN
+
+    def _begin(self) -> None:
+        self._begin_at = time.monotonic() + _TRY_AGAIN
+        pipes: list[int] = []
+        parent = os.getpid()
+        try:
+            pipes += os.pipe()
+            pipes += os.pipe()
+            pid = os.fork()
+        except OSError:  # as many processes or descriptors as are allowed
+            for fd in pipes:
+                os.close(fd)
+            raise
+        read, write, asked, ask = pipes
+        if pid == 0:
+            try:
+                processes.die_with(parent)
+                os.setsid()
+                signal.set_wakeup_fd(-1)
+                processes.default_signals()
+                processes.close_all_but(write, asked)
+                _work(write, asked)
+            finally:
+                os._exit(0)
+        os.close(write)
+        os.close(asked)
+        os.set_blocking(ask, False)
+        self._pid, self._read, self._ask = pid, read, ask
+        self._heard, self._lines = time.monotonic(), LineReader()
+        self.selector.register(read, selectors.EVENT_READ, self._on_reading)
+
+    def _on_reading(self) -> None:
+        data = os.read(self._read, 1 << 16)
+        if not data:
+            self.end()
+            return
+        self._heard = time.monotonic()
+        try:
+            for reading in self._lines.feed(data):
+                self.gpus = reading["gpus"]
+                self.memory = {int(pid): used for pid, used in reading["memory"].items()}
+        except (ValueError, LookupError):
+            self.end()  # a library of the driver wrote into it
+
+
+# --- in the child -------------------------------------------------------------------------------------------
+
+
+def _work(write: int, asked: int) -> None:
+    import select
+
+    nvml = Nvml.load()
+    while True:
+        begin = sum(os.times()[:4])
+        gpus, memory = (nvml.read(), nvml.memory()) if nvml is not None else (_ask_smi(), {})
+        os.write(write, encode({"gpus": gpus, "memory": memory}))
+        used = sum(os.times()[:4]) - begin
+        rest = max(EVERY, min(used / _SHARE, _SILENT_LIMIT * 0.6)) if nvml is None else EVERY
+        if select.select([asked], [], [], rest)[0]:
+            os.read(asked, 64)
+
+
+class Nvml:
+    """The driver's library, through ctypes."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+
+    @classmethod
+    def load(cls) -> Nvml | None:
+        """The library, if this host has one that can be used."""
+        import ctypes
+
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+            return cls(library) if library.nvmlInit_v2() == 0 else None
+        except (OSError, AttributeError):
+            return None
+
+    def _devices(self) -> list[ctypes.c_void_p]:
+        from ctypes import byref, c_uint, c_void_p
+
+        count = c_uint()
+        self.library.nvmlDeviceGetCount_v2(byref(count))
+        devices: list[ctypes.c_void_p] = []
+        for number in range(count.value):
+            device = c_void_p()
+            # One that has fallen off the bus keeps its place in the list, and no other takes its number.
+            self.library.nvmlDeviceGetHandleByIndex_v2(number, byref(device))
+            devices.append(device)
+        return devices
+
+    def _number(self, kind: Any, function: str, *arguments: Any) -> int | None:
+        from ctypes import byref
+
+        value = kind()
+        call = getattr(self.library, function, None)
+        return value.value if call is not None and call(*arguments, byref(value)) == 0 else None
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every GPU, in the form of GpuState."""
+        from ctypes import byref, c_uint, c_ulonglong, create_string_buffer
+
+        found: list[dict[str, Any]] = []
+        for index, device in enumerate(self._devices()):
+            if not device:
+                found.append({"index": index, "name": "does not answer"})
+                continue
+            name = create_string_buffer(96)
+            self.library.nvmlDeviceGetName(device, name, 96)
+            use = (c_uint * 2)()
+            has_use = self.library.nvmlDeviceGetUtilizationRates(device, byref(use)) == 0
+            used, total = self._memory_of(device)
+            reasons = self._number(c_ulonglong, "nvmlDeviceGetCurrentClocksThrottleReasons", device)
+            found.append(
+                {
+                    "index": index,
+                    "name": name.value.decode(errors="replace"),
+                    "use": use[0] / 100 if has_use else None,
+                    "memory_used": used,
+                    "memory_total": total,
+                    "clock": self._number(c_uint, "nvmlDeviceGetClockInfo", device, 1),
+                    "clock_max": self._number(c_uint, "nvmlDeviceGetMaxClockInfo", device, 1),
+                    "temperature": self._number(c_uint, "nvmlDeviceGetTemperature", device, 0),
+                    "throttled": why_throttled(reasons or 0),
+                }
+            )
+        return found
+
+    def _memory_of(self, device: ctypes.c_void_p) -> tuple[int | None, int | None]:
+        """Bytes used and in all; the second form of the call leaves out what the driver keeps, as nvidia-smi does."""
+        from ctypes import byref, c_ulonglong
+
+        # nvmlMemory_v2_t: version (the structure's size, and 2 in its highest byte), total, reserved, free, used.
+        second = (c_ulonglong * 5)(40 | 2 << 24)
+        call = getattr(self.library, "nvmlDeviceGetMemoryInfo_v2", None)
+        if call is not None and call(device, byref(second)) == 0:
+            return second[4], second[1]
+        first = (c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
+        known = self.library.nvmlDeviceGetMemoryInfo(device, byref(first)) == 0
+        return (first[2], first[0]) if known else (None, None)
+
+    def memory(self) -> dict[int, int]:
+        """Bytes of GPU memory by process id; NVML speaks of the host's, so that a container finds none of its own."""
+        from ctypes import Structure, byref, c_uint, c_ulonglong
+
+        class Process(Structure):
+            """What nvmlProcessInfo_t is from version 2 of the call on."""
+
+            _fields_ = (
+                ("pid", c_uint),
+                ("used", c_ulonglong),
+                ("instance", c_uint),
+                ("compute", c_uint),
+            )
+
+        names = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+        call = next((getattr(self.library, name) for name in names if hasattr(self.library, name)), None)
+        found: dict[int, int] = {}
+        for device in self._devices() if call is not None else ():
+            count, table = c_uint(64), (Process * 64)()
+            if device and call(device, byref(count), table) == 0:  # type: ignore[misc]
+                for process in table[: count.value]:
+                    if process.used < 1 << 60:  # all bits set: not available
+                        found[process.pid] = found.get(process.pid, 0) + process.used
+        return found
+
+
+def _ask_smi() -> list[dict[str, Any]]:
+    import subprocess
+
+    query = "--query-gpu=" + ",".join(_SMI_FIELDS)
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return []
+    return read_smi(done.stdout.decode(errors="replace")) if done.returncode == 0 else []
+
+
+def read_smi(text: str) -> list[dict[str, Any]]:
+    """What nvidia-smi printed for the fields above, in the form of GpuState."""
+    found: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(", ")]
+        if len(fields) != len(_SMI_FIELDS) or not fields[0].isdigit():
+            continue
+        use, used, total, clock, clock_max, celsius = (_number(field) for field in fields[2:8])
+        bits = sum(bit for place, bit in enumerate(_SMI_BITS) if fields[8 + place] == "Active")
+        found.append(
+            {
+                "index": int(fields[0]),
+                "name": fields[1],
+                "use": None if use is None else use / 100,
+                "memory_used": None if used is None else used << 20,
+                "memory_total": None if total is None else total << 20,
+                "clock": clock,
+                "clock_max": clock_max,
+                "temperature": celsius,
+                "throttled": why_throttled(bits),
+            }
+        )
+    return found
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(float(text))
+    except ValueError:
+        return None  # [N/A], [Not Supported]

@@ -1,0 +1,222 @@
+"""What this host and its ranks use, told every two seconds while ranks run: all of it from /proc, and from gpus.py."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..shared import processes
+from . import gpu_metrics
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import selectors
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from .guard import Guard
+    from .rank_process import Rank
+
+EVERY = 2.0
+"""Seconds between two messages."""
+
+_LOOK_FOR_CHILDREN = 6.0
+"""Seconds between two looks at all processes of the host, at least; a look at 500 of them costs 6 ms."""
+
+_SHARE = 0.0005
+"""Of one CPU, which those looks may take."""
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+_OTHER_NETWORKS = ("lo", "docker", "br-", "virbr", "veth", "cni", "flannel", "cali")
+"""Interfaces whose bytes stay on the host, or pass another one too."""
+
+
+class Gauges:
+    """Reads and sends; `step` is called in every turn of the agent's loop."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        send: Callable[[dict[str, Any]], None],
+        speaks_for_host: bool,
+        guard: Guard,
+    ) -> None:
+        self.send = send
+        self.guard = guard
+        self.host = Host() if speaks_for_host else None
+        """None where another agent of the same host tells: under MPI there is one for each rank."""
+        self.gpus = gpu_metrics.Reader(selector) if speaks_for_host and gpu_metrics.are_here() else None
+        self.due = 0.0
+        self._before: dict[int, tuple[float, float]] = {}
+        """When each rank was last looked at, and the seconds of CPU it had used by then."""
+        self._children: dict[int, list[int]] = {}
+        self._look_at = 0.0
+
+    def step(self, ranks: Iterable[Rank]) -> None:
+        """Send, if it is time and some rank runs."""
+        now = time.monotonic()
+        if now < self.due:
+            return
+        running = [rank for rank in ranks if rank.pid and not rank.exited]
+        if not running:
+            return
+        self.due = now + EVERY
+        if self.gpus is not None:
+            try:
+                self.gpus.step()
+            except OSError as error:  # no further process or pipe is allowed now
+                self.guard.failed("what its GPUs do", error)
+        if now >= self._look_at:
+            self._children = processes.children()
+            self._look_at = now + max(_LOOK_FOR_CHILDREN, (time.monotonic() - now) / _SHARE)
+        told = {str(rank.number): self._of_rank(rank, now) for rank in running}
+        host = self._of_host(now)
+        if self.gpus is not None:
+            host["gpus"] = self.gpus.gpus
+        self.send({"t": "gauges", "time": time.time(), "host": host, "ranks": told})
+
+    def end(self) -> None:
+        """Leave no child behind."""
+        if self.gpus is not None:
+            self.gpus.end()
+
+    def _of_host(self, now: float) -> dict[str, Any]:
+        try:
+            return {} if self.host is None else self.host.read(now)
+        except Exception as error:  # a container may hide /proc/stat or /proc/meminfo
+            self.guard.failed("what the host uses", error)
+            return {}
+
+    def _of_rank(self, rank: Rank, now: float) -> dict[str, Any]:
+        family = [rank.pid, *processes.below(rank.pid, self._children)]
+        states = [state for state in map(process, family) if state is not None]
+        seconds = sum(state["cpu_seconds"] for state in states)
+        then, used = self._before.get(rank.number, (now, seconds))
+        self._before[rank.number] = (now, seconds)
+        # A child that has ended takes its seconds along until the rank has waited for it.
+        cpu = max(0.0, seconds - used) / (now - then) if now > then else None
+        gpu_memory = self.gpus.memory if self.gpus is not None else {}
+        return {
+            "pid": rank.pid,
+            "state": states[0]["state"] if states else "X",
+            "cpu": None if cpu is None else round(cpu, 3),
+            "cpu_seconds": round(seconds, 2),
+            "memory": sum(state["memory"] for state in states),
+            "gpu_memory": sum(gpu_memory.get(pid, 0) for pid in family) if gpu_memory else None,
+            "read_bytes": sum(state["read_bytes"] for state in states),
+            "write_bytes": sum(state["write_bytes"] for state in states),
+        }
+
+
+class Host:
+    """What the whole host uses; rates are those since the last reading."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+        self._infiniband = _infiniband_counters()
+
+    def read(self, now: float) -> dict[str, Any]:
+        """The fields of HostState that can be read now; the first time there are no rates."""
+        busy, idle = _cpu_ticks()
+        received, sent = _network_bytes(self._infiniband)
+        counters = {"busy": busy, "idle": idle, "in": received, "out": sent, "time": now}
+        waited = _io_pressure()
+        if waited is not None:
+            counters["disk"] = waited
+        before, self._before = self._before, counters
+        told: dict[str, Any] = {"load": os.getloadavg()[0]}
+        told["memory_used"], told["memory_total"] = _memory()
+        past = {name: counters[name] - before[name] for name in counters if name in before}
+        seconds = past.get("time", 0.0)
+        if seconds > 0:
+            told["cpu_use"] = round(past["busy"] / max(1.0, past["busy"] + past["idle"]), 3)
+            told["network_in"] = round(max(0.0, past["in"]) / seconds)
+            told["network_out"] = round(max(0.0, past["out"]) / seconds)
+            if "disk" in past:
+                told["disk_wait"] = round(min(1.0, past["disk"] / seconds), 3)
+        return told
+
+
+def process(pid: int) -> dict[str, Any] | None:
+    """State, CPU time, memory and disk bytes of one process; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # from the third field of proc(5) on
+    except OSError:
+        return None
+    read = written = 0
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            for line in file:
+                if line.startswith(b"read_bytes:"):
+                    read = int(line[11:])
+                elif line.startswith(b"write_bytes:"):
+                    written = int(line[12:])
+    except OSError:
+        pass  # another user's, or a kernel without it
+    return {
+        "state": fields[0].decode(),
+        "cpu_seconds": sum(map(int, fields[11:15])) / _TICK,
+        "memory": int(fields[21]) * _PAGE,
+        "read_bytes": read,
+        "write_bytes": written,
+    }
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """Ticks in which the host's CPUs worked, and in which they had nothing to do or waited for a disk."""
+    with open("/proc/stat", "rb") as file:
+        user, nice, system, idle, waited, *others = map(int, file.readline().split()[1:9])
+    return user + nice + system + sum(others), idle + waited
+
+
+def _memory() -> tuple[int, int]:
+    with open("/proc/meminfo", "rb") as file:
+        lines = dict(line.split(b":") for line in file.read(256).splitlines() if line.endswith(b"kB"))
+    total = int(lines[b"MemTotal"].split()[0]) << 10
+    return total - (int(lines[b"MemAvailable"].split()[0]) << 10), total
+
+
+def _io_pressure() -> float | None:
+    """Seconds in which some task waited for a disk, since the start; None on a kernel that does not count them."""
+    try:
+        with open("/proc/pressure/io", "rb") as file:
+            return int(file.readline().rpartition(b"total=")[2]) / 1e6
+    except (OSError, ValueError):
+        return None
+
+
+def _network_bytes(infiniband: Iterable[tuple[str, str]]) -> tuple[int, int]:
+    """Bytes that came in and went out, over the interfaces that leave the host and over InfiniBand."""
+    received = sent = 0
+    with open("/proc/self/net/dev", encoding="utf-8", errors="replace") as file:
+        for line in file.readlines()[2:]:
+            name, _, numbers = line.partition(":")
+            if not name.strip().startswith(_OTHER_NETWORKS):
+                fields = numbers.split()
+                received += int(fields[0])
+                sent += int(fields[8])
+    for came, went in infiniband:
+        try:
+            with open(came) as file:
+                received += int(file.read()) * 4  # counted in words, as the standard has it
+            with open(went) as file:
+                sent += int(file.read()) * 4
+        except (OSError, ValueError):
+            continue
+    return received, sent
+
+
+def _infiniband_counters() -> list[tuple[str, str]]:
+    root = "/sys/class/infiniband"
+    found: list[tuple[str, str]] = []
+    try:
+        for card in os.listdir(root):
+            for port in os.listdir(f"{root}/{card}/ports"):
+                counters = f"{root}/{card}/ports/{port}/counters"
+                found.append((f"{counters}/port_rcv_data", f"{counters}/port_xmit_data"))
+    except OSError:
+        pass
+    return found

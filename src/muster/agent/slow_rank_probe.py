@@ -1,0 +1,272 @@
+"""Why a rank may be slow, as seen from outside: the ranks of this host are watched for a second or so, on suspicion.
+
+Counters of the kernel are compared before and after: time a rank was ready to run and had no CPU, time its control
+group was held back, what others used of its CPUs. In between it is looked at again and again: does it wait for a disk?
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..shared import processes
+from .host_metrics import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from .gpu_metrics import Reader
+    from .rank_process import Rank
+
+_DISK_WAITS = (
+    "io_schedule", "folio_wait", "wait_on_page", "blk_", "rq_qos", "throtl", "jbd2", "ext4", "xfs", "btrfs", "nfs",
+    "rpc_wait", "fuse", "request_wait_answer", "ceph", "cl_sync", "gpfs", "filemap", "do_read_cache",
+)  # fmt: skip
+"""Beginnings of the kernel's functions in which a process waits for a file, on a disk or over a network."""
+
+_MOST_CHILDREN = 16
+"""Children of a rank that are looked at: the workers of its data loaders."""
+
+_QUEUES_EVERY = 5
+"""Looks between two at what waits in the sockets of this host: on one with thousands of them it takes milliseconds."""
+
+_BUSY = 0.25
+"""CPUs another process must use to be named."""
+
+
+NOTHING: dict[str, Any] = {"ranks": {}, "queues": {}, "gpus": []}
+"""The answer where nothing could be seen."""
+
+
+class Examination:
+    """One look, for one request of the controller; `step` is called every 20 ms or so."""
+
+    def __init__(
+        self,
+        send: Callable[[dict[str, Any]], None],
+        request: int,
+        ranks: Iterable[Rank],
+        seconds: float,
+        gpus: Reader | None = None,
+    ) -> None:
+        self.send = send
+        self.request = request
+        self.is_over = False
+        self.gpus = gpus
+        if gpus is not None:
+            gpus.hurry()
+        self._begin = time.monotonic()
+        self._end = self._begin + seconds
+        by_parent = processes.children()
+        self._job = {os.getpid(), *processes.below(os.getpid(), by_parent)}
+        self._processes = _cpu_of_all()
+        self._queues = _Queues()
+        self._ranks = {
+            rank.number: _Examined(rank.pid, processes.below(rank.pid, by_parent)[:_MOST_CHILDREN])
+            for rank in ranks
+            if rank.pid and not rank.exited
+        }
+
+    def step(self) -> None:
+        """Look once more, and answer when the time is over."""
+        for rank in self._ranks.values():
+            rank.look()
+        self._queues.look()
+        seconds = time.monotonic() - self._begin
+        if time.monotonic() < self._end or self.is_over:
+            return
+        others = self._others(seconds)
+        ranks = {str(number): rank.result(seconds, others) for number, rank in self._ranks.items()}
+        gpus = self.gpus.gpus if self.gpus is not None else []
+        self.is_over = True
+        self.send({"re": self.request, "ranks": ranks, "queues": self._queues.result(), "gpus": gpus})
+
+    def give_up(self) -> None:
+        """Answer that nothing could be seen."""
+        self.is_over = True
+        self.send({"re": self.request, **NOTHING})
+
+    def _others(self, seconds: float) -> list[dict[str, Any]]:
+        """Busy processes that are none of this job's, with the CPU each was last on."""
+        found: list[dict[str, Any]] = []
+        for pid, (used, cpu, name) in _cpu_of_all().items():
+            share = (used - self._processes.get(pid, (used, 0, ""))[0]) / seconds
+            if share >= _BUSY and pid not in self._job:
+                found.append({"pid": pid, "name": name, "cpu": round(share, 2), "on": cpu})
+        return sorted(found, key=lambda other: -other["cpu"])
+
+
+class _Queues:
+    """What waits to be sent, by the address it is for."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._looks = 0
+        self._queued: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Add up what waits now, every few calls."""
+        self._calls += 1
+        if self._calls % _QUEUES_EVERY:
+            return
+        self._looks += 1
+        for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+            for line in _read(table).splitlines()[1:]:
+                _, _, remote, state, queues, *_ = line.split(None, 5)
+                queued = int(queues.partition(":")[0], 16)
+                if state == "01" and queued:
+                    address = _address(remote.partition(":")[0])
+                    self._queued[address] = self._queued.get(address, 0) + queued
+
+    def result(self) -> dict[str, int]:
+        """Bytes on average."""
+        return {address: queued // max(1, self._looks) for address, queued in self._queued.items()}
+
+
+def _address(digits: str) -> str:
+    """An address as /proc/net/tcp writes it: words of four bytes, each in the order of this machine."""
+    import socket
+    import struct
+    import sys
+
+    words = [int(digits[place : place + 8], 16) for place in range(0, len(digits), 8)]
+    packed = struct.pack(f"{'<' if sys.byteorder == 'little' else '>'}{len(words)}I", *words)
+    if len(packed) == 16 and packed.startswith(b"\0" * 10 + b"\xff\xff"):
+        packed = packed[12:]  # IPv4 in a socket that takes both
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+class _Examined:
+    """One rank and its children."""
+
+    def __init__(self, pid: int, children: list[int]) -> None:
+        self.family = [pid, *children]
+        self.looks = 0
+        self.in_disk = 0
+        self.group = _tightest_group(pid)
+        self._before = self._counters()
+
+    def look(self) -> None:
+        """See whether it waits for a disk now; one of its children may do so for it."""
+        self.looks += 1
+        self.in_disk += any(_waits_for_disk(pid) for pid in self.family)
+
+    def _counters(self) -> dict[str, float]:
+        states = [state for state in map(process, self.family) if state is not None]
+        throttled, periods = _throttled(self.group[0]) if self.group else (0.0, 0)
+        return {
+            "cpu": sum(state["cpu_seconds"] for state in states),
+            "read": sum(state["read_bytes"] for state in states),
+            "cpu_wait": max(map(_waited_for_cpu, self.family)),
+            "throttled": throttled,
+            "periods": periods,
+        }
+
+    def result(self, seconds: float, others: list[dict[str, Any]]) -> dict[str, Any]:
+        """Shares of the time looked at, and rates."""
+        after = self._counters()
+        rate = {name: max(0.0, after[name] - value) / seconds for name, value in self._before.items()}
+        try:
+            cpus = os.sched_getaffinity(self.family[0])
+        except OSError:
+            cpus = set[int]()
+        neighbour = next((other for other in others if other["on"] in cpus), None)
+        return {
+            "cpu": round(rate["cpu"], 3),
+            "cpu_wait": round(rate["cpu_wait"], 3),
+            "cpus": len(cpus),
+            "disk": round(self.in_disk / max(1, self.looks), 3),
+            "read": round(rate["read"]),
+            "throttled": round(rate["throttled"], 3),
+            "throttles": round(rate["periods"], 2),
+            "quota": self.group[1] if self.group else None,
+            "neighbour": neighbour,
+        }
+
+
+def _cpu_of_all() -> dict[int, tuple[float, int, str]]:
+    """Of every process: seconds of CPU it has used, the CPU it was last on, its name."""
+    tick = os.sysconf("SC_CLK_TCK")
+    found: dict[int, tuple[float, int, str]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    before, _, after = file.read().rpartition(b")")
+            except OSError:
+                continue
+            fields = after.split()
+            command = before.partition(b"(")[2].decode(errors="replace")
+            found[int(name)] = ((int(fields[11]) + int(fields[12])) / tick, int(fields[36]), command)
+    return found
+
+
+def _waits_for_disk(pid: int) -> bool:
+    state = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1]
+    if state not in (["D"], ["S"]):
+        return False
+    waits_in = _read(f"/proc/{pid}/wchan")
+    return waits_in.startswith(_DISK_WAITS) or (state == ["D"] and waits_in in ("", "0"))
+
+
+def _waited_for_cpu(pid: int) -> float:
+    """Seconds in which the main thread was ready to run and had no CPU."""
+    fields = _read(f"/proc/{pid}/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
+
+
+def _tightest_group(pid: int) -> tuple[str, float] | None:
+    """The control group above a process that leaves it the fewest CPUs, if any: its folder, and how many."""
+    tightest: tuple[str, float] | None = None
+    for mount, path in _cpu_hierarchies(pid):
+        folder = mount + path.rstrip("/")
+        while len(folder) >= len(mount):
+            quota = _quota(folder)
+            if quota is not None and (tightest is None or quota < tightest[1]):
+                tightest = folder, quota
+            folder = folder.rpartition("/")[0]
+    return tightest
+
+
+def _cpu_hierarchies(pid: int) -> list[tuple[str, str]]:
+    """Where the hierarchies that can limit CPUs are mounted, and the place of a process in each."""
+    places: dict[str, str] = {}
+    for line in _read(f"/proc/{pid}/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            places["cgroup" if controllers else "cgroup2"] = path
+    found: list[tuple[str, str]] = []
+    for line in _read("/proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind in places and (kind == "cgroup2" or "cpu" in options.split(",")):
+            root, mount = before.split()[3:5]
+            path = places[kind]
+            # A container may see a part of the hierarchy only, at whose root it is.
+            found.append((mount, path[len(root) :] if root != "/" and path.startswith(root) else path))
+    return found
+
+
+def _quota(folder: str) -> float | None:
+    unified = _read(f"{folder}/cpu.max").split()
+    if len(unified) == 2:
+        return None if unified[0] == "max" else int(unified[0]) / int(unified[1])
+    quota, period = _read(f"{folder}/cpu.cfs_quota_us"), _read(f"{folder}/cpu.cfs_period_us")
+    return int(quota) / int(period) if quota and period and int(quota) > 0 else None
+
+
+def _throttled(folder: str) -> tuple[float, int]:
+    """Seconds for which a group's CPUs were held back, and in how many periods."""
+    counters = dict(line.split() for line in _read(f"{folder}/cpu.stat").splitlines())
+    seconds = int(counters.get("throttled_usec", 0)) / 1e6 + int(counters.get("throttled_time", 0)) / 1e9
+    return seconds, int(counters.get("nr_throttled", 0))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # the kernel cuts names within a character
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,210 @@
+"""Where the ranks of this host are: asked from inside, and seen from outside where no answer comes.
+
+A rank's own thread answers with its stacks and its last collectives. Where it does not (C code holds the interpreter's
+lock, or there is no such thread yet) a signal has faulthandler write the stacks into a file in memory. The signal goes
+to that thread, which waits for the lock anyway, so no system call of the user's code is interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..rank.reporter import LOOK, SIGNAL, STACKS
+from ..shared import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from .rank_process import Rank
+
+_ANSWER_LIMIT = 0.5
+"""Seconds a rank has for its answer: it needs its interpreter's lock, which other threads give up every 5 ms."""
+
+_DUMP_LIMIT = 0.5
+"""Seconds to wait for what the signal makes a process write."""
+
+_LIMIT = 2.0
+"""Seconds after which no further child of a rank is asked."""
+
+_SETTLED = 0.05
+"""Seconds without a further byte after which it is whole."""
+
+_MOST_CHILDREN = 32
+"""Child processes that are looked at, per rank."""
+
+_NOT_SIGNALLED = ("T", "t", "D", "Z", "X")
+"""States in which a process would not write anything now."""
+
+
+class Look:
+    """One look at all ranks of this host, for one request of the controller."""
+
+    def __init__(self, request: int, ranks: Iterable[Rank], deep: bool) -> None:
+        self.request = request
+        children = processes.children()
+        self.views = {rank.number: View(rank, processes.below(rank.pid, children), deep) for rank in ranks}
+
+    def answer(self, rank: int, message: dict[str, Any]) -> None:
+        """Take what a rank answered."""
+        if rank in self.views:
+            self.views[rank].on_answer(message)
+
+    def step(self) -> bool:
+        """Go on with what is due; True when all is known."""
+        over = [view.step() for view in self.views.values()]
+        return all(over)
+
+    def reply(self) -> dict[str, Any]:
+        """What is known by now."""
+        for view in self.views.values():
+            view.forgive()
+        return {"re": self.request, "ranks": {str(number): view.facts for number, view in self.views.items()}}
+
+
+_TOLD = ("groups", "steps", "moved", "place", "peer", "work", "joining", "meeting")
+
+
+class View:
+    """What is found out about one rank, step by step."""
+
+    def __init__(self, rank: Rank, below: Sequence[int], deep: bool) -> None:
+        self.rank = rank
+        self.deep = deep
+        self.asked_at = time.monotonic()
+        self.facts: dict[str, Any] = {**outside(rank.pid), "answered": None, "stack": ""}
+        children: list[dict[str, Any]] = [{"pid": pid, **outside(pid), "stack": ""} for pid in below[:_MOST_CHILDREN]]
+        self.facts["children"] = self.children = children
+        self._wait = False
+        if rank.thread:
+            is_stopped = self.facts["state"] in ("T", "t")
+            self._wait = not is_stopped and rank.ask(STACKS if deep else LOOK)
+            if self._wait or is_stopped:  # one that cannot be asked does not hold its lock for that
+                self.facts["answered"] = False
+        self._targets: list[tuple[int, dict[str, Any]]] | None = None
+        """Processes whose stacks are still wanted, with where to put them."""
+        self._dump: Dump | None = None
+
+    def on_answer(self, message: dict[str, Any]) -> None:
+        """The rank has told where it is."""
+        if not self._wait or (self.deep and not message.get("deep")):
+            return
+        self._wait = False
+        self.rank.taken = bool(message.get("taken"))
+        self.facts["answered"] = True
+        self.facts["told"] = {name: message.get(name) for name in _TOLD}
+        self.facts["stack"] = message.get("stack", "")
+        self.facts["recorder"] = message.get("recorder")
+
+    def forgive(self) -> None:
+        """Not to have answered yet says nothing of a rank whose time was not over."""
+        if self._wait:
+            self.facts["answered"] = None
+
+    def step(self) -> bool:
+        """Do what is due now; True when nothing more is to be done."""
+        if self._wait and time.monotonic() - self.asked_at < _ANSWER_LIMIT:
+            return False
+        self._wait = False
+        if not self.deep:
+            return True
+        if self._targets is None:
+            self._targets = [] if self.facts["answered"] else [(self.rank.pid, self.facts)]
+            self._targets += [(child["pid"], child) for child in self.children]
+        while True:
+            if self._dump is not None:
+                if not self._dump.is_over:
+                    return False
+                self._dump.facts["stack"] = self._dump.text
+                self._dump = None
+            if not self._targets or time.monotonic() - self.asked_at > _LIMIT:
+                return True
+            pid, facts = self._targets.pop(0)
+            if not self.rank.taken and facts["state"] not in _NOT_SIGNALLED and _would_write(pid, self.rank.stacks):
+                self._dump = Dump(self.rank, pid, facts)
+
+
+class Dump:
+    """The stacks a process writes because of our signal."""
+
+    def __init__(self, rank: Rank, pid: int, facts: dict[str, Any]) -> None:
+        self.facts = facts
+        self.file = rank.stacks
+        os.ftruncate(self.file, 0)
+        self.begin = self.changed = time.monotonic()
+        self.size = 0
+        thread = rank.thread if pid == rank.pid else 0
+        if not (thread and _signal_thread(pid, thread)):
+            processes.kill([pid], SIGNAL)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it is there, or it is too late."""
+        now = time.monotonic()
+        size = os.fstat(self.file).st_size
+        if size != self.size:
+            self.size, self.changed = size, now
+        return (size > 0 and now - self.changed >= _SETTLED) or now - self.begin > _DUMP_LIMIT
+
+    @property
+    def text(self) -> str:
+        """What was written."""
+        return os.pread(self.file, 1 << 18, 0).decode("utf-8", "replace")
+
+
+def _signal_thread(pid: int, thread: int) -> bool:
+    tgkill = getattr(processes.libc, "tgkill", None)  # glibc has it since 2.30
+    return tgkill is not None and tgkill(pid, thread, int(SIGNAL)) == 0
+
+
+def _would_write(pid: int, file: int) -> bool:
+    """Whether the process has our handler and still writes into our file: one that was exec'd would die instead."""
+    try:
+        caught = int(_status(pid).get("SigCgt", "0"), 16)
+        own = os.fstat(file)
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            there = os.stat(f"/proc/{pid}/fd/{name}")
+            if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
+                return bool(caught & 1 << (SIGNAL - 1))
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def outside(pid: int) -> dict[str, Any]:
+    """What the kernel tells of a process: its state, where it sleeps, CPU seconds, bytes read and written.
+
+    And how often its main thread was switched: one that waits in one and the same call is hardly ever.
+    """
+    facts: dict[str, Any] = {"state": "", "wchan": "", "cpu_seconds": 0.0, "io": 0, "switches": 0, "command": ""}
+    try:
+        name, _, rest = _read(f"/proc/{pid}/stat").rpartition(")")
+        fields = rest.split()
+        facts["state"] = fields[0]
+        facts["cpu_seconds"] = (int(fields[11]) + int(fields[12])) / _TICKS
+        facts["command"] = name.partition("(")[2]
+        status = _status(pid)
+        facts["switches"] = sum(int(status.get(f"{kind}voluntary_ctxt_switches", 0)) for kind in ("", "non"))
+        facts["wchan"] = _read(f"/proc/{pid}/wchan").strip("0\n")
+        for line in _read(f"/proc/{pid}/io").splitlines():
+            kind, _, number = line.partition(": ")
+            if kind in ("rchar", "wchar", "read_bytes", "write_bytes"):
+                facts["io"] += int(number)
+    except (OSError, ValueError, IndexError):
+        pass  # it has ended, or the kernel does not tell
+    return facts
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()

@@ -1,0 +1,105 @@
+"""The process on the first host that keeps the job's store, where ranks meet: it outlives every rank.
+
+As under torchrun, ranks are clients of it, rank 0 too: one that comes late, or before rank 0, finds it there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from ..rank import process_title
+from ..shared import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+
+NO_TORCH = 3
+"""Exit code where torch is not installed: no script can want a store then."""
+
+
+def main(config: dict[str, Any]) -> NoReturn:
+    """Keep the store in a fresh interpreter, where there is no zygote that has torch."""
+    keep(config["socket"])
+
+
+def keep(listener: int) -> NoReturn:
+    """Serve a listening socket as torch's TCPStore until this process is ended."""
+    errors = os.dup(2)
+    try:
+        # torch warns about clients without a host name, and about each that leaves.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        process_title.set_title(["muster store"])
+        # Schedulers signal every process of a job, but ranks need the store until they have ended: SIGKILL ends it.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+        port = _port_of(listener)
+        server = _tcp_store()(
+            "127.0.0.1", port, None, True, wait_for_workers=False, multi_tenant=False, master_listen_fd=listener
+        )
+        while server:
+            signal.pause()
+    except ImportError:
+        os._exit(NO_TORCH)
+    except BaseException as error:
+        os.write(errors, f"muster: could not open the store: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(1)
+
+
+def _port_of(listener: int) -> int:
+    import socket
+
+    with socket.socket(fileno=os.dup(listener)) as copy:
+        return copy.getsockname()[1]
+
+
+def _tcp_store() -> Any:
+    """torch's class; where torch is not imported, without its Python modules: 0.3 s of CPU instead of 1.1 s."""
+    if "torch" not in sys.modules:
+        try:
+            return _without_python()
+        except Exception:  # another version of torch needs more of them
+            for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
+                del sys.modules[name]
+    from torch.distributed import TCPStore  # type: ignore[import-not-found,unused-ignore]
+
+    return TCPStore
+
+
+def _without_python() -> Any:
+    from importlib.util import find_spec
+    from types import ModuleType
+
+    spec = find_spec("torch")
+    if spec is None:
+        raise ModuleNotFoundError("torch")
+    torch, distributed = ModuleType("torch"), ModuleType("torch.distributed")
+    torch.__path__ = list(spec.submodule_search_locations or ())
+    torch.__dict__["distributed"] = distributed
+    sys.modules.update({"torch": torch, "torch.distributed": distributed})
+    c: Any = __import__("torch._C", fromlist=["_c10d_init"])
+    c._c10d_init()
+    return __import__("torch._C._distributed_c10d", fromlist=["TCPStore"]).TCPStore
+
+
+def start(listener: int, parent: int, env: Mapping[str, str], *, fork: bool) -> None:
+    """In a fork of the spawner: become the store, or exec an interpreter that does where that fork is not safe."""
+    from ..shared import bootstrap
+
+    processes.die_with(parent)
+    os.setsid()
+    processes.default_signals()
+    if fork:
+        keep(listener)
+    os.set_inheritable(listener, True)
+    code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "agent.store_process", {"socket": listener}))
+    os.dup2(code, 0)
+    argv = [sys.executable, "-c", bootstrap.COMMAND, *process_title.room_for([])]
+    os.execve(sys.executable, argv, env)

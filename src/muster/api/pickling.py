@@ -1,0 +1,174 @@
+"""A function and its arguments made ready to travel: what is sent, what is only named, and what can be neither."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from muster.controller.source_code import is_below
+from muster.errors import UsageError
+from muster.job import Call
+from muster.rank.function_call import dumps, holds_code
+from muster.rank.reporter import type_name
+
+
+def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, cwd: str) -> Call:
+    """Pickle a function with its arguments, or say what of it cannot be pickled."""
+    if not callable(function):
+        raise UsageError(
+            f"launch() runs a function, and {function!r} is none", hint="for example muster.launch(train, args=(0.1,))"
+        )
+    if not isinstance(args, (tuple, list)):
+        raise UsageError(
+            f"args is {type(args).__name__}, not a tuple", hint="write args=(value,) for a single argument"
+        )
+    name = name_of(function)
+    try:
+        code, body = dumps(function), dumps((function, tuple(args), dict(kwargs)))
+    except Exception as error:
+        why = _what_cannot(name, function, args, kwargs) or f"{name} cannot be pickled: {_first_line(error)}"
+        raise UsageError(why, hint="make it inside the function, on each rank") from None
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    is_named = not holds_code(code)
+    if is_named and module is not None:
+        name = f"{module.__name__}.{name}"
+    head = {
+        "name": name,
+        "python": sys.version_info[:2],
+        "cloudpickle": cloudpickle.__version__,
+        "modules": _sources(cloudpickle),
+        "lines": {} if is_named else _lines_without_file(),
+    }
+    return Call(
+        name=name,
+        data=pickle.dumps(head) + body,
+        python=sys.version_info[:2] if holds_code(body) else None,
+        file=_file_below(module, cwd) if is_named else "",
+        path=split_path(sys.path, cwd),
+        text=_text(module, function),
+    )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What to call a function in sentences: its own name, without where in another function it stands."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
+
+
+def split_path(entries: Sequence[str], cwd: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The folders of sys.path that are the caller's: those before the interpreter's own, and those after.
+
+    Folders below the working directory are given relative to it, since that may be another one on a host.
+    """
+    first: list[str] = []
+    last: list[str] = []
+    met_own = False
+    for entry in entries:
+        folder = os.path.join(cwd, entry)
+        if _is_interpreters(folder):
+            met_own = True
+        elif os.path.isdir(folder):
+            (last if met_own else first).append(os.path.relpath(folder, cwd) if is_below(folder, cwd) else folder)
+    return tuple(dict.fromkeys(first)), tuple(dict.fromkeys(last))
+
+
+def _is_interpreters(folder: str) -> bool:
+    library = os.path.dirname(os.__file__)
+    if folder == library or folder.startswith(library + os.sep) or re.search(r"[/\\]python\d+\.zip$", folder):
+        return True
+    return not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep))
+
+
+def _file_below(module: ModuleType | None, cwd: str) -> str:
+    """The file of a module, if it is part of what lies in the working directory and not installed there."""
+    file = getattr(module, "__file__", None)
+    if not file or not is_below(file, cwd) or _is_interpreters(os.path.abspath(file)):
+        return ""
+    return os.path.relpath(os.path.realpath(file), os.path.realpath(cwd))
+
+
+def _sources(package: ModuleType) -> dict[str, str]:
+    """The texts of a pure package's modules, for hosts that do not have it."""
+    import pkgutil
+    from importlib.abc import InspectLoader
+    from importlib.util import find_spec
+
+    texts: dict[str, str] = {}
+    below = (f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__))
+    for name in (package.__name__, *below):
+        spec = find_spec(name)
+        assert spec is not None
+        assert isinstance(spec.loader, InspectLoader)
+        texts[name] = spec.loader.get_source(name) or ""
+    return texts
+
+
+def _lines_without_file() -> dict[str, list[str]]:
+    """Source that tracebacks on the hosts could not read: the cells of a notebook, and the caller's script."""
+    lines: dict[str, list[str]] = {}
+    cache: dict[Any, Any] = vars(linecache)["cache"]
+    for name, entry in cache.items():
+        if isinstance(name, str) and len(entry) == 4 and entry[1] is None:  # size, time of change, lines, full name
+            lines[name] = entry[2]
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return {**lines, script: linecache.getlines(script)} if script else lines
+
+
+def _text(module: ModuleType | None, function: Callable[..., Any]) -> str:
+    for thing in (module, function):
+        try:
+            return inspect.getsource(thing)  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            continue
+    return ""
+
+
+def _what_cannot(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    why = _why_not(function)
+    if why:
+        for variable, value in _variables_of(function):
+            inner = _why_not(value)
+            if inner:
+                return f"{name} uses `{variable}` ({type_name(value)}), which cannot be pickled: {inner}"
+        return f"{name} cannot be pickled: {why}"
+    given = {**{f"args[{place}]": value for place, value in enumerate(args)}}
+    given |= {f"kwargs[{key!r}]": value for key, value in kwargs.items()}
+    for place, value in given.items():
+        why = _why_not(value)
+        if why:
+            return f"{place} ({type_name(value)}) cannot be pickled: {why}"
+    return None
+
+
+def _variables_of(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    if hasattr(function, "__self__"):
+        yield "self", getattr(function, "__self__")  # noqa: B009
+    try:
+        used = inspect.getclosurevars(function)
+    except (TypeError, ValueError):
+        return  # a class or a callable object
+    yield from {**used.nonlocals, **used.globals}.items()
+
+
+def _why_not(value: Any) -> str:
+    try:
+        dumps(value)
+    except Exception as error:
+        return _first_line(error)
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

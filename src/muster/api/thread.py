@@ -1,0 +1,128 @@
+"""A controller in a thread of its own, so that whoever calls may have an event loop, or no right to signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from muster.controller.attempt import Attempt
+from muster.controller.controller import Controller
+from muster.controller.diagnosis.verdict import Verdict
+
+_LATER = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that would end this process at once: they end the job first, and this process afterwards."""
+
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that are meant for the ranks."""
+
+
+class Running:
+    """One job from start to end, as the thread that waits for it sees it."""
+
+    def __init__(self, make: Callable[[], Controller]) -> None:
+        self.timed_out = False
+        self._make = make
+        self._verdict: Verdict | None = None
+        self._controller: Controller | None = None
+        self._interruption: BaseException | None = None
+        self._failure: BaseException | None = None
+        self._caught: list[int] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked: deque[Callable[[Controller], None]] = deque()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="muster-launch")
+
+    def wait(self, timeout: float | None) -> None:
+        """Run the job to its end, however that comes; what interrupts us is kept until then."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._signals():
+            self._thread.start()
+            while not self._over.is_set():
+                try:
+                    self._over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                    if deadline is not None and not self._over.is_set():
+                        deadline, self.timed_out = None, True
+                        self._ask(lambda controller: controller.stop_with_stacks(f"the timeout of {timeout:g} s"))
+                except BaseException as error:  # a signal handler of the caller's raised it: a debugger, a test's limit
+                    self._interruption = self._interruption or error
+                    self._ask(lambda controller: controller.on_signal(signal.SIGINT))
+            self._thread.join()
+
+    def finish(self) -> tuple[Verdict, Attempt | None]:
+        """How the job ended; raises what kept it from its end, or ends this process if a signal was to end it."""
+        if self._interruption is not None:
+            raise self._interruption
+        for number in self._caught:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            signal.raise_signal(number)
+        if self._failure is not None:
+            raise self._failure
+        assert self._verdict is not None
+        assert self._controller is not None
+        return self._verdict, self._controller.attempt
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._over.set()
+
+    async def _main(self) -> None:
+        self._controller = self._make()
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._answer)
+        self._verdict = await self._controller.run()
+
+    def _ask(self, what: Callable[[Controller], None]) -> None:
+        """Have the controller do something in its own thread, as soon as it is there."""
+        self._asked.append(what)
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:
+                pass  # it has ended meanwhile
+
+    def _answer(self) -> None:
+        assert self._controller is not None
+        while self._asked:
+            self._asked.popleft()(self._controller)
+
+    @contextmanager
+    def _signals(self) -> Generator[None]:
+        """While the job runs, signals go to it; only the main thread gets any."""
+        replaced: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            # Ctrl-C is ours whoever handled it before: asyncio.run would only note it, for a task that is waiting here.
+            if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+                replaced[signal.SIGINT] = signal.signal(signal.SIGINT, self._on_signal)
+            handlers: dict[int, Callable[[int, FrameType | None], None]] = {signal.SIGTSTP: self._on_ctrl_z}
+            handlers |= dict.fromkeys(_LATER, self._on_signal)
+            handlers |= dict.fromkeys(_PASSED_ON, self._pass_on)
+            for number, handler in handlers.items():
+                if signal.getsignal(number) == signal.SIG_DFL:
+                    replaced[number] = signal.signal(number, handler)
+        try:
+            yield
+        finally:
+            for number, handler in replaced.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._caught.append(number)
+        self._ask(lambda controller: controller.on_signal(signal.Signals(number)))
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self._ask(lambda controller: controller.pass_on(signal.Signals(number)))
+
+    def _on_ctrl_z(self, number: int, frame: FrameType | None) -> None:
+        self._ask(lambda controller: controller.on_ctrl_z())

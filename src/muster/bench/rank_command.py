@@ -1,0 +1,47 @@
+"""The rank side as a folder that is sent to the hosts: they need torch, and no Muster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.bench.collect import MARKER
+
+MODULE = "muster_bench"
+"""What `python -m` runs on the hosts."""
+
+_SOURCE = Path(__file__).with_name("ranks")
+
+
+def pack(folder: Path) -> None:
+    """Copy the rank side into a folder."""
+    shutil.copytree(
+        _SOURCE, folder / MODULE, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
+    )
+
+
+def collectives(
+    *, backend: str, operations: Sequence[str], sizes: Sequence[int], pairs: bool, call_limit: float | None
+) -> list[str]:
+    """The command that measures; a call that would take more than `call_limit` seconds is left out."""
+    return _command(
+        what="collectives",
+        marker=MARKER,
+        backend=backend,
+        operations=list(operations),
+        sizes=list(sizes),
+        pairs=pairs,
+        call_limit=call_limit,
+    )
+
+
+def training_step(*, backend: str, batch_size: int) -> list[str]:
+    """The command that trains a small network and prints its rate."""
+    return _command(what="step", backend=backend, batch_size=batch_size)
+
+
+def _command(**settings: Any) -> list[str]:
+    return [MODULE, json.dumps(settings)]

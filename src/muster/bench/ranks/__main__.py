@@ -1,0 +1,22 @@
+"""One rank of `muster bench`: `python -m muster_bench SETTINGS`, with the settings as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main() -> None:
+    """Do what the settings ask for."""
+    settings = json.loads(sys.argv[1])
+    if settings["what"] == "step":
+        from .training_step import train
+
+        train(settings)
+    else:
+        from .bench_session import measure
+
+        measure(settings)
+
+
+main()

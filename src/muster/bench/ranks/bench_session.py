@@ -1,0 +1,88 @@
+"""A whole benchmark on one rank, in the order the controller asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import hardware
+from .copies import measure_copies
+from .group import Group
+from .pairs import measure_pairs
+from .timed_operations import OPERATIONS
+from .timing import time_call
+
+_BUFFERS = 5
+"""Buffers of the largest size that an operation may need at once: two of ours, and copies that gloo makes."""
+
+
+def measure(settings: dict[str, Any]) -> None:
+    """Measure what the settings name, and tell it as it comes."""
+    group = Group(settings["backend"], settings["marker"])
+    hosts: list[int] = group.gather(group.host)
+    before = hardware.links()
+    _introduce(group)
+    room = _room(group)
+    names = [name for name in settings["operations"] if group.size > 1 or name != "send-recv"]
+    for position, name in enumerate(names):
+        _measure_operation(group, name, position, len(names), settings, room)
+    if settings["pairs"] and group.size > 1:
+        measure_pairs(group, hosts, room)
+    copies = measure_copies(group, room)
+    after = hardware.links()
+    carriers = group.gather(hardware.carriers(before, after))
+    for rank, copied in enumerate(copies):
+        group.tell("rank", rank=rank, copies=copied, carriers=carriers[rank])
+    group.tell("end")
+    group.close()
+
+
+def _introduce(group: Group) -> None:
+    mine = {"host": group.host, "calls_itself": hardware.host_name(), **hardware.gpu(group.device)}
+    cuda: Any = torch.cuda
+    version = cuda.nccl.version() if group.backend == "nccl" else ()
+    group.tell(
+        "world",
+        ranks=group.gather(mine),
+        backend=group.backend,
+        device=group.device.type,
+        torch=torch.__version__,
+        nccl=".".join(map(str, version)),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _room(group: Group) -> int:
+    """The largest size for which every rank has the memory, half of what is free."""
+    sharing = 1 if group.device.type == "cuda" else group.local_size
+    room = hardware.free_memory(group.device) // (2 * sharing * _BUFFERS)
+    rooms = group.gather(room)
+    narrowest = min(range(group.size), key=lambda rank: rooms[rank])
+    group.tell("room", size=rooms[narrowest], rank=narrowest)
+    return rooms[narrowest]
+
+
+def _measure_operation(group: Group, name: str, position: int, of: int, settings: dict[str, Any], room: int) -> None:
+    last: tuple[int, float] | None = None
+    sizes: list[int] = settings["sizes"]
+    seen: set[int] = set()
+    for number, size in enumerate(sizes):
+        if size > room:
+            group.tell("left_out", operation=name, size=size, why="memory")
+            return
+        call_limit = settings["call_limit"]
+        if last is not None and call_limit and last[1] * size / last[0] > call_limit:
+            group.tell("left_out", operation=name, size=size, why="time", seconds=last[1] * size / last[0])
+            return
+        group.tell("at", what=name, size=size, done=position * len(sizes) + number, of=of * len(sizes))
+        exercise = OPERATIONS[name](group, size)
+        if exercise.size in seen:  # the smallest arrays have one element for each rank
+            continue
+        seen.add(exercise.size)
+        seconds = time_call(group, exercise.call)
+        wrong = sum(group.gather(exercise.check()))
+        group.tell(
+            "row", operation=name, size=exercise.size, count=exercise.count, type="float", seconds=seconds, wrong=wrong
+        )
+        last = (exercise.size, sorted(seconds)[len(seconds) // 2])

@@ -1,0 +1,202 @@
+"""All agents of a job: connecting them, starting and ending their ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from muster.agent.stopping import time_to_stop
+from muster.controller.links.agent_package import agent_payload
+from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.links.piped import PipedConnector
+from muster.controller.phrases import names
+from muster.controller.stdin_source import Feed, is_for_ranks
+from muster.engines.engine import Dialed, Engine, Piped, leaders
+from muster.errors import HostError
+from muster.output.screen import Screen
+from muster.plan import Plan, rank_environment
+from muster.shared.wire import HEARTBEAT
+
+CONNECT_LIMIT = 60.0
+"""Seconds until an agent must have answered: ssh's own 10 s, and a slow home directory."""
+
+OnLoss = Callable[[str, str], None]
+"""Called with a host that is lost, and why."""
+
+
+class Agents:
+    """The links to the agents of one job, and what is asked of all of them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        screen: Screen,
+        *,
+        on_event: Callable[[AgentLink, dict[str, Any]], None],
+        on_text: Callable[[str, str], None],
+    ) -> None:
+        self.engine = engine
+        self.screen = screen
+        self.on_event = on_event
+        self.on_text = on_text
+        self.links: list[AgentLink] = []
+        self.leaders: list[AgentLink] = []
+        """The links that speak for their hosts: all of them, or under MPI the first of each host."""
+        self.connector: PipedConnector | DialledConnector = (
+            PipedConnector(engine) if isinstance(engine, Piped) else DialledConnector(engine, folder, on_text)
+        )
+        self.failed: set[str] = set()
+        """Hosts that could not be connected."""
+        self._feed: Feed | None = None
+        """What sends our stdin to rank 0, where its agent does not inherit it."""
+        self._beat_due: float | None = None
+        self._pinged = 0.0
+        self._under_way: set[asyncio.Future[None]] = set()
+
+    @property
+    def scheduler(self) -> str:
+        """The batch system whose agents these are, or nothing."""
+        return self.engine.scheduler if isinstance(self.engine, Dialed) else ""
+
+    def give_stdin(self) -> None:
+        """Let rank 0 read what we could; to be called before connecting."""
+        if not is_for_ranks():
+            return
+        if isinstance(self.connector, PipedConnector) and self.engine.seats[0].here:
+            self.connector.gives_stdin = True
+        else:
+            self._feed = Feed()
+
+    async def connect(self, job_id: str) -> None:
+        """Start an agent for every seat, side by side."""
+        seats = self.engine.seats
+        self.links = [AgentLink(seat, self._on_event, self.on_text) for seat in seats]
+        self.leaders = [self.links[position] for position in leaders(seats)]
+        if self.connector.called:
+            self.screen.info(f"connecting to {names(self.connector.called)}")
+
+        def on_failure(error: HostError) -> None:
+            self.failed.add(error.host)
+            if len(self.links) > 1:  # the others may take their time; this one is known now
+                self.screen.warning(error.message)
+
+        await self.connector.connect(self.links, agent_payload(job_id, self.scheduler), CONNECT_LIMIT, on_failure)
+
+    def missing(self) -> str:
+        """Which hosts are up and which are not."""
+        missing = list(dict.fromkeys(link.name for link in self.links if not link.facts))
+        up = len(self.leaders) - len(missing)
+        said = f" ({self.connector.last_words})" if self.connector.last_words else ""
+        waited_for = [name for name in missing if name not in self.failed]
+        return f"{up} of {len(self.leaders)} hosts up, waiting for {names(waited_for)}{said}"
+
+    def beat(self) -> None:
+        """Send a heartbeat to every agent; to be called every HEARTBEAT seconds."""
+        now = time.monotonic()
+        late = 0.0 if self._beat_due is None else now - self._beat_due
+        for link in self.links:
+            if late > 1.0:
+                link.excuse(late)
+            link.beat()
+        self._beat_due = now + HEARTBEAT
+        self._pinged = now
+
+    def _on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
+        self.on_event(link, event)
+        # Ranks that write much can keep us from the next heartbeat until agents take us for dead: 6.5 s were seen on a
+        # machine with a load of 8 per core. How long the others are silent is not judged here: their words may wait.
+        now = time.monotonic()
+        if self._beat_due is not None and now - self._pinged > HEARTBEAT:
+            self._pinged = now
+            for each in self.links:
+                each.ping()
+
+    # --- the ranks ------------------------------------------------------------------------------------------
+
+    async def start(self, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
+        """Start all ranks of an attempt."""
+        await asyncio.gather(*(self._start_host(link, plan, attempt, on_loss) for link in self.links))
+        if self._feed is not None:
+            self._feed.begin(self.links[0])
+
+    async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
+        ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
+        requests = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
+        fed = 0 if self._feed is not None else None
+        try:
+            answer = await link.request(
+                "start",
+                limit=30,
+                ranks=requests,
+                leader=link in self.leaders,
+                store=plan.has_store and link is self.links[0],
+                fed=fed,
+            )
+        except LinkLost as error:
+            on_loss(link.name, error.why)
+            return
+        if "problem" in answer:
+            on_loss(link.name, f"its ranks cannot be started: {answer['problem']}")
+
+    def _rank_env(self, plan: Plan, rank: int, attempt: int) -> dict[str, str]:
+        """The plan's variables for a rank, and over them those of its engine."""
+        env = rank_environment(plan, rank, attempt=attempt)
+        return {**env, **self.engine.rank_env(plan, rank)} if isinstance(self.engine, Dialed) else env
+
+    def signal(self, number: int) -> None:
+        """Give a signal to all ranks; a host that is lost has none."""
+        for link in self.links:
+            if not link.lost:
+                self._begin(self._signal_host(link, number))
+
+    async def _signal_host(self, link: AgentLink, number: int) -> None:
+        try:
+            await link.request("signal", limit=5, number=number)
+        except LinkLost:
+            pass
+
+    async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> list[str]:
+        """End whatever still runs on the hosts that are left, with SIGINT first if `interrupt`.
+
+        Returns the hosts on which processes could not be ended.
+        """
+        if self._feed is not None:
+            self._feed.end()
+        links = [link for link in self.links if not link.lost]
+        stuck = await asyncio.gather(*(self._stop_host(link, grace, on_loss, interrupt) for link in links))
+        return [link.name for link, left in zip(links, stuck, strict=True) if left]
+
+    def hurry(self, grace: float, on_loss: OnLoss) -> None:
+        """Shorten the grace of a stop that is under way."""
+
+        async def again() -> None:
+            await self.stop(grace, on_loss)
+
+        self._begin(again())
+
+    async def _stop_host(self, link: AgentLink, grace: float, on_loss: OnLoss, interrupt: bool) -> bool:
+        limit = time_to_stop(grace, interrupt=interrupt) + 10
+        try:
+            answer = await link.request("stop", limit=limit, grace=grace, interrupt=interrupt)
+        except LinkLost as error:
+            on_loss(link.name, error.why)
+            return False
+        if answer["left"]:
+            pids = ", ".join(map(str, answer["left"]))
+            self.screen.warning(f"{link.name}: process {pids} does not die: the kernel holds it (disk or driver)")
+        return bool(answer["left"])
+
+    async def close(self, limit: float) -> None:
+        """Say goodbye to every agent and end what carried it."""
+        await asyncio.gather(*(link.close(limit=limit) for link in self.links))
+        await self.connector.close()
+
+    def _begin(self, work: Any) -> None:
+        task: asyncio.Future[None] = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)

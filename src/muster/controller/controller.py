@@ -1,0 +1,396 @@
+"""The controller: one job from its first connection to its last process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from traceback import format_exception
+from typing import Any
+
+from muster.agent.stopping import time_to_stop
+from muster.controller import prepare
+from muster.controller.agents import Agents
+from muster.controller.attempt import Attempt
+from muster.controller.diagnosis.verdict import Verdict, is_same_failure
+from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.monitor.job_files import JobFiles
+from muster.controller.monitor.job_server import JobServer
+from muster.controller.monitor.job_status import JobStatus
+from muster.controller.monitor.observers import Observers
+from muster.controller.monitor.rank_monitor import RankMonitor
+from muster.controller.monitor.straggler_monitor import StragglerMonitor
+from muster.controller.phrases import count, tilde
+from muster.controller.rendezvous import another_port, meet
+from muster.controller.startup_check import Check, StartupCheck
+from muster.controller.timeline import Timeline
+from muster.engines.engine import Engine
+from muster.errors import EXIT_MUSTER, MusterError
+from muster.job import Job
+from muster.output.log_files import LogFiles
+from muster.output.screen import Screen
+from muster.plan import Plan
+from muster.shared.wire import HEARTBEAT, LAST_GRACE
+
+STILL_WAITING = 5.0
+"""Seconds between two lines that say what is waited for, where no terminal can renew one."""
+
+
+class Controller:
+    """Runs one job."""
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        engine: Engine,
+        nproc: int | None,
+        folder: Path,
+        screen: Screen,
+        logs: LogFiles,
+        only: Collection[int] | None,
+        begin: float,
+        only_local: Collection[int] | None = None,
+        check: Check | None = None,
+    ) -> None:
+        self.job = job
+        self.engine = engine
+        self.nproc = nproc
+        self.folder = folder
+        self.screen = screen
+        self.logs = logs
+        self.only = only
+        self.only_local = only_local
+        self.startup_check = StartupCheck(check, screen.warning)
+        self.timeline = Timeline(begin)
+        self.agents = Agents(engine, folder, screen, on_event=self.on_event, on_text=screen.host_line)
+        self.status = JobStatus(job, engine, begin)
+        self.record = JobFiles(self.status, folder, logs)
+        self.monitor = RankMonitor(self.agents, self.status, screen, folder, job.hang_after, job.on_hang == "kill")
+        self.observers = Observers(
+            self.status, self.record, self.monitor, StragglerMonitor(self.status, screen), screen
+        )
+        take_stacks = self.monitor.take_stacks
+        self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
+        self.attempt: Attempt | None = None
+        self.waiting_for: Callable[[], str] | None = None
+        self.grace = job.grace
+        self.stopped_by = ""
+        """Who ended the job from outside: a signal, a timeout."""
+        self.signal: signal.Signals | None = None
+        self._body: asyncio.Task[Verdict] | None = None
+        self._passed_on: set[signal.Signals] = set()
+
+    # --- the whole ------------------------------------------------------------------------------------------
+
+    def listen_to_signals(self) -> None:
+        """Take the signals of this process, which is there for this job alone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts ask us not to listen
+                loop.add_signal_handler(number, self.on_signal, number)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, self.pass_on, number)
+        loop.add_signal_handler(signal.SIGTSTP, self.on_ctrl_z)
+
+    async def run(self) -> Verdict:
+        """Run the job, let other commands ask about it meanwhile, and say how it ended."""
+        try:
+            async with self.server:
+                verdict = await self.live()
+                self.status.ended(verdict.exit_code, verdict.in_short)
+                return verdict
+        finally:
+            self.observers.finish()
+
+    async def live(self) -> Verdict:
+        """The job from start to end; whatever happens, no process of it is left."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self.on_bug)
+        self._body = asyncio.ensure_future(self.body())
+        ticking = asyncio.ensure_future(self.tick())
+        ticking.add_done_callback(lambda task: task.cancelled() or self.on_bug(loop, {"exception": task.exception()}))
+        verdict: Verdict | None = None
+        try:
+            verdict = await self._body
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self.waiting_for = None
+            await self.end()
+            ticking.cancel()
+        if self.stopped_by:
+            usual = self.engine.usual_reason(self.signal) if self.signal is not None else None
+            reason = self.agents.connector.why_ended() or usual
+            because = f" ({reason})" if reason else ""
+            sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
+            self.screen.warning(sentence)
+            return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
+        if verdict is None:
+            raise MusterError("a bug of Muster ended the job; please report the lines above")
+        self.tell_summary(verdict)
+        return verdict
+
+    async def body(self) -> Verdict:
+        """Connect, prepare, and attempt until there is nothing more to try."""
+        try:
+            await self.connect()
+            plan = await self.prepare()
+        except MusterError as error:
+            if isinstance(error, LinkLost) or any(link.lost for link in self.agents.links):
+                reason = await self.scheduler_reason(hit=True)
+                if reason:
+                    raise MusterError(reason) from None
+            raise
+        self.record.keep(plan)
+        previous: Verdict | None = None
+        for number in range(self.job.restarts + 1):
+            if number:
+                plan = await another_port(self.job, self.agents.links[0], plan)
+            verdict = await self.try_once(plan, number)
+            reason = None if verdict.ok else await self.scheduler_reason()
+            if reason:
+                return verdict.because(reason)
+            if verdict.ok or not verdict.can_restart or number == self.job.restarts:
+                return verdict
+            if previous is not None and is_same_failure(previous, verdict):
+                note = "the same failure came back at the same place without any progress, so it is not tried again"
+                return replace(verdict, notes=(*verdict.notes, note))
+            self.tell_failure(verdict)
+            self.screen.warning(f"restart {number + 1} of {self.job.restarts}")
+            previous = verdict
+        raise AssertionError("the last attempt returns")
+
+    def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error nobody caught: show it and end the job, for one that goes on half blind would hang."""
+        error = context.get("exception")
+        self.screen.show_block("".join(format_exception(error)) if error else context["message"])
+        if self._body is not None:
+            self._body.cancel()
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """End the job; where it seems to hang, after a look at where its ranks are."""
+        looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
+        if not self.stopped_by:
+            self.signal = signal.Signals(number)
+        (self.stop_with_stacks if looks else self.stop)(signal.Signals(number).name)
+
+    def on_request(self, grace: float | None) -> None:
+        """End the job as by SIGTERM, because `muster stop` asks for it; asked again, only the grace gets shorter."""
+        if not self.stopped_by:
+            self.signal = signal.SIGTERM
+            self.grace = self.grace if grace is None else grace
+            self.stop("muster stop")
+        elif grace is not None and grace < self.grace:
+            self.grace = grace
+            self.agents.hurry(grace, self.on_loss)
+
+    def stop_with_stacks(self, why: str) -> None:
+        """End the job, once it is known where its ranks are."""
+        self.screen.warning(f"{why}: stopping all ranks after a look at where they are")
+        self.monitor.stacks_then(lambda: None if self.stopped_by else self.stop(why))
+
+    def on_ctrl_z(self) -> None:
+        """A stopped controller would send no heartbeat and so lose its job."""
+        self.screen.warning("Ctrl-Z does nothing here: Ctrl-C ends the job")
+
+    def stop(self, why: str) -> None:
+        """End the job for a reason that is not in it: in order the first time, at once the second time."""
+        if not self.stopped_by:
+            self.stopped_by = self.status.stopped_by = why
+            self.status.stopping()
+            again = self.attempt is not None and self.grace > 0
+            sooner = ", Ctrl-C again to kill them now" if self.signal in (signal.SIGINT, None) else ""
+            limit = time_to_stop(self.grace, interrupt=self.interrupts)
+            hurry = f" (up to {limit:g} s{sooner})" if again else ""
+            self.screen.warning(f"{why}: stopping all ranks{hurry}")
+            if self._body is not None:
+                self._body.cancel()
+        elif self.grace > 0:
+            self.grace = 0.0
+            self.screen.warning("again: killing all ranks")
+            self.monitor.stacks_then(lambda: self.agents.hurry(0.0, self.on_loss))
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether ranks are ended by SIGINT first: after Ctrl-C scripts expect a KeyboardInterrupt, as under python."""
+        return self.signal == signal.SIGINT
+
+    def pass_on(self, number: signal.Signals) -> None:
+        """Give a signal to all ranks: `kill -USR1`, or a scheduler that warns the batch script."""
+        self.screen.warning(f"{signal.Signals(number).name}: passed on to all ranks")
+        if self.attempt is not None:
+            self.agents.signal(number)
+
+    # --- before the ranks -----------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Have an agent on every host."""
+        self.waiting_for = self.agents.missing
+        await self.agents.connect(self.job.id)
+        self.status.connected(self.agents.leaders)
+        self.timeline.connected = self.timeline.now()
+
+    async def prepare(self) -> Plan:
+        """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
+        job, links, screen = self.job, self.agents.leaders, self.screen
+        self.waiting_for = lambda: prepare.what_is_done(job, len(links))
+        if job.preload_reason:
+            screen.info(job.preload_reason)
+        if job.preload and not screen.is_live:
+            screen.info(self.waiting_for())
+        plan = prepare.plan_for(job, links, nproc=self.nproc, screen=screen)
+        self.only = prepare.shown_ranks(plan, self.only, self.only_local)
+        if job.preload:
+            prepare.check_torch(links)
+        if job.call is not None:
+            prepare.check_python(job.call, links)
+        folders = await prepare.sync(job, links, screen) if job.sync else [job.cwd] * len(links)
+        folders = await prepare.check_code(job, links, folders, screen)
+        by_host = dict(zip((link.name for link in links), folders, strict=True))
+        beside = [asyncio.ensure_future(prepare.import_everywhere(job, self.agents.links, by_host, screen))]
+        if job.call is not None:
+            beside.append(asyncio.ensure_future(prepare.send_call(job.call, self.agents.links, screen)))
+        self.startup_check.begin(job, links)
+        try:
+            plan = await meet(job, links, plan, screen)
+            await asyncio.gather(*beside)
+            await self.startup_check.settle()
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+        self.timeline.imported = self.timeline.now()
+        self.waiting_for = None
+        return plan
+
+    # --- the ranks ------------------------------------------------------------------------------------------
+
+    async def try_once(self, plan: Plan, number: int) -> Verdict:
+        """Start all ranks, wait until all have ended or one has failed, then end the rest."""
+        attempt = self.attempt = Attempt(plan, number, self.folder, self.screen, self.logs, self.only)
+        if number == 0:
+            self.screen.info(
+                f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
+                f"meeting at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
+            )
+        self.observers.begin_attempt(plan, number)
+        watching = self.monitor.begin(attempt)
+        try:
+            await self.agents.start(plan, number, self.on_loss)
+            if not attempt.losses:
+                self.observers.write()  # what --detach says, other machines can see
+                self.status.started()
+            await attempt.over.wait()
+        finally:
+            watching.cancel()
+        await self.observers.compare_calls(attempt)
+        await self.stop_ranks()
+        if number == 0 and attempt.first_collective is not None:
+            self.timeline.first_collective = attempt.first_collective - self.timeline.begin
+        return attempt.verdict()
+
+    async def scheduler_reason(self, *, hit: bool = False) -> str | None:
+        """Why the scheduler ended the job, if it did: its words may come a moment after what it does."""
+        hit = hit or signal.SIGTERM in self._passed_on or all(link.lost for link in self.agents.links)
+        give_up = time.monotonic() + (1.0 if hit else 0.0)
+        while self.agents.connector.why_ended() is None and time.monotonic() < give_up:
+            await asyncio.sleep(0.05)
+        return self.agents.connector.why_ended()
+
+    async def stop_ranks(self) -> None:
+        """End whatever still runs on the hosts that are left."""
+        self.status.stopping()
+        grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
+        stuck = await self.agents.stop(grace, self.on_loss, interrupt=self.interrupts)
+        if stuck and self.attempt is not None:
+            self.attempt.stuck, self.status.stuck = True, tuple(stuck)
+
+    def on_loss(self, host: str, why: str) -> None:
+        """A host is gone, and its ranks with it."""
+        if self.attempt is not None:
+            self.attempt.on_loss(host, why)
+
+    async def end(self) -> None:
+        """Leave no process and no connection, whatever state the job is in."""
+        self.startup_check.end()
+        if self.attempt is not None:
+            await self.stop_ranks()
+        await self.agents.close(limit=LAST_GRACE + 8)
+
+    # --- events ---------------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """Send heartbeats, and keep the screen honest about what is being waited for."""
+        said = self.timeline.now()
+        while True:
+            self.agents.beat()
+            self.observers.tick(self.agents.links, self.waiting_for)
+            if self.screen.closed_by_reader.is_set() and not self.stopped_by:
+                self.on_signal(signal.SIGPIPE)
+            now = self.timeline.now()
+            if self.waiting_for is not None and (self.screen.is_live or now - said > STILL_WAITING):
+                said = now
+                self.screen.status(f"{self.waiting_for()} ({now:.0f} s)")
+            await asyncio.sleep(HEARTBEAT)
+
+    def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
+        """Something happened on a host."""
+        self.observers.on_event(link, event)
+        kind = event["t"]
+        if kind == "silent":
+            if link in self.agents.leaders:
+                self.screen.warning(f"{link.name} has been silent for {link.silence:.1f} s")
+        elif kind == "heard":
+            if link in self.agents.leaders:
+                self.screen.warning(f"{link.name} is back")
+        elif kind == "lost" and link.lost is not None:
+            if sum(other.lost is not None for other in self.agents.links if other.name == link.name) == 1:
+                self.screen.warning(f"lost {link.lost.message}")
+            self.on_loss(link.name, link.lost.why)
+        elif kind == "signal":
+            self.on_scheduler_signal(link, signal.Signals(event["number"]))
+        elif self.attempt is None:
+            pass  # before there are ranks, a lost host or zygote fails what waits for it, or the start
+        elif kind == "broken":
+            self.attempt.on_loss(link.name, "its zygote was killed", is_up=True)
+        elif kind == "storeless":
+            code = event["status"]
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            self.attempt.on_loss(link.name, f"the process that keeps the store where ranks meet {how}", is_up=True)
+        else:
+            self.attempt.on_event(link, event)
+
+    def on_scheduler_signal(self, link: AgentLink, number: signal.Signals) -> None:
+        """A host's ranks were signalled from outside, which all hosts tell within a moment."""
+        if number not in self._passed_on:
+            self._passed_on.add(number)
+            self.screen.warning(
+                f"{number.name} from {self.agents.scheduler or 'outside'} has reached the ranks on {link.name}"
+            )
+
+    # --- the end of it --------------------------------------------------------------------------------------
+
+    def tell_failure(self, verdict: Verdict) -> None:
+        """Say which rank failed first and why."""
+        self.screen.warning(verdict.sentence)
+        self.screen.show_block(verdict.detail)
+        for line in verdict.lines:
+            self.screen.warning(line)
+
+    def tell_summary(self, verdict: Verdict) -> None:
+        """The last line: how it went, and where the time went."""
+        code = f", exit code {verdict.exit_code}" if self.job.call is None else ""
+        if verdict.ok:
+            if self.agents.connector.why_ended():
+                self.screen.warning(f"{self.agents.connector.why_ended()}; its ranks ended in good order")
+            self.screen.info(f"done after {self.timeline.now():.1f} s ({self.timeline}){code}")
+            return
+        if self.job.call is None:  # a function's failure is told by the exception it becomes
+            self.tell_failure(verdict)
+        self.screen.warning(
+            f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {tilde(self.folder)}"
+        )

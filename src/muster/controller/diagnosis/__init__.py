@@ -1,0 +1,1 @@
+"""How ranks and hosts ended, which failed first, and why."""

@@ -1,0 +1,98 @@
+"""What an explanation is made from, and what it is. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from muster.controller.diagnosis.rank_end import RankEnd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why a rank failed, in one plain sentence, and what to do about it."""
+
+    sentence: str
+    fix: str = ""
+    """What to type or change next."""
+    row: int = 0
+    """Of the catalogue in docs/failures.md; 0 where it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """The rank that is to be explained, and how all ranks ended."""
+
+    first: RankEnd
+    ends: Sequence[RankEnd]
+    early: RankEnd | None = None
+    """A rank that had ended with code 0 before the first failed for want of it."""
+
+    @property
+    def waiting(self) -> list[RankEnd]:
+        """The ranks that failed in a collective, because another had gone or did not come."""
+        return [end for end in self.ends if end.failed and end.is_symptom]
+
+
+Why = Callable[[Case], Explanation | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One failure that is known: who it is recognised by, where that was learnt, and how it is explained."""
+
+    number: int
+    """Of the catalogue in docs/failures.md; 0 where it has none."""
+    symptom: str
+    """The words people see, or the facts."""
+    source: str
+    why: Why
+
+
+def size(count: int) -> str:
+    """`64 MB`, `1.5 GB`: binary units, as memory is counted."""
+    for unit, bytes_ in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if count >= bytes_:
+            return f"{count / bytes_:.3g} {unit}" if count / bytes_ < 1000 else f"{count // bytes_} {unit}"
+    return f"{count} bytes"
+
+
+# One frame of a traceback (`line 3252, in all_reduce`) or of the stack that faulthandler prints (`line 3252 in …`).
+_FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
+
+_NOT_THE_USERS = re.compile(r"[-/]packages/|/lib/python3|^<")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A collective that a rank was in when it failed."""
+
+    name: str
+    place: str
+    """`train.py:12`, the user's line; empty where it is not in the text."""
+
+
+def collective_of(end: RankEnd) -> Call | None:
+    """The collective in which a rank failed, from its traceback or from the stack it printed when it crashed."""
+    text = end.traceback or end.last_words
+    found = _FRAME.findall(text)
+    calls = [name for path, _, name in found if path.endswith("torch/distributed/distributed_c10d.py")]
+    if not calls:
+        return None
+    place = end.place or users_place(text, innermost=-1 if end.traceback else 0)
+    return Call(name=calls[0] if end.traceback else calls[-1], place=place)
+
+
+def users_place(text: str, *, innermost: int = -1) -> str:
+    """`train.py:12`, the innermost line of the user's in a traceback (-1), or in a stack of faulthandler's (0)."""
+    users = [(path, line) for path, line, _ in _FRAME.findall(text) if not _NOT_THE_USERS.search(path)]
+    if not users:
+        return ""
+    path, line = users[innermost]
+    return f"{path.rpartition('/')[2]}:{line}"
+
+
+def at(call: Call) -> str:
+    """`all_reduce at train.py:12`."""
+    return f"{call.name} at {call.place}" if call.place else call.name

@@ -1,0 +1,288 @@
+"""Failures of what ranks do together: other models, shapes or calls, a rank that leaves or does not come. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from muster.controller.diagnosis.explain.case import Case, Explanation, Row, at, collective_of, users_place
+from muster.controller.phrases import count, ranks
+
+_DETAIL = "run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL`, which names the call and the shape of both ranks"
+
+# --- the model ----------------------------------------------------------------------------------------------------
+
+_COUNT_DIFFERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
+_SHAPE_DIFFERS = re.compile(
+    r"params\[(\d+)\] in this process with sizes (\[[\d, ]*\]) appears not to match .*process (\d+)"
+)
+
+
+def _model_differs(case: Case) -> Explanation | None:
+    """DDP compares the parameters of all ranks when it is made."""
+    text = case.first.message or case.first.summary
+    counts, shapes = _COUNT_DIFFERS.search(text), _SHAPE_DIFFERS.search(text)
+    if counts is not None:
+        what = f"rank {counts[1]} has {counts[2]} parameters, rank {counts[3]} has {counts[4]}"
+    elif shapes is not None:
+        what = f"parameter {shapes[1]} is {shapes[2]} on rank {case.first.rank} and something else on rank {shapes[3]}"
+    else:
+        return None
+    return Explanation(
+        sentence=f"the model is not the same on all ranks: {what}",
+        fix="build it from the same arguments everywhere: look for sizes that come from a rank's own data (the number "
+        "of classes, the vocabulary) or from another version of the code",
+        row=43,
+    )
+
+
+# --- calls and shapes ---------------------------------------------------------------------------------------------
+
+_PRINT = (
+    r"CollectiveFingerPrint\(SequenceNumber=(\d+), OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]), TensorDtypes=(\w+))?"
+)
+_FINGERPRINTS = re.compile(
+    rf"Rank (\d+) is running collective: {_PRINT}.*?but Rank (\d+) is running collective: {_PRINT}"
+)
+
+
+def _named_by_torch(case: Case) -> Explanation | None:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL compares every call beforehand and names both, in one line of 700 characters."""
+    found = _FINGERPRINTS.search(case.first.message or case.first.summary)
+    if found is None:
+        return None
+    one, number, op, shape, dtype, two, _, other_op, other_shape, other_dtype = found.groups()
+    if op != other_op:
+        return Explanation(
+            sentence=f"rank {one} called {op} and rank {two} {other_op}, as collective {number} that was compared",
+            fix=_SAME_CALLS,
+            row=34,
+        )
+    return Explanation(
+        sentence=f"the tensors given to {op} differ: {dtype} {shape} on rank {one}, "
+        f"{other_dtype} {other_shape} on rank {two}",
+        fix=_SAME_SHAPES,
+        row=35 if shape != other_shape else 36,
+    )
+
+
+_SAME_CALLS = "let all ranks call the same collectives in the same order: look for an `if rank == …` around one of them"
+
+_SAME_SHAPES = (
+    "give all ranks tensors of one shape and dtype: drop_last=True for the last batch, padding, one precision"
+)
+
+_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+
+
+def _sizes_differ(case: Case) -> Explanation | None:
+    """gloo ends the process when a peer sends more bytes than the call here has room for."""
+    found = _SIZES.search(case.first.text)
+    if found is None:
+        return None
+    call = collective_of(case.first)
+    if len(case.ends) == 2:
+        # What came was for this very call, so the only other rank must have been in its own call of that number.
+        other = next(((end, its) for end in case.waiting if (its := collective_of(end)) is not None), None)
+        if call and other and other[1].name != call.name:
+            return _different_calls({at(call): [case.first.rank], at(other[1]): [other[0].rank]})
+    where = f" in {at(call)}" if call else ""
+    return Explanation(
+        sentence=f"another rank sent {found[1]} bytes where this one expected {found[2]}{where}: its tensor is "
+        "smaller, by shape or dtype, or the ranks called different collectives",
+        fix=f"{_DETAIL}; then {_SAME_SHAPES}",
+        row=35,
+    )
+
+
+def _different_calls(by_call: Mapping[str, Sequence[int]], number: int | None = None) -> Explanation:
+    """`ranks 0, 2 were in all_reduce at train.py:12, rank 1 in barrier at train.py:9`, those of the many first."""
+    told = [
+        f"{ranks(sorted(those))} {('was ' if len(those) == 1 else 'were ') if first else ''}in {call}"
+        for first, (call, those) in zip(
+            (True, *(False for _ in by_call)),
+            sorted(by_call.items(), key=lambda item: (-len(item[1]), min(item[1]))),
+            strict=False,
+        )
+    ]
+    as_number = f", all as their collective number {number}" if number else ""
+    return Explanation(sentence=f"{', '.join(told)}{as_number}", fix=_SAME_CALLS, row=34)
+
+
+# --- a rank that does not come ------------------------------------------------------------------------------------
+
+_WAITED = re.compile(r"Timed out waiting (\d+)ms|ran for (\d+) milliseconds before timing out")
+
+_STALE = 3.0
+"""Seconds after which a rank's last word on how far it has come is surely newer than the call that was waited in."""
+
+
+def _nobody_came(case: Case) -> Explanation | None:
+    """Ranks that waited in a collective up to the time limit of their process group: gloo names nobody."""
+    found = _WAITED.search(case.first.text)
+    if found is None:
+        return None
+    seconds = int(found[1] or found[2]) / 1000
+    if (different := _calls_of_one_number(case)) is not None:
+        return different
+    known = [end for end in case.ends if end.begun is not None]
+    call = collective_of(case.first)
+    me = f"rank {case.first.rank}"
+    least = min((end.begun or 0 for end in known), default=0)
+    late = [end for end in known if end.begun == least < (case.first.begun or 0)]
+    if late and len(known) == len(case.ends) and seconds >= _STALE and not any(end.is_symptom for end in late):
+        where = at(call) if call else "a collective"
+        return Explanation(
+            sentence=f"{ranks([end.rank for end in late])} had called {count(least, 'collective')} and "
+            f"did not come to number {case.first.begun}, {where}, where {me} waited {seconds:g} s",
+            fix=_look(seconds),
+            row=37,
+        )
+    where = f" in {at(call)}" if call else ""
+    return Explanation(
+        sentence=f"{me} waited{where} for {seconds:g} s, the time limit of its process group; "
+        "which rank did not come, or came with something else, cannot be told from its end",
+        fix=_look(seconds),
+        row=37,
+    )
+
+
+def _look(seconds: float) -> str:
+    """How to learn more before the time limit of the process group is over."""
+    sooner = max(1, min(10, int(seconds / 2)))
+    return f"run again with `--hang-after {sooner}`: Muster then says where every rank is before that limit"
+
+
+def _calls_of_one_number(case: Case) -> Explanation | None:
+    """Ranks that failed in different calls of one number, in the one group that each of them has."""
+    inside = [(end, call) for end in case.waiting if end.begun and (call := collective_of(end)) is not None]
+    for number in {end.begun for end, _ in inside}:
+        by_call: dict[str, list[int]] = {}
+        for end, call in inside:
+            if end.begun == number:
+                by_call.setdefault(at(call), []).append(end.rank)
+        if len({words.split()[0] for words in by_call}) > 1:
+            return _different_calls(by_call, number)
+    return None
+
+
+def _echo_of_different_calls(case: Case) -> Explanation | None:
+    """The same, where the first to be heard is a rank that only lost its connection."""
+    return _calls_of_one_number(case) if case.first.is_echo else None
+
+
+# --- a rank that leaves -------------------------------------------------------------------------------------------
+
+_STORE = re.compile(r"^torch\.distributed\.Dist(Network|Store)Error|TCPStore|recvValue failed|sendBytes failed")
+
+_END_TOGETHER = (
+    "let no rank end before all are done: dist.barrier(), then dist.destroy_process_group(), as the last lines"
+)
+
+
+def _left_early(case: Case) -> Explanation | None:
+    """A rank with exit code 0 that others still needed: gloo calls that `a remote worker crashing`."""
+    early, first = case.early, case.first
+    if early is None:
+        return None
+    call = collective_of(first)
+    where = f", {at(call)}" if call else ""
+    if early.rank == 0 and _STORE.search(first.summary):
+        return Explanation(
+            sentence="rank 0 keeps the store through which ranks find each other, and it was gone",
+            fix=_END_TOGETHER,
+            row=42,
+        )
+    if early.left == "exit":
+        return Explanation(
+            sentence=f"rank {early.rank} called sys.exit()" + (f" at {early.place}" if early.place else ""),
+            fix="leave on all ranks together: let one decide and tell the others by dist.broadcast, or raise an error",
+            row=41,
+        )
+    if early.left != "end":
+        return Explanation(
+            sentence=f"rank {early.rank} ended without an error and without coming to the end of its script: "
+            "something in it called os._exit(0) or exit(0) of C",
+            fix="look for os._exit in the script, and in what it imports",
+            row=41,
+        )
+    if early.begun is not None and first.begun is not None and early.begun < first.begun:
+        return Explanation(
+            sentence=f"rank {early.rank} came to the end of its script after {count(early.begun, 'collective')}, "
+            f"while rank {first.rank} went on to number {first.begun}{where}: it had less to do, as with fewer batches",
+            fix="give all ranks the same number of batches: DistributedSampler(..., drop_last=True), or "
+            "`with torch.distributed.algorithms.join.Join([model]):` around the loop",
+            row=40,
+        )
+    return Explanation(
+        sentence=f"rank {early.rank} came to the end of its script while rank {first.rank} was still in a collective"
+        f"{where}: it left before its peers were through, or its tensor had another shape or dtype",
+        fix=f"{_END_TOGETHER}; {_DETAIL}",
+        row=42,
+    )
+
+
+# --- an exception in an exception ---------------------------------------------------------------------------------
+
+_WORKER = re.compile(r"Caught \w+ in (DataLoader worker process \d+)\.\s+Original Traceback", re.DOTALL)
+
+
+def _worker_raised(case: Case) -> Explanation | None:
+    """An exception of a DataLoader worker, whose first line is about the worker and not about the error."""
+    text = case.first.traceback or case.first.message  # of a long message only the beginning is kept
+    found = _WORKER.search(text)
+    lines = [line for line in text.splitlines() if line[:1].strip()]
+    if found is None or not lines:
+        return None
+    place = users_place(text)
+    return Explanation(
+        sentence=f"{found[1]} raised {lines[-1].strip()}" + (f" ({place})" if place else ""),
+        fix="num_workers=0 has the rank itself load the data, so that a debugger can stop there",
+        row=47,
+    )
+
+
+ROWS = (
+    Row(
+        number=43,
+        symptom="params[0] in this process with sizes [5, 4] appears not to match sizes of the same param in process 0",
+        source="torch 2.13 with DDP on gloo, 2026-11-15",
+        why=_model_differs,
+    ),
+    Row(
+        number=34,
+        symptom="Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(",
+        source="torch 2.13 with TORCH_DISTRIBUTED_DEBUG=DETAIL on gloo, 2026-11-15",
+        why=_named_by_torch,
+    ),
+    Row(
+        number=35,
+        symptom="op.preamble.length <= op.nbytes. 4000 vs 1000. Received data size doesn't match expected size",
+        source="torch 2.13 on gloo, 2026-11-15: shapes and dtypes give the same text",
+        why=_sizes_differ,
+    ),
+    Row(
+        number=41,
+        symptom="Connection closed by peer. This is typically caused by a remote worker crashing",
+        source="torch 2.13 on gloo, 2026-11-15, and a rank that ended with exit code 0",
+        why=_left_early,
+    ),
+    Row(
+        number=34,
+        symptom="Timed out waiting 4000ms for recv operation to complete; Watchdog caught collective operation timeout",
+        source="torch 2.13 on gloo, 2026-11-15; NVIDIA/Megatron-LM #1207 for NCCL's words",
+        why=_nobody_came,
+    ),
+    Row(
+        number=34,
+        symptom="Connection closed by peer, beside a rank that waited in vain in another collective",
+        source="torch 2.13 on gloo, 2026-11-15",
+        why=_echo_of_different_calls,
+    ),
+    Row(
+        number=47,
+        symptom="ValueError: Caught ValueError in DataLoader worker process 0.",
+        source="torch 2.13, torch/_utils.py, ExceptionWrapper",
+        why=_worker_raised,
+    ),
+)

@@ -1,0 +1,141 @@
+"""What CUDA and NCCL say when they fail, said again in plain words. Pure.
+
+The texts are those of public reports (named at each row): they were not produced by the tests, which have no GPU.
+"""
+
+from __future__ import annotations
+
+import re
+
+from muster.controller.diagnosis.explain.case import Case, Explanation, Row, size
+
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_AMOUNT = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
+
+# torch up to 2.2 writes `capacty`.
+_FULL = re.compile(
+    rf"CUDA out of memory\. Tried to allocate {_AMOUNT}\. GPU (\d+) has a total capaci?ty of {_AMOUNT} "
+    rf"of which {_AMOUNT} is free"
+)
+_OWN = re.compile(rf"this process has {_AMOUNT} memory in use")
+_OTHERS = re.compile(rf"Process \d+ has {_AMOUNT} memory in use")
+_RESERVED = re.compile(rf"{_AMOUNT} is reserved by PyTorch but unallocated")
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number) * _UNITS[unit])
+
+
+def _gpu_full(case: Case) -> Explanation | None:
+    """CUDA out of memory: who holds the memory, as far as torch's own text tells."""
+    text = case.first.message or case.first.summary
+    found = _FULL.search(text)
+    if found is None:
+        return None
+    wanted, total = _bytes(found[1], found[2]), _bytes(found[4], found[5])
+    own = [_bytes(*part) for part in _OWN.findall(text)]
+    # Without a figure for this process, the one `Process N` may be itself, seen from outside its container.
+    others = sum(_bytes(*part) for part in _OTHERS.findall(text)) if own else 0
+    reserved = sum(_bytes(*part) for part in _RESERVED.findall(text))
+    held = f": this rank holds {size(own[0])} of {size(total)}" if own else f", all {size(total)} of it"
+    where = f"GPU {found[3]} of {case.first.host}"
+    if others > total // 20:
+        return Explanation(
+            sentence=f"{where} is full{held}, other processes {size(others)}",
+            fix=f"see whose they are (on {case.first.host}: nvidia-smi); if they are other ranks, each needs its own "
+            'GPU: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+            row=49,
+        )
+    if reserved >= wanted:
+        return Explanation(
+            sentence=f"{where} is full{held}, of which {size(reserved)} lie free in pieces that are too small",
+            fix="run again with `--env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`",
+        )
+    return Explanation(
+        sentence=f"{where} is full{held}, and {size(wanted)} more were asked for",
+        fix="a smaller batch, mixed precision, activation checkpointing, or FSDP, which shares the state between ranks",
+    )
+
+
+_LAST_ERROR = re.compile(r"^Last error:[ \t]*\n?[ \t]*(\S.*)$", re.MULTILINE)
+_DUPLICATE = re.compile(r"Duplicate GPU detected : rank (\d+) and rank (\d+) both on CUDA device (\w+)")
+
+
+def _same_gpu(case: Case) -> Explanation | None:
+    """Two ranks that chose the same GPU."""
+    found = _DUPLICATE.search(case.first.text)
+    if found is None:
+        return None
+    return Explanation(
+        sentence=f"ranks {found[1]} and {found[2]} use the same GPU (at {found[3]} of the PCI bus)",
+        fix='before the process group is made: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+        row=44,
+    )
+
+
+def _sick_gpu(case: Case) -> Explanation | None:
+    """A GPU whose memory is broken."""
+    if "uncorrectable ECC error encountered" not in case.first.text:
+        return None
+    return Explanation(
+        sentence=f"a GPU of {case.first.host} has memory that is broken (an ECC error it could not correct)",
+        fix=f"leave {case.first.host} out and have it looked at: muster check -H {case.first.host}",
+        row=48,
+    )
+
+
+def _memory_lock(case: Case) -> Explanation | None:
+    """InfiniBand that may not lock as much memory as it needs."""
+    if not re.search(r"ibv_reg_mr\w* failed.*Cannot allocate memory", case.first.text, re.DOTALL):
+        return None
+    return Explanation(
+        sentence=f"InfiniBand on {case.first.host} may not lock as much memory as it needs (the limit memlock)",
+        fix=f"muster check -H {case.first.host} shows the limit and how to raise it",
+        row=31,
+    )
+
+
+def _nccl_reason(case: Case) -> Explanation | None:
+    """NCCL's own reason, which stands below two lines of general words."""
+    text = case.first.message or case.first.summary
+    found = _LAST_ERROR.search(text)
+    if found is None or "NCCL" not in text or case.first.is_symptom:
+        return None
+    return Explanation(
+        sentence=f"NCCL gives as its reason: {found[1].strip()}",
+        fix="more is in the log of a run with `--env NCCL_DEBUG=INFO`",
+    )
+
+
+ROWS = (
+    Row(
+        number=49,
+        symptom="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity",
+        source="pytorch #16417, murong-xu/CADS #4 (text of torch 2.5), FoundationVision/GenerateU #10",
+        why=_gpu_full,
+    ),
+    Row(
+        number=44,
+        symptom="Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000",
+        source="NVIDIA/Megatron-LM #661, verl #161, Intellindust-AI-Lab/DEIMv2 #155 (NCCL 2.28.9)",
+        why=_same_gpu,
+    ),
+    Row(
+        number=48,
+        symptom="CUDA error: uncorrectable ECC error encountered",
+        source="the CUDA runtime's text for cudaErrorECCUncorrectable",
+        why=_sick_gpu,
+    ),
+    Row(
+        number=31,
+        symptom="Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
+        source="NVIDIA/nccl-tests #206",
+        why=_memory_lock,
+    ),
+    Row(
+        number=0,
+        symptom="torch.distributed.DistBackendError: NCCL error in: …, unhandled system error",
+        source="torch's NCCLUtils adds ncclGetLastError below `Last error:`",
+        why=_nccl_reason,
+    ),
+)

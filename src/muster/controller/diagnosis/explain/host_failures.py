@@ -1,0 +1,279 @@
+"""Failures of the machine under a rank: memory, disks, shared memory, missing files, a kill by somebody else. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from muster.controller.diagnosis.explain.case import Case, Explanation, Row, size
+from muster.controller.diagnosis.failure_facts import Disk, Memory
+from muster.controller.diagnosis.rank_end import RankEnd
+
+_USE_LESS = "a smaller batch, fewer DataLoader workers"
+
+_MORE_MEMORY = {
+    "slurm": "ask for more (`muster submit --mem 64G`, or `--mem` of sbatch)",
+    "pbs": "ask for more (`muster submit --mem 64G`, or `mem=` in the select of qsub)",
+    "container": 'give the container more (`--container-args "--memory 64g"`, or what started it)',
+}
+
+_OWNERS = {"slurm": "its Slurm job", "pbs": "its PBS job", "container": "its container"}
+
+
+def _owner(end: RankEnd) -> str:
+    return _OWNERS.get(end.inside, "its control group")
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed")
+
+_NO_MEMORY = re.compile(
+    r"can't allocate memory: you tried to allocate (\d+) bytes|Unable to allocate [\d.]+ \wiB for an array|"
+    r"^MemoryError|\[Errno 12\] Cannot allocate memory",
+    re.MULTILINE,
+)
+
+
+def _killed_for_memory(case: Case) -> Explanation | None:
+    """A rank, or a DataLoader worker of it, that the kernel killed: its counters say so, never the signal alone."""
+    end = case.first
+    if end.killed:
+        who = "it"
+    elif _WORKER_KILLED.search(end.text):
+        who = "a DataLoader worker of it"
+    else:
+        return None
+    reason = out_of_memory(end)
+    if not reason:
+        return None
+    held = f"; the rank itself held {size(end.rss)} at most" if end.rss else ""
+    return Explanation(sentence=f"the kernel {reason.format(who)}{held}", fix=_memory_fix(end), row=46)
+
+
+def out_of_memory(end: RankEnd) -> str:
+    """Whom ({}) the kernel killed and why; empty where its counters did not move."""
+    memory = end.memory
+    if memory is None:
+        return ""
+    if memory.group_kills:
+        if memory.at_limit and memory.limit is not None:
+            return f"killed {{}}, because {_owner(end)} on {end.host} came to its memory limit of {size(memory.limit)}"
+        return f"killed {{}}, because {end.host} ran out of memory ({size(memory.total)} in all)"
+    if memory.host_kills and memory.group_kills is None:
+        return f"killed {{}}, because {end.host} ran out of memory ({size(memory.total)} in all)"
+    if memory.host_kills:
+        # Counted on the host, but not in the group the agent is in: the rank may have been moved to another.
+        return f"killed a process on {end.host} for want of memory in these seconds: most likely {{}}"
+    return ""
+
+
+def _memory_fix(end: RankEnd) -> str:
+    memory = end.memory or Memory()
+    if memory.at_limit:
+        return f"{_MORE_MEMORY.get(end.inside, 'raise the limit')}, or use less: {_USE_LESS}"
+    return f"use less: {_USE_LESS}, fewer ranks on that host (`--nproc`, or `{end.host}:2` in -H)"
+
+
+def _no_memory(case: Case) -> Explanation | None:
+    """An allocation in the host's memory that was refused: the process lives on to say so."""
+    found = _NO_MEMORY.search(case.first.text)
+    if found is None or "CUDA" in (case.first.message or case.first.summary):
+        return None
+    wanted = f"{size(int(found[1]))} of " if found[1] else ""
+    total = f", which has {size(case.first.memory.total)}" if case.first.memory and case.first.memory.total else ""
+    return Explanation(
+        sentence=f"{case.first.host}{total}, refused it {wanted}memory",
+        fix=f"use less: {_USE_LESS}; `ulimit -v` there shows whether a limit was set",
+        row=46,
+    )
+
+
+def _killed_by_somebody(case: Case) -> Explanation | None:
+    """SIGKILL that neither Muster nor, by its counters, the kernel's memory killer sent."""
+    end = case.first
+    if not end.killed:
+        return None
+    if end.memory is None or not end.memory.is_counted:
+        return Explanation(
+            sentence=f"who killed it cannot be told: nothing on {end.host} says what the kernel has killed"
+        )
+    return Explanation(
+        sentence=f"the kernel killed nothing for want of memory on {end.host} then, so somebody sent this signal: "
+        "a person, a watchdog of the site, or a memory guard such as systemd-oomd or earlyoom",
+        fix=f"on {end.host}: journalctl --since -10min | grep -iE 'kill|oom'",
+    )
+
+
+# --- shared memory ------------------------------------------------------------------------------------------------
+
+_SHM_TEXT = re.compile(
+    r"unable to (?:allocate shared memory\(shm\)|open shared memory object|write to file|resize file) .*"
+    r"No space left on device|unable to write to file </torch_",
+    re.DOTALL,
+)
+_NCCL_SHM = "Error: failed to extend /dev/shm/nccl"
+
+# Semaphores of multiprocessing are files there.
+_SEMAPHORE = re.compile(r"multiprocessing/synchronize\.py.*No space left on device", re.DOTALL)
+
+_BUS_ERROR = re.compile(r"killed by signal: Bus error|Unexpected bus error encountered in worker")
+
+_SMALL_SHM = 1 << 30
+"""Containers get 64 MB unless told otherwise; a few loaders with prefetched batches need more than this."""
+
+
+def _shm_full(case: Case) -> Explanation | None:
+    """/dev/shm full: said by torch or NCCL, or a bus error on a host where it is small or full."""
+    end, shm = case.first, case.first.shm
+    said = bool(_SHM_TEXT.search(end.text) or _SEMAPHORE.search(end.text))
+    said = said or ("NCCL" in end.text and _NCCL_SHM in end.last_words)
+    bus = bool(_BUS_ERROR.search(end.text)) or end.status == -signal.SIGBUS
+    if not said and not bus:
+        return None
+    holds = f" on {end.host}, which holds {size(shm.total)}," if shm else f" on {end.host}"
+    fix = _shm_fix(end)
+    if said:
+        return Explanation(sentence=f"/dev/shm{holds} is full", fix=fix, row=33)
+    if shm is not None and (shm.is_full or shm.total < _SMALL_SHM):
+        sentence = f"a bus error is what writing to a full /dev/shm gives, and the one{holds} is small"
+        if shm.is_full:
+            sentence = f"a bus error is what writing to a full /dev/shm gives, and the one{holds} is full"
+        return Explanation(sentence=sentence, fix=fix, row=33)
+    full = [disk for disk in end.disks if disk.is_full]
+    if full:
+        return Explanation(
+            sentence=f"a bus error is what writing to a mapped file on a full disk gives: {_room(full[0], end.host)}",
+            fix=_disk_fix(full[0], end.host),
+            row=51,
+        )
+    return Explanation(
+        sentence="a bus error means that a file it had mapped could not be read or written: /dev/shm or a disk that "
+        "was full, or a file that somebody cut short; which of them, cannot be told",
+        row=33,
+    )
+
+
+def _shm_fix(end: RankEnd) -> str:
+    grow = "as root there: mount -o remount,size=8g /dev/shm"
+    if end.inside == "container":
+        grow = 'start the container with a larger one: `--container-args "--shm-size 8g"`, or `--ipc=host`'
+    return f"{grow}; or fewer DataLoader workers and a smaller prefetch_factor"
+
+
+# --- disks --------------------------------------------------------------------------------------------------------
+
+_NO_SPACE = re.compile(r"No space left on device")  # errno 28 alone may be another limit, such as that of inotify
+_QUOTA = re.compile(r"Disk quota exceeded|\[Errno 122\]")
+
+# A file that could not be written whole, said in words that do not name the disk: torch's zip writer and numpy.
+_TORN = re.compile(
+    r"enforce fail at inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing|"
+    r"basic_ios::clear: iostream error|\d+ requested and \d+ written"
+)
+
+
+def _disk_full(case: Case) -> Explanation | None:
+    """A full disk: the error says it, or a torn file and statvfs at the same moment."""
+    end = case.first
+    if _QUOTA.search(end.text):
+        where = f" for {end.disks[0].folder}" if end.disks else ""
+        return Explanation(
+            sentence=f"your disk quota{where} on {end.host} is used up", fix="remove what you can; `quota -s`", row=51
+        )
+    torn, said = _TORN.search(end.text), _NO_SPACE.search(end.text)
+    if not torn and not said:
+        return None
+    full = next((disk for disk in end.disks if disk.is_full), None)
+    if full is not None:
+        return Explanation(sentence=f"the disk is full: {_room(full, end.host)}", fix=_disk_fix(full, end.host), row=51)
+    seen = "; ".join(_room(disk, end.host) for disk in end.disks[:2])
+    if said:
+        return Explanation(
+            sentence=f"a disk of {end.host} was full; which one cannot be told"
+            + (f", since those in question have room now ({seen})" if seen else ""),
+            fix=f"on {end.host}: df -h",
+            row=51,
+        )
+    return Explanation(
+        sentence="a file could not be written whole, as on a full disk; whether it was full cannot be told"
+        + (f", since now there is room ({seen})" if seen else ""),
+        fix=f"on {end.host}: df -h",
+        row=51,
+    )
+
+
+def _room(disk: Disk, host: str) -> str:
+    if disk.inodes == 0:
+        return f"{disk.folder} on {host} can hold no more files, though {size(disk.free)} are free"
+    return f"{disk.folder} on {host} has {size(disk.free)} of {size(disk.total)} free"
+
+
+def _disk_fix(disk: Disk, host: str) -> str:
+    if disk.inodes == 0:
+        return f"remove files there (on {host}: df -i {disk.folder}), or save elsewhere"
+    return f"free some space there (on {host}: du -xh {disk.folder} | sort -h | tail), or save elsewhere"
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+_NO_FILE = re.compile(r"FileNotFoundError|\[Errno 2\] No such file or directory|NotADirectoryError")
+
+
+def _missing_here(case: Case) -> Explanation | None:
+    """A file that a host lacks, where not all hosts are known to lack it."""
+    end = case.first
+    missing = next((disk for disk in end.disks if not disk.exists and disk.path.startswith("/")), None)
+    if missing is None or (not _NO_FILE.search(end.message or end.summary) and not _NO_FILE.search(end.traceback)):
+        return None
+    if missing.path not in end.text:
+        return None
+    hosts = sorted({other.host for other in case.ends})
+    lacking = {other.host for other in case.ends if other.failed and missing.path in other.text}
+    if len(lacking) == len(hosts):
+        return None  # missing everywhere, or there is one host only: the exception says it all
+    return Explanation(
+        sentence=f"{missing.path} is not on {end.host}, of its path only {missing.folder}",
+        fix=f"see which hosts have it: muster check -H {','.join(hosts)} --data {missing.path}; then mount or copy it",
+        row=52,
+    )
+
+
+ROWS = (
+    Row(
+        number=46,
+        symptom="Signal 9 (SIGKILL); DataLoader worker (pid 30105) is killed by signal: Killed",
+        source="memory.events, memory.oom_control and oom_kill of /proc/vmstat, seen on Linux 6.18 on 2026-11-15",
+        why=_killed_for_memory,
+    ),
+    Row(
+        number=46,
+        symptom="DefaultCPUAllocator: can't allocate memory: you tried to allocate 40000000000 bytes",
+        source="torch 2.13, c10/core/impl/alloc_cpu.cpp",
+        why=_no_memory,
+    ),
+    Row(
+        number=0,
+        symptom="Signal 9 (SIGKILL), while no counter of the memory killer moved",
+        source="man 7 signal; systemd-oomd and earlyoom kill from user space",
+        why=_killed_by_somebody,
+    ),
+    Row(
+        number=33,
+        symptom="unable to allocate shared memory(shm) for file …; DataLoader worker … killed by signal: Bus error",
+        source="torch 2.13 with a /dev/shm of 16 MB on 2026-11-15; pytorch #5040; NVIDIA/nccl-tests #166",
+        why=_shm_full,
+    ),
+    Row(
+        number=51,
+        symptom="[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598; No space left on device",
+        source="torch 2.13 and numpy on a tmpfs of 5 MB on 2026-11-15",
+        why=_disk_full,
+    ),
+    Row(
+        number=52,
+        symptom="FileNotFoundError on the ranks of some hosts",
+        source="Python's OSError.filename, and what the agent found there",
+        why=_missing_here,
+    ),
+)

@@ -1,0 +1,225 @@
+"""How an attempt ended: which rank failed first, why, in plain words, and the exit code. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from muster.controller.diagnosis.rank_end import HostLoss, RankEnd
+from muster.controller.phrases import count
+from muster.errors import EXIT_HANG, EXIT_MUSTER
+
+TO_MEND = "to mend it: "
+"""How the line begins that says what to do, as in `muster check`."""
+
+_SAME_CALLS = "let all ranks call the same collectives in the same order, with tensors of one shape and dtype"
+
+_LAST_LINES = 30
+"""Lines of a rank's stderr that are shown once more, for one that leaves no exception."""
+
+_LOST = "host lost: "
+"""How the signature begins where a host was lost."""
+
+_SEEN_LATE = 1.0
+"""Seconds by which a symptom may seem to come before its cause: a busy host notices a dead rank late."""
+
+_CAUSE_LATE = 4.0
+"""Seconds by which a rank's own failure may come after a symptom: it may close its connections before it says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the user is told at the end of an attempt."""
+
+    exit_code: int
+    sentence: str = ""
+    detail: str = ""
+    """A traceback or the last words, to be shown below the sentence."""
+    why: str = ""
+    """What it means, where more is known than the rank said itself."""
+    fix: str = ""
+    """What to do about it."""
+    notes: tuple[str, ...] = ()
+    signature: str = ""
+    """Where and how it failed: the same signature twice is the same failure."""
+    progress: int = 0
+    """How many collectives the rank that failed had come to."""
+    can_restart: bool = False
+    first: RankEnd | None = None
+    """The rank that failed first, if it was a rank."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank ended with code 0."""
+        return self.exit_code == 0
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is told below the sentence and its detail."""
+        mend = f"{TO_MEND}{self.fix}" if self.fix else ""
+        return (*filter(None, (self.why, mend)), *self.notes)
+
+    @property
+    def in_short(self) -> str:
+        """The sentence, what it means and what to do, for where there is one line only."""
+        return "; ".join((self.sentence, *self.lines[: len(self.lines) - len(self.notes)]))
+
+    def after(self, differing: str) -> Verdict:
+        """The same end once it is known that ranks called different things, and which: more than their ends tell."""
+        return replace(self, sentence=f"{differing}; then {self.sentence}", why="", fix=_SAME_CALLS)
+
+    def because(self, reason: str) -> Verdict:
+        """The same end once it is known who ended the job: what died of its signals is no failure to explain."""
+        if self.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
+            return replace(self, sentence=reason, detail="", why="", fix="", notes=(), can_restart=False)
+        if self.signature.startswith(_LOST):
+            return replace(self, sentence=reason, fix="", notes=(self.sentence, *self.notes), can_restart=False)
+        return replace(self, notes=(*self.notes, reason), can_restart=False)
+
+
+def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) -> Verdict:
+    """Find the first failure over all hosts and say what happened."""
+    failures = sorted((end for end in ends if end.failed), key=lambda end: end.time)
+    first = _first(failures)
+    loss = min(losses, key=lambda lost: lost.time, default=None)
+    # A lost host is noticed seconds after it was lost, so ranks elsewhere may have failed of it before.
+    if loss is not None and (first is None or first.is_symptom or first.host == loss.host):
+        return _host_lost(loss, failures)
+    if first is None:
+        return Verdict(exit_code=0)
+    left_early = _left_early(ends, first)
+    sentence = f"rank {first.rank} on {first.host} failed first, {_after(first.time - start)}: {describe(first)}"
+    from muster.controller.diagnosis.explain import explain  # most jobs do not fail
+
+    explanation = explain(first, ends, left_early)
+    notes: list[str] = []
+    if left_early is not None:
+        sentence = (
+            f"rank {left_early.rank} on {left_early.host} ended with exit code 0, {_after(left_early.time - start)}, "
+            f"while other ranks still needed it; then rank {first.rank} on {first.host} failed: {describe(first)}"
+        )
+    followers = [end for end in failures if end is not first]
+    if followers:
+        only = " only because it had gone" if all(end.is_echo for end in followers) and not first.is_symptom else ""
+        notes.append(
+            f"{count(len(followers), 'rank')} failed after it{only}: " + "; ".join(_short(end) for end in followers[:4])
+        )
+    stopped = sum(end.stopped for end in ends)
+    if stopped:
+        notes.append(f"{count(stopped, 'rank')} stopped by Muster because of it")
+    return Verdict(
+        exit_code=exit_code_of(first.status),
+        sentence=sentence,
+        detail=first.traceback or _end_of(first.last_words if first.last_words != first.summary else ""),
+        why=explanation.sentence if explanation is not None else "",
+        fix=explanation.fix if explanation is not None else "",
+        notes=tuple(notes),
+        signature=f"{first.place} {first.summary or first.status}",
+        progress=first.done,
+        can_restart=True,
+        first=first,
+    )
+
+
+def describe(end: RankEnd) -> str:
+    """What happened to a rank, in plain words."""
+    if end.summary:
+        text = end.summary if len(end.summary) <= 200 else end.summary[:199] + "…"
+        return text + (f" ({end.place})" if end.place else "")
+    if end.status < 0:
+        name = _signal_name(-end.status)
+        if -end.status == signal.SIGKILL:
+            if end.memory is None or not end.memory.is_counted:
+                return f"killed by {name}, which Muster did not send"
+            from muster.controller.diagnosis.explain.host_failures import out_of_memory
+
+            if out_of_memory(end):
+                likely = "" if end.memory.group_kills != 0 else ", most likely"
+                return f"killed{likely} by the kernel for want of memory ({name})"
+            return f"killed by {name}, which neither Muster nor the kernel's memory killer sent"
+        if -end.status in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL):
+            return f"crashed in native code ({name})"
+        return f"ended by {name}, which Muster did not send"
+    where = f" at {end.place}" if end.place else ", without an exception"
+    return f"ended with exit code {end.status}{where}"
+
+
+def exit_code_of(status: int) -> int:
+    """A rank's status as a shell's exit code."""
+    return 128 - status if status < 0 else status
+
+
+def hung(sentence: str, culprits: Collection[int], *, progress: int) -> Verdict:
+    """The end of a job that hung and was ended for it."""
+    return Verdict(
+        exit_code=EXIT_HANG,
+        sentence=f"ended because it hung (--on-hang kill): {sentence}",
+        signature=f"hang of {sorted(culprits)}",
+        progress=progress,
+    )
+
+
+def is_same_failure(previous: Verdict, now: Verdict) -> bool:
+    """Whether a restart met the same failure at the same place after exactly as much work as before.
+
+    A job that resumes from a checkpoint fails after another number of collectives, and deserves another try.
+    """
+    return previous.signature == now.signature and now.progress == previous.progress
+
+
+def _first(failures: Sequence[RankEnd]) -> RankEnd | None:
+    causes = [end for end in failures if not end.is_symptom]
+    if causes and causes[0].time <= failures[0].time + _CAUSE_LATE:
+        return causes[0]
+    # One that waited in vain and left is why others lost their connections.
+    tired = [end for end in failures if not end.is_echo]
+    if tired and tired[0].time <= failures[0].time + _SEEN_LATE:
+        return tired[0]
+    return failures[0] if failures else None
+
+
+def _left_early(ends: Sequence[RankEnd], first: RankEnd) -> RankEnd | None:
+    """The rank whose clean exit the first failure is about, if there is one."""
+    if not first.is_symptom:
+        return None
+    early = [end for end in ends if end.status == 0 and not end.stopped and end.time <= first.time + _SEEN_LATE]
+    return min(early, key=lambda end: end.time, default=None)
+
+
+def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
+    others = [end for end in failures if end.host != loss.host]
+    notes = ["ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
+    if loss.is_up:
+        sentence = f"the job cannot continue on {loss.host}: {loss.why}"
+        fix = f"run it again; `dmesg` on {loss.host} shows whether the OOM killer ended the process"
+    else:
+        sentence = f"host {loss.host} is lost: {loss.why}"
+        fix = "see whether it is up and reachable; a run without it needs only another -H"
+    return Verdict(
+        exit_code=EXIT_MUSTER,
+        sentence=sentence,
+        fix=fix,
+        notes=tuple(notes),
+        signature=f"{_LOST}{loss.host}",
+    )
+
+
+def _end_of(text: str) -> str:
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
+
+
+def _short(end: RankEnd) -> str:
+    text = describe(end)
+    return f"rank {end.rank} on {end.host} ({text[:90]}{'…' if len(text) > 90 else ''})"
+
+
+def _after(seconds: float) -> str:
+    return f"{max(0.0, seconds):.1f} s after the start"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

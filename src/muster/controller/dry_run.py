@@ -1,0 +1,77 @@
+"""`--dry-run`: the plan and the command lines as text, made without asking any host."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from muster.controller.phrases import count
+from muster.engines.engine import AgentSpec, Engine, leaders
+from muster.errors import UsageError
+from muster.hosts import Host
+from muster.job import Job
+from muster.plan import FOUND_AT_START, Plan, fill_slots, make_plan, rank_environment
+from muster.shared.machine import gpu_count
+
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+
+
+def describe(job: Job, engine: Engine, *, nproc: int | None) -> str:
+    """Rank, host, GPU and environment of every rank, and what is started for each host."""
+    seats = [engine.seats[position] for position in leaders(engine.seats)]
+    plan = _plan(job, seats, nproc)
+    # A host that is not asked is taken to have the GPUs its slots are for; this machine is known.
+    known_gpus = {seat.name: not seat.here or gpu_count(os.environ) > 0 for seat in seats}
+    lines = [f"job {plan.job_id}: {count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}", ""]
+    lines.append(f"{'rank':>4}  {'host':<20}  {'local':>5}  GPU")
+    for placement in plan.placements:
+        for local, rank in enumerate(placement.ranks):
+            gpu = placement.host.gpus[local] if placement.host.gpus else (local if known_gpus[placement.name] else "-")
+            lines.append(f"{rank:>4}  {placement.name:<20}  {local:>5}  {gpu}")
+    lines += [
+        "",
+        f"master address  {plan.master_addr}",
+        f"master port     {plan.master_port or FOUND_AT_START}",
+    ]
+    lines += ["", "environment of rank 0; RANK, LOCAL_RANK and the like count up in the others"]
+    lines += [f"  {name}={value}" for name, value in rank_environment(plan, 0).items()]
+    lines += [f"  {name}={_hide(name, value)}" for name, value in {**job.carried, **job.env}.items()]
+    for placement in plan.placements:
+        if placement.env:
+            lines += [f"on {placement.name}"] + [f"  {name}={value}" for name, value in placement.env.items()]
+    lines += ["", f"in {job.cwd}: python {job.command}"]
+    lines += [f"imported once on each host: {', '.join(job.preload)}" if job.preload else "no zygote"]
+    lines += [job.preload_reason] if job.preload_reason else []
+    one_each = len(engine.lines) == len(seats)
+    lines += ["", "started here, one for each host" if one_each else "started here, one for all hosts"]
+    lines += [f"  {line}" for line in engine.lines]
+    return "\n".join(lines) + "\n"
+
+
+def _hide(name: str, value: str) -> str:
+    """A variable's value, unless its name says that it is nobody's business."""
+    return "(set, not shown)" if _SECRET.search(name) else value
+
+
+def _plan(job: Job, seats: Sequence[AgentSpec], nproc: int | None) -> Plan:
+    hosts: list[Host] = []
+    for seat in seats:
+        host = seat.host
+        if host.slots is None and nproc is None and not seat.here:
+            raise UsageError(
+                f"{host.name}: how many GPUs it has is known only when it is asked, and a dry run asks nobody",
+                hint=f"write `{host.name}:8`, or `--nproc 8`",
+            )
+        hosts.append(fill_slots(host, nproc=nproc, gpus=gpu_count(os.environ) if seat.here else 0))
+    env = {**job.carried, **job.env}
+    plan = make_plan(
+        job.id,
+        hosts,
+        threads=[0] * len(hosts),
+        restarts=job.restarts,
+        user_env=env,
+        role=job.role,
+        has_store=job.has_store,
+    )
+    return plan.at(job.master_addr or FOUND_AT_START, job.master_port or 0)

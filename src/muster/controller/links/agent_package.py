@@ -1,0 +1,33 @@
+"""The code that runs on hosts as bytes that any interpreter can import."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
+from types import CodeType
+
+from muster import agent, rank, shared
+from muster.shared import bootstrap
+
+
+def agent_payload(job_id: str, scheduler: str = "") -> bytes:
+    """What is sent to a new interpreter to make it the agent of a job; a `scheduler`'s signals it gives its ranks."""
+    modules = {
+        f"{name}.{module.name}": _load(f"{package.__name__}.{module.name}")
+        for name, package in zip(bootstrap.FOLDERS, (agent, rank, shared), strict=True)
+        for module in pkgutil.iter_modules(package.__path__)
+        if not module.ispkg
+    }
+    return bootstrap.payload(bootstrap.pack(modules), "agent.agent", {"job": job_id, "scheduler": scheduler})
+
+
+def _load(name: str) -> tuple[str, CodeType]:
+    spec = find_spec(name)
+    assert spec is not None
+    assert isinstance(spec.loader, InspectLoader)
+    # get_code reads the byte code python keeps beside the source; only a changed file is compiled.
+    source, code = spec.loader.get_source(name), spec.loader.get_code(name)
+    assert source is not None
+    assert code is not None
+    return source, code

@@ -1,0 +1,127 @@
+"""A child process with three pipes, woven into the event loop; nothing here waits or blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from muster.agent.rank_stdin import INHERITED
+from muster.shared import processes
+from muster.shared.wire import Writer
+
+
+class Child:
+    """A transport's process: bytes in, bytes out, words on stderr, and its end."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        on_data: Callable[[bytes], None],
+        on_words: Callable[[bytes], None],
+        on_closed: Callable[[], None],
+        env: Mapping[str, str] | None = None,
+        for_ranks: int | None = None,
+    ) -> None:
+        """Start it; raises OSError when the program is not there. `for_ranks` is the stdin of its ranks."""
+        if for_ranks is not None:
+            env = {**(os.environ if env is None else env), INHERITED: str(for_ranks)}
+        # A session of its own: Ctrl-C at the terminal is for the controller, which ends the agents in order.
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+            pass_fds=() if for_ranks is None else (for_ranks,),
+            bufsize=0,
+        )
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self._below: dict[int, str] = {}
+        self._files = (stdin, stdout, stderr)
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(stdin.fileno(), False)
+        self._writer = Writer(stdin.fileno(), lambda data: os.write(stdin.fileno(), data))
+        self._loop.add_reader(stdout.fileno(), self._read, stdout.fileno(), 1 << 18, on_data, on_closed)
+        # A ControlMaster left behind by ssh keeps stderr open, so its closing means nothing.
+        self._loop.add_reader(stderr.fileno(), self._read, stderr.fileno(), 1 << 16, on_words, lambda: None)
+
+    def _read(self, fd: int, size: int, on_data: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
+        try:
+            data = os.read(fd, size)
+        except OSError:
+            data = b""
+        if data:
+            on_data(data)
+        else:
+            self._loop.remove_reader(fd)
+            on_closed()
+
+    def send(self, data: bytes = b"") -> None:
+        """Write, now or when the child reads; a child that has gone is noticed by its stdout closing."""
+        if self._files[0].closed:
+            return
+        try:
+            self._writer.send(data)
+        except OSError:
+            self._loop.remove_writer(self._writer.fd)
+            return
+        if self._writer.pending:
+            self._loop.add_writer(self._writer.fd, self.send)
+        else:
+            self._loop.remove_writer(self._writer.fd)
+
+    async def exit_code(self, limit: float) -> int | None:
+        """How it ended; None if it has not within `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while self._process.poll() is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        return self._process.returncode
+
+    async def terminate(self, limit: float) -> None:
+        """Ask it to end, and wait for that at most `limit` seconds."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            await self.exit_code(limit)
+
+    def close(self, *, kill: bool) -> None:
+        """Close the pipes, and end the process if asked; one that is not killed sees its stdin close."""
+        if self._files[0].closed:
+            return
+        self._loop.remove_writer(self._writer.fd)
+        for file in self._files[1:]:
+            self._loop.remove_reader(file.fileno())
+        if kill and self._process.poll() is None:
+            self._process.kill()
+            try:
+                self._process.wait(1)
+            except subprocess.TimeoutExpired:
+                pass  # it is held by the kernel, and nothing of ours depends on it
+        for file in self._files:
+            file.close()
+
+    def note_descendants(self) -> None:
+        """Note what lives below it now, to be found again when it has gone and they have another parent."""
+        if self._process.poll() is None and os.path.isdir("/proc/self"):
+            self._below |= {pid: _birth(pid) for pid in processes.descendants(self._process.pid)}
+
+    def kill_descendants(self) -> None:
+        """End what was noted and still lives."""
+        processes.kill([pid for pid, birth in self._below.items() if birth and _birth(pid) == birth], signal.SIGKILL)
+
+
+def _birth(pid: int) -> str:
+    """When a process was started, in ticks since boot: pids are used again, but not within one tick."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""

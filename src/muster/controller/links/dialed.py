@@ -1,0 +1,302 @@
+"""Agents that dial back: a TLS port here, the processes that summon the agents, and who may take which seat."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import inspect
+import json
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.agent import dial_back
+from muster.agent.connectivity import free_port
+from muster.controller.links.certificate import make_server_context
+from muster.controller.links.child_process import Child
+from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
+from muster.controller.links.piped import Words
+from muster.controller.phrases import names
+from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
+from muster.engines.engine import ORDER_FILE, Dialed, StartCommand
+from muster.errors import HostError, MusterError
+from muster.shared.machine import interfaces
+
+_HELLO_LIMIT = 10.0
+"""Seconds a caller has to say who it is."""
+
+_LONGEST_HELLO = 4096
+
+_END_LIMIT = 1.0
+"""Seconds for a summons to end by itself once its agents have gone."""
+
+_TERM_LIMIT = 5.0
+"""Seconds for it to end when told to: mpirun takes its daemons down first, which would outlive its SIGKILL."""
+
+_TERM_LIMIT_AFTER_LOSS = 1.0
+"""The same where a host is lost: srun and mpirun would wait for a word from it, for minutes."""
+
+
+class NobodyCame(HostError):
+    """An agent did not come in time, and nothing says why."""
+
+
+class DialledLine(asyncio.Protocol):
+    """One caller: first unknown, then the connection of the link whose seat it takes."""
+
+    why_lost = "the connection to it broke"
+
+    def __init__(self, connector: DialledConnector) -> None:
+        self._connector = connector
+        self._transport: asyncio.Transport | None = None
+        self._hello = b""
+        self._link: AgentLink | None = None
+        self._too_late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody has dialled; it must say who it is."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._too_late = asyncio.get_running_loop().call_later(_HELLO_LIMIT, self.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the caller's hello, then all that its agent says."""
+        if self._link is not None:
+            self._link.on_data(data)
+            return
+        self._hello += data
+        line, found, _ = self._hello.partition(b"\n")
+        if not found and len(self._hello) < _LONGEST_HELLO:
+            return
+        self._link = self._connector.admit(line)
+        if self._link is None:
+            self.close()
+            return
+        if self._too_late is not None:
+            self._too_late.cancel()
+        self._link.attach(self, self._connector.payload)
+
+    def eof_received(self) -> None:
+        """The agent's end has closed; asyncio would wait 30 s for the goodbye of TLS, which a killed one never says."""
+        self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The caller has gone."""
+        if self._too_late is not None:
+            self._too_late.cancel()
+        if self._link is not None:
+            self._link.on_closed()
+
+    def send(self, data: bytes) -> None:
+        """Write, now or when the agent reads."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def explain(self, noise: str) -> HostError:
+        """Why no agent came, although one dialled."""
+        assert self._link is not None
+        last = noise.splitlines()[-1:] or ["its connection closed before it was up"]
+        return LinkLost(self._link.name, f"the agent did not start: {last[0]}")
+
+
+class Caller:
+    """A summons' running process, and what it says."""
+
+    def __init__(self, summons: StartCommand, connector: DialledConnector, env: dict[str, str]) -> None:
+        self.summons = summons
+        self._connector = connector
+        self._words = Words(lambda line: connector.on_line(self, line))
+        self._ending: asyncio.Task[None] | None = None
+        try:
+            self._child = Child(
+                summons.argv, on_data=self._words.feed, on_words=self._words.feed, on_closed=self._on_closed, env=env
+            )
+        except OSError as error:
+            raise MusterError(
+                f"`{summons.argv[0]}` cannot be started ({error.strerror})",
+                hint=f"is it installed here? try `{summons.argv[0]} --version`",
+            ) from None
+
+    def _on_closed(self) -> None:
+        self._ending = asyncio.ensure_future(self._explain_end())
+
+    async def _explain_end(self) -> None:
+        code = await self._child.exit_code(_END_LIMIT)
+        self.give_up(code)
+        if not any(link.closing for link in self._links):
+            self._connector.on_end(self.summons, code)
+
+    def give_up(self, code: int | None = None) -> None:
+        """No more agents will come: say why, with the words there are."""
+        missing = [link for link in self._links if not link.is_attached]
+        if missing and not missing[0].closing:
+            error = self._connector.engine.explain(self.summons, code, self._words.text.strip())
+            for link in missing:
+                link.fail(error)
+
+    def allow_pull(self, line: str) -> None:
+        """Wait longer for all its agents if a host says that it pulls an image: they come together or not at all."""
+        pull = pull_in(line)
+        if pull is not None:
+            for link in self._links:
+                link.allow(PULL_LIMIT, too_slow_pull(*pull))
+
+    @property
+    def _links(self) -> list[AgentLink]:
+        return [link for link in self._connector.links if link.seat in self.summons.seats]
+
+    def note_helpers(self) -> None:
+        """Note what it has started here: the ssh clients of mpirun outlive it when their host is dead."""
+        self._child.note_descendants()
+
+    async def end(self) -> None:
+        """Wait a moment for it to end by itself, as it does once its agents have gone, then end it."""
+        self.note_helpers()
+        lost = any(link.lost for link in self._links)
+        if lost or await self._child.exit_code(_END_LIMIT) is None:
+            await self._child.terminate(_TERM_LIMIT_AFTER_LOSS if lost else _TERM_LIMIT)
+        self._child.close(kill=True)
+        self._child.kill_descendants()
+
+
+class DialledConnector:
+    """Brings up the agents of slurm, pbs and mpi jobs."""
+
+    def __init__(self, engine: Dialed, folder: Path, on_text: Callable[[str, str], None]) -> None:
+        self.engine = engine
+        self.links: Sequence[AgentLink] = ()
+        self.payload = b""
+        self.called = list(dict.fromkeys(seat.name for seat in engine.seats))
+        self.last_words = ""
+        """What the summons said last, while agents are missing."""
+        self._folder = folder
+        self._on_text = on_text
+        self._token = secrets.token_hex(32)
+        self._server: asyncio.Server | None = None
+        self._callers: list[Caller] = []
+        self._why_ended: str | None = None
+
+    async def connect(
+        self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
+    ) -> None:
+        """Open the port, send the summons, and wait until every seat is taken."""
+        self.links, self.payload = links, payload
+        context, certificate = make_server_context()
+        sock = free_port()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: DialledLine(self), sock=sock, ssl=context, ssl_handshake_timeout=_HELLO_LIMIT, backlog=1024
+        )
+        order = self._order(sock.getsockname()[1], certificate, limit)
+        env = {name: value for name, value in os.environ.items() if name not in self.engine.unset}
+        for summons in self.engine.summons:
+            self._callers.append(self._summon(summons, order, env))
+        if self.engine.pull_limit:
+            self.last_words = "a host without the image pulls it first"
+        await self._all_up(max(limit, self.engine.pull_limit))
+        for caller in self._callers:
+            caller.note_helpers()
+
+    def _order(self, port: int, certificate: str, limit: float) -> str:
+        """All that an agent needs to dial us, with the code that does it."""
+        order: dict[str, Any] = {
+            "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
+            "addresses": _own_addresses(),
+            "port": port,
+            "certificate": certificate,
+            "token": self._token,
+            "seat_from": self.engine.seat_from,
+            "killed_at_once": self.engine.killed_at_once,
+            "limit": limit / 2,
+        }
+        return json.dumps(order)
+
+    def _summon(self, summons: StartCommand, order: str, env: dict[str, str]) -> Caller:
+        if ORDER_FILE not in summons.argv:
+            return Caller(summons, self, {**env, "MUSTER_DIAL": order})
+        path = self._folder / "order.json"
+        if not path.exists():
+            path.touch(mode=0o600)
+            path.write_text(order)
+        argv = tuple(str(path) if word == ORDER_FILE else word for word in summons.argv)
+        return Caller(StartCommand(argv=argv, seats=summons.seats), self, env)
+
+    async def _all_up(self, limit: float) -> None:
+        waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came([link], limit))) for link in self.links]
+        try:
+            # The first failure ends the wait: with these engines one missing agent ends the whole start.
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
+            failed = [task for task in waiting if task.done() and task.exception() is not None]
+            if failed and isinstance(failed[0].exception(), NobodyCame):
+                raise self._nobody_came([link for link in self.links if not link.facts], limit)
+            if failed:
+                await all_or_errors([failed[0]])
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
+        summons = next(summons for summons in self.engine.summons if missing[0].seat in summons.seats)
+        program = os.path.basename(summons.argv[0])
+        return NobodyCame(
+            names(list(dict.fromkeys(link.name for link in missing))),
+            f"no agent has come from there within {limit:.0f} s of `{program}`",
+            hint=f"is every host up? the agents dial {' or '.join(_own_addresses())}: is there a firewall between?",
+        )
+
+    def admit(self, line: bytes) -> AgentLink | None:
+        """The link whose seat a caller may take; None sends it away."""
+        try:
+            hello = json.loads(line)
+            token, key = str(hello["token"]), str(hello["seat"])
+        except (ValueError, KeyError, TypeError):
+            return None
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
+            return None
+        free = [link for link in self.links if link.seat.key == key and not link.is_attached and not link.closing]
+        if free:
+            return free[0]
+        if not any(link.closing for link in self.links):  # one that comes when the job is over is no surprise
+            self._on_text(str(hello.get("host")), f"an agent came as `{key}`, which is not awaited; it was sent away")
+        return None
+
+    def on_line(self, caller: Caller, line: str) -> None:
+        """A summons' process has written a line."""
+        reason = self.engine.why_ended(line)
+        if reason is not None:
+            self._why_ended = reason
+        elif all(link.facts for link in self.links):
+            if not self.links[0].closing:
+                self._on_text(os.path.basename(caller.summons.argv[0]), line)
+        else:
+            self.last_words = line
+            caller.allow_pull(line)
+            if self.engine.is_final(line):
+                caller.give_up()
+
+    def on_end(self, summons: StartCommand, code: int | None) -> None:
+        """A summons has ended before the job was over."""
+        self._why_ended = self._why_ended or self.engine.why_over(summons, code)
+
+    def why_ended(self) -> str | None:
+        """What the scheduler said about ending the job, if it has."""
+        return self._why_ended
+
+    async def close(self) -> None:
+        """End the summons' processes and close the port; the agents have gone."""
+        await asyncio.gather(*(caller.end() for caller in self._callers))
+        if self._server is not None:
+            self._server.close()
+        (self._folder / "order.json").unlink(missing_ok=True)
+
+
+def _own_addresses() -> list[str]:
+    """Where this machine may be reached; loopback comes last, for agents beside us."""
+    found = sorted(interfaces(), key=lambda interface: interface["loopback"])
+    return [address for interface in found for address in interface["addresses"]]

@@ -1,0 +1,299 @@
+"""One agent's connection, whatever it runs over: requests and replies, events, and its heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from muster.engines.engine import AgentSpec
+from muster.errors import HostError, MusterError
+from muster.shared.wire import GREETING, LEASE, LineReader, encode
+
+SUSPECT_AFTER = 1.5
+"""Seconds of silence after which the screen names the host; LEASE decides."""
+
+_AGEING = 1.01
+"""By how much the shortest way counts for less with each ping: after a jump of a clock its offset is wrong."""
+
+Result = TypeVar("Result")
+
+
+class LinkLost(HostError):
+    """The connection to a host that was up is gone."""
+
+
+class Line(Protocol):
+    """The connection below a link: a transport's pipes, or a socket the agent dialled."""
+
+    def send(self, data: bytes) -> None:
+        """Write, now or when the other side reads."""
+        ...
+
+    def close(self) -> None:
+        """Drop the connection."""
+        ...
+
+    async def explain(self, noise: str) -> HostError:
+        """Why no agent came, found out from how the transport ended; `noise` is what came instead."""
+        ...
+
+    @property
+    def why_lost(self) -> str:
+        """What it means that a connection which was up has closed."""
+        ...
+
+
+class AgentLink:
+    """The controller's handle on one agent."""
+
+    def __init__(
+        self,
+        seat: AgentSpec,
+        on_event: Callable[[AgentLink, dict[str, Any]], None],
+        on_text: Callable[[str, str], None],
+    ) -> None:
+        self.seat = seat
+        self.name = seat.name
+        self.facts: dict[str, Any] = {}
+        """What the agent said of its host; empty until it is up."""
+        self.clock_offset = 0.0
+        """This host's clock minus ours, in seconds; from the ping with the shortest way."""
+        self.lost: LinkLost | None = None
+        self.closing = False
+        self._on_event = on_event
+        self.on_text = on_text
+        self._line: Line | None = None
+        self._reader = LineReader(greeting=GREETING)
+        self._up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gone = asyncio.Event()
+        self._suspected = False
+        self._last_heard = time.monotonic()
+        self._round_trip = float("inf")
+        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next_id = 0
+        self._explaining: asyncio.Task[None] | None = None
+        self._too_late: asyncio.TimerHandle | None = None
+
+    # --- coming up ------------------------------------------------------------------------------------------
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is, or was, a connection below."""
+        return self._line is not None
+
+    async def open(self, line: Line, payload: bytes, limit: float) -> None:
+        """Take a connection that has just been made, send the agent, and wait until it says what host it is on."""
+        self.attach(line, payload)
+        await self.came_up(
+            limit,
+            HostError(
+                self.name,
+                f"no agent answered within {limit:.0f} s of logging in",
+                hint="is its home folder or its Python on a file system that hangs?",
+            ),
+        )
+
+    def attach(self, line: Line, payload: bytes) -> None:
+        """Take a connection and send the agent over it."""
+        self._line = line
+        line.send(payload)
+
+    async def came_up(self, limit: float, error: MusterError) -> None:
+        """Wait until the agent has said what host it is on, or raise `error`."""
+        if self._too_late is None:
+            self.allow(limit, error)
+        try:
+            await self._up
+        finally:
+            if self._too_late is not None:
+                self._too_late.cancel()
+
+    def allow(self, limit: float, error: MusterError) -> None:
+        """Give the agent so many seconds from now to come up, instead of what it had; `error` is what then fails."""
+        if self._too_late is not None:
+            self._too_late.cancel()
+        self._too_late = asyncio.get_running_loop().call_later(limit, self.fail, error)
+
+    def fail(self, error: MusterError) -> None:
+        """There will be no agent."""
+        if not self._up.done():
+            self._up.set_exception(error)
+
+    def on_data(self, data: bytes) -> None:
+        """Bytes came over the connection."""
+        self._last_heard = time.monotonic()
+        try:
+            messages = self._reader.feed(data)
+        except ValueError:
+            self._lose("something that is not the agent writes on its channel")
+            return
+        for message in messages:
+            self._on_message(message)
+
+    def _on_message(self, message: dict[str, Any]) -> None:
+        if "re" in message:
+            reply = self._replies.pop(message["re"], None)
+            if reply is not None and not reply.done():
+                reply.set_result(message)
+        elif message["t"] == "pong":
+            self._on_pong(message)
+        elif message["t"] == "up":
+            self.facts = message
+            # Good to the time a message takes, until the first ping comes back.
+            self.clock_offset = message["time"] - time.time()
+            if not self._up.done():
+                self._up.set_result(None)
+        elif message["t"] == "failed":
+            self._lose(f"its agent failed ({message['error']}), which is a bug of Muster")
+        else:
+            self._on_event(self, message)
+
+    def on_closed(self) -> None:
+        """The agent's side of the connection closed."""
+        self._explaining = asyncio.ensure_future(self._explain_end())
+
+    async def _explain_end(self) -> None:
+        assert self._line is not None
+        noise = self._reader.noise.decode(errors="replace").strip()
+        error = await self._line.explain(noise)
+        self._gone.set()
+        if self.closing:
+            return
+        if self._up.done():
+            self._lose(self._line.why_lost)
+        else:
+            self._up.set_exception(error)
+
+    # --- while it is up -------------------------------------------------------------------------------------
+
+    async def request(self, do: str, *, limit: float, **fields: Any) -> dict[str, Any]:
+        """Ask the agent for something and wait for its reply, at most `limit` seconds."""
+        if self.lost:
+            raise self.lost
+        self._next_id += 1
+        reply = self._replies[self._next_id] = asyncio.get_running_loop().create_future()
+        self._send({"do": do, "id": self._next_id, **fields})
+        return await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
+
+    def ping(self) -> None:
+        """Let the agent hear that its job is still wanted, if it is."""
+        if not (self.lost or self.closing) and self.facts:
+            self._send({"do": "ping", "id": 0, "sent": time.time()})
+
+    def beat(self) -> None:
+        """Send a ping, and notice how long nothing has been heard."""
+        self.ping()
+        if self.lost or self.closing or not self.facts:
+            return
+        silence = self.silence
+        if silence > LEASE:
+            self._lose(f"nothing heard from it for {silence:.0f} s: it is off, hangs, or its network is cut")
+        elif silence > SUSPECT_AFTER and not self._suspected:
+            self._suspected = True
+            self._on_event(self, {"t": "silent"})
+        elif silence < SUSPECT_AFTER and self._suspected:
+            self._suspected = False
+            self._on_event(self, {"t": "heard"})
+
+    @property
+    def silence(self) -> float:
+        """Seconds since anything came from the host."""
+        return time.monotonic() - self._last_heard
+
+    def excuse(self, seconds: float) -> None:
+        """Do not hold against the host what was our own delay."""
+        self._last_heard += seconds
+
+    def our_time(self, theirs: float) -> float:
+        """A time of this host's clock as ours would have shown it."""
+        return theirs - self.clock_offset
+
+    @property
+    def clock_error(self) -> float:
+        """How far `clock_offset` may be off, in seconds: half the shortest way there and back."""
+        return self._round_trip / 2
+
+    @property
+    def noise(self) -> str:
+        """What came over the connection before the agent's greeting: words of a shell profile."""
+        return self._reader.noise.decode(errors="replace")
+
+    def _on_pong(self, message: dict[str, Any]) -> None:
+        now = time.time()
+        round_trip = now - message["sent"]
+        self._round_trip *= _AGEING
+        if 0 <= round_trip <= self._round_trip:
+            self._round_trip = round_trip
+            self.clock_offset = message["time"] - (message["sent"] + now) / 2
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._line is not None:
+            self._line.send(encode(message))
+
+    def _lose(self, why: str) -> None:
+        if self.lost:
+            return
+        self.lost = LinkLost(self.name, why)
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(self.lost)
+        self._replies.clear()
+        self._gone.set()
+        self._on_event(self, {"t": "lost"})
+        self._close_line()
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def close(self, limit: float) -> None:
+        """Say goodbye and wait until the agent has ended what is left; drop the transport if it takes too long."""
+        self.closing = True
+        if self.facts and not self.lost:
+            self._send({"do": "bye", "id": 0})
+            await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
+        self._close_line()
+
+    def _close_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+
+async def within(limit: float, future: asyncio.Future[Result], error: Exception) -> Result:
+    """Wait for a future, or raise `error` when the time is over.
+
+    Not asyncio.wait_for, which up to Python 3.11 swallows a cancel that comes together with the result.
+    """
+
+    def too_late() -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    timer = asyncio.get_running_loop().call_later(limit, too_late)
+    try:
+        return await future
+    finally:
+        timer.cancel()
+
+
+async def all_or_errors(what: Sequence[Awaitable[Result]]) -> list[Result]:
+    """Await everything, then raise: one failure as it is, several as one error that names each host."""
+    results = await asyncio.gather(*what, return_exceptions=True)
+    told: list[MusterError] = []
+    good: list[Result] = []
+    for result in results:
+        if isinstance(result, MusterError):
+            told.append(result)
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            good.append(result)
+    if len(told) == 1:
+        raise told[0]
+    if told:
+        lines = "\n".join(f"  {error.message}" for error in told)
+        hints = dict.fromkeys(error.hint for error in told if error.hint)
+        raise MusterError(
+            f"{len(told)} of {len(what)} hosts cannot be used\n{lines}", hint="\n      ".join(hints) or None
+        )
+    return good

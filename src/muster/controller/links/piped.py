@@ -1,0 +1,159 @@
+"""Agents over pipes: one child process per host, whose stdin and stdout are the channel."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+from collections.abc import Callable, Sequence
+
+from muster.controller.links.child_process import Child
+from muster.controller.links.link import AgentLink, all_or_errors
+from muster.engines.command import Command
+from muster.engines.container.container import PULL_LIMIT, explain_container_failure, pull_in, too_slow_pull
+from muster.engines.engine import Piped
+from muster.engines.ssh.engine import explain_ssh_failure
+from muster.errors import HostError
+from muster.output.lines import LineSplitter
+
+LOGINS_AT_ONCE = 32
+"""Logins under way at a time: each costs 0.1 s of CPU here, and jump hosts drop callers beyond a limit."""
+
+
+_SSH_ITSELF = 255
+"""The exit code of ssh when the failure is its own, not that of what it started."""
+
+
+class Words:
+    """What a child writes on its stderr: the end of it kept, and every line handed on."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self.text = ""
+        self._on_line = on_line
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._splitter = LineSplitter()
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes as they come."""
+        text = self._decoder.decode(data)
+        self.text = (self.text + text)[-16_000:]
+        for line in self._splitter.feed(text):
+            if line.text.strip():
+                self._on_line(line.text)
+
+
+class PipeLine:
+    """A link's connection over the pipes of a child."""
+
+    def __init__(
+        self,
+        link: AgentLink,
+        command: Command,
+        on_early_words: Callable[[str], None] = lambda words: None,
+        stdin: int | None = None,
+    ) -> None:
+        self.command = command
+        self._link = link
+        self._on_early_words = on_early_words
+        self._words = Words(self._on_line)
+        try:
+            self._child = Child(
+                command.argv,
+                on_data=link.on_data,
+                on_words=self._words.feed,
+                on_closed=link.on_closed,
+                for_ranks=stdin,
+            )
+        except OSError as error:
+            raise HostError(
+                link.name,
+                f"`{command.argv[0]}` cannot be started ({error.strerror})",
+                hint="install the OpenSSH client" if command.over_ssh else "name a Python with `--python PATH`",
+            ) from None
+
+    def _on_line(self, line: str) -> None:
+        if self._link.facts:
+            if not self._link.closing:
+                self._link.on_text(self._link.name, line)
+        elif self.command.box is not None:
+            pull = pull_in(line)
+            self._on_early_words(line if pull else f"{self._link.name}: {line}")
+            if pull:
+                self._link.allow(PULL_LIMIT, too_slow_pull(self._link.name, pull[1]))
+
+    def send(self, data: bytes) -> None:
+        """Write, now or when the child reads."""
+        self._child.send(data)
+
+    def close(self) -> None:
+        """Close the pipes; a local agent is not killed: it sees that and ends its ranks before it goes."""
+        self._child.close(kill=self.command.over_ssh)
+
+    async def explain(self, noise: str) -> HostError:
+        """Why no agent came."""
+        code = await self._child.exit_code(2.0)
+        said = self._words.text.strip() or noise  # nologin speaks on stdout
+        if self.command.box is not None and not (self.command.over_ssh and code == _SSH_ITSELF):
+            return explain_container_failure(self._link.name, self.command.box, code, said)
+        if self.command.over_ssh:
+            return explain_ssh_failure(self.command.host, code, said)
+        last = said.splitlines()[-1:] or [f"it ended with code {code}"]
+        return HostError(
+            self._link.name, f"the agent did not start: {last[0]}", hint="name a Python with `--python PATH`"
+        )
+
+    @property
+    def why_lost(self) -> str:
+        """What it means that the pipes have closed."""
+        return "the connection to it broke" if self.command.over_ssh else "its agent died"
+
+
+class PipedConnector:
+    """Brings up the agents of local and ssh jobs."""
+
+    def __init__(self, engine: Piped) -> None:
+        self.engine = engine
+        over_ssh = [seat.name for seat, command in zip(engine.seats, engine.commands, strict=True) if command.over_ssh]
+        self.called = over_ssh
+        """The hosts a user may have to wait for."""
+        self.gives_stdin = False
+        """Whether the agent of rank 0 inherits our stdin, for its ranks."""
+        self.last_words = ""
+        """What a container program said last, while agents are missing."""
+
+    def _on_early_words(self, words: str) -> None:
+        self.last_words = words
+
+    async def connect(
+        self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
+    ) -> None:
+        """Start an agent on every host, side by side; all failures together are raised at the end."""
+        logins = asyncio.Semaphore(LOGINS_AT_ONCE)
+
+        def begin(link: AgentLink, command: Command) -> PipeLine:
+            if not self.gives_stdin or link is not links[0]:
+                return PipeLine(link, command, self._on_early_words)
+            stdin = os.dup(0)
+            try:
+                return PipeLine(link, command, self._on_early_words, stdin)
+            finally:
+                os.close(stdin)
+
+        async def open_one(link: AgentLink, command: Command) -> None:
+            async with logins:
+                try:
+                    await link.open(begin(link, command), payload, limit)
+                except HostError as error:
+                    on_failure(error)
+                    raise
+
+        await all_or_errors(
+            [open_one(link, command) for link, command in zip(links, self.engine.commands, strict=True)]
+        )
+
+    async def close(self) -> None:
+        """Nothing is left once the links are closed."""
+
+    def why_ended(self) -> str | None:
+        """Nobody but the user ends these jobs."""
+        return None

@@ -1,0 +1,75 @@
+"""Watches ranks whose script has ended: which of them do not exit, and what they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muster.controller.attempt import Attempt
+from muster.controller.monitor.observation import works
+from muster.controller.monitor.rank_monitor import RankMonitor
+from muster.controller.monitor.stack_text import blocking_frame
+from muster.controller.phrases import ranks as ranks_in_words
+
+_TURN = 0.5
+"""Seconds between two looks at the clock."""
+
+_NOTICE = 5.0
+"""Seconds from the end of a script to that of its process after which the rank is reported."""
+
+
+class ExitMonitor:
+    """The watch over the ends of one attempt."""
+
+    def __init__(self, monitor: RankMonitor, attempt: Attempt) -> None:
+        self.monitor = monitor
+        self.attempt = attempt
+        self._looks: list[tuple[float, dict[int, dict[str, Any]]]] = []
+        self._reported: set[int] = set()
+
+    async def watch(self) -> None:
+        """Watch until it is cancelled, or the job is to be ended."""
+        notice = min(_NOTICE, self.monitor.hang_after)
+        while True:
+            await asyncio.sleep(_TURN)
+            late = self._late(notice)
+            if set(late) - self._reported:
+                await self._report([rank for rank in late if rank not in self._reported])
+            hung = self._late(self.monitor.hang_after) if self.monitor.kill else []
+            if hung and await self._works(hung):
+                await asyncio.sleep(_NOTICE)
+            elif hung:
+                self.attempt.on_hang(self._sentence(hung, self._looks[-1][1]), hung)
+                return
+
+    def _late(self, seconds: float) -> list[int]:
+        """The ranks whose script ended that long ago and whose process still runs."""
+        now = time.time()
+        heard = self.monitor.heard.items()
+        return [rank for rank, one in heard if one.is_finishing and now - one.finished > seconds]
+
+    async def _look(self) -> dict[int, dict[str, Any]]:
+        found = await self.monitor.look(deep=True)
+        self._looks = [*self._looks[-1:], (time.monotonic(), found)]
+        return found
+
+    async def _works(self, ranks: Sequence[int]) -> bool:
+        """Whether one of them has used the CPU or a disk since the last look: it may be writing its results."""
+        await self._look()
+        return any(works([(when, found[rank]) for when, found in self._looks if rank in found]) for rank in ranks)
+
+    async def _report(self, ranks: Sequence[int]) -> None:
+        self._reported.update(ranks)
+        found = await self._look()
+        self.monitor.report_hang(self._sentence(ranks, found), found, ranks)
+
+    def _sentence(self, ranks: Sequence[int], found: Mapping[int, Mapping[str, Any]]) -> str:
+        seconds = time.time() - min(self.monitor.heard[rank].finished for rank in ranks)
+        frame = blocking_frame(str(found.get(ranks[0], {}).get("stack", "")))
+        has = "have" if len(ranks) > 1 else "has"
+        return (
+            f"{ranks_in_words(ranks)} finished {'their' if len(ranks) > 1 else 'its'} script {seconds:.0f} s ago but "
+            f"{has} not exited: rank {ranks[0]} is {frame}"
+        )

@@ -1,0 +1,300 @@
+"""Who keeps a job from going on: compares what each rank has called, and follows who waits for whom. Pure.
+
+A rank waits in a collective that it has called and that has not finished; for the members of that group that have not
+called it. They may wait themselves, for others, so the chain is followed to ranks that wait for nobody: those are the
+cause. Where the chain runs in a circle, or all have called the same, nobody is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from muster.controller.monitor.observation import Call, Group, Seen
+
+DEFAULT = "0"
+"""The name of the group of all ranks."""
+
+_SAME_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather_base", "reduce_scatter_base", "barrier")
+"""Operations that need the same sizes and types on all ranks; others may differ by design."""
+
+
+_FOR_ALL = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
+"""Calls that are not recorded and that wait for other ranks, nobody can see for which."""
+
+_ACTIVE = 10.0
+"""Switches a second above which a main thread does not wait in one single call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """A rank that waits."""
+
+    rank: int
+    kind: Literal["collective", "peer", "joining", "call"]
+    group: str = ""
+    members: tuple[int, ...] = ()
+    call: Call | None = None
+    peer: int | None = None
+    """The rank it sends to or receives from."""
+    blockers: tuple[int, ...] = ()
+    """The ranks it waits for, as far as that is known."""
+
+    @property
+    def is_for_anybody(self) -> bool:
+        """Whether it may be for others than those that are known."""
+        if self.kind == "collective" and self.members:
+            return False  # where all have called it, it is for none of them
+        return self.kind == "call" or not self.blockers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differing:
+    """Ranks that called something else under the same number."""
+
+    group: str
+    members: tuple[int, ...]
+    number: int
+    calls: Mapping[int, Call]
+    odd: tuple[int, ...]
+    """Those in the minority; empty where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Why nothing moves."""
+
+    waits: tuple[Wait, ...]
+    culprits: tuple[int, ...] = ()
+    differing: Differing | None = None
+    circle: tuple[int, ...] = ()
+    """Ranks that wait for each other."""
+
+
+def judge(ranks: Mapping[int, Seen]) -> Finding | None:
+    """Why the job stands still; None where no rank waits for another, or one that may be waited for still works."""
+    asked = _Questions(ranks)
+    waiting = _waiting(asked)
+    if not waiting:
+        return None
+    waits = tuple(waiting.values())
+    differing = next((found for wait in waits if (found := _find_differing(wait, asked))), None)
+    if differing is not None:
+        return Finding(waits=waits, culprits=differing.odd, differing=differing)
+    roots = _roots(waiting, ranks)
+    if _that_work(waiting, roots, ranks):
+        return None
+    if roots:
+        return Finding(waits=waits, culprits=roots)
+    return Finding(waits=waits, circle=_circle(waiting))
+
+
+def working(ranks: Mapping[int, Seen]) -> tuple[tuple[Wait, ...], tuple[int, ...]]:
+    """Who waits, and which of those they wait for still work."""
+    waiting = _waiting(_Questions(ranks))
+    return tuple(waiting.values()), _that_work(waiting, _roots(waiting, ranks), ranks)
+
+
+def _that_work(waiting: Mapping[int, Wait], roots: Sequence[int], ranks: Mapping[int, Seen]) -> tuple[int, ...]:
+    """Those of the ranks that are waited for, or may be, that still work.
+
+    Whom a call waits for that nobody records cannot be seen: it may be any rank that does not wait itself.
+    """
+    if any(wait.is_for_anybody for wait in waiting.values()):
+        roots = [rank for rank in sorted(ranks) if rank not in waiting and ranks[rank].exit_status is None]
+    seen = [ranks[rank] for rank in roots]
+    return tuple(one.rank for one in seen if one.works and not one.holds_lock and not one.is_stopped)
+
+
+class _Questions:
+    """What is asked of all ranks, each question once: thousands of ranks in one collective ask the same."""
+
+    def __init__(self, ranks: Mapping[int, Seen]) -> None:
+        self.ranks = ranks
+        self._same: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._late: dict[tuple[str, int, int], tuple[int, ...]] = {}
+        self._calls: dict[tuple[str, int], dict[int, dict[int, Call]]] = {}
+
+    @cached_property
+    def everybody(self) -> tuple[int, ...]:
+        return self._one(tuple(sorted(self.ranks)))
+
+    @cached_property
+    def not_joined(self) -> tuple[int, ...]:
+        return tuple(seen.rank for seen in self.ranks.values() if not seen.joining and not _has_joined(seen))
+
+    @cached_property
+    def only_free_rank(self) -> tuple[int, ...]:
+        """The rank that is in no call of torch.distributed, if there is only one: of several, some are not needed."""
+        free = [
+            seen.rank
+            for seen in self.ranks.values()
+            if seen.exit_status is None
+            and not seen.blocking_call
+            and not any(group.pending for group in (seen.groups or {}).values())
+        ]
+        return tuple(free) if len(free) == 1 else ()
+
+    def _one(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """The same object for equal members, so that they need not be compared again."""
+        return self._same.setdefault(members, members)
+
+    def members(self, name: str, group: Group) -> tuple[int, ...]:
+        """The ranks of a group; none where they are not known."""
+        if group.ranks:
+            return self._one(group.ranks)
+        return self.everybody if name == DEFAULT else ()
+
+    def late(self, name: str, members: tuple[int, ...], number: int) -> tuple[int, ...]:
+        """The members of a group that keep a collective from finishing."""
+        key = (name, id(members), number)
+        if key not in self._late:
+            self._late[key] = _late([self.ranks[rank] for rank in members if rank in self.ranks], name, number)
+        return self._late[key]
+
+    def is_new(self, name: str, members: tuple[int, ...]) -> bool:
+        """Whether nobody has asked for the calls of this group."""
+        return (name, id(members)) not in self._calls
+
+    def calls(self, name: str, members: tuple[int, ...]) -> dict[int, dict[int, Call]]:
+        """What the members called, by number and rank."""
+        key = (name, id(members))
+        if key not in self._calls:
+            found = self._calls[key] = {}
+            for rank in members:
+                group = (self.ranks[rank].groups or {}).get(name) if rank in self.ranks else None
+                for call in group.calls if group is not None else ():
+                    found.setdefault(call.number, {}).setdefault(rank, call)
+        return self._calls[key]
+
+
+def _waiting(asked: _Questions) -> dict[int, Wait]:
+    """The ranks that wait for others."""
+    running = [seen for seen in asked.ranks.values() if seen.exit_status is None]
+    return {seen.rank: wait for seen in running if (wait := _wait_of(seen, asked))}
+
+
+def _wait_of(seen: Seen, asked: _Questions) -> Wait | None:
+    """What a rank waits for, if it waits for other ranks."""
+    if seen.is_stopped or seen.holds_lock:
+        return None  # whatever it is in, it is what keeps it from going on
+    if seen.joining:
+        return Wait(rank=seen.rank, kind="joining", members=asked.everybody, blockers=asked.not_joined)
+    pending = [(name, group, call) for name, group in (seen.groups or {}).items() if (call := group.pending)]
+    if pending:
+        # Of several groups the one it called last is where it is likely to wait.
+        name, group, call = max(pending, key=lambda item: item[2].time)
+        members = asked.members(name, group)
+        late = asked.late(name, members, call.number)
+        return Wait(rank=seen.rank, kind="collective", group=name, members=members, call=call, blockers=late)
+    # Calls that no recorder counts may be many short ones: then the main thread runs again and again.
+    if seen.switches > _ACTIVE:
+        return None
+    recorded = tuple(peer for group in (seen.groups or {}).values() for peer in group.peers)
+    peers = recorded if seen.peer is None else (seen.peer,)
+    if peers:
+        known = tuple(peer for peer in peers if peer in asked.ranks)
+        return Wait(rank=seen.rank, kind="peer", peer=peers[0], blockers=known)
+    if seen.blocking_call and not seen.works:
+        late = asked.only_free_rank if seen.blocking_call in _FOR_ALL else ()
+        return Wait(rank=seen.rank, kind="call", blockers=late)
+    return None
+
+
+def _has_joined(seen: Seen) -> bool:
+    return bool(seen.groups) or seen.answered is not None or seen.exit_status is not None
+
+
+def _late(members: Sequence[Seen], group: str, number: int) -> tuple[int, ...]:
+    """The members of a group that keep a collective from finishing: they have not called it, or are stopped in it."""
+    late = [seen.rank for seen in members if seen.is_stopped or _has_called(seen, group, number) is False]
+    if late:
+        return tuple(late)
+    # All that can tell have called it: then it is one of those that cannot.
+    return tuple(seen.rank for seen in members if _has_called(seen, group, number) is None)
+
+
+def _has_called(seen: Seen, group: str, number: int) -> bool | None:
+    """Whether a rank has called a collective; None where that is not known."""
+    if seen.groups is not None:
+        return group in seen.groups and seen.groups[group].called >= number
+    if group != DEFAULT or seen.begun is None:
+        return None
+    return True if seen.begun >= number and seen.exit_status is None else False if seen.begun < number else None
+
+
+def _roots(waiting: Mapping[int, Wait], ranks: Mapping[int, Seen]) -> tuple[int, ...]:
+    """The ranks at the ends of all chains of waiting."""
+    different = {id(wait.blockers): wait.blockers for wait in waiting.values()}
+    found = {rank for blockers in different.values() for rank in blockers if rank in ranks and rank not in waiting}
+    return tuple(sorted(found))
+
+
+def _circle(waiting: Mapping[int, Wait]) -> tuple[int, ...]:
+    """Ranks that wait for each other, if some do."""
+    done: set[int] = set()
+    for begin in waiting:
+        path: dict[int, None] = {}
+        rank: int | None = begin
+        while rank is not None and rank not in done:
+            path[rank] = None
+            done.add(rank)
+            rank = next((other for other in waiting[rank].blockers if other in waiting), None)
+        if rank is not None and rank in path:
+            in_order = list(path)
+            return tuple(sorted(in_order[in_order.index(rank) :]))
+    return ()
+
+
+def _find_differing(wait: Wait, asked: _Questions) -> Differing | None:
+    """The first number under which members of a waiting rank's group called different things."""
+    if wait.kind != "collective" or not asked.is_new(wait.group, wait.members):
+        return None
+    calls = asked.calls(wait.group, wait.members)
+    # What has finished everywhere did no harm.
+    numbers = [number for number, called in calls.items() if not all(call.over for call in called.values())]
+    return _compare(wait.group, wait.members, numbers, calls)
+
+
+def last_calls_differ(ranks: Mapping[int, Seen]) -> Differing | None:
+    """Whether ranks called different things just before one failed, as far as they could still tell."""
+    asked = _Questions(ranks)
+    for seen in ranks.values():
+        for name, group in (seen.groups or {}).items():
+            members = asked.members(name, group)
+            if asked.is_new(name, members):
+                calls = asked.calls(name, members)
+                last = max(calls, default=0)
+                found = _compare(name, members, [last - 1, last], calls)
+                if found is not None:
+                    return found
+    return None
+
+
+def _compare(
+    name: str, members: tuple[int, ...], numbers: Iterable[int], by_number: Mapping[int, Mapping[int, Call]]
+) -> Differing | None:
+    for number in sorted(numbers):
+        calls = by_number.get(number, {})
+        kinds: dict[object, list[int]] = {}
+        for rank, call in calls.items():
+            kinds.setdefault(_kind(call), []).append(rank)
+        if len(kinds) > 1:
+            largest = max(map(len, kinds.values()))
+            common = [alike for alike in kinds.values() if len(alike) == largest]
+            odd = [rank for alike in kinds.values() if alike is not common[0] for rank in alike]
+            return Differing(
+                group=name,
+                members=members,
+                number=number,
+                calls=calls,
+                odd=tuple(sorted(odd)) if len(common) == 1 else (),
+            )
+    return None
+
+
+def _kind(call: Call) -> object:
+    """What must be alike."""
+    return (call.op, call.sizes, call.types) if call.op in _SAME_SIZES else call.op

@@ -1,0 +1,221 @@
+"""What is said about ranks that keep a job from going on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from muster.controller.monitor.failed_rendezvous import why_apart
+from muster.controller.monitor.hang import DEFAULT, Differing, Finding, Wait
+from muster.controller.monitor.observation import Call, Child, Seen
+from muster.controller.monitor.rank_names import numbers
+from muster.controller.monitor.stack_text import Frame, short
+
+_MANY = 8
+
+
+def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
+    """Who waits in what, and who keeps them waiting."""
+    if finding.differing is not None:
+        return sentence_of_differing(finding.differing, ranks)
+    culprits = set(finding.culprits)
+    waiting = [wait for wait in finding.waits if wait.rank not in culprits]
+    clauses = list(_waits(waiting, ranks))
+    if finding.culprits:
+        # One that cannot tell has moved at most until the others began to wait for it.
+        waited = max(ranks[wait.rank].quiet for wait in finding.waits)
+        clauses += _culprits([_limited(ranks[rank], waited) for rank in finding.culprits])
+    elif finding.circle:
+        clauses.append(f"{numbers(finding.circle)} wait for each other, so none of them can be the first to go on")
+    else:
+        clauses.append(_nobody(finding, ranks))
+    return "; ".join(clauses)
+
+
+def detail(finding: Finding, ranks: Mapping[int, Seen]) -> str:
+    """The stacks of those that are named, down to the user's own line."""
+    lines: list[str] = []
+    for number in finding.culprits[:_MANY]:
+        seen = ranks[number]
+        if seen.frames:
+            lines += [f"rank {number} on {seen.host}, most recent call first:", *short(seen.frames)]
+        for child in _stuck_workers(seen)[:2]:
+            lines += [f"its worker process {child.pid}, most recent call first:", *short(child.own)]
+    return "\n".join(lines)
+
+
+def still_working(waits: Sequence[Wait], works: Sequence[Seen]) -> str:
+    """Who waits for somebody that works: no hang, but people may want to know after minutes."""
+    busy = "; ".join(
+        f"rank {seen.rank} on {seen.host} has worked for {seen.quiet:.0f} s{_at(seen.place)}, at {seen.cpu:.1f} CPUs"
+        for seen in works[:_MANY]
+    )
+    return f"{numbers([wait.rank for wait in waits])} wait meanwhile: {busy}; not called a hang as long as it works"
+
+
+def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
+    """One clause for all that wait in the same."""
+    alike: dict[str, list[Wait]] = {}
+    known: dict[object, str] = {}  # the members of a group are listed once, not for each of them
+    for wait in waits:
+        call = (wait.call.op, wait.call.number) if wait.call is not None else None
+        key = (wait.kind, wait.group, id(wait.members), call, wait.peer, ranks[wait.rank].blocking_call)
+        if key not in known:
+            known[key] = _what(wait, ranks[wait.rank])
+        alike.setdefault(known[key], []).append(wait)
+    for what, those in alike.items():
+        places = list(dict.fromkeys(place.place for wait in those if (place := _place(wait, ranks[wait.rank]))))
+        where = f" ({', '.join(places[:3])})" if places else ""
+        plural = "wait" if len(those) > 1 else "waits"
+        yield f"{numbers([wait.rank for wait in those])} {plural} {what}{where}"
+
+
+def _what(wait: Wait, seen: Seen) -> str:
+    if wait.kind == "collective" and wait.call is not None:
+        return f"in {wait.call.op} number {wait.call.number}{_of_group(wait.group, wait.members)}"
+    if wait.kind == "peer":
+        verb = "to send to" if "send" in seen.blocking_call else "for data from"
+        return f"{verb} rank {wait.peer}"
+    if wait.kind == "joining":
+        return "in init_process_group"
+    return f"in {seen.blocking_call}"
+
+
+def _of_group(name: str, members: Sequence[int]) -> str:
+    if name == DEFAULT:
+        return ""
+    return f" of the group of {numbers(members)}" if members else f" of group {name}"
+
+
+def _place(wait: Wait, seen: Seen) -> Frame | None:
+    return seen.place or (wait.call.place if wait.call is not None else None)
+
+
+def _culprits(culprits: Sequence[Seen]) -> list[str]:
+    """A clause for each; those that are in the same way at the same place share one."""
+    alike: dict[str, list[Seen]] = {}
+    for seen in culprits:
+        alike.setdefault(_state(seen, many=False), []).append(seen)
+    clauses: list[str] = []
+    for same in list(alike.values())[:_MANY]:
+        if len(same) == 1:
+            clauses.append(f"rank {same[0].rank} on {same[0].host} {_state(same[0], many=False)}{_since(same)}")
+        else:
+            clauses.append(f"{numbers(seen.rank for seen in same)} {_state(same[0], many=True)}{_since(same)}")
+    return clauses
+
+
+def _limited(seen: Seen, waited: float) -> Seen:
+    return seen if seen.answered else replace(seen, quiet=min(seen.quiet, waited) if seen.quiet else waited)
+
+
+def _since(same: Sequence[Seen]) -> str:
+    return f" for {max(seen.quiet for seen in same):.0f} s" if same[0].exit_status is None else ""
+
+
+def _state(seen: Seen, *, many: bool) -> str:
+    """What keeps a rank from going on."""
+    be = "are" if many else "is"
+    if seen.exit_status is not None:
+        how = f"with exit code {seen.exit_status}" if seen.exit_status >= 0 else f"by signal {-seen.exit_status}"
+        return f"{'have' if many else 'has'} ended {how} and will not come"
+    if seen.is_frozen:
+        return f"{be} frozen by a cgroup{_last(seen)},"
+    if seen.state == "T":
+        return f"{be} stopped (SIGSTOP){_last(seen)},"
+    if seen.state == "t":
+        return f"{be} stopped by a debugger{_last(seen)},"
+    if seen.holds_lock:
+        hold = "hold" if many else "holds"
+        disk = f" in disk sleep ({seen.wchan or 'D'})" if seen.state == "D" else ""
+        where = _at(seen.place) or " from a place that could not be seen"
+        return f"{hold} Python's lock in C code{disk},{where},"
+    workers = _stuck_workers(seen)
+    if seen.waits_for_loader:
+        return f"{be} waiting for its DataLoader{_at(seen.place)}{_worker(seen, workers)},"
+    if seen.state == "D":
+        return f"{be} in disk sleep ({seen.wchan or 'D'}){_at(seen.place) or _last(seen)},"
+    if seen.place is None:
+        return f"{be} somewhere that could not be seen{_last(seen)},"
+    return f"{be}{_at(seen.place)}"
+
+
+def _at(place: Frame | None) -> str:
+    """` in next_batch (data.py:33)`, ` at train.py:20`."""
+    if place is None:
+        return ""
+    return f" at {place}" if place.function == "<module>" else f" in {place}"
+
+
+def _last(seen: Seen) -> str:
+    return f", last seen at {seen.last_place}" if seen.last_place else ""
+
+
+def _stuck_workers(seen: Seen) -> list[Child]:
+    """The workers of a DataLoader that are in the user's code, or kept from running."""
+    if not seen.waits_for_loader:
+        return []
+    return [child for child in seen.children if child.work is not None or child.state in ("T", "t", "D")]
+
+
+def _worker(seen: Seen, workers: Sequence[Child]) -> str:
+    if not workers:
+        unseen = [child.pid for child in seen.children if not child.frames]
+        if unseen:
+            return f", whose processes {', '.join(map(str, unseen[:4]))} cannot be looked into"
+        return ", which has no worker that does anything"
+    clauses: list[str] = []
+    for child in workers[:2]:
+        state = {"T": "stopped (SIGSTOP)", "t": "stopped by a debugger", "D": "in disk sleep"}.get(child.state, "")
+        where = _at(child.work)
+        clauses.append(f"worker process {child.pid} is {' '.join(filter(None, [state, where.strip()]))}")
+    return ", whose " + " and ".join(clauses)
+
+
+def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:
+    """All wait, and nothing tells for whom."""
+    if all(wait.kind == "joining" for wait in finding.waits):
+        return why_apart(ranks) or "which rank they wait for cannot be seen"
+    stuck = next((wait for wait in finding.waits if wait.kind == "collective" and not wait.blockers), None)
+    if stuck is None or not stuck.members:
+        return "which rank they wait for cannot be seen"
+    everyone = "all ranks" if stuck.group == DEFAULT else "all of them"
+    quiet = min(ranks[wait.rank].quiet for wait in finding.waits)
+    return (
+        f"{everyone} have called it alike and it has not finished for {quiet:.0f} s: "
+        "the network or the backend holds it, no rank does"
+    )
+
+
+def sentence_of_differing(differing: Differing, ranks: Mapping[int, Seen]) -> str:
+    """Who called what under the same number."""
+    sizes = len({call.op for call in differing.calls.values()}) == 1
+    minority = set(differing.odd)
+    by_kind: dict[tuple[bool, str], list[int]] = {}
+    for rank, call in differing.calls.items():
+        place = call.place or (ranks[rank].place if not call.over else None)
+        where = f" ({place.place})" if place else ""
+        text = f"{call.op}{_shape(call) if sizes else ''}{where}"
+        by_kind.setdefault((rank in minority, text), []).append(rank)
+    usual = [
+        f"{numbers(members)} {'call' if len(members) > 1 else 'calls'} {text}"
+        for (odd, text), members in by_kind.items()
+        if not odd
+    ]
+    strange = [
+        f"rank {members[0]} on {ranks[members[0]].host} calls {text}"
+        if len(members) == 1
+        else f"{numbers(members)} call {text}"
+        for (odd, text), members in by_kind.items()
+        if odd
+    ]
+    number = f" as collective number {differing.number}{_of_group(differing.group, differing.members)}"
+    if not strange:
+        return " but ".join(usual) + number + ", which can never finish"
+    return " and ".join(usual) + number + ", but " + " and ".join(strange)
+
+
+def _shape(call: Call) -> str:
+    shapes = ", ".join("x".join(map(str, size)) if size else "one number" for size in call.sizes[:3])
+    types = "/".join(dict.fromkeys(call.types))
+    return f" of {shapes} {types}" if shapes else ""

@@ -1,0 +1,266 @@
+"""The unix socket of a running job: other commands of the same user ask here, follow its screen, and stop it.
+
+JSON lines, one request each: `{"do": "state"}`, `{"do": "stop"}`, `{"do": "stacks"}`, `{"do": "follow"}`. The job waits
+for no client: one that reads too slowly loses lines, one too many is sent away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import socket
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.controller.monitor.job_status import JobStatus
+from muster.errors import EXIT_MUSTER, MusterError
+from muster.jobs.location import leave_address, remove_address, socket_elsewhere, socket_in
+from muster.output.screen import Screen
+
+if TYPE_CHECKING:
+    from muster.jobs.state import Report
+
+MOST_CLIENTS = 32
+"""Connections at a time."""
+
+_IDLE_LIMIT = 300.0
+"""Seconds after which a client that asks nothing is sent away."""
+
+_ANSWER_LIMIT = 10.0
+"""Seconds in which a client must have read an answer."""
+
+_FAREWELL_LIMIT = 0.5
+"""Seconds for followers to read the last lines, when all else of the job has ended."""
+
+_MOST_UNREAD = 1 << 20
+"""Bytes that may wait for a follower; further lines it does not get."""
+
+_KEPT_LINES = 100
+_KEPT_LENGTH = 2000
+"""How much of what was shown last is kept for those who come later: lines, and characters of each."""
+
+
+class _Follower:
+    """One who reads along."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        self._missed = 0
+
+    def give(self, data: bytes, lines: int) -> None:
+        if self.writer.transport.get_write_buffer_size() > _MOST_UNREAD:
+            self._missed += lines
+            return
+        if self._missed:
+            said = f"muster: {self._missed} lines not shown, this reader was too slow; the logs have them"
+            data, self._missed = _line({"stream": 2, "text": said, "end": "\n"}) + data, 0
+        self.writer.write(data)
+
+
+class JobServer:
+    """Answers other commands while the job runs; an `async with` around all of it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        status: JobStatus,
+        screen: Screen,
+        *,
+        stop: Callable[[float | None], None],
+        take_stacks: Callable[[], Awaitable[Report]],
+    ) -> None:
+        self._folder = folder
+        self._status = status
+        self._screen = screen
+        self._stop = stop
+        self._take_stacks = take_stacks
+        self._socket: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._followers: set[_Follower] = set()
+        self._last: deque[dict[str, Any]] = deque(maxlen=_KEPT_LINES)
+        self._new: list[dict[str, Any]] = []
+        self._is_waking = False
+        self._lock = threading.Lock()
+        """Around the lines and the followers: lines are told in any thread."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> JobServer:
+        """Open it; a job on a disk that has no sockets runs without."""
+        self._loop = asyncio.get_running_loop()
+        self._screen.beside = self._on_line
+        self._socket = _bound(self._folder)
+        if self._socket is not None:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Tell the followers how the job ended, and close."""
+        assert self._loop is not None
+        if error is not None:
+            self._on_failure(error)
+        self._screen.beside = None
+        if self._socket is None:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._flush()
+        end = _line({"end": self._status.exit_code})
+        writers = [follower.writer for follower in self._followers]
+        for writer in writers:
+            writer.write(end)
+            writer.close()
+        if writers:
+            await asyncio.wait([asyncio.ensure_future(_closed(writer)) for writer in writers], timeout=_FAREWELL_LIMIT)
+        for task in self._tasks:
+            task.cancel()
+        self._socket.close()
+        remove_address(self._folder)
+
+    def _on_failure(self, error: BaseException) -> None:
+        """An error that the command prints when all is over; those who follow see it now."""
+        sentence = error.message if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
+        self._status.ended(error.exit_code if isinstance(error, MusterError) else EXIT_MUSTER, sentence)
+        self._on_line(2, f"error: {sentence}", "\n")
+
+    # --- lines for followers --------------------------------------------------------------------------------
+
+    def _on_line(self, stream: int, text: str, end: str) -> None:
+        """A line was shown; this may be any thread."""
+        line = {"stream": stream, "text": text, "end": end}
+        with self._lock:
+            if self._last and self._last[-1]["end"] == "\r":  # what renews itself is worth one line
+                self._last.pop()
+            self._last.append(line if len(text) <= _KEPT_LENGTH else {**line, "text": text[:_KEPT_LENGTH] + "…"})
+            if not self._followers:
+                return
+            self._new.append(line)
+            is_first, self._is_waking = not self._is_waking, True
+        if is_first and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._flush)
+
+    def _flush(self, new: _Follower | None = None, last: int = 0) -> None:
+        """Give followers what is new, all at once; from here on `new` is one of them, and gets the last lines."""
+        with self._lock:
+            self._is_waking = False
+            lines, self._new = self._new, []
+            followers = list(self._followers)
+            shown = list(self._last)[-last:] if last > 0 else []
+            if new is not None:
+                self._followers.add(new)
+        if lines:
+            data = b"".join(_line(line) for line in lines)
+            for follower in followers:
+                follower.give(data, len(lines))
+        if new is not None:
+            new.give(b"".join(_line(line) for line in shown), len(shown))
+
+    # --- clients --------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        assert self._loop is not None
+        try:
+            peer, _ = self._socket.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                # Who knocks goes on knocking: look again when a descriptor may be free.
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.call_later(1.0, self._look_again)
+            return
+        task = asyncio.ensure_future(self._serve(peer, len(self._tasks) >= MOST_CLIENTS))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _look_again(self) -> None:
+        if self._socket is not None and self._socket.fileno() >= 0 and self._loop is not None:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    async def _serve(self, peer: socket.socket, is_one_too_many: bool) -> None:
+        """One client from its first request to its last; nothing it does may reach the job as an error."""
+        writer: asyncio.StreamWriter | None = None
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=peer)
+            if is_one_too_many:
+                writer.write(_line({"error": f"{MOST_CLIENTS} others are connected to this job; try again later"}))
+                return
+            while request := await asyncio.wait_for(reader.readline(), _IDLE_LIMIT):
+                asked = json.loads(request)
+                if asked["do"] == "follow":
+                    await self._follow(reader, writer, asked.get("last", 0))
+                    return
+                writer.write(_line(await self._answer(asked)))
+                await asyncio.wait_for(writer.drain(), _ANSWER_LIMIT)
+        except Exception as error:  # it has gone, does not read, or speaks another language
+            if writer is not None:
+                writer.write(_line({"error": f"the request failed: {type(error).__name__}: {error}"}))
+        finally:
+            if writer is None:
+                peer.close()
+            elif writer.transport.get_write_buffer_size() > _MOST_UNREAD:
+                writer.transport.abort()
+            else:
+                writer.close()
+
+    async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        what = asked["do"]
+        if what == "state":
+            return self._status.state().cut(since=asked.get("since"), stacks=asked.get("stacks", True)).as_data()
+        if what == "stop":
+            said = (await self._take_stacks()).sentence if asked.get("stacks") else ""
+            self._stop(asked.get("grace"))
+            return {"ok": True, "said": said}
+        if what == "stacks":
+            return {"report": vars(await self._take_stacks())}
+        return {"error": f"this job does not know the request `{what}`: its Muster may be another version"}
+
+    async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, last: int) -> None:
+        follower = _Follower(writer)
+        self._flush(follower, last)
+        try:
+            while await reader.read(1 << 16):
+                pass  # it has nothing more to ask
+        finally:
+            with self._lock:
+                self._followers.discard(follower)
+
+
+def _line(data: dict[str, Any]) -> bytes:
+    return json.dumps(data).encode() + b"\n"
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    try:
+        await writer.wait_closed()
+    except OSError:
+        pass
+
+
+def _bound(folder: Path) -> socket.socket | None:
+    """A listening socket that only this user can reach: in the job's folder, or where paths are short."""
+    for choose in (socket_in, socket_elsewhere):
+        try:
+            path = choose(folder)
+            if path is not None:
+                return _listening(folder, path)
+        except OSError:
+            pass  # a network file system may have no sockets
+    return None
+
+
+def _listening(folder: Path, path: Path) -> socket.socket:
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        path.unlink(missing_ok=True)
+        server.bind(str(path))
+        path.chmod(0o600)  # nobody was quicker: its folder is 0700
+        leave_address(folder, path)
+        server.listen(MOST_CLIENTS)
+        server.setblocking(False)
+    except OSError:
+        server.close()
+        path.unlink(missing_ok=True)
+        raise
+    return server

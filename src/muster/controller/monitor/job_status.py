@@ -1,0 +1,280 @@
+"""What is known of a running job, gathered from the events of its agents: the source of every view of it.
+
+The classes of a state take milliseconds to load, so they are loaded when a state is first made: while agents start.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from muster.controller.links.link import AgentLink
+from muster.engines.engine import Engine
+from muster.job import Job
+from muster.jobs.location import birth
+from muster.plan import Placement, Plan
+
+if TYPE_CHECKING:
+    from muster.jobs.state import HostState, JobState, Moment, Phase, RankPhase, RankState, Report
+
+_MOST_MOMENTS = 900
+_FEWEST_MOMENTS = 60
+_MOST_VALUES = 30_000
+"""How much is kept for the curves: moments, and values over all ranks. A state is sent and written as a whole."""
+
+_BETWEEN_MOMENTS = 2.0
+"""Seconds between two moments at first; when there are too many, every other one is dropped."""
+
+_LATELY = 10.0
+"""Seconds over which a step rate is taken."""
+
+_OVERDUE = 2.5
+"""Seconds after which a rank that tells no progress has made none; it tells every second."""
+
+_KERNEL_STATES: dict[str, RankPhase] = {"T": "stopped", "t": "stopped", "D": "disk"}
+"""What the kernel says of a process that matters to people."""
+
+
+class _Host:
+    """What is known of one host."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.phase: Literal["connecting", "up", "silent", "lost"] = "connecting"
+        self.facts: Mapping[str, Any] = {}
+        self.gauges: Mapping[str, Any] = {}
+
+    def state(self) -> HostState:
+        from muster.jobs.state import GpuState, HostState
+
+        gpus = tuple(GpuState(**gpu) for gpu in self.gauges.get("gpus", ()))
+        told = {name: value for name, value in self.gauges.items() if name != "gpus"}
+        return HostState(name=self.name, state=self.phase, cpus=self.facts.get("cpus", 0), gpus=gpus, **told)
+
+
+class _Rank:
+    """What the events have told of one rank."""
+
+    def __init__(self, host: str, local_rank: int, gpu: int | None) -> None:
+        self.host = host
+        self.local_rank = local_rank
+        self.gpu = gpu
+        self.progress: Mapping[str, Any] = {}
+        self.gauges: Mapping[str, Any] = {}
+        self._counts: deque[tuple[float, int]] = deque()
+        """How far it was at which time lately, by our clock."""
+        self._counts_steps = False
+        self.place = ""
+        self.exit_status: int | None = None
+        self.ended_by_us = False
+        self.started = False
+        self.lost = False
+
+    def on_progress(self, event: Mapping[str, Any]) -> None:
+        self.progress = event
+        self.place = event.get("place") or self.place
+        now, steps = time.monotonic(), event.get("steps", 0)
+        if bool(steps) != self._counts_steps:
+            self._counts_steps = bool(steps)
+            self._counts.clear()
+        self._counts.append((now, steps or event["done"]))
+        while now - self._counts[0][0] > _LATELY and len(self._counts) > 2:
+            self._counts.popleft()
+
+    def rate(self) -> float | None:
+        """Optimiser steps per second lately, or collectives in a script that has no optimiser."""
+        if len(self._counts) < 2:
+            return None
+        (first, before), (last, count) = self._counts[0], self._counts[-1]
+        now = time.monotonic()
+        if now - last > _LATELY:
+            return 0.0
+        return (count - before) / ((now if now - last > _OVERDUE else last) - first or _OVERDUE)
+
+    @property
+    def phase(self) -> RankPhase:
+        if self.exit_status is not None:
+            return "ended" if self.exit_status == 0 or self.ended_by_us else "failed"
+        if self.lost:
+            return "lost"
+        if not self.started:
+            return "starting"
+        kernel = _KERNEL_STATES.get(self.gauges.get("state", ""))
+        if kernel is not None:
+            return kernel
+        groups = self.progress.get("groups", {})
+        return "waiting" if any(begun > done for begun, done in groups.values()) else "running"
+
+    def state(self, rank: int) -> RankState:
+        from muster.jobs.state import RankState
+
+        status = self.exit_status
+        return RankState(
+            rank=rank,
+            host=self.host,
+            local_rank=self.local_rank,
+            gpu=self.gpu,
+            pid=self.gauges.get("pid"),
+            state=self.phase,
+            collectives=self.progress.get("done", 0),
+            steps=self.progress.get("steps", 0),
+            step_rate=None if self.exit_status is not None else self.rate(),
+            waiting=self.progress.get("waiting"),
+            cpu=self.gauges.get("cpu"),
+            memory=self.gauges.get("memory"),
+            gpu_memory=self.gauges.get("gpu_memory"),
+            place=self.place,
+            exit_code=None if status is None else 128 - status if status < 0 else status,
+        )
+
+
+def gpu_of(chosen: Sequence[int] | None, visible: str | None, count: int, local_rank: int) -> int | None:
+    """The GPU of a rank by the number its driver gives it; None where it has none, or where that cannot be told.
+
+    `chosen` are those of `-H host:0,2`, which count what the host's CUDA_VISIBLE_DEVICES shows, if that is set.
+    """
+    shown = [part.strip() for part in visible.split(",")] if visible is not None else [str(n) for n in range(count)]
+    ours = [shown[gpu] for gpu in chosen if gpu < len(shown)] if chosen else shown
+    return int(ours[local_rank]) if local_rank < len(ours) and ours[local_rank].isdigit() else None
+
+
+class JobStatus:
+    """The state of one job."""
+
+    def __init__(self, job: Job, engine: Engine, begin: float) -> None:
+        self.job = job
+        self.engine = engine.name
+        self.begin = begin
+        self.phase: Phase = "connecting"
+        self.sentence = ""
+        self.exit_code: int | None = None
+        self.stopped_by = ""
+        self.stuck: tuple[str, ...] = ()
+        self.on_started: Callable[[], None] | None = None
+        """Called once, when all ranks have been started."""
+        self.reports: list[Report] = []
+        self._attempt = 0
+        self._hosts = {seat.name: _Host(seat.name) for seat in engine.seats}
+        self._ranks: dict[int, _Rank] = {}
+        self._history: list[Moment] = []
+        self._between = _BETWEEN_MOMENTS
+        self._birth = birth(os.getpid())
+
+    def begin_attempt(self, plan: Plan, number: int) -> None:
+        """All ranks are new."""
+        self.phase, self._attempt = "running", number
+        self._ranks = {
+            rank: _Rank(placement.name, local, self._gpu(placement, local))
+            for placement in plan.placements
+            for local, rank in enumerate(placement.ranks)
+        }
+
+    def _gpu(self, placement: Placement, local_rank: int) -> int | None:
+        facts = self._hosts[placement.name].facts
+        if not facts:
+            return None
+        visible = self.job.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
+        return gpu_of(placement.host.gpus, visible, facts["gpus"], local_rank)
+
+    def started(self) -> None:
+        """All ranks of an attempt have been started."""
+        for rank in self._ranks.values():
+            rank.started = True
+        on_started, self.on_started = self.on_started, None
+        if on_started is not None:
+            on_started()
+
+    def stopping(self) -> None:
+        """Whatever still runs is being ended."""
+        if self.phase != "ended":
+            self.phase = "stopping"
+
+    def ended(self, exit_code: int, sentence: str) -> None:
+        """Nothing of the job is left."""
+        self.phase, self.exit_code, self.sentence = "ended", exit_code, sentence
+
+    def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
+        """Take one event of a host."""
+        kind = event["t"]
+        rank = self._ranks.get(event.get("rank", -1))
+        if kind == "progress" and rank is not None:
+            rank.on_progress(event)
+        elif kind == "exit" and rank is not None:
+            rank.exit_status = event["status"]
+            rank.ended_by_us = event["stopped_at"] is not None and event["time"] >= event["stopped_at"]
+        elif kind == "gauges":
+            self._on_gauges(link.name, event)
+        elif kind == "silent":
+            self._hosts[link.name].phase = "silent"
+        elif kind == "heard":
+            self._hosts[link.name].phase = "up"
+        elif kind == "lost":
+            self._hosts[link.name].phase = "lost"
+            for rank in self._ranks.values():
+                rank.lost = rank.lost or rank.host == link.name
+
+    def connected(self, links: Sequence[AgentLink]) -> None:
+        """All hosts are up."""
+        self.phase = "preparing"
+        self.see(links)
+
+    def see(self, links: Sequence[AgentLink]) -> None:
+        """Take in which hosts have answered."""
+        for link in links:
+            host = self._hosts[link.name]
+            if link.facts and host.phase == "connecting":
+                host.phase, host.facts = "up", link.facts
+
+    def _on_gauges(self, name: str, event: Mapping[str, Any]) -> None:
+        if event["host"]:  # under MPI one agent of each host tells
+            self._hosts[name].gauges = event["host"]
+        for number, gauges in event["ranks"].items():
+            if int(number) in self._ranks:
+                self._ranks[int(number)].gauges = gauges
+
+    def tick(self, waiting_for: str = "") -> None:
+        """Keep the curves, and what is waited for; to be called about every second."""
+        if self.phase != "ended":
+            self.sentence = waiting_for
+        now = time.time()
+        if self.phase == "running" and (not self._history or now - self._history[-1].time >= self._between):
+            from muster.jobs.state import Moment
+
+            states = [rank.state(number) for number, rank in self._ranks.items()]
+            rates = [state.step_rate for state in states if state.step_rate is not None]
+            waiting = {state.rank: round(state.waiting, 3) for state in states if state.waiting is not None}
+            self._history.append(Moment(time=now, step_rate=min(rates, default=None), waiting=waiting))
+            if len(self._history) > max(_FEWEST_MOMENTS, min(_MOST_MOMENTS, _MOST_VALUES // len(self._ranks))):
+                self._history = self._history[::2]
+                self._between *= 2
+
+    def state(self, *, history: bool = True) -> JobState:
+        """All of it, as it is now."""
+        from muster.jobs.state import JobState
+
+        return JobState(
+            id=self.job.id,
+            command=self.job.command,
+            cwd=self.job.cwd,
+            engine=self.engine,
+            begin=self.begin,
+            now=time.time(),
+            phase=self.phase,
+            controller=os.getpid(),
+            controller_birth=self._birth,
+            host=socket.gethostname(),
+            attempt=self._attempt,
+            world_size=len(self._ranks),
+            hosts=tuple(host.state() for host in self._hosts.values()),
+            ranks=tuple(rank.state(number) for number, rank in self._ranks.items()),
+            history=tuple(self._history) if history else (),
+            reports=tuple(self.reports),
+            exit_code=self.exit_code,
+            sentence=self.sentence,
+            stopped_by=self.stopped_by,
+            stuck=self.stuck,
+        )

@@ -1,0 +1,323 @@
+"""Watches a running job: hears how far its ranks are, and asks the agents where they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.controller.agents import Agents
+from muster.controller.attempt import Attempt
+from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.monitor.job_status import JobStatus
+from muster.controller.phrases import count, tilde
+from muster.controller.phrases import ranks as ranks_in_words
+from muster.output.screen import Screen
+
+if TYPE_CHECKING:
+    from muster.jobs.state import Report
+
+LOOK_LIMIT = 4.0
+"""Seconds until an agent must have told where its ranks are: their own limits are shorter."""
+
+
+_SEEMS_STUCK = 3.0
+"""Seconds without progress after which Ctrl-C has the stacks written."""
+
+_LAST_WORDS = 0.25
+"""Seconds for other ranks to come to their exceptions, which name the line of the call better than a stack."""
+
+
+@dataclass
+class Heard:
+    """What a rank has told of itself."""
+
+    host: str
+    progress: Mapping[str, Any] | None = None
+    moved: float = 0.0
+    """When it last moved, on our clock."""
+    exit_status: int | None = None
+    calls: Mapping[str, Any] | None = None
+    """Its last collectives, told with the exception that ended it."""
+    raised_at: str = ""
+    """`train.py:88`, where that was raised."""
+    finished: float = 0.0
+    """When its script ended, on our clock; 0 while it runs."""
+    is_held: bool = False
+    """It waits at its end for others that are still creating a process group with it."""
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether its script has ended and nothing keeps its process but itself."""
+        return self.finished > 0 and self.exit_status is None and not self.is_held
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has called a collective that has not finished, or is creating its process group."""
+        told = self.progress or {}
+        return told.get("joining", False) or _pending(told.get("groups") or {})
+
+
+def _pending(groups: Mapping[str, tuple[int, int]]) -> bool:
+    return any(begun > finished for begun, finished in groups.values())
+
+
+class RankMonitor:
+    """The watch over one job."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        status: JobStatus,
+        screen: Screen,
+        folder: Path,
+        hang_after: float = 30.0,
+        kill: bool = False,
+    ) -> None:
+        self.agents = agents
+        self.status = status
+        self.screen = screen
+        self.folder = folder
+        self.hang_after = hang_after
+        """Seconds without progress that make a hang; 0 for no watch."""
+        self.kill = kill
+        """End the job when it hangs."""
+        self.heard: dict[int, Heard] = {}
+        """What each rank of the running attempt has told."""
+        self.unwatched = ""
+        """Why the ranks cannot tell how far they are, if they cannot."""
+        self._unseen: set[str] = set()
+        """What some host or rank could not tell or use; that is said of the first one."""
+        self._files = 0
+        self._taking: set[asyncio.Future[None]] = set()
+
+    # --- what it hears --------------------------------------------------------------------------------------
+
+    def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
+        """Take one event of a host."""
+        kind = event["t"]
+        if kind == "progress":
+            heard = self.heard.setdefault(event["rank"], Heard(link.name))
+            # Its last word and its first have no time of their own.
+            moved = link.our_time(event.get("moved", event["time"]))
+            heard.progress, heard.moved = event, max(moved, heard.moved)
+        elif kind == "unwatched" and not self.unwatched:
+            self.unwatched = event["why"]
+            self.screen.info(f"hangs and slow ranks cannot be told in this job: {self.unwatched}")
+        elif kind == "unseen" and event["what"] not in self._unseen:
+            self._unseen.add(event["what"])
+            self.screen.info(f"{link.name}: {event['what']} cannot be told: {event['why']}; the job goes on")
+        elif kind == "exception":
+            heard = self.heard.setdefault(event["rank"], Heard(link.name))
+            heard.calls, heard.raised_at = event.get("calls"), event.get("place", "")
+        elif kind in ("left", "sysexit"):
+            self.heard.setdefault(event["rank"], Heard(link.name)).finished = time.time()
+        elif kind in ("held", "released"):
+            self._on_hold(link, event)
+        elif kind == "late":
+            self._on_late(event)
+        elif kind == "exit":
+            self.heard.setdefault(event["rank"], Heard(link.name)).exit_status = event["status"]
+
+    def _on_hold(self, link: AgentLink, event: Mapping[str, Any]) -> None:
+        """A rank that is done waits for others that are still creating a process group with it, or no longer."""
+        one = self.heard.setdefault(event["rank"], Heard(link.name))
+        one.is_held, one.finished = event["t"] == "held", time.time()
+        if not one.is_held or "held" in self._unseen:
+            return
+        self._unseen.add("held")  # the others wait for the same ranks
+        running = {rank: heard for rank, heard in self.heard.items() if not heard.finished}
+        joining = [rank for rank, heard in running.items() if (heard.progress or {"joining": True}).get("joining")]
+        others = ranks_in_words(joining or sorted(running)) if running else "other ranks"
+        self.screen.info(
+            f"rank {event['rank']} on {link.name} has finished and waits up to {event['limit']:.0f} s for {others} "
+            "to create the process group"
+        )
+
+    def _on_late(self, event: Mapping[str, Any]) -> None:
+        """A script has set variables that a forked rank no longer reads."""
+        new = [name for name in event["names"] if name not in self._unseen]
+        if new:
+            self._unseen.update(new)
+            self.screen.warning(
+                f"rank {event['rank']} set {', '.join(new)} before importing torch, but torch was imported before the "
+                "rank started; use --no-zygote for it to take effect"
+            )
+
+    def quiet(self) -> float:
+        """How long the rank has been quiet that waits longest, or all of them where none says that it waits."""
+        now = time.time()
+        running = [heard for heard in self.heard.values() if heard.exit_status is None]
+        waiting = [now - heard.moved for heard in running if heard.is_pending]
+        joined = [heard for heard in running if heard.progress is not None]
+        everyone = min((now - heard.moved for heard in joined), default=0.0) if len(joined) == len(running) else 0.0
+        return max([*waiting, everyone], default=0.0)
+
+    @property
+    def seems_stuck(self) -> bool:
+        """Whether a look at the ranks may tell why somebody wants to end the job, and none is under way."""
+        return self.quiet() > _SEEMS_STUCK and not self._taking
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    async def look(self, *, deep: bool) -> dict[int, dict[str, Any]]:
+        """What the agents see of each rank that runs; ranks of a host that does not answer are missing."""
+        answers = await asyncio.gather(*(self._look_at(link, deep) for link in self.agents.links if not link.lost))
+        return {rank: facts for answer in answers for rank, facts in answer.items()}
+
+    async def _look_at(self, link: AgentLink, deep: bool) -> dict[int, dict[str, Any]]:
+        try:
+            answer = await link.request("stacks", limit=LOOK_LIMIT, deep=deep)
+        except LinkLost:
+            return {}
+        found: dict[int, dict[str, Any]] = {}
+        for rank, facts in answer["ranks"].items():
+            found[int(rank)] = {**facts, "host": link.name}
+            told = facts.get("told")
+            heard = self.heard.get(int(rank))
+            if told and heard is not None:
+                heard.progress = {**(heard.progress or {}), **told}
+                heard.moved = max(heard.moved, link.our_time(told["moved"]))
+        return found
+
+    async def take_stacks(self) -> Report:
+        """Where every rank is now, as a report that is kept; the stacks go into a file of the job's folder too."""
+        from muster.jobs.state import Report
+
+        found = await self.look(deep=True)
+        path = self.write_stacks(found)
+        report = Report(
+            kind="stacks",
+            time=time.time(),
+            sentence=f"the stacks of {count(len(found), 'rank')} are in {tilde(path)}",
+            stacks=stacks_of(found),
+        )
+        self.status.reports.append(report)
+        return report
+
+    async def compare_calls(self, attempt: Attempt) -> None:
+        """Before the rest is ended: if a rank failed in a collective, did another call something else?"""
+        if not attempt.failed_in_collective:
+            return
+        from muster.controller.monitor.hang import last_calls_differ
+        from muster.controller.monitor.hang_text import sentence_of_differing
+        from muster.controller.monitor.observation import Seen, groups_of, last_seen_at
+        from muster.controller.monitor.stack_text import training_thread
+
+        found = await self.look(deep=True)
+        await asyncio.sleep(_LAST_WORDS)
+        ranks: dict[int, Seen] = {}
+        for rank, heard in self.heard.items():
+            facts = found.get(rank, {})
+            calls = heard.calls or facts.get("recorder")
+            groups = None if calls is None else groups_of(calls)
+            if groups is not None and heard.calls is not None:
+                groups = last_seen_at(heard.raised_at, groups)
+            frames = training_thread(facts.get("stack", ""))
+            ranks[rank] = Seen(rank=rank, host=heard.host, groups=groups, frames=frames)
+        differing = last_calls_differ(ranks)
+        if differing is not None:
+            attempt.differing = sentence_of_differing(differing, ranks)
+
+    def stacks_then(self, call: Callable[[], None]) -> None:
+        """Take the stacks of what still runs, then do the rest: it may end what they would show."""
+
+        async def both() -> None:
+            try:
+                if self.heard:
+                    self.screen.warning((await self.take_stacks()).sentence)
+            except Exception as error:
+                bug = f"{type(error).__name__}: {error}, a bug of Muster"
+                self.screen.warning(f"where the ranks are cannot be told: {bug}")
+            finally:
+                call()
+
+        taking = asyncio.ensure_future(both())
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
+
+    def write_stacks(self, found: Mapping[int, Mapping[str, Any]], said: str = "") -> Path:
+        """Write all stacks into the next stacks-N.txt of the job's folder."""
+        from muster.controller.monitor.stack_text import clean
+
+        self._files += 1
+        path = self.folder / f"stacks-{self._files}.txt"
+        blocks = [said] if said else []
+        for rank, facts in sorted(found.items()):
+            blocks.append(f"=== rank {rank} on {facts['host']}, {_outside(facts)}\n{clean(facts['stack'])}".rstrip())
+            for child in facts["children"]:
+                name = f"--- rank {rank}: child {child['pid']} ({child['command']})"
+                blocks.append(f"{name}, {_outside(child)}\n{clean(child['stack'])}".rstrip())
+        try:
+            path.write_text("\n\n".join(blocks) + "\n")
+        except OSError as error:
+            self.screen.warning(f"{tilde(path)} cannot be written: {error.strerror}")
+        return path
+
+    def report_hang(
+        self, said: str, found: Mapping[int, Mapping[str, Any]], ranks: Sequence[int], detail: str = ""
+    ) -> None:
+        """Show a sentence about a hang, write the stacks that were found, and keep both for other commands."""
+        from muster.jobs.state import Report
+
+        path = self.write_stacks(found, said)
+        self.screen.warning(f"hang: {said}")
+        self.screen.show_block(detail)
+        goes_on = "" if self.kill else "; the job goes on, --on-hang kill would end it"
+        self.screen.warning(f"the stacks of all ranks are in {tilde(path)}{goes_on}")
+        report = Report(
+            kind="hang",
+            time=time.time(),
+            sentence=said,
+            ranks=tuple(ranks),
+            detail=detail,
+            stacks=stacks_of(found),
+        )
+        self.status.reports.append(report)
+
+    # --- watching -------------------------------------------------------------------------------------------
+
+    def begin(self, attempt: Attempt) -> asyncio.Future[None]:
+        """Watch the ranks of an attempt that is about to start, until this is cancelled."""
+        self.heard = {rank: Heard(place.name) for place in attempt.plan.placements for rank in place.ranks}
+        return asyncio.ensure_future(self._watch(attempt))
+
+    async def _watch(self, attempt: Attempt) -> None:
+        """A bug here ends the watch, not the job."""
+        try:
+            await asyncio.gather(self._notice_early_ends(attempt), self._watch_for_hangs(attempt))
+        except Exception as error:
+            self.screen.warning(f"hangs are no longer watched for, by a bug of Muster: {type(error).__name__}: {error}")
+
+    async def _notice_early_ends(self, attempt: Attempt) -> None:
+        """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
+        while not attempt.ended_well:
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(10)
+        if attempt.running:
+            ended, running = ranks_in_words(attempt.ended_well), ranks_in_words(attempt.running)
+            self.screen.info(f"{ended} ended with exit code 0 over 10 s ago; {running} still running")
+
+    async def _watch_for_hangs(self, attempt: Attempt) -> None:
+        if self.hang_after > 0:
+            await asyncio.sleep(0.5)  # nothing can hang yet, and the ranks are just being started
+            from muster.controller.monitor.exit_monitor import ExitMonitor
+            from muster.controller.monitor.hang_monitor import HangMonitor
+
+            await asyncio.gather(HangMonitor(self, attempt).watch(), ExitMonitor(self, attempt).watch())
+
+
+def stacks_of(found: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    """Each rank's stacks for people, from what was found."""
+    from muster.controller.monitor.stack_text import clean
+
+    return {rank: clean(facts["stack"]) for rank, facts in found.items()}
+
+
+def _outside(facts: Mapping[str, Any]) -> str:
+    where = f", in the kernel's {facts['wchan']}" if facts["wchan"] else ""
+    silent = ", its interpreter did not answer" if facts.get("answered") is False else ""
+    return f"state {facts['state']}{where}, {facts['cpu_seconds']:.1f} s of CPU{silent}"

@@ -1,0 +1,126 @@
+"""Why a rank is slower than the others, from what was seen of all of them; and the sentence about it. Pure.
+
+A cause is named only where the slow rank suffers from it more than any of the others do, and enough to account for a
+good part of the time that is lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster.controller.monitor.straggler import Slow, middle
+from muster.jobs.state import GpuState
+
+PART = 0.4
+"""Of the time that is lost, which a cause must account for."""
+
+SLOWER_CLOCK = 0.93
+"""Of the others' clock, below which a GPU's is told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was seen of one rank from outside, for a second or so; shares of that time, from 0 to 1."""
+
+    host: str
+    cpu: float = 0.0
+    """CPUs used, with its children."""
+    cpu_wait: float = 0.0
+    """Share in which it was ready to run and had no CPU."""
+    cpus: int = 0
+    """CPUs it may run on."""
+    disk: float = 0.0
+    """Share in which it, or a child, waited for a file."""
+    read: float = 0.0
+    """Bytes read from disks per second."""
+    throttled: float = 0.0
+    """Share in which its control group had used up its quota; over 1 where several of its CPUs were held back."""
+    throttles: float = 0.0
+    """Times per second that happened."""
+    quota: float | None = None
+    """CPUs its control group may use."""
+    neighbour: Mapping[str, Any] | None = None
+    """The busiest process of others on its CPUs: pid, name, cpu."""
+    gpu: GpuState | None = None
+    places: Sequence[str] = ()
+    """Where its code was when it was looked at."""
+
+
+def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
+    """Why the slowest rank is slow, in words; what was looked at in vain where nothing tells."""
+    suspect = seen.get(slow.ranks[0])
+    if suspect is None:
+        return ""
+    others = [evidence for rank, evidence in seen.items() if rank not in slow.ranks]
+    needed = PART * (1 - slow.others / slow.step)
+    throttled = suspect.throttled - (middle([one.throttled for one in others]) if others else 0.0)
+    if suspect.quota is not None and throttled >= needed:
+        return f"its CPUs are limited to {_cores(suspect.quota)} (cgroup quota)"
+    gpu = _gpu(suspect, others)
+    if gpu:
+        return gpu
+    disk = suspect.disk - max((one.disk for one in others), default=0.0)
+    wait = suspect.cpu_wait - max((one.cpu_wait for one in others), default=0.0)
+    if max(disk, wait) < needed:
+        return _nothing(suspect, others)
+    if disk >= wait:
+        return f"it waits for its disk {suspect.disk * 100:.0f} % of the time ({suspect.read / 1e6:.1f} MB/s read)"
+    by = suspect.neighbour
+    who = f" ({by['name']}, process {by['pid']}, uses {by['cpu']:.1f} of one)" if by else ""
+    return f"other work runs on its CPUs: it waits for one {suspect.cpu_wait * 100:.0f} % of the time{who}"
+
+
+def _gpu(suspect: Evidence, others: Sequence[Evidence]) -> str:
+    gpu = suspect.gpu
+    if gpu is None:
+        return ""
+    usual = [one.gpu.clock for one in others if one.gpu is not None and one.gpu.clock and one.gpu.name == gpu.name]
+    clock = int(middle(usual)) if usual else None
+    why = f": {gpu.throttled}" if gpu.throttled else ""
+    if gpu.clock and clock and gpu.clock <= SLOWER_CLOCK * clock:
+        return f"its GPU {gpu.index} runs at {gpu.clock} MHz, those of the others at {clock}{why}"
+    calm = any(one.gpu is not None and not one.gpu.throttled for one in others)
+    return f"its GPU {gpu.index} is slowed down{why}" if gpu.throttled and calm else ""
+
+
+def _nothing(suspect: Evidence, others: Sequence[Evidence]) -> str:
+    usual = middle([one.cpu for one in others]) if others else None
+    place, times = (
+        Counter(place for place in suspect.places if place).most_common(1)[0] if any(suspect.places) else ("", 0)
+    )
+    seen = f"; mostly seen at {place}" if times > 1 else ""
+    if usual is not None and suspect.cpu > usual * 1.1 + 0.05:
+        return f"it computes more: it uses {suspect.cpu:.2f} CPUs, the others {usual:.2f}{seen}"
+    return f"its own code takes longer: its CPUs, disk and GPU look as those of the others do{seen}"
+
+
+def _cores(number: float) -> str:
+    return f"{number:.2g} of a core" if number < 1 else f"{number:.3g} core" + ("s" if number > 1 else "")
+
+
+def sentence(slow: Slow, hosts: Mapping[int, str], why: str) -> str:
+    """`rank 2 on box is the one the others wait for: its steps take 0.31 s where the others need 0.25 s …`."""
+    many = len(slow.ranks) > 1
+    on = sorted({hosts[rank] for rank in slow.ranks})
+    numbers = sorted(slow.ranks)
+    who = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    where = ", ".join(on[:4]) + (f" and {len(on) - 4} more hosts" if len(on) > 4 else "")
+    told = f"ranks {who} on {where} are those" if many else f"rank {who} on {where} is the one"
+    times = f"steps take {_seconds(slow.step)} where the others need {_seconds(slow.others)}"
+    slower = f"{slow.share * 100:.0f} % slower"
+    return f"{told} the others wait for: {'their' if many else 'its'} {times} ({slower})" + (f"; {why}" if why else "")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"
+
+
+def gone(slow: Slow, hosts: Mapping[int, str]) -> str:
+    """What is said when they are no longer waited for."""
+    numbers = ", ".join(map(str, sorted(slow.ranks)))
+    on = ", ".join(sorted({hosts[rank] for rank in slow.ranks}))
+    many = len(slow.ranks) > 1
+    return f"rank{'s' if many else ''} {numbers} on {on} {'keep' if many else 'keeps'} up with the others again"

@@ -1,0 +1,149 @@
+"""Stacks of a process as faulthandler writes them: which frame is the user's, and how they are shown. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ ?(?P<name>.*?) ?\(most recent call first\):?")
+_FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+
+_LIBRARY = re.compile(r"/lib(64)?/python3(\.\d+)?/|/lib/python3\d+\.zip/")
+"""The standard library, and with site-packages or dist-packages in it what is installed."""
+
+_OURS = re.compile(r"(?:/muster|^<muster>)/(?:agent|rank|shared)/(\w+)\.py$")
+"""A module of Muster that runs in ranks; script.py and function_call.py are what called the script."""
+
+_TORCH = re.compile(r"/torch/(\w+/)*\w+\.py$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One call."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def name(self) -> str:
+        """The file without its folder."""
+        return self.file.rpartition("/")[2]
+
+    @property
+    def place(self) -> str:
+        """`train.py:88`."""
+        return f"{self.name}:{self.line}"
+
+    def __str__(self) -> str:
+        return self.place if self.function == "<module>" else f"{self.function} ({self.place})"
+
+    @property
+    def is_torchs(self) -> bool:
+        """Whether it is a frame of torch."""
+        return bool(_TORCH.search(self.file))
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is a frame of the user's own code, not of torch, a package or the standard library."""
+        return not (self.file.startswith("<") or _LIBRARY.search(self.file) or self.is_torchs)
+
+    def is_in(self, end: str) -> bool:
+        """Whether its file ends like this: `torch/utils/data/dataloader.py`."""
+        return self.file.endswith("/" + end)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thread:
+    """The calls of one thread, the innermost first."""
+
+    name: str
+    frames: tuple[Frame, ...]
+
+
+def parse(text: str) -> tuple[Thread, ...]:
+    """The threads of a process; the main thread is the last, since the interpreter lists the youngest first."""
+    threads: list[tuple[str, list[Frame]]] = []
+    for line in text.splitlines():
+        begin, frame = _THREAD.match(line), _FRAME.match(line)
+        if begin:
+            threads.append((begin["name"], []))
+        elif frame and threads:
+            threads[-1][1].append(Frame(file=frame["file"], line=int(frame["line"]), function=frame["function"]))
+    return tuple(Thread(name=name, frames=_without_ours(frames)) for name, frames in threads)
+
+
+def _without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The calls above the one that ran the script, without a wrapper of ours among them."""
+    kept: list[Frame] = []
+    for frame in frames:
+        ours = _OURS.search(frame.file)
+        if ours and ours[1] in ("script", "function_call"):
+            break
+        if not ours:
+            kept.append(frame)
+    return tuple(kept)
+
+
+def clean(text: str) -> str:
+    """Stacks for people: without Muster's own calls, and without threads that have no others."""
+    blocks = [
+        "\n".join([f"thread {thread.name}" if thread.name else "thread", *map(_line, thread.frames)])
+        for thread in reversed(parse(text))
+        if thread.frames
+    ]
+    return "\n\n".join(blocks)
+
+
+def main_thread(text: str) -> tuple[Frame, ...]:
+    """The calls of the main thread, the innermost first; none where nothing could be seen."""
+    threads = parse(text)
+    return threads[-1].frames if threads else ()
+
+
+def training_thread(text: str) -> tuple[Frame, ...]:
+    """The calls of the thread the user's program runs in: the main one, or the only one it waits for."""
+    threads = parse(text)
+    if not threads:
+        return ()
+    main = threads[-1].frames
+    joins = bool(main) and main[0].file.endswith("/threading.py") and not main[0].is_users
+    others = [thread.frames for thread in threads[:-1] if any(frame.is_users for frame in thread.frames)]
+    return others[0] if joins and len(others) == 1 else main
+
+
+def users_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the user's code; that of an installed package where the whole program is one."""
+    for frame in frames:
+        if frame.is_users:
+            return frame
+    packaged = [frame for frame in frames if "-packages/" in frame.file and not frame.is_torchs]
+    return packaged[0] if packaged else None
+
+
+def short(frames: Sequence[Frame], most: int = 8) -> list[str]:
+    """The innermost calls and below them only the user's own, one line each, as they are shown on the screen."""
+    first = next((at for at, frame in enumerate(frames) if frame.is_users), len(frames))
+    inner = list(frames[:first])
+    if len(inner) > most // 2:
+        inner = [*inner[: most // 4], *inner[-(most // 4) :]]
+    users = [frame for frame in frames[first:] if frame.is_users]
+    return [_line(frame) for frame in [*inner, *users][:most]]
+
+
+def _line(frame: Frame) -> str:
+    return f'  File "{frame.file}", line {frame.line}, in {frame.function}'
+
+
+def blocking_frame(text: str) -> str:
+    """Where a process is whose script has ended: at the user's line that keeps it, or what else is known."""
+    threads = parse(text)
+    for thread in threads:
+        frame = users_frame(thread.frames)
+        if frame is not None and thread is threads[-1]:
+            return f"at {frame}"
+        if frame is not None:
+            return f"waiting for thread {thread.name or 'of the script'} at {frame}"
+    last = threads[-1].frames if threads else ()
+    return f"at {last[0]}" if last else "shutting down in C code"

@@ -1,0 +1,371 @@
+"""Finds the rank that the others wait for while a job runs, finds out why, and says it once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.monitor.job_status import JobStatus
+from muster.output.screen import Screen
+
+# What judges is imported with the first arrivals: the start of a job is not to wait for it.
+if TYPE_CHECKING:
+    from muster.controller.monitor.rounds import Rounds
+    from muster.controller.monitor.slow_causes import Evidence
+    from muster.controller.monitor.straggler import History, RankCalls, Slow, Step
+
+LOOK_FOR = (0.6, 3.0)
+"""Seconds an examination takes: a step and a half, but no less and no more than this."""
+
+ASKED_HOSTS = 4
+"""Hosts whose ranks are looked at beside that of the suspect."""
+
+FRESH = 10.0
+"""Seconds for which an examination counts; and between two that only follow a suspicion, on average."""
+
+AT_ONCE = 3
+"""Examinations that may follow suspicions one after the other."""
+
+SOON, NOW_AND_THEN = 4.0, 60.0
+"""Seconds between two looks at the network of a job whose ranks wait much without anybody being late: if steps take
+longer than they did, and if they do not."""
+
+MOST_HOSTS = 64
+"""Hosts whose network is looked at."""
+
+MOST_TELLINGS = 8
+"""Times a rank is named at once; in a job where that changes so often more proof is wanted."""
+
+REST = 20.0
+"""Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """What a judgement is made from, in a thread; nobody else touches the history meanwhile."""
+
+    history: History
+    rounds: Sequence[Step]
+    uncertain: Mapping[int, float]
+    """Seconds by which the clock of each rank may be off against the others', if clocks matter."""
+    waiting: Mapping[int, float]
+    """The share of the time in which each rank waited lately."""
+    told: Slow | None
+    told_at: float
+    is_calm: bool
+    """Whether few ranks have been named so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What came out."""
+
+    steps: Sequence[Step]
+    took: float
+    """Seconds of CPU."""
+    is_gone: bool = False
+    """Those that were told keep up again."""
+    is_as_told: bool = False
+    slow: Slow | None = None
+    suspect: Slow | None = None
+
+
+def _answer(asked: _Question) -> _Answer:
+    from muster.controller.monitor import rounds as by_waiting
+    from muster.controller.monitor import straggler
+
+    begin = time.thread_time()
+    steps, rounds, uncertain, told = asked.history.steps(), asked.rounds, asked.uncertain, asked.told
+    over: bool | None = False
+    if told is not None:
+        over = straggler.is_over(rounds if told.by_waiting else steps, told, asked.told_at)
+        changed = straggler.judge(steps, uncertain, straggler.CHANGE)
+        if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
+            return _Answer(steps=steps, took=time.thread_time() - begin, is_as_told=True)
+    is_new = told is None and asked.is_calm
+    slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
+    if slow is not None and not steps[-1].number and not straggler.waits_less(slow, asked.waiting):
+        slow = None
+    slow = slow or by_waiting.judge_waiting(rounds, steps)
+    suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
+    took = time.thread_time() - begin
+    return _Answer(steps=steps, took=took, is_gone=bool(over), slow=slow, suspect=suspect)
+
+
+class StragglerMonitor:
+    """The search, over one job."""
+
+    def __init__(self, status: JobStatus, screen: Screen) -> None:
+        self.status = status
+        self.screen = screen
+        self._history: History | None = None
+        self._links: dict[int, AgentLink] = {}
+        self._looks: dict[int, deque[tuple[str, float | None]]] = {}
+        """Where each rank's code was lately, and the share of the time in which it waited."""
+        self._rounds: Rounds | None = None
+        self._fresh: set[int] = set()
+        """Ranks of which something has come that was not judged."""
+        self._not_before = 0.0
+        self._judging: asyncio.Future[None] | None = None
+        self._held: list[tuple[AgentLink, Mapping[str, Any]]] = []
+        """Events that came during a judgement and change what it is made from."""
+        self._told: Slow | None = None
+        self._told_at = 0.0
+        self._tellings = 0
+        self._evidence: dict[int, Evidence] = {}
+        self._examined: set[int] = set()
+        """The suspects the evidence is about."""
+        self._examined_at = -FRESH
+        self._examining: asyncio.Future[None] | None = None
+        self._credit, self._credit_at = float(AT_ONCE), 0.0
+        self._best_step = float("inf")
+        self._network_at = 0.0
+        """When the network was last looked at."""
+        self._told_network: tuple[str, ...] = ()
+        self._is_off = False
+
+    def begin_attempt(self) -> None:
+        """All ranks are new."""
+        self._history, self._rounds, self._links, self._looks = None, None, {}, {}
+        self._held, self._fresh = [], set()
+        self._told, self._examined = None, set()
+        self._best_step, self._network_at, self._told_network = float("inf"), time.monotonic(), ()
+
+    def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
+        """Take one event of a host."""
+        if self._is_off:
+            return
+        if self._judging is not None and event["t"] in ("arrivals", "exit"):
+            self._held.append((link, event))
+        elif event["t"] == "arrivals":
+            from muster.controller.monitor.rounds import Rounds
+            from muster.controller.monitor.straggler import History
+
+            self._rounds = self._rounds or Rounds()
+            self._history = self._history or History()
+            rank: int = event["rank"]
+            self._links[rank] = link
+            self._history.add(rank, event, link.clock_offset)
+            self._fresh.add(rank)
+            if len(self._fresh) == len(self._ranks):  # all ranks speak in the same moment
+                self.tick()
+        elif event["t"] == "progress" and "place" in event:
+            self._looks.setdefault(event["rank"], deque(maxlen=6)).append((event["place"], event["waiting"]))
+            if self._rounds is not None:
+                now = link.our_time(event["time"])
+                self._rounds.add(event["rank"], now, event["steps"], event["waiting"], self._ranks)
+        elif event["t"] == "exit" and self._history is not None:
+            self._history.ranks.pop(event["rank"], None)
+
+    @property
+    def _ranks(self) -> dict[int, RankCalls]:
+        """The ranks that have told and still run."""
+        return self._history.ranks if self._history is not None else {}
+
+    def tick(self) -> None:
+        """Begin to judge what has come since the last time; to be called about twice a second."""
+        if not self._fresh or time.monotonic() < self._not_before or len(self._ranks) < 2 or self._is_off:
+            return
+        if self._judging is None and self._history is not None:
+            self._fresh.clear()
+            self._judging = asyncio.ensure_future(self._judge(self._history))
+
+    async def _judge(self, history: History) -> None:
+        """Judge in a thread, one at a time: with thousands of ranks the heartbeats would stop meanwhile."""
+        begin, examined_at = time.monotonic(), self._examined_at
+        try:
+            answer = await asyncio.to_thread(_answer, self._question(history))
+            if self._examined_at == examined_at:  # otherwise there is something new to be judged by
+                self._not_before = begin + REST * answer.took
+            if history is self._history:  # no new attempt has begun
+                self._act(answer)
+        except Exception as error:
+            self._give_up(error)
+        self._judging = None
+        held, self._held = self._held, []
+        try:
+            for link, event in held:
+                self.on_event(link, event)
+        except Exception as error:
+            self._give_up(error)
+
+    def _question(self, history: History) -> _Question:
+        """What is known now."""
+        has_one_clock = len({link.name for link in self._links.values()}) == 1
+        return _Question(
+            history=history,
+            rounds=list(self._rounds.steps) if self._rounds is not None else [],
+            uncertain={
+                rank: 0.0 if has_one_clock or told.steps else self._links[rank].clock_error
+                for rank, told in history.ranks.items()
+            },
+            waiting=self._waiting(),
+            told=self._told,
+            told_at=self._told_at,
+            is_calm=self._tellings < MOST_TELLINGS,
+        )
+
+    def _give_up(self, error: Exception) -> None:
+        """A mistake of ours must not end a job that is well."""
+        self._is_off = True
+        self.screen.info(f"slow ranks are no longer looked for: {type(error).__name__}: {error} (a bug of Muster)")
+
+    def _act(self, answer: _Answer) -> None:
+        """Say what was found, or first have a look at why."""
+        from muster.controller.monitor.rounds import in_all
+
+        now, slow, suspect = time.monotonic(), answer.slow, answer.suspect
+        if answer.is_gone and self._told is not None:
+            self._say_gone(self._told)
+        if answer.is_as_told or self._examining is not None:
+            return
+        if suspect is None:
+            self._suspect_network(answer.steps, now)
+            return
+        # What was seen while a rank was the slowest of the suspects also holds if others have joined or left it since.
+        is_known = suspect.ranks[0] in self._examined and now - self._examined_at < FRESH
+        if is_known and slow is not None:
+            self._say(in_all(slow, self._rounds.steps if self._rounds is not None else []))
+        elif not is_known and (slow is not None or self._may_suspect(now)):
+            self._examining = asyncio.ensure_future(self._examine(suspect))
+
+    def _may_suspect(self, now: float) -> bool:
+        """Whether a mere suspicion may be followed up now: in a job whose steps vary there are many."""
+        self._credit = min(AT_ONCE, self._credit + (now - self._credit_at) / FRESH)
+        self._credit_at = now
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
+
+    def _waiting(self) -> dict[int, float]:
+        """The share of the time in which each rank waited lately."""
+        shares = {
+            rank: [share for _, share in looks if share is not None]
+            for rank, looks in self._looks.items()
+            if rank in self._ranks
+        }
+        return {rank: sum(values) / len(values) for rank, values in shares.items() if values}
+
+    async def _examine(self, suspect: Slow) -> None:
+        """Have the suspect and some others watched from outside, and go on when that is known."""
+        try:
+            hosts = [self._links[rank].name for rank in (*suspect.ranks, *self._ranks) if rank in self._links]
+            answers = await self._look(list(dict.fromkeys(hosts))[: ASKED_HOSTS + 1], suspect.step)
+            self._evidence = self._gather(answers)
+            self._examined, self._examined_at = set(suspect.ranks), time.monotonic()
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._examining = None
+        self._fresh.update(self._ranks)
+        self._not_before = 0.0
+        self.tick()
+
+    async def _look(self, hosts: Sequence[str], step: float) -> list[tuple[str, dict[str, Any]]]:
+        """What the agents of these hosts see, with their hosts; those that do not answer are missing."""
+        shortest, longest = LOOK_FOR
+        seconds = min(longest, max(shortest, 1.5 * step))
+        links = {link for link in self._links.values() if link.name in hosts and not link.lost}
+        answers = await asyncio.gather(*(self._look_at(link, seconds) for link in links))
+        return [(link.name, answer) for link, answer in zip(links, answers, strict=True) if answer]
+
+    async def _look_at(self, link: AgentLink, seconds: float) -> dict[str, Any]:
+        ranks = [rank for rank, its in self._links.items() if its is link]
+        try:
+            return await link.request("examine", limit=seconds + 3, ranks=ranks, seconds=seconds)
+        except LinkLost:
+            return {}
+
+    # --- the network ----------------------------------------------------------------------------------------
+
+    def _suspect_network(self, steps: Sequence[Step], now: float) -> None:
+        """Nobody is late: where all ranks wait for long, it may be for what they send each other."""
+        from muster.controller.monitor import network_stall
+        from muster.controller.monitor.straggler import middle
+
+        lately = [looks[-1][1] for rank, looks in self._looks.items() if rank in self._ranks]
+        known = [share for share in lately if share is not None]
+        if len({link.name for link in self._links.values()}) < 2 or len(steps) < 5 or len(known) < len(self._ranks):
+            return
+        if not steps[-1].number:
+            return  # without an optimiser a step is the time between two collectives, which may differ by design
+        step, waiting = middle([step.seconds for step in steps[-5:]]), min(known)
+        self._best_step = min(self._best_step, step)
+        is_slower = step >= network_stall.SLOWER * self._best_step
+        if not is_slower and self._told_network:
+            where = " and ".join(self._told_network)
+            self._report(f"the network of {where} keeps up again: steps take {step:.2f} s", ())
+            self._told_network = ()
+        if waiting >= network_stall.WAITING and now - self._network_at >= (SOON if is_slower else NOW_AND_THEN):
+            self._network_at = now
+            self._examining = asyncio.ensure_future(self._examine_network(step, waiting))
+
+    async def _examine_network(self, step: float, waiting: float) -> None:
+        from muster.controller.monitor import network_stall
+
+        try:
+            links = {link.name: link for link in self._links.values()}
+            answers = await self._look(list(links)[:MOST_HOSTS], step)
+            addresses = {
+                address: name
+                for name, link in links.items()
+                for interface in link.facts["interfaces"]
+                for address in interface["addresses"]
+                if not interface["loopback"]
+            }
+            found = network_stall.slow_network({name: told["queues"] for name, told in answers}, addresses)
+            # Between two hosts there is always something to be sent: that is told only if it was better before.
+            sure = found is not None and (len(found.hosts) == 1 or step >= network_stall.SLOWER * self._best_step)
+            if found is not None and sure and found.hosts != self._told_network:
+                self._told_network = found.hosts
+                ranks = tuple(sorted(rank for rank, link in self._links.items() if link.name in found.hosts))
+                best = self._best_step
+                self._report(network_stall.sentence(found, step=step, best=best, waiting=waiting, ranks=ranks), ranks)
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._examining = None
+
+    # --- what is said ---------------------------------------------------------------------------------------
+
+    def _gather(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[int, Evidence]:
+        from muster.controller.monitor.slow_causes import Evidence
+        from muster.jobs.state import GpuState
+
+        gpus = {(host, gpu["index"]): GpuState(**gpu) for host, told in answers for gpu in told["gpus"]}
+        seen = {int(rank): evidence for _, told in answers for rank, evidence in told["ranks"].items()}
+        return {
+            rank.rank: Evidence(
+                host=rank.host,
+                gpu=gpus.get((rank.host, rank.local_rank if rank.gpu is None else rank.gpu)),
+                places=tuple(place for place, _ in self._looks.get(rank.rank, ())),
+                **seen[rank.rank],
+            )
+            for rank in self.status.state().ranks
+            if rank.rank in seen
+        }
+
+    def _say(self, slow: Slow) -> None:
+        from muster.controller.monitor.slow_causes import explain, sentence
+
+        hosts = {rank: self._links[rank].name for rank in slow.ranks}
+        self._report(sentence(slow, hosts, explain(slow, self._evidence)), slow.ranks)
+        self._told, self._told_at, self._tellings = slow, time.time(), self._tellings + 1
+
+    def _say_gone(self, slow: Slow) -> None:
+        from muster.controller.monitor.slow_causes import gone
+
+        self._report(gone(slow, {rank: self._links[rank].name for rank in slow.ranks}), slow.ranks)
+        self._told, self._examined = None, set()
+
+    def _report(self, text: str, ranks: tuple[int, ...]) -> None:
+        from muster.jobs.state import Report
+
+        self.screen.warning(text)
+        self.status.reports.append(Report(kind="straggler", time=time.time(), sentence=text, ranks=ranks))

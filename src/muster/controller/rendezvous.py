@@ -1,0 +1,101 @@
+"""Hosts try each other's addresses, and rank 0's host holds a free port."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from muster.controller import addresses
+from muster.controller.links.link import AgentLink, all_or_errors
+from muster.errors import HostError
+from muster.job import Job
+from muster.output.screen import Screen
+from muster.plan import Placement, Plan
+
+
+async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen) -> Plan:
+    """The plan with an address every host reaches, a port that is held there, and interfaces where they matter."""
+    offers = await _offers(job, links)
+    meeting = await _try(job, links, offers)
+    whom = "store" if plan.has_store else "rank 0"
+    requests = [link.request("hold", limit=10, whom=whom if link is links[0] else "") for link in links]
+    held = await all_or_errors(requests)
+    for name, interface in meeting.interfaces.items():
+        screen.info(f"{name}: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are {interface} ({meeting.reasons[name]})")
+    user_env = {**job.carried, **job.env}
+    placements = [_with_interface(place, meeting.interfaces.get(place.name), user_env) for place in plan.placements]
+    return replace(plan, placements=tuple(placements)).at(meeting.master_addr, held[0]["port"])
+
+
+async def another_port(job: Job, link: AgentLink, plan: Plan) -> Plan:
+    """A new port for a restart: the old one may still be busy with the last attempt's connections."""
+    port = job.master_port or 0
+    answer = await link.request("another_port", limit=10, port=port)
+    if "problem" in answer:
+        raise _port_taken(link.name, port, answer)
+    return plan.at(plan.master_addr, answer["port"])
+
+
+async def _offers(job: Job, links: Sequence[AgentLink]) -> list[addresses.Offer]:
+    """Have every host listen; on the first host, where rank 0 runs, on the master port."""
+    port = job.master_port or 0
+    nonces = [secrets.token_hex(8) for _ in links]
+    answers = await all_or_errors(
+        [
+            link.request("listen", limit=15, port=port if link is links[0] else 0, nonce=nonce)
+            for link, nonce in zip(links, nonces, strict=True)
+        ]
+    )
+    offers: list[addresses.Offer] = []
+    for link, nonce, answer in zip(links, nonces, answers, strict=True):
+        if "problem" in answer:
+            raise _port_taken(link.name, port, answer)
+        offers.append(
+            addresses.Offer(
+                name=link.name,
+                interfaces=link.facts["interfaces"],
+                own_name=answer["own_name"],
+                port=answer["port"],
+                nonce=nonce,
+            )
+        )
+    return offers
+
+
+async def _try(job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.Offer]) -> addresses.Meeting:
+    """Have the hosts dial each other and choose from what they found."""
+    interface, master = job.interface, job.master_addr
+    if len(offers) == 1 and master is None:
+        return addresses.alone(offers[0], interface=interface)
+    if len(offers) == 1:
+        target = {"host": offers[0].name, "address": master, "port": offers[0].port, "nonce": offers[0].nonce}
+        answer = await links[0].request("dial", limit=20, targets=[target])
+        addresses.check_users_master(offers[0], master or "", {links[0].name: answer["results"]})
+        return replace(addresses.alone(offers[0], interface=interface), master_addr=master or "")
+    plans = [
+        addresses.dial_targets(offers, peers, interface=interface, master=master)
+        for peers in addresses.who_dials_whom(len(offers))
+    ]
+    answers = await all_or_errors(
+        [link.request("dial", limit=20, targets=targets) for link, targets in zip(links, plans, strict=True)]
+    )
+    tried = {link.name: answer["results"] for link, answer in zip(links, answers, strict=True)}
+    return addresses.choose(offers, tried, interface=interface, master=master)
+
+
+def _with_interface(placement: Placement, interface: str | None, user_env: Mapping[str, str]) -> Placement:
+    if interface is None:
+        return placement
+    wanted = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in user_env]
+    return replace(placement, env={**placement.env, **dict.fromkeys(wanted, interface)})
+
+
+def _port_taken(host: str, port: int, answer: Mapping[str, Any]) -> HostError:
+    owner = f" by {answer['owner']}" if answer.get("owner") else ""
+    return HostError(
+        host,
+        f"port {port} cannot be used, it is taken{owner} ({answer['problem'].lower()})",
+        hint="leave --master-port out: Muster then finds a free one",
+    )

@@ -1,0 +1,55 @@
+"""What the text of a script shows about how to start it. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from muster.rank.preloaded import LATE
+
+# DDP and torch.compile import torch._dynamo when first used: 1.5 s of CPU in every rank unless the zygote has it.
+_USES_DYNAMO = re.compile(
+    r"DistributedDataParallel|\bDDP\b|torch\.compile|fully_shard|FullyShardedDataParallel|\bFSDP\b"
+)
+
+_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
+
+
+def _setting(names: str) -> re.Pattern[str]:
+    """Matches code that sets one of these variables in the environment, as its group `name`."""
+    name = rf"[\"'](?P<name>{names})[\"']"
+    ways = (
+        rf"environ\s*\[\s*{name}\s*\]\s*=(?!=)",
+        rf"environ\.setdefault\(\s*{name}",
+        rf"putenv\(\s*{name}",
+        rf"environ\.update\([^)]*?{name}\s*:",
+        rf"environ\.update\([^)]*?\b(?P<name>{names})\s*=",
+    )
+    # A name may stand only once in a pattern, so each way has its own.
+    return re.compile("|".join(way.replace("?P<name>", f"?P<name{index}>") for index, way in enumerate(ways)))
+
+
+_LATE = _setting(LATE)
+_MASTER_PORT = _setting("MASTER_PORT")
+
+
+def uses_dynamo(text: str) -> str:
+    """The word in a script that makes torch import torch._dynamo; empty when there is none."""
+    match = _USES_DYNAMO.search(text)
+    return match.group() if match else ""
+
+
+def sets_before_torch(text: str) -> str:
+    """The variable that a script sets before it imports torch, which then reads it; empty when there is none.
+
+    Where torch has been imported before the script starts, that would have no effect.
+    """
+    match = _LATE.search(text)
+    imported = _IMPORTS_TORCH.search(text)
+    if match is None or (imported is not None and imported.start() < match.start()):
+        return ""
+    return next(name for name in match.groups() if name)
+
+
+def chooses_port(text: str) -> bool:
+    """Whether a script may choose the port where processes meet, so that one of them has to open the store there."""
+    return "tcp://" in text or any(".setdefault" not in match.group() for match in _MASTER_PORT.finditer(text))

@@ -1,0 +1,114 @@
+"""The user's code on this machine: the script's fingerprint, and the archive for --sync."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.agent.code_sync import fingerprint
+from muster.errors import UsageError
+from muster.job import Job
+
+_MOST_SYNCED = 512 << 20
+"""Bytes that --sync sends at most: above that it is data, which belongs on a shared disk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """The file every host must have alike."""
+
+    path: str
+    """Relative to the working directory where it lies below it."""
+    digest: list[int]
+    text: str
+
+
+def find_script(job: Job) -> Script | None:
+    """The script's file; that of a module or of a named function if it lies in the working directory, else None."""
+    if job.call is not None:
+        return _read(job.call.file, Path(job.cwd, job.call.file)) if job.call.file else None
+    if job.kind == "script":
+        path = Path(job.cwd, job.target)
+        if path.is_dir():
+            raise UsageError(f"{job.target} is a folder, not a script", hint="name the .py file in it")
+        if not path.is_file():
+            raise UsageError(f"{job.target}: there is no such script in {job.cwd}", hint=_similar(path))
+        return _read(job.target, path)
+    parts = job.target.split(".")
+    for candidate in (Path(*parts).with_suffix(".py"), Path(*parts, "__main__.py")):
+        if Path(job.cwd, candidate).is_file():
+            return _read(str(candidate), Path(job.cwd, candidate))
+    return None
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path, taken relative to a folder, lies in it."""
+    return Path(folder, path).resolve().is_relative_to(Path(folder).resolve())
+
+
+def archive(cwd: str) -> bytes:
+    """The working directory as a compressed tar: what git would track, or everything visible outside a checkout."""
+    total = 0
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
+        for name in sorted(files_of(cwd)):
+            path = os.path.join(cwd, name)
+            if not os.path.lexists(path):
+                continue  # git still tracks a file that was deleted
+            total += os.lstat(path).st_size
+            if total > _MOST_SYNCED:
+                raise UsageError(
+                    f"--sync: {cwd} holds more than {_MOST_SYNCED >> 20} MB that git would track",
+                    hint="name data and checkpoints in .gitignore; they do not travel then",
+                )
+            tar.add(path, arcname=name, recursive=False)
+    return buffer.getvalue()
+
+
+def files_of(cwd: str) -> Iterator[str]:
+    """The files of a project, relative to its folder: what git would track, or everything visible."""
+    tracked = _git_files(cwd, "--cached", "--recurse-submodules")
+    untracked = _git_files(cwd, "--others", "--exclude-standard")
+    if tracked is not None and untracked is not None:
+        yield from tracked | untracked
+        return
+    for folder, subfolders, names in os.walk(cwd):
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if not name.startswith(".")
+            and name != "__pycache__"
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+        ]
+        yield from (os.path.relpath(os.path.join(folder, name), cwd) for name in names if not name.startswith("."))
+
+
+def _git_files(cwd: str, *options: str) -> set[str] | None:
+    """What `git ls-files` lists below a folder; None where there is no git or no checkout."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", *options], cwd=cwd, capture_output=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {name for name in os.fsdecode(listed.stdout).split("\0") if name} if listed.returncode == 0 else None
+
+
+def _read(name: str, path: Path) -> Script:
+    data = path.read_bytes()
+    return Script(path=name, digest=fingerprint(data), text=data.decode(errors="replace"))
+
+
+def _similar(path: Path) -> str:
+    from difflib import get_close_matches
+
+    names = [entry.name for entry in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, names, n=1)
+    if near:
+        return f"did you mean `{path.parent.joinpath(near[0]).name}`?"
+    return "what follows the options of `muster run` is the script; options of Muster come before it"

@@ -1,0 +1,1 @@
+"""Containers around the agents of any engine."""

@@ -1,0 +1,1 @@
+"""This machine: the agent is a plain child process."""

@@ -1,0 +1,1 @@
+"""MPI: mpirun or mpiexec starts one agent per rank."""

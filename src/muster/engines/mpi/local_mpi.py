@@ -1,0 +1,98 @@
+"""The MPI of this machine: which launcher, which networks."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from muster.engines.local.engine import is_this_machine
+from muster.engines.mpi.engine import Mpi, identify
+from muster.errors import MusterError
+from muster.hosts import Host
+from muster.plan import fill_slots
+from muster.shared.machine import gpu_count
+
+_PROGRAMS = ("mpirun", "mpiexec.hydra", "mpiexec")
+_VERSION_LIMIT = 20.0
+"""Seconds for `mpirun --version`, which loads libraries that may lie on a slow file system."""
+
+
+def find_mpi() -> Mpi:
+    """The launcher on PATH; of several the one people type."""
+    program = next((name for name in _PROGRAMS if shutil.which(name)), None)
+    if program is None:
+        raise MusterError(
+            "--engine mpi: there is no mpirun on this machine",
+            hint="load the module that has it, or install it (Debian: apt-get install openmpi-bin)",
+        )
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_VERSION_LIMIT,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MusterError(f"--engine mpi: `{program} --version` fails ({error})", hint="is it the right one?") from None
+    mpi = identify(program, done.stdout)
+    if mpi is None:
+        first = done.stdout.strip().splitlines()[:1] or ["nothing"]
+        raise MusterError(
+            f"--engine mpi: `{program} --version` says `{first[0]}`, which is neither Open MPI, MPICH nor Intel MPI",
+            hint="put one of them first on PATH",
+        )
+    return mpi
+
+
+def with_slots(hosts: Sequence[Host], nproc: int | None) -> tuple[Host, ...]:
+    """The hosts with all that is known of their ranks before anything runs there: of this machine also its GPUs."""
+    settled: list[Host] = []
+    for host in hosts:
+        known = host.slots is not None or nproc is not None or host.tasks is not None or is_this_machine(host)
+        gpus = gpu_count(os.environ) if is_this_machine(host) else 0
+        settled.append(fill_slots(host, nproc=nproc, gpus=gpus) if known else host)
+    return tuple(settled)
+
+
+def networks_to(hosts: Sequence[Host]) -> list[str]:
+    """The networks (CIDR) over which this machine reaches the hosts; empty where one is reached only by a router.
+
+    mpirun's daemons offer every address they have, and one that exists on each host (docker0) leads nowhere.
+    """
+    found: dict[str, None] = {}
+    for host in hosts:
+        if is_this_machine(host):
+            continue
+        try:
+            address = socket.getaddrinfo(host.name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+        except OSError:
+            return []  # an alias of the ssh config: ssh knows it, we do not
+        network = _network_of(str(address))
+        if network is None:
+            return []
+        found[network] = None
+    return list(found)
+
+
+def _network_of(address: str) -> str | None:
+    """The directly connected network an address is in, from the kernel's routing table."""
+    target = int.from_bytes(socket.inet_aton(address), "little")
+    best: tuple[int, str] | None = None
+    try:
+        with open("/proc/net/route") as file:
+            rows = [line.split() for line in file.readlines()[1:]]
+    except OSError:
+        return None
+    for row in rows:
+        destination, gateway, mask = int(row[1], 16), int(row[2], 16), int(row[7], 16)
+        if mask and target & mask == destination and (best is None or bin(mask).count("1") > best[0]):
+            bits = bin(mask).count("1")
+            dotted = socket.inet_ntoa(destination.to_bytes(4, "little"))
+            best = (bits, "" if gateway else str(ipaddress.ip_network(f"{dotted}/{bits}")))
+    return best[1] or None if best else None

@@ -1,0 +1,1 @@
+"""PBS: pbsdsh inside a job, qsub for a new one."""

@@ -1,0 +1,118 @@
+"""PBS (OpenPBS, PBS Pro; Torque with its own `-l nodes=`): `#PBS` directives, and what qsub says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+
+from muster.errors import UsageError
+from muster.submit.batch_units import pbs_time
+from muster.submit.request import Request
+
+_LONGEST_NAME = 230  # PBS_MAXJOBNAME in OpenPBS
+
+_BESIDE_SELECT = re.compile(r"\b(select|nodes|ncpus|ngpus|mem|mpiprocs)=")
+"""Resources that PBS refuses beside `-l select=`, and a second select."""
+
+
+class Pbs:
+    """PBS, through qsub."""
+
+    title = "PBS"
+    program = "qsub"
+    options: tuple[str, ...] = ()
+    mark = "#PBS"
+    suffix = ".pbs"
+    hints: tuple[tuple[str, str], ...] = (
+        (r"unknown queue|access to queue", "`qstat -Q` lists the queues; name one with --queue"),
+        (r"cannot be used with", "leave out --nodes, --gpus-per-node and --mem, and say it all with --extra '-l …'"),
+        (r"resource limits|insufficient|unknown resource", "`qstat -Qf` shows the limits, `pbsnodes -a` the nodes"),
+        (r"illegal -n value|name is too long", "a shorter --name: older versions take 15 characters"),
+        (r"illegal -k value", "this PBS does not know `-k oed`; --extra '-k n' replaces it"),
+        (r"project|account", "--account is written as -A; some sites want --extra '-P PROJECT' instead"),
+        (r"connect|pbs_server|no default server", "does `qstat -B` work here?"),
+    )
+
+    def check(self, request: Request) -> None:
+        """Names that PBS takes; one way only to say how much."""
+        if not request.name[0].isalpha() or len(request.name) > _LONGEST_NAME:
+            raise UsageError(
+                f"--name {request.name}: the name of a PBS job begins with a letter and has at most 230 characters",
+                hint="for example --name big-run",
+            )
+        given = _asks_for_nodes(request)
+        clash = _BESIDE_SELECT.search(" ".join(_resources(request)))
+        if given and clash:
+            raise UsageError(
+                f"{given} becomes a `-l select` line, and PBS takes no `-l {clash[0]}…` beside one",
+                hint="leave out --nodes, --gpus-per-node and --mem, and say all of it with --extra '-l …'",
+            )
+
+    def directives(self, request: Request) -> list[str]:
+        """What the job asks for; the lines nobody asked for (-j, -k) give way to `--extra`."""
+        lines = [f"-N {request.name}"]
+        if _asks_for_nodes(request):
+            lines.append(f"-l select={_chunks(request)}")
+        if (request.nodes or 1) > 1:
+            lines.append("-l place=scatter")  # else PBS puts as many chunks on one host as fit
+        if request.seconds is not None:
+            lines.append(f"-l walltime={pbs_time(request.seconds)}")
+        if request.queue is not None:
+            lines.append(f"-q {request.queue}")
+        if request.account is not None:
+            lines.append(f"-A {request.account}")
+        if request.variables:
+            lines.append(f"-v {','.join(request.variables)}")
+        if not request.extra_sets("-j", "-e"):
+            lines.append("-j oe")
+        if not request.extra_sets("-k"):
+            lines.append("-k oed")  # d: written where it belongs while the job runs
+        return [*lines, *request.extra]
+
+    def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
+        """As it is: qsub hands on only what -v and -V name."""
+        del request
+        return dict(env)
+
+    def job_id(self, printed: str) -> str | None:
+        """`4711.server`; `4711[].server` for an array."""
+        ids = re.findall(r"^(\d+(?:\[\d*\])?(?:\.\S+)?)\s*$", printed, re.MULTILINE)
+        return ids[-1] if ids else None
+
+    def number(self, job: str) -> str:
+        """`4711`."""
+        return re.sub(r"\D.*", "", job)
+
+    def next_steps(self, request: Request, job: str) -> list[tuple[str, str]]:
+        """qstat, the log, qdel."""
+        steps = [(f"qstat {job}", "does it wait (Q) or run (R)?")]
+        if not request.extra_sets("-o", "-k", "-j", "-e"):
+            late = "what it prints; on some sites the file comes when the job has ended"
+            steps.append((f"tail -F {request.name}.o{self.number(job)}", late))
+        return [*steps, (f"qdel {job}", "end it")]
+
+
+def _asks_for_nodes(request: Request) -> str:
+    """The options that become a select line."""
+    given = {"--nodes": request.nodes, "--gpus-per-node": request.gpus_per_node, "--mem": request.memory}
+    return " and ".join(option for option, value in given.items() if value is not None)
+
+
+def _chunks(request: Request) -> str:
+    """One chunk for each node. A chunk that names no CPUs gets one, so there is one for each rank."""
+    ranks = request.nproc or request.gpus_per_node or 1
+    parts = [f"{request.nodes or 1}", f"ncpus={max(ranks, request.gpus_per_node or 1)}"]
+    if request.gpus_per_node is not None:
+        parts.append(f"ngpus={request.gpus_per_node}")
+    parts.append(f"mpiprocs={ranks}")
+    if request.memory is not None:
+        parts.append(f"mem={request.memory.amount}{request.memory.unit.lower()}b")
+    return ":".join(parts)
+
+
+def _resources(request: Request) -> list[str]:
+    """The values of `-l` among the extra lines."""
+    words = request.extra_words()
+    attached = [word[2:] for word in words if word.startswith("-l") and len(word) > 2]
+    return attached + [value for word, value in pairwise(words) if word == "-l"]

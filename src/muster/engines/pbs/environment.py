@@ -1,0 +1,191 @@
+"""The hosts of a PBS job (OpenPBS, PBS Pro, Torque, NCI Gadi), from its environment, PBS_NODEFILE and `qstat -f`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from muster.engines.allocation import Allocation
+from muster.errors import UsageError
+from muster.hosts import Host
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_ATTRIBUTE = re.compile(r"^    ([A-Za-z_][\w.]*) = (.*)$", re.MULTILINE)
+_CHUNK = re.compile(r"\(([^()]*)\)")
+_VNODE = re.compile(r"([^:]+?)(?:\[[^\]]*\])?((?::[^:]*)*)")  # `n1[0]` is a part of the host n1
+_GPUS = re.compile(r":ngpus=([0-9]{1,4})(?![0-9])")
+_GPU_LINE = re.compile(r"(.+)-gpu[0-9]+")  # Torque's form, such as `n1-gpu0`
+_COUNT = re.compile(r"[0-9]{1,6}")
+_SCRIPT_HINT = "put `muster run` into the job script itself: tasks of pbsdsh may have no PBS_NODEFILE"
+_BROKEN_HINT = "`cat $PBS_NODEFILE` in the job shows it; `--engine ssh -H host1,host2` does without it"
+
+
+def in_pbs_job(env: Mapping[str, str]) -> bool:
+    """Whether this environment is that of a PBS job: a qsub on PATH proves nothing, Slurm has one too."""
+    return bool(env.get("PBS_ENVIRONMENT") and env.get("PBS_JOBID"))
+
+
+def nodefile_text(env: Mapping[str, str]) -> str:
+    """The content of PBS_NODEFILE; the only function here that touches a file."""
+    path = env.get("PBS_NODEFILE")
+    if not path:
+        raise UsageError("PBS_NODEFILE is not set, so the hosts of the job are not known", hint=_SCRIPT_HINT)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"PBS_NODEFILE {path} cannot be read: {error.strerror}", hint=_SCRIPT_HINT) from None
+    except ValueError:  # not UTF-8, or a NUL in the path
+        raise UsageError(f"PBS_NODEFILE {path} is not a text file", hint=_BROKEN_HINT) from None
+
+
+def nodefile_lines(nodefile: str) -> dict[str, int]:
+    """Each host and the index, from 0, of its first line, in the order of first appearance: for `pbsdsh -n`."""
+    lines: dict[str, int] = {}
+    for index, name in enumerate(_names(nodefile)):
+        lines.setdefault(name, index)
+    return lines
+
+
+def read_pbs(env: Mapping[str, str], nodefile: str, qstat: str | None, *, gpufile: str | None = None) -> Allocation:
+    """The allocation of a job.
+
+    `nodefile` is the content of PBS_NODEFILE, `qstat` what `qstat -f $PBS_JOBID` printed (None if it did not
+    answer) and `gpufile` the content of Torque's PBS_GPUFILE. A host has `slots` only where PBS says how many GPUs
+    it gave, and `tasks` only where its lines in the nodefile stand for ranks.
+    """
+    job = env.get("PBS_JOBID")
+    if not job:
+        raise UsageError("this is no PBS job: PBS_JOBID is not set", hint="run it in a job script, or in `qsub -I`")
+    names = _names(nodefile)
+    hosts = tuple(dict.fromkeys(names))
+    attributes = _attributes(qstat or "", job)
+    gpus = _gpus(hosts, env, attributes, gpufile)
+    ranks = _ranks(names, env, attributes)
+    return Allocation(
+        engine="pbs",
+        id=job,
+        hosts=tuple(Host(name=name, slots=gpus.of.get(name), tasks=ranks.of.get(name)) for name in hosts),
+        notes=tuple(note for note in (gpus.note, ranks.note) if note),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counts:
+    """A number for each host that has one (never 0), and where it is from."""
+
+    of: Mapping[str, int]
+    note: str = ""
+
+
+_UNKNOWN = _Counts(of={})
+
+
+def _names(nodefile: str) -> list[str]:
+    names: list[str] = []
+    for number, line in enumerate(nodefile.split("\n"), start=1):
+        name = line.strip()
+        if not name:
+            continue
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"line {number} of PBS_NODEFILE is not a host name: {name[:60]!r}", hint=_BROKEN_HINT)
+        names.append(name)
+    if not names:
+        raise UsageError("PBS_NODEFILE names no host", hint=_BROKEN_HINT)
+    return names
+
+
+def _attributes(qstat: str, job: str) -> dict[str, str]:
+    """The attributes of this job in the output of `qstat -f`, which folds long lines with a tab."""
+    for block in re.split(r"^Job Id:", qstat.replace("\r\n", "\n").replace("\n\t", ""), flags=re.MULTILINE)[1:]:
+        # Some sites give PBS_JOBID a longer server name than qstat prints.
+        if block.partition("\n")[0].strip().partition(".")[0] == job.partition(".")[0]:
+            found: dict[str, str] = {}
+            for name, value in _ATTRIBUTE.findall(block):
+                # A variable of the user in Variable_List, which comes last, may hold anything, even such lines.
+                found.setdefault(name, value.strip())
+            return found
+    return {}
+
+
+def _gpus(hosts: Sequence[str], env: Mapping[str, str], attributes: Mapping[str, str], gpufile: str | None) -> _Counts:
+    """How many GPUs PBS gave on each host, from the first of its words that says so."""
+    given = _from_vnodes(hosts, attributes)
+    if given:
+        return _Counts(of=given, note="GPUs per host: exec_vnode of `qstat -f`")
+    for source, total in (
+        ("PBS_NGPUS", env.get("PBS_NGPUS")),  # on NCI Gadi the sum over all hosts
+        ("Resource_List.ngpus of `qstat -f`", attributes.get("Resource_List.ngpus")),
+    ):
+        if total and _COUNT.fullmatch(total) and int(total) > 0:
+            return _shared_out(hosts, source, int(total))
+    listed = _from_gpufile(hosts, gpufile or "")
+    return _Counts(of=listed, note="GPUs per host: PBS_GPUFILE") if listed else _UNKNOWN
+
+
+def _shared_out(hosts: Sequence[str], source: str, total: int) -> _Counts:
+    each, rest = divmod(total, len(hosts))
+    if rest:
+        return _Counts(of={}, note=f"{source} is {total} for {len(hosts)} hosts: each is asked for its GPUs")
+    if len(hosts) == 1:
+        return _Counts(of={hosts[0]: total}, note=f"GPUs: {source}")
+    return _Counts(of=dict.fromkeys(hosts, each), note=f"GPUs per host: {source}, {total} over {len(hosts)} hosts")
+
+
+def _from_vnodes(hosts: Sequence[str], attributes: Mapping[str, str]) -> dict[str, int]:
+    """GPUs by host from exec_vnode; empty if there are none or one of them is on no host we know."""
+    chunks = _CHUNK.findall(attributes.get("exec_vnode", ""))
+    # One for each chunk: vnodes may have names of their own, but these are hosts.
+    places = [place.partition("/")[0] for place in attributes.get("exec_host", "").split("+")]
+    if len(places) != len(chunks):
+        places = [""] * len(chunks)
+    found: Counter[str] = Counter()
+    for chunk, place in zip(chunks, places, strict=True):
+        for vnode, gpus in _vnodes(chunk):
+            host = _same_host(vnode, hosts) or _same_host(place, hosts)
+            if host is None and gpus:
+                return {}
+            if host is not None:
+                found[host] += gpus
+    return {host: gpus for host, gpus in found.items() if gpus}
+
+
+def _vnodes(chunk: str) -> Iterator[tuple[str, int]]:
+    """Name, without the index of a part of a host, and GPUs of each vnode in `n1[0]:ncpus=2:ngpus=1+n1[1]:ncpus=2`."""
+    for part in chunk.split("+"):
+        vnode = _VNODE.fullmatch(part)
+        if vnode:
+            yield vnode[1], sum(map(int, _GPUS.findall(vnode[2])))
+
+
+def _from_gpufile(hosts: Sequence[str], gpufile: str) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for line in gpufile.split():
+        gpu = _GPU_LINE.fullmatch(line)
+        host = _same_host(gpu[1], hosts) if gpu else None
+        if host is None:
+            return {}
+        found[host] += 1
+    return dict(found)
+
+
+def _same_host(name: str, hosts: Sequence[str]) -> str | None:
+    """The host of the nodefile that is meant: one of the two may have its domain, the other not."""
+    if name in hosts:
+        return name
+    short, dot, _ = name.partition(".")
+    fits = [host for host in hosts if host.partition(".")[0] == short and not (dot and "." in host)]
+    return fits[0] if len(fits) == 1 else None
+
+
+def _ranks(names: Sequence[str], env: Mapping[str, str], attributes: Mapping[str, str]) -> _Counts:
+    """How many ranks the job was laid out for on each host, if the lines of the nodefile say that."""
+    if env.get("PBS_NCI_NCPUS_PER_NODE") or (len(names) > 1 and env.get("PBS_NCPUS") == str(len(names))):
+        return _Counts(of={}, note="PBS_NODEFILE has a line for each CPU: they are not counted as ranks")
+    asked = "mpiprocs=" in attributes.get("Resource_List.select", "")
+    if asked or env.get("PBS_NUM_PPN"):
+        word = "mpiprocs" if asked else "ppn"
+        return _Counts(of=Counter(names), note=f"ranks where a host has no GPU: its lines in PBS_NODEFILE ({word})")
+    return _UNKNOWN

@@ -1,0 +1,56 @@
+"""What PBS says about the job we are in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+
+from muster.engines.allocation import Allocation
+from muster.engines.pbs.environment import nodefile_text, read_pbs
+
+_QSTAT_LIMIT = 10.0
+"""Seconds for a busy PBS server to answer; without an answer the hosts are asked for their GPUs."""
+
+
+def read_pbs_here(env: Mapping[str, str]) -> Allocation:
+    """The allocation of the PBS job this process is in, with what `qstat -f` adds to its environment."""
+    return read_pbs(env, nodefile_text(env), _qstat(env), gpufile=_gpufile(env))
+
+
+def pbs_program(name: str, env: Mapping[str, str]) -> str:
+    """A program of PBS; its folder is often on no PATH but named in /etc/pbs.conf."""
+    folder = env.get("PBS_EXEC") or _configured()
+    path = os.path.join(folder, "bin", name) if folder else name
+    return path if os.access(path, os.X_OK) else name
+
+
+def _configured() -> str:
+    try:
+        with open("/etc/pbs.conf") as file:
+            lines = [line.partition("=") for line in file.read().splitlines()]
+    except OSError:
+        return ""
+    return next((value.strip() for key, _, value in lines if key.strip() == "PBS_EXEC"), "")
+
+
+def _qstat(env: Mapping[str, str]) -> str | None:
+    try:
+        done = subprocess.run(
+            [pbs_program("qstat", env), "-f", env.get("PBS_JOBID", "")],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_QSTAT_LIMIT,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _gpufile(env: Mapping[str, str]) -> str | None:
+    try:
+        with open(env["PBS_GPUFILE"]) as file:
+            return file.read()
+    except (KeyError, OSError, UnicodeDecodeError):
+        return None

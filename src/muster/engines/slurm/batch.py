@@ -1,0 +1,104 @@
+"""Slurm: `#SBATCH` directives, and what sbatch says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from muster.submit.batch_units import slurm_time
+from muster.submit.request import Request
+
+# What sbatch itself reads (sbatch(1), INPUT ENVIRONMENT VARIABLES); all other SLURM_ variables tell of a job.
+_SETTINGS = {
+    "SLURM_CONF",
+    "SLURM_CLUSTERS",
+    "SLURM_DEBUG_FLAGS",
+    "SLURM_EXIT_ERROR",
+    "SLURM_STEP_KILLED_MSG_NODE_ID",
+    "SLURM_TIME_FORMAT",
+    "SLURM_UMASK",
+}
+
+
+class Slurm:
+    """Slurm, through sbatch."""
+
+    title = "Slurm"
+    program = "sbatch"
+    options: tuple[str, ...] = ("--parsable",)
+    mark = "#SBATCH"
+    suffix = ".sbatch"
+    hints: tuple[tuple[str, str], ...] = (
+        (r"invalid partition", "`sinfo -s` lists the partitions; name one with --partition"),
+        (r"invalid account|invalid qos|account/partition combination", "`sacctmgr show assoc user=$USER` lists yours"),
+        (r"node count|node configuration|more processors|gres", "`sinfo -o '%P %D %c %m %G'` shows what nodes have"),
+        (r"time limit", "`sinfo -o '%P %l'` shows the longest time of each partition"),
+        (r"memory", "`sinfo -o '%P %m'` shows the megabytes of a node"),
+        (r"unable to contact|configuration source|communication|credential", "does `sinfo` work here?"),
+    )
+
+    def check(self, request: Request) -> None:
+        """Slurm takes everything that a request can hold."""
+
+    def directives(self, request: Request) -> list[str]:
+        """What the job asks for. Of two directives for the same thing sbatch takes the later one: `--extra` wins."""
+        lines = [f"--job-name={request.name}"]
+        if request.nodes is not None:
+            lines.append(f"--nodes={request.nodes}")
+        if request.gpus_per_node is not None:
+            lines.append(f"--gpus-per-node={request.gpus_per_node}")
+        if request.memory is not None:
+            lines.append(f"--mem={request.memory.amount}{request.memory.unit}")
+        if request.seconds is not None:
+            lines.append(f"--time={slurm_time(request.seconds)}")
+        if request.queue is not None:
+            lines.append(f"--partition={request.queue}")
+        if request.account is not None:
+            lines.append(f"--account={request.account}")
+        if not _output_is_chosen(request):
+            lines.append("--output=%x-%j.out")
+        return [*lines, *request.extra]
+
+    def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
+        """Everything, since Slurm hands it to the job, but what would change what the script asks for.
+
+        That is the state of a job that this is submitted from (an inherited SLURM_CPU_BIND pins the new job's ranks to
+        cores of the old one), and SBATCH_ variables for what the script says: sbatch puts them above directives.
+        """
+        inside = "SLURM_JOB_ID" in env
+        said = {
+            "SBATCH_JOB_NAME": True,
+            "SBATCH_GPUS_PER_NODE": request.gpus_per_node,
+            "SBATCH_MEM_PER_NODE": request.memory,
+            "SBATCH_TIMELIMIT": request.seconds,
+            "SBATCH_PARTITION": request.queue,
+            "SBATCH_ACCOUNT": request.account,
+            "SBATCH_OUTPUT": not _output_is_chosen(request),
+        }
+        return {
+            name: value
+            for name, value in env.items()
+            if not (inside and name.startswith("SLURM_") and name not in _SETTINGS) and not said.get(name)
+        }
+
+    def job_id(self, printed: str) -> str | None:
+        """`4711`, or `4711;cluster` where there are several."""
+        ids = re.findall(r"^(\d+(?:;\S+)?)\s*$", printed, re.MULTILINE)
+        return ids[-1] if ids else None
+
+    def number(self, job: str) -> str:
+        """`4711`."""
+        return job.partition(";")[0]
+
+    def next_steps(self, request: Request, job: str) -> list[tuple[str, str]]:
+        """squeue, the log, scancel."""
+        number, _, cluster = job.partition(";")
+        where = f"-M {cluster} " if cluster else ""
+        steps = [(f"squeue {where}-j {number}", "does it wait (PD, with the reason) or run (R)?")]
+        if not _output_is_chosen(request):
+            steps.append((f"tail -F {request.name}-{number}.out", "what it prints; the file is there once it runs"))
+        return [*steps, (f"scancel {where}{number}", "end it")]
+
+
+def _output_is_chosen(request: Request) -> bool:
+    return request.extra_sets("--output", "-o")

@@ -1,0 +1,143 @@
+"""The hosts of a Slurm allocation (sbatch, salloc, srun), from nothing but its environment.
+
+Seen in Slurm 22.05:
+
+- SLURM_TASKS_PER_NODE is always there. Without -n it is 1 for each host, or, with --exclusive, the number of CPUs;
+  it means ranks only where tasks were asked for, which is when SLURM_NTASKS is there as well.
+- Of a heterogeneous job sbatch shows the first group in the plain variables and salloc nothing at all: the groups are
+  in SLURM_JOB_NODELIST_HET_GROUP_0, SLURM_TASKS_PER_NODE_HET_GROUP_0 and so on.
+- Inside a step SLURM_JOB_NODELIST is still the job's, but SLURM_NTASKS and SLURM_TASKS_PER_NODE are the step's.
+  The shell that salloc opens on a compute node (`use_interactive_step`) is a step with the job's own values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from muster.engines.allocation import Allocation
+from muster.errors import UsageError
+from muster.hosts import Host, expand
+from muster.hosts.counts import expand_counts
+
+_FIRST_SPECIAL_STEP = 0xFFFFFFFA
+"""Steps from here on are no srun of the user's: interactive shell, batch script, extern (slurm.h)."""
+
+_BROKEN_HINT = "`env | grep SLURM_` shows what is there; `--engine ssh -H host1,host2` does without it"
+
+
+def in_slurm_allocation(env: Mapping[str, str]) -> bool:
+    """Whether this environment is that of a Slurm job: an srun on PATH proves nothing."""
+    return bool(env.get("SLURM_JOB_ID"))
+
+
+def in_step(env: Mapping[str, str]) -> bool:
+    """Whether this environment is that of a task of srun; the shell of salloc and the batch script are not."""
+    step = env.get("SLURM_STEP_ID", "")
+    return step.isascii() and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
+
+
+def read_slurm(env: Mapping[str, str]) -> Allocation:
+    """The allocation of a job; a host has `tasks` only where the user asked Slurm for tasks, and never `slots`."""
+    job = env.get("SLURM_JOB_ID")
+    if not job:
+        raise UsageError(
+            "this is no Slurm allocation: SLURM_JOB_ID is not set",
+            hint="run it in an sbatch script or a salloc shell, or name what you want: --slurm-args '-N2'",
+        )
+    step = in_step(env)
+    if step:
+        _refuse_many_tasks(env, job)
+    groups = _group_count(env)
+    if groups:
+        return _heterogeneous(env, job, groups)
+    names = _names(env, "SLURM_JOB_NODELIST")
+    if step and env.get("SLURM_STEP_NODELIST") != env["SLURM_JOB_NODELIST"]:
+        note = f"the tasks of step {job}.{env['SLURM_STEP_ID']} are not those of the allocation, and do not count"
+        return Allocation(engine="slurm", id=job, hosts=tuple(Host(name=name) for name in names), notes=(note,))
+    tasks = _tasks(env, names, "SLURM_JOB_NODELIST", "")
+    notes = (_tasks_note(env, ""),) if tasks else ()
+    return Allocation(engine="slurm", id=job, hosts=_hosts(names, tasks), notes=notes)
+
+
+def _heterogeneous(env: Mapping[str, str], job: str, groups: int) -> Allocation:
+    hosts: list[Host] = []
+    group_of: dict[str, int] = {}
+    notes: list[str] = []
+    for group in range(groups):
+        suffix = f"_HET_GROUP_{group}"
+        source = f"SLURM_JOB_NODELIST{suffix}"
+        names = _names(env, source)
+        for name in names:
+            if group_of.setdefault(name, group) != group:
+                raise UsageError(
+                    f"{source}: {name} is in group {group_of[name]} too, and a host can be in one group only",
+                    hint=_BROKEN_HINT,
+                )
+        tasks = _tasks(env, names, source, suffix)
+        hosts += _hosts(names, tasks)
+        if tasks:
+            notes.append(_tasks_note(env, suffix))
+    notes.insert(0, f"a heterogeneous job of {groups} groups")
+    return Allocation(
+        engine="slurm",
+        id=job,
+        hosts=tuple(hosts),
+        groups=tuple(group_of[host.name] for host in hosts),
+        notes=tuple(notes),
+    )
+
+
+def _refuse_many_tasks(env: Mapping[str, str], job: str) -> None:
+    tasks = env.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks != "1":
+        raise UsageError(
+            f"this is one of the {tasks} tasks of step {job}.{env['SLURM_STEP_ID']}, and each would run the whole job",
+            hint="start `muster run` once, without srun in front: it starts its own processes on every host",
+        )
+
+
+def _group_count(env: Mapping[str, str]) -> int:
+    text = env.get("SLURM_HET_SIZE", "0")
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"SLURM_HET_SIZE={text} is not a number of groups", hint=_BROKEN_HINT)
+    return int(text)
+
+
+def _names(env: Mapping[str, str], source: str) -> list[str]:
+    text = env.get(source)
+    if not text:
+        raise UsageError(
+            f"SLURM_JOB_ID={env['SLURM_JOB_ID']} is set but {source} is not, so the hosts of the job are not known",
+            hint="`--engine local` uses this machine only, `--engine ssh -H host1,host2` those hosts",
+        )
+    names = expand(text, source=source)
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise UsageError(f"{source}={text} names {name} more than once", hint=_BROKEN_HINT)
+    return names
+
+
+def _tasks(env: Mapping[str, str], names: list[str], source: str, suffix: str) -> list[int]:
+    """The tasks of each host, or nothing where none were asked for."""
+    variable = f"SLURM_TASKS_PER_NODE{suffix}"
+    # The manual promises SLURM_NTASKS for -n only; --ntasks-per-node sets its own variable as well.
+    if not env.get(variable) or not (env.get(f"SLURM_NTASKS{suffix}") or env.get(f"SLURM_NTASKS_PER_NODE{suffix}")):
+        return []
+    counts = expand_counts(env[variable], source=variable)
+    if len(counts) != len(names):
+        raise UsageError(
+            f"{variable}={env[variable]} counts the tasks of {len(counts)} hosts, "
+            f"but {source}={env[source]} names {len(names)}",
+            hint=_BROKEN_HINT,
+        )
+    return counts
+
+
+def _hosts(names: list[str], tasks: list[int]) -> tuple[Host, ...]:
+    return tuple(Host(name=name, tasks=tasks[i] or None if tasks else None) for i, name in enumerate(names))
+
+
+def _tasks_note(env: Mapping[str, str], suffix: str) -> str:
+    variable = f"SLURM_TASKS_PER_NODE{suffix}"
+    return f"{variable}={env[variable]} counts where a host has no GPU"

@@ -1,0 +1,82 @@
+"""An allocation of one's own, from a login node: salloc gets it, and runs the same command inside it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from muster.engines.slurm.engine import salloc_argv
+from muster.engines.slurm.environment import in_slurm_allocation
+from muster.errors import MusterError, UsageError
+from muster.shared import processes
+
+
+def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool) -> int:
+    """Have salloc get the allocation and run `muster ARGV` in it; it is given back however either of them ends."""
+    if in_slurm_allocation(os.environ):
+        raise UsageError(
+            f"--slurm-args ask for an allocation, and this is one already ({os.environ['SLURM_JOB_ID']})",
+            hint="leave them out to use its hosts",
+        )
+    try:
+        wanted = shlex.split(slurm_args)
+    except ValueError as error:
+        raise UsageError(f"--slurm-args {slurm_args!r}: {str(error).lower()}", hint="check the quotes") from None
+    inside = [sys.executable, "-m", "muster", *_without(argv, "--slurm-args")]
+    command = salloc_argv(wanted, os.path.basename(target), inside)
+    if dry_run:
+        print(shlex.join(command))
+        return 0
+    if shutil.which("salloc") is None:
+        raise MusterError(
+            "--engine slurm: there is no `salloc` on this machine", hint="run it on a login node of the cluster"
+        )
+    return _in_our_place(command)
+
+
+def _in_our_place(command: Sequence[str]) -> int:
+    """Run salloc to its end as if it were this process, which it ends with, even by SIGKILL.
+
+    A salloc whose user has gone would leave its job in the queue, or its hosts taken until the time limit.
+    """
+    me = os.getpid()
+
+    def become_ours() -> None:
+        processes.die_with(me, signal.SIGTERM)
+        if not os.isatty(0):  # with a terminal it does so itself, and gives that to the command it runs
+            os.setpgid(0, 0)  # Ctrl-C is to come once, from us
+
+    process = subprocess.Popen(command, preexec_fn=become_ours)
+    ending: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        # To the `muster run` in the allocation, which ends in order; salloc itself would cancel the job.
+        inside = processes.descendants(process.pid)[:1]
+        processes.kill(inside or [process.pid], number)
+        if not inside:
+            ending.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    code = process.wait()
+    return 128 + ending[0] if ending else code if code >= 0 else 128 - code
+
+
+def _without(argv: Sequence[str], option: str) -> list[str]:
+    """The command line without one option, which takes a value; `_` is as good as `-` in its name."""
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name.replace("_", "-") == option:
+            if not equals:
+                next(words)
+            return [*kept, *words]
+        kept.append(word)
+    return kept

@@ -1,0 +1,1 @@
+"""Hosts over the user's own OpenSSH."""

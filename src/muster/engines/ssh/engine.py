@@ -1,0 +1,132 @@
+"""The transport over ssh: the user's own OpenSSH, so its config, agent, jump hosts and ControlMaster all work."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from muster.engines.command import Command
+from muster.engines.container.container import Container
+from muster.errors import HostError
+from muster.hosts import Host
+from muster.shared import bootstrap
+
+CONNECT_TIMEOUT = 10
+"""Seconds ssh tries to connect to a host."""
+
+_OPTIONS = (
+    "-T",  # no terminal: the channel is binary-clean
+    "-oBatchMode=yes",  # a password prompt would wait for ever
+    f"-oConnectTimeout={CONNECT_TIMEOUT}",
+    "-oClearAllForwardings=yes",  # a LocalForward in the user's config would fail on the second host
+    "-oEscapeChar=none",
+    # A connection of its own, which ends with this job: as the master of other sessions it would take them along.
+    # One that the user already has is still used.
+    "-oControlMaster=no",
+    "-oRemoteCommand=none",  # one in the user's config would make ssh refuse ours
+    "-oPermitLocalCommand=no",
+)
+
+# $0 is the code, the arguments are interpreters to try. Quoted once in single quotes, which every login shell
+# (sh, bash, zsh, csh, fish) reads the same way.
+_FIRST_PYTHON = (
+    'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0"; done; '
+    'echo "muster: none of these is on this host: $*" >&2; exit 127'
+)
+
+
+def ssh_command(
+    host: Host,
+    *,
+    python: str | None = None,
+    ssh: Sequence[str] = ("ssh",),
+    under: str = "",
+    box: Container | None = None,
+) -> Command:
+    """Log in and start the agent; nothing but the interpreter's name is on the command line.
+
+    `under` is a program of the host, quoted for its shell, that runs the command which follows it.
+    """
+    port = () if host.port is None else ("-p", str(host.port))
+    if box is not None:
+        start = shlex.join(box.run((python or "python3", "-c", bootstrap.COMMAND)))
+    elif python is not None:
+        start = f"{_quote_path(python)} -c '{bootstrap.COMMAND}'"
+    else:
+        # The same path first: on a shared file system it is the user's environment. python3 otherwise.
+        start = f"sh -c '{_FIRST_PYTHON}' '{bootstrap.COMMAND}' {shlex.quote(sys.executable)} python3 python"
+    remote = f"exec {under} {start}" if under else f"exec {start}"
+    return Command(host=host, argv=(*ssh, *_OPTIONS, *port, host.destination, remote), over_ssh=True, box=box)
+
+
+def _quote_path(path: str) -> str:
+    """Quote a path for the remote shell, but let it expand a leading `~/`."""
+    return "~/" + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
+
+
+def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
+    """What ssh's exit code and words mean, and what to type next.
+
+    255 is ssh's own code; any other comes from the shell or the Python on the host.
+    """
+    text = stderr.strip()
+    last = text.splitlines()[-1].strip() if text else ""
+    login = f"ssh {f'-p {host.port} ' if host.port else ''}{host.destination}"
+    if code == 255:
+        for sign, kind, explain in _SSH_FAILURES:
+            if sign in text:
+                message, hint = explain(host, login, last)
+                return HostError(host.name, message, hint=hint, kind=kind)
+    elif last.startswith("muster: Python"):
+        return HostError(host.name, last.removeprefix("muster: "), hint="name another with `--python PATH`")
+    elif code in (126, 127):
+        said = last.removeprefix("muster: ") or f"code {code}"
+        return HostError(host.name, f"there is no such Python ({said})", hint="name one with `--python PATH`")
+    said = f": {last}" if last else ""
+    return HostError(
+        host.name,
+        f"ssh ended with code {code} before the agent started{said}",
+        hint=f"does `{login} true` work from here?",
+    )
+
+
+def _unknown_name(host: Host, login: str, last: str) -> tuple[str, str]:
+    return "ssh does not know this name", "check the spelling, or add a `Host` entry to ~/.ssh/config"
+
+
+def _changed_key(host: Host, login: str, last: str) -> tuple[str, str]:
+    entry = host.name if host.port in (None, 22) else f"'[{host.name}]:{host.port}'"
+    return (
+        "its host key is not the one you accepted before: the machine was set up anew, or this is another machine",
+        f"if you know why, `ssh-keygen -R {entry}`, then `{login}` and compare the new key",
+    )
+
+
+def _unknown_key(host: Host, login: str, last: str) -> tuple[str, str]:
+    return "you have not accepted its host key yet", f"type `{login}` once, compare the key, and answer yes"
+
+
+def _refused(host: Host, login: str, last: str) -> tuple[str, str]:
+    return (
+        f"ssh was refused ({last})",
+        f"`muster setup ssh -H {replace(host, slots=None, gpus=None)}` puts your key there",
+    )
+
+
+def _because(meaning: str) -> Callable[[Host, str, str], tuple[str, str]]:
+    return lambda host, login, last: (meaning, f"does `{login} true` work from here?")
+
+
+_SSH_FAILURES: tuple[tuple[str, str, Callable[[Host, str, str], tuple[str, str]]], ...] = (
+    # In this order: the text of a changed key ends with the words of an unknown one.
+    ("Could not resolve hostname", "unknown-name", _unknown_name),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "changed-key", _changed_key),
+    ("Host key verification failed", "unknown-key", _unknown_key),
+    ("Permission denied", "denied", _refused),
+    ("Connection refused", "closed", _because("nothing listens for ssh there (connection refused)")),
+    ("timed out", "dead", _because(f"no answer within {CONNECT_TIMEOUT} s")),
+    ("No route to host", "dead", _because("no route to this host")),
+    ("Network is unreachable", "dead", _because("the network is unreachable")),
+)

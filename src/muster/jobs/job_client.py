@@ -1,0 +1,132 @@
+"""Talking to a running job over its socket; blocking, and never for longer than a limit that is given."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from muster.errors import MusterError
+from muster.jobs.location import address
+
+STATE_LIMIT = 5.0
+"""Seconds for an answer that the controller has at hand; on a busy machine it may not run for one or two."""
+
+STOP_LIMIT = 20.0
+"""Seconds for a controller to say that it ends: who signals it too soon instead takes the ranks' grace away."""
+
+STACKS_LIMIT = 30.0
+"""Seconds for the stacks of all ranks."""
+
+
+class NoAnswer(MusterError):
+    """Nobody answers at the job's socket: it has ended, its controller died, or it runs on another machine."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"job {folder.name} does not answer", hint=f"`muster logs {folder.name}` shows what it wrote")
+
+
+class Refused(NoAnswer):
+    """The job's socket is there, and nobody holds it any more."""
+
+
+def ask(folder: Path, request: dict[str, Any], limit: float = STATE_LIMIT) -> dict[str, Any]:
+    """Send one request to the job whose folder this is, and return the answer; NoAnswer within `limit` seconds."""
+    with _connected(folder, limit) as peer:
+        try:
+            _send(peer, request)
+            answer = _read_line(peer, time.monotonic() + limit)
+        except OSError:
+            raise NoAnswer(folder) from None
+    if not answer:
+        raise NoAnswer(folder)
+    return _checked(answer)
+
+
+def state(
+    folder: Path, *, since: float | None = None, stacks: bool = True, limit: float = STATE_LIMIT
+) -> dict[str, Any]:
+    """The job's state as `JobState.as_data` gives it; with the history after `since` only, if that is given."""
+    return ask(folder, {"do": "state", "since": since, "stacks": stacks}, limit)
+
+
+def stop(folder: Path, *, grace: float | None = None, stacks: bool = False) -> str:
+    """Ask the job to end as after SIGTERM; returns when it has begun to.
+
+    With `stacks`, those of all ranks are taken before, and a sentence says where they are.
+    """
+    limit = STACKS_LIMIT if stacks else STOP_LIMIT
+    return ask(folder, {"do": "stop", "grace": grace, "stacks": stacks}, limit).get("said", "")
+
+
+def take_stacks(folder: Path) -> dict[str, Any]:
+    """Have the stacks of all ranks taken, and return the report (the fields of `Report`)."""
+    return ask(folder, {"do": "stacks"}, STACKS_LIMIT)["report"]
+
+
+def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Generator[dict[str, Any] | None]:
+    """All that the job shows from now on, after the `last` lines: {"stream", "text", "end"} each.
+
+    At the job's end {"end": exit code} comes last; it ends without that when the controller dies. With `every`, None
+    comes after that many seconds without a line.
+    """
+    with _connected(folder, STATE_LIMIT) as peer:
+        try:
+            _send(peer, {"do": "follow", "last": last})
+            peer.settimeout(every)
+            unfinished = b""
+            while True:
+                try:
+                    data = peer.recv(1 << 18)
+                except TimeoutError:
+                    yield None
+                    continue
+                if not data:
+                    return
+                *lines, unfinished = (unfinished + data).split(b"\n")
+                for line in lines:
+                    yield _checked(line)
+        except OSError:
+            return
+
+
+def _connected(folder: Path, limit: float) -> socket.socket:
+    path = address(folder)
+    if path is None:
+        raise NoAnswer(folder)
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(limit)
+    try:
+        peer.connect(str(path))
+    except OSError as error:
+        peer.close()
+        raise (Refused if isinstance(error, ConnectionRefusedError) else NoAnswer)(folder) from None
+    return peer
+
+
+def _send(peer: socket.socket, request: dict[str, Any]) -> None:
+    try:
+        peer.sendall(json.dumps(request).encode() + b"\n")
+    except BrokenPipeError:
+        pass  # one too many is sent away unheard, and the reason is there to be read
+
+
+def _read_line(peer: socket.socket, deadline: float) -> bytes:
+    pieces: list[bytes] = []
+    while not pieces or not pieces[-1].endswith(b"\n"):
+        peer.settimeout(max(0.01, deadline - time.monotonic()))
+        piece = peer.recv(1 << 18)
+        if not piece:
+            return b""
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise MusterError(answer["error"])
+    return answer

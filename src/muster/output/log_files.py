@@ -1,0 +1,114 @@
+"""The files of a job, written by a thread of their own: neither a stalled terminal nor a slow disk holds the job up."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from muster.output.lines import as_bytes
+
+_MOST_QUEUED = 256 << 20
+"""Bytes that may wait for a disk that hangs; more is dropped, with a word."""
+
+_MOST_OPEN = 64
+"""Files held open at a time."""
+
+ORDER = "order"
+"""Beside the ranks' files: which rank wrote how much to which stream, in the order it came. A line per piece."""
+
+
+class LogFiles:
+    """Appends exactly what ranks wrote to one file per rank, and keeps files that are written anew as a whole."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._queued = 0
+        self._lock = threading.Lock()
+        self._files: dict[Path, BinaryIO] = {}
+        self._failed: set[Path] = set()
+        self._thread = threading.Thread(target=self._work, name="muster-logs", daemon=True)
+        self._thread.start()
+
+    def write(self, path: Path, text: str, order: str = "") -> None:
+        """Queue text for a file, which is made when it is first written to.
+
+        With `order`, a word for the file and the stream, the file ORDER beside it tells when it came among others.
+        """
+        data = as_bytes(text)
+        with self._lock:
+            if self._queued > _MOST_QUEUED:
+                self._give_up(path, "the disk does not keep up")
+                return
+            self._queued += len(data)
+        self._queue.put(partial(self._add, path, data, order))
+
+    def replace(self, path: Path, make: Callable[[], bytes]) -> None:
+        """Queue a file's new content, made in the thread that writes it; readers see the old or the new, never half."""
+        self._queue.put(partial(self._replace, path, make))
+
+    def close(self, limit: float = 30.0) -> None:
+        """Write out what is queued; a disk that hangs holds us no longer than `limit` seconds."""
+        self._queue.put(None)
+        self._thread.join(limit)
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
+            if self._queue.empty():
+                self._close_files()
+        self._close_files()
+
+    def _add(self, path: Path, data: bytes, order: str) -> None:
+        if self._append(path, data) and order:
+            self._append(path.with_name(ORDER), f"{order} {len(data)}\n".encode())
+        with self._lock:
+            self._queued -= len(data)
+
+    def _replace(self, path: Path, make: Callable[[], bytes]) -> None:
+        self._close_files()  # who reads in the new content that the job has ended finds all that its ranks wrote
+        new = path.with_name(f".{path.name}.new")
+        try:
+            new.write_bytes(make())
+            new.replace(path)
+        except Exception as error:  # `make` is not ours, and this thread writes what the ranks say
+            if path not in self._failed:  # the next time may go better, so it is tried
+                self._failed.add(path)
+                why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+                self._tell(f"{path} cannot be written: {why or error}")
+
+    def _append(self, path: Path, data: bytes) -> bool:
+        """Whether it could be written."""
+        if path in self._failed:
+            return False
+        try:
+            file = self._files.get(path)
+            if file is None:
+                # Who sees the folder of the next attempt finds all of the one before.
+                if len(self._files) >= _MOST_OPEN or not path.parent.exists():
+                    self._close_files()
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                file = self._files[path] = path.open("ab")
+            file.write(data)
+        except OSError as error:
+            self._give_up(path, error.strerror or str(error))
+            return False
+        return True
+
+    def _close_files(self) -> None:
+        """Close what is open: readers see it, and many ranks over many attempts do not exhaust the descriptors."""
+        for path, file in self._files.items():
+            try:
+                file.close()
+            except OSError as error:
+                self._give_up(path, error.strerror or str(error))
+        self._files.clear()
+
+    def _give_up(self, path: Path, why: str) -> None:
+        if path not in self._failed:
+            self._failed.add(path)
+            self._tell(f"{path} is not written any further: {why}")

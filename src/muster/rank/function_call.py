@@ -1,0 +1,195 @@
+"""Inside a rank: a function instead of a script. It comes as a pickle, and its result or exception goes back as one.
+
+What is unpickled here was pickled by the controller, which also sent this code; both came over the job's own channel.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from _frozen_importlib import ModuleSpec
+from base64 import b64encode
+
+from .reporter import type_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from .reporter import Reporter
+
+_PIECE = 3 << 14
+"""Bytes of a pickle in one message: in base64 they fill the pipe to the agent just once."""
+
+_LARGEST_EXCEPTION = 64 << 20
+"""Bytes of an exception that are sent: it must arrive before the ranks that wait for this one are ended."""
+
+
+_caller: dict[str, Any] = {}
+"""What came before the function: its name, and what the caller has."""
+
+
+class Problem(Exception):
+    """Why there is no result, in words for the user: nothing that the function itself raised."""
+
+    def __init__(self, sentence: str, hint: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.hint = hint
+
+
+def run(fd: int, reporter: Reporter) -> int:
+    """Call the function that can be read from a descriptor, send what it returns, and return the exit code."""
+    try:
+        function, args, kwargs = _load(fd)
+        try:
+            result = function(*args, **kwargs)
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
+            result = None
+        _send(reporter, "returned", _pickled(result))
+    except Problem as problem:
+        reporter.problem(problem.sentence, problem.hint)
+        sys.stderr.write(f"{problem.sentence}\n")
+        return 1
+    return 0
+
+
+def _load(fd: int) -> Any:
+    package = sys.modules[__name__.partition(".")[0]]
+    # All ranks of a host share one file in memory; opened anew, each has a place of its own in it.
+    with open(f"/proc/self/fd/{fd}", "rb") as file:
+        head = pickle.load(file)
+        _caller.update(head)
+        _provide_cloudpickle(head["cloudpickle"], head["modules"])
+        _show_lines(head["lines"])
+        package.__dict__["is_loading"] = True  # a module that calls launch() when it is imported would never end
+        try:
+            return pickle.load(file)
+        except ModuleNotFoundError as error:
+            raise Problem(
+                f"there is no module `{error.name}` there, which {head['name']} needs", _MODULE_HINT
+            ) from None
+        except AttributeError as error:
+            if not str(error).startswith("Can't get attribute"):
+                raise
+            raise Problem(
+                f"{head['name']} cannot be found there: {error}", "is the code there an older copy?"
+            ) from None
+        finally:
+            package.__dict__["is_loading"] = False
+            os.close(fd)
+
+
+_MODULE_HINT = (
+    "install it on that host, or send it along: `cloudpickle.register_pickle_by_value(MODULE)` before the launch, "
+    "or options=['--sync'] for this folder"
+)
+
+
+def _pickled(result: Any) -> bytes:
+    try:
+        data = dumps(result)
+        why = "" if _fits_caller(data) else "it holds code, and the caller has another version of Python"
+    except Exception as error:
+        data, why = b"", str(error).partition("\n")[0] or type(error).__name__
+    if why:
+        raise Problem(
+            f"its result ({type_name(result)}) cannot be pickled: {why}", "return plain values, arrays or tensors"
+        )
+    return data
+
+
+def send_exception(error: BaseException, reporter: Reporter) -> None:
+    """Send an exception so that it can be raised again: as it is, or else its class with what can be pickled of it."""
+    if not isinstance(error, Exception):
+        return  # KeyboardInterrupt and the like are about this process
+    try:
+        data = dumps(error)
+        pickle.loads(data)  # one whose __init__ takes something else than its `args` fails only here
+    except Exception:
+        try:
+            args = error.args if _travels(error.args) else (str(error),)
+            state = {name: value for name, value in vars(error).items() if _travels(value)}
+            data = dumps((type(error), args, state))
+        except Exception:
+            return  # the report has all that can be told of it
+    if len(data) <= _LARGEST_EXCEPTION and _fits_caller(data):
+        _send(reporter, "raised", data)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value, with the code of what is in no module."""
+    import cloudpickle
+
+    return vars(cloudpickle)["dumps"](value)
+
+
+def holds_code(data: bytes) -> bool:
+    """Whether a pickle holds functions or classes themselves, made by cloudpickle's helpers, not only their names."""
+    return b"cloudpickle.cloudpickle" in data
+
+
+def _fits_caller(data: bytes) -> bool:
+    """Whether the caller may unpickle it: code of another Python would crash its interpreter when it runs."""
+    return _caller.get("python") == sys.version_info[:2] or not holds_code(data)
+
+
+def _travels(value: Any) -> bool:
+    try:
+        pickle.loads(dumps(value))
+    except Exception:
+        return False
+    return True
+
+
+def _send(reporter: Reporter, kind: str, data: bytes) -> None:
+    """Send a pickle in pieces; the last message says what it was, so that one cut short is never taken for whole."""
+    view = memoryview(data)
+    for at in range(0, len(data), _PIECE):
+        reporter.send({"t": "piece", "piece": b64encode(view[at : at + _PIECE]).decode()})
+    reporter.send({"t": kind})
+
+
+def _show_lines(lines: dict[str, list[str]]) -> None:
+    """Let tracebacks here show the caller's source that is in no file, such as the cells of a notebook."""
+    import linecache
+
+    for name, text in lines.items():
+        linecache.cache[name] = (sum(map(len, text)), None, text, name)
+
+
+def _provide_cloudpickle(version: str, sources: dict[str, str]) -> None:
+    """Make `import cloudpickle` give the version that the controller pickled with: this host's own, or the one sent."""
+    try:
+        import cloudpickle
+
+        if cloudpickle.__version__ == version:
+            return
+    except Exception:
+        pass  # not installed here, or broken
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cloudpickle"]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Sources(sources))
+
+
+class _Sources:
+    """Imports modules from their text; the shortest name is the package."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self.sources = sources
+        self.package = min(sources, key=len)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name not in self.sources:
+            return None
+        return ModuleSpec(name, self, is_package=name == self.package)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self.sources[module.__name__], f"<muster>/{module.__name__}.py", "exec"), module.__dict__)

@@ -1,0 +1,184 @@
+"""What can be found out when a rank has failed: memory, disks, shared memory. Imported only then."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+from ..shared import machine
+from .reporter import text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+_DISK_LIMIT = 0.5
+"""Seconds that all disks together may take to answer: one of a server that is gone never does."""
+
+_MOST_PATHS = 8
+
+_WRITING = re.compile(
+    r"inline_container|PytorchStreamWriter|iostream error|No space left|requested and \d+ written|quota"
+)
+"""What exceptions say that are about a file that could not be written."""
+
+
+# --- in the rank --------------------------------------------------------------------------------------------------
+
+
+def paths_of(error: BaseException, traceback: TracebackType | None) -> list[str]:
+    """The files an exception is about: those it names and, where a file could not be written, those its frames hold."""
+    found: list[str] = []
+    writing = False
+    for one in _chain(error):
+        if isinstance(one, OSError):
+            found += [path for path in map(_path, (one.filename, one.filename2)) if path]
+            writing = writing or one.errno in (errno.ENOSPC, errno.EDQUOT)
+        writing = writing or bool(_WRITING.search(text_of(one)))
+    if writing:
+        found += _paths_in_frames(traceback)
+    return list(dict.fromkeys(found))[:_MOST_PATHS]
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain and len(chain) < 8:
+        chain.append(following)
+        following = following.__cause__ or following.__context__
+    return chain
+
+
+def _paths_in_frames(traceback: TracebackType | None) -> list[str]:
+    """Paths and open files among the local variables, the innermost frame's first: torch does not say what it wrote."""
+    frames: list[Any] = []
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    found: list[str] = []
+    for frame in reversed(frames[-20:]):
+        for value in list(frame.f_locals.values()):
+            try:
+                path = _path(value) or _path(getattr(value, "name", None) if hasattr(value, "fileno") else None)
+            except Exception:
+                continue  # variables of the script may be anything, and fail at a mere look
+            if path and not (isinstance(value, str) and os.sep not in value):  # most words are no paths
+                found.append(path)
+        if len(found) >= _MOST_PATHS:
+            break
+    return found
+
+
+def _path(value: object) -> str:
+    """A path as text, made absolute; empty where it is none."""
+    try:
+        text = os.fsdecode(value)  # type: ignore[arg-type]
+    except TypeError:
+        return ""
+    is_one = 0 < len(text) < 1024 and text.isprintable() and "://" not in text and text[0] not in "<-"
+    return os.path.abspath(text) if is_one else ""
+
+
+# --- in the agent -------------------------------------------------------------------------------------------------
+
+
+def facts(before: tuple[int | None, int | None], paths: list[str]) -> dict[str, Any]:
+    """What this host can tell of a rank that has just failed; `before` is what was counted some seconds ago."""
+    return {"memory": _memory(before), "inside": _inside(), **_disks(paths)}
+
+
+def _memory(before: tuple[int | None, int | None]) -> dict[str, Any]:
+    now = machine.memory_kills()
+    group, host = _moved(before[0], now[0]), _moved(before[1], now[1])
+    total = _total_memory()
+    limit, peak = None, None
+    for folder in machine.memory_groups():
+        of_this = _number(folder, "memory.max", "memory.limit_in_bytes")
+        # Without a limit there is a number beyond all memory, or the word `max`.
+        if of_this is not None and of_this < total and (limit is None or of_this < limit):
+            limit, peak = of_this, _number(folder, "memory.peak", "memory.max_usage_in_bytes")
+            if peak is None:  # before Linux 5.19; there it is counted how often the limit was met
+                peak = limit if machine.counted(os.path.join(folder, "memory.events"), "oom") else 0
+    return {"group_kills": group, "host_kills": host, "limit": limit, "peak": peak, "total": total}
+
+
+def _moved(before: int | None, now: int | None) -> int | None:
+    return now - before if now is not None and before is not None else None
+
+
+def _total_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 1 << 62
+
+
+def _number(folder: str, *names: str) -> int | None:
+    """The number in the first of these files that there is."""
+    for name in names:
+        try:
+            with open(os.path.join(folder, name)) as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _inside() -> str:
+    if "SLURM_JOB_ID" in os.environ:
+        return "slurm"
+    if "PBS_JOBID" in os.environ:
+        return "pbs"
+    is_container = machine.in_container() or "KUBERNETES_SERVICE_HOST" in os.environ
+    return "container" if is_container else ""
+
+
+_hanging: list[bool] = []
+"""Holds something once a disk has not answered: then none is asked again."""
+
+
+def _disks(paths: list[str]) -> dict[str, Any]:
+    """The room on the disks under these paths and in /dev/shm; nothing where a disk does not answer in time."""
+    from _thread import allocate_lock, start_new_thread
+
+    shm = _room("/dev/shm")  # in memory, so it always answers
+    found: list[dict[str, Any]] = []
+    done = allocate_lock()
+    done.acquire()
+
+    def look() -> None:
+        try:
+            for path in paths:
+                room = _room(path)
+                if room is not None:
+                    found.append(room)
+        finally:
+            done.release()
+
+    if not _hanging:
+        start_new_thread(look, ())
+        if not done.acquire(timeout=_DISK_LIMIT):
+            _hanging.append(True)
+    return {"disks": list(found), "shm": shm}
+
+
+def _room(path: str) -> dict[str, Any] | None:
+    """The file system under a path that may not exist; None for one that cannot be written anyway."""
+    folder = path
+    while not os.path.exists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return None
+    if status.f_flag & os.ST_RDONLY and folder == path:
+        return None  # always as full as a picture of a disk is
+    return {
+        "path": path,
+        "folder": folder,
+        "free": status.f_bavail * status.f_frsize,
+        "total": status.f_blocks * status.f_frsize,
+        "inodes": status.f_favail if status.f_files else None,
+    }

@@ -1,0 +1,79 @@
+"""The command line of this process as `ps`, psutil and nvidia-smi show it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from ..shared import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PR_SET_MM = 35
+_PR_SET_MM_MAP = 14
+
+_FIELDS = (26, 27, 45, 46, 47, None, 28, 48, 49, 50, 51)
+"""The members of the kernel's `prctl_mm_map` as fields of /proc/self/stat; None is the end of the heap."""
+
+_ARG_START, _ARG_END, _ENV_START = 7, 8, 9
+
+_region: list[int] = []
+"""Where the arguments of this process begin and end, and how many there are; found before anything changes them."""
+
+
+class _Map(ctypes.Structure):
+    _fields_ = [
+        ("members", ctypes.c_uint64 * len(_FIELDS)),
+        ("auxv", ctypes.c_uint64),
+        ("auxv_size", ctypes.c_uint32),
+        ("exe_fd", ctypes.c_uint32),
+    ]
+
+
+def room_for(argv: Sequence[str]) -> list[str]:
+    """More arguments for a process that will later show `argv`: enough room for it, whatever else it began with."""
+    return [*argv, " " * 16]
+
+
+def set_title(argv: Sequence[str]) -> None:
+    """Show `argv` as the command line of this process.
+
+    The memory still holds as many strings as at the start, the first unchanged where `argv` keeps it: setproctitle
+    looks for that. Only the end of what the kernel shows is moved, so psutil sees exactly `argv`.
+    """
+    try:
+        members = _members()
+        if not _region:
+            with open("/proc/self/cmdline", "rb") as file:
+                _region.extend((members[_ARG_START], members[_ARG_END], file.read().count(b"\0")))
+        start, end, began_with = _region
+        title = b"".join(os.fsencode(word) + b"\0" for word in argv)
+        fillers = began_with - len(argv)
+        room = end - start - len(title)
+        if not 0 < start < end or fillers < 1 or room < 2 * fillers:
+            return
+        rest = b" \0" * (fillers - 1)
+        rest += b" " * (room - len(rest) - 1) + b"\0"
+        ctypes.memmove(start, title + rest, end - start)
+        members[_ARG_START], members[_ARG_END] = start, start + len(title)
+        members[_ENV_START] = members[_ARG_END]  # the kernel lets a longer title go on only there
+        _show(members)
+    except (OSError, ValueError, IndexError):
+        pass  # the old command line stays
+
+
+def _members() -> list[int]:
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    break_at = processes.libc.sbrk
+    break_at.restype = ctypes.c_void_p
+    # The first field after the name is the third of proc(5).
+    return [break_at(0) if number is None else int(fields[number - 3]) for number in _FIELDS]
+
+
+def _show(members: Sequence[int]) -> None:
+    """Tell the kernel where the arguments are; without CONFIG_CHECKPOINT_RESTORE it shows the fillers too."""
+    layout = _Map((ctypes.c_uint64 * len(_FIELDS))(*members), 0, 0, 0xFFFFFFFF)
+    processes.libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(layout), ctypes.sizeof(layout), 0)

@@ -1,0 +1,217 @@
+"""What a rank tells its agent: an uncaught exception with its traceback, and how far the collectives have come."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from _thread import allocate_lock
+
+from ..shared.wire import encode
+from . import torch_adapter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType, TracebackType
+    from typing import Any
+
+    from .sampler import Sampler
+
+SIGNAL = 47
+"""SIGRTMIN + 13: has a rank write its stacks without its interpreter's help; USR1 and USR2 belong to users."""
+
+LOOK, STACKS = b"l", b"s"
+"""What the agent may write to a rank: tell where you are; tell it with all stacks and the last collectives."""
+
+MARK, MOVED = b"m", b"i"
+"""Around SIGINT: note where the main thread is; tell whether it has moved since."""
+
+_LAST_CALLS = 3
+"""Collectives of each group that are told with an exception: they may differ from those of other ranks."""
+
+_LONGEST = 32_000
+"""Characters of a traceback that are kept: the end, where the cause is."""
+
+
+class Reporter:
+    """Sends messages over the rank's report descriptor; silent in children the script forks."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self.fd = fd
+        self.pid = os.getpid()
+        self.socket = _identity(fd)
+        self.told = 0
+        """The number of collectives last told."""
+        self.sampler: Sampler | None = None
+        self._is_unwatched = False
+        self._lock = allocate_lock()
+        """Held while one message is written: the sampling thread speaks too, and a long message is written in parts."""
+
+    @property
+    def is_whole(self) -> bool:
+        """False in a child, and in a script that closed all descriptors and has its own file behind this number."""
+        return os.getpid() == self.pid and _identity(self.fd) == self.socket
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message with the time of now; a lost agent is no reason to fail."""
+        if not self.is_whole:
+            return
+        line = encode({**message, "time": time.time()})
+        try:
+            with self._lock:
+                while line:
+                    line = line[os.write(self.fd, line) :]
+        except OSError:
+            pass
+
+    def exception(self, error: BaseException, traceback: TracebackType | None) -> None:
+        """Tell of an uncaught exception, where it was raised, and how many collectives were done by then."""
+        from traceback import format_exception
+
+        from .post_mortem import paths_of
+
+        text = "".join(format_exception(type(error), error, traceback))
+        message = text_of(error)
+        self.send(
+            {
+                "t": "exception",
+                "summary": summary_of(error, message)[:500],
+                "message": message[:4000],
+                "traceback": text[-_LONGEST:],
+                "place": place_of(traceback),
+                "done": torch_adapter.collectives_begun(),
+                "groups": torch_adapter.group_numbers(),
+                "calls": torch_adapter.recorder_tail(_LAST_CALLS, is_users),
+                "paths": paths_of(error, traceback),
+            }
+        )
+
+    def left(self, how: str, place: str = "") -> None:
+        """Tell how a rank leaves that has no error: by the `end` of its script, or by sys.exit (`exit`)."""
+        self.send({"t": "left", "how": how, "place": place, "groups": torch_adapter.group_numbers()})
+
+    def problem(self, sentence: str, hint: str) -> None:
+        """Tell in words of our own why the rank fails."""
+        done = torch_adapter.collectives_begun()
+        self.send({"t": "exception", "summary": sentence, "message": sentence, "hint": hint, "done": done})
+
+    def watch_groups(self) -> None:
+        """Be there when the script creates a process group, and then sample its progress from a thread.
+
+        MUSTER_WATCH=0 leaves the sampling out.
+        """
+        from .torch_groups import Hooks
+
+        def nothing() -> None:
+            """Watch nothing."""
+
+        is_watched = os.environ.get("MUSTER_WATCH") != "0"
+        before = (lambda: self.guard(self._joining)) if is_watched else nothing
+        after = (lambda: self.guard(self._start_sampling)) if is_watched else nothing
+        self.guard(Hooks(before, after).install)
+
+    def guard(self, hook: Callable[[], None]) -> None:
+        """Run what is only for watching: an error in it costs the watch and is told, and never reaches the script."""
+        try:
+            hook()
+        except Exception as error:
+            if not sys.is_finalizing():  # what a thread finds then is half gone
+                self.unwatched(summary_of(error, str(error)))
+
+    def unwatched(self, why: str) -> None:
+        """Tell why this rank cannot be watched, the first time."""
+        if not self._is_unwatched:
+            self._is_unwatched = True
+            self.send({"t": "unwatched", "why": why})
+
+    def _joining(self) -> None:
+        """The script begins to create its process group, which takes until all ranks do so."""
+        if self.sampler is None:
+            torch_adapter.keep_recorder_small()
+            self.progress(0, joining=True)
+            # From here on it can be asked. Without a thread to ask it takes a signal to learn where it is, and torch's
+            # store, which sleeps between two tries to connect, would take that for a failure.
+            self._start_sampling()
+
+    def _start_sampling(self) -> None:
+        if os.getpid() != self.pid or self.sampler is not None:
+            return
+        from .sampler import Sampler
+
+        # Started this late because gloo and NCCL make threads of their own now: a script that forks before it
+        # has a process group is as single-threaded as under plain python.
+        self.sampler = Sampler(self)
+        self.sampler.start()
+
+    def last_look(self) -> None:
+        """Tell how far a script has come that may have ended between two samples."""
+        done = torch_adapter.collectives_begun()
+        if done > self.told:
+            more = {"groups": torch_adapter.group_numbers(), "steps": self.sampler.steps[0]} if self.sampler else {}
+            self.progress(done, **more)
+
+    def progress(self, done: int, **more: Any) -> None:
+        """Tell how many collectives are over, and what else is known; the first one's time matters to the user."""
+        told, self.told = self.told, max(self.told, done)
+        self.send({"t": "progress", "done": self.told, "first": self.told > told == 0, **more})
+
+
+def text_of(value: object) -> str:
+    """A value as text, whatever its own code does."""
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type_name(value)} str() failed>"
+
+
+def summary_of(error: BaseException, message: str) -> str:
+    """Type and first line of an exception: errors of CUDA and NCCL go on with lines of general advice."""
+    name = type_name(error)
+    first = message.strip().partition("\n")[0]
+    return f"{name}: {first}" if first else name
+
+
+def type_name(value: object) -> str:
+    """The type of something, as an uncaught exception shows it."""
+    kind = type(value)
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(fd)
+        return status.st_dev, status.st_ino
+    except OSError:
+        return None
+
+
+def place_of(traceback: TracebackType | None) -> str:
+    """`file.py:12` of the innermost frame that is the user's, not a package's or the standard library's."""
+    from traceback import extract_tb
+
+    frames = extract_tb(traceback)
+    if not frames:
+        return ""
+    frame = ([frame for frame in frames if is_users(frame.filename)] or frames)[-1]
+    return f"{os.path.basename(frame.filename)}:{frame.lineno}"
+
+
+def innermost(frames: Sequence[FrameType]) -> str:
+    """`train.py:88 in step`: where the user's code is, of frames with the innermost first; empty where none is."""
+    for frame in frames:
+        code = frame.f_code
+        if is_users(code.co_filename):
+            return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
+    return ""
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own: not of a package, not of the standard library, not of Muster's agent."""
+    library = os.path.dirname(os.__file__) + os.sep
+    ours = os.path.dirname(os.path.dirname(is_users.__code__.co_filename))  # which is in no "-packages" in a checkout
+    folders = [os.path.join(ours, folder, "") for folder in ("agent", "rank", "shared")]
+    return not filename.startswith(("<", library, *folders)) and "-packages" + os.sep not in filename

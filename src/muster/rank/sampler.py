@@ -1,0 +1,207 @@
+"""A thread inside a rank that sees how far it has come, tells it, and answers when the agent asks where it is.
+
+It needs the interpreter's lock for each look: a rank that holds the lock in C code does not answer, which tells too.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+from . import torch_adapter
+from .arrivals import Arrivals
+from .joining import meeting
+from .reporter import LOOK, MARK, MOVED, SIGNAL, STACKS, innermost, is_users
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from .reporter import Reporter
+
+_FIRST = 0.02
+"""Seconds between looks until the first collective, whose time is shown to the user."""
+
+_BETWEEN = 0.1
+"""Seconds between looks after it: each costs 10 us, 150 us on a machine that is busy and has forgotten the code."""
+
+_MOVING = 0.2
+"""Seconds between looks at a rank that moves from look to look."""
+
+_TELL = 1.0
+"""Seconds between two messages at least."""
+
+_STILL = 5.0
+"""Seconds between two messages when nothing moves."""
+
+_STUCK = 1.0
+"""Seconds without progress after which a rank that does not handle its SIGINT is stuck, if it was never slower."""
+
+_DEEPEST = 100
+_MOST_THREADS = 64
+_TAIL = 8
+"""Collectives per group that are told on suspicion."""
+
+
+class Sampler:
+    """Looks five to ten times a second, tells at most once a second."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.reporter = reporter
+        self.groups: dict[str, list[int]] = {}
+        self.steps = [0]
+        self.arrivals = Arrivals(reporter)
+        self.moved = time.time()
+        """When anything last moved: a collective was called or finished, or an optimiser stepped."""
+        self._seen: tuple[dict[str, list[int]], int] = ({}, 0)
+        self._longest = 0.0
+        """The longest time between two moves, in seconds."""
+        self._marked: tuple[FrameType | None, int] | None = None
+        """Where the main thread was before SIGINT."""
+        self._looks = self._waiting = 0
+        self._told_at = 0.0
+        self._told_move = 0.0
+        self._main = threading.main_thread().ident
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        torch_adapter.hold_back_while_capturing()
+        torch_adapter.count_steps(self.steps, self.arrivals.made)
+        # Guarded: the traceback of a thread would come out in the script's stderr.
+        run = (self._run,)
+        threading.Thread(target=self.reporter.guard, args=run, name="muster-progress", daemon=True).start()
+
+    def _run(self) -> None:
+        self.reporter.send({"t": "sampling", "thread": threading.get_native_id()})
+        why = torch_adapter.why_unwatched()
+        if why:
+            self.reporter.unwatched(why)
+        self.tell()
+        poll = select.poll()
+        poll.register(self.reporter.fd, select.POLLIN)
+        wait = _FIRST
+        while not sys.is_finalizing() and self.reporter.is_whole:
+            asked = poll.poll(wait * 1000)
+            moves = self._look()
+            wait = _FIRST if not self.reporter.told else _MOVING if moves else _BETWEEN
+            if asked and not self._answer():
+                return
+            now = time.monotonic()
+            is_news = self.moved > self._told_move or self._waiting
+            first = self.reporter.told == 0 and any(finished for _, finished in self.groups.values())
+            if first or now - self._told_at >= (_TELL if is_news else _STILL):
+                self.tell()
+            self.arrivals.step(self.moved)
+
+    def _look(self) -> bool:
+        """See how far the groups are; True when anything has moved since the last look."""
+        self.groups = torch_adapter.group_numbers()
+        seen = (self.groups, self.steps[0])
+        moves = seen != self._seen
+        if moves:
+            now = time.time()
+            if self._seen[0]:  # before its first group it loads
+                self._longest = max(self._longest, now - self.moved)
+            self._seen = seen
+            self.moved = now
+        self._looks += 1
+        self._waiting += any(begun > finished for begun, finished in self.groups.values())
+        return moves
+
+    def tell(self) -> None:
+        """Tell how far the rank has come, and what share of the time since the last word it waited."""
+        share = round(self._waiting / self._looks, 3) if self._looks else None
+        self._looks = self._waiting = 0
+        self._told_at, self._told_move = time.monotonic(), self.moved
+        done = sum(finished for _, finished in self.groups.values())
+        self.reporter.progress(done, waiting=share, **self._where())
+
+    def _where(self) -> dict[str, Any]:
+        frames = _frames(sys._current_frames().get(self._main or 0))
+        joining = not self.groups and any(frame.f_code.co_name == "init_process_group" for frame in frames)
+        where = {"steps": self.steps[0], "groups": self.groups, "moved": self.moved, "place": innermost(frames)}
+        return {**where, "joining": joining}
+
+    def _answer(self) -> bool:
+        """Answer what the agent asked; False when it is gone."""
+        try:
+            asked = os.read(self.reporter.fd, 64)
+        except OSError:
+            return False
+        if not asked:
+            return False
+        if MARK in asked:
+            self._marked = self._main_at()
+            self.reporter.send({"t": "marked"})
+        if MOVED in asked:
+            moved = self._marked != self._main_at()
+            # A step may be one long call: what is stuck takes longer than any step before.
+            stuck = not moved and time.time() - self.moved > max(_STUCK, 2 * self._longest)
+            self.reporter.send({"t": "moved", "moved": moved, "stuck": stuck})
+        if LOOK in asked or STACKS in asked:
+            self._tell_where(deep=STACKS in asked)
+        return True
+
+    def _main_at(self) -> tuple[FrameType | None, int]:
+        frame = sys._current_frames().get(self._main or 0)
+        return frame, frame.f_lasti if frame is not None else 0
+
+    def _tell_where(self, *, deep: bool) -> None:
+        answer: dict[str, Any] = {"t": "answer", "deep": deep, **self._where(), "taken": _is_taken()}
+        if deep:
+            answer.update(self._stacks())
+            answer["recorder"] = torch_adapter.recorder_tail(_TAIL, is_users)
+        self.reporter.send(answer)
+
+    def _stacks(self) -> dict[str, Any]:
+        """The stacks of all other threads as faulthandler writes them, the main thread last; and whom it waits for."""
+        names = {ident: thread.name for ident, thread in list(vars(threading)["_active"].items())}
+        frames = {ident: _frames(frame) for ident, frame in sys._current_frames().items()}
+        frames.pop(threading.get_ident(), None)
+        main = frames.pop(self._main or 0, [])
+        lines: list[str] = []
+        for ident, stack in [*list(frames.items())[:_MOST_THREADS], (self._main or 0, main)]:
+            lines.append(f"Thread 0x{ident:016x} {names.get(ident, '')} (most recent call first):")
+            lines += [
+                f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}'
+                for frame in stack[:_DEEPEST]
+            ]
+            lines.append("")
+        peers = [torch_adapter.peer_of(frame) for frame in main[:4]]
+        peer = next((peer for peer in peers if peer is not None), None)
+        work = bool(main) and _waits_for_work(main[0])
+        return {"stack": "\n".join(lines), "peer": peer, "work": work, "meeting": meeting(main)}
+
+
+def _frames(frame: FrameType | None) -> list[FrameType]:
+    """Its calls, the innermost first, without those of this package."""
+    found: list[FrameType] = []
+    ours = __name__.rpartition(".")[0] + "."
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module in (ours + "rank", ours + "call"):
+            break  # what called the script
+        if not module.startswith(ours):
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _waits_for_work(frame: FrameType) -> bool:
+    """Whether the innermost call is `work.wait()` of an asynchronous operation: C++ code, so its line is all there is.
+
+    The other things that can be waited for have a frame of the standard library inside.
+    """
+    from linecache import getline
+
+    return is_users(frame.f_code.co_filename) and ".wait(" in getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_taken() -> bool:
+    """Whether the script uses our signal for something of its own."""
+    return signal.getsignal(SIGNAL) not in (signal.SIG_DFL, None)

@@ -1,0 +1,275 @@
+"""Inside a rank: become what `python script.py` would be, run the user's script, and end as python would."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import sys
+import types
+from _frozen_importlib_external import SourceFileLoader
+
+from . import interpreter_exit, torch_adapter, torch_groups
+from .reporter import SIGNAL, Reporter, place_of, text_of
+
+# signal, ctypes and the like are imported where they are used: 10 ms that a fresh rank does not pay.
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Any, NoReturn
+
+_LOADERS = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
+"""Modules of python that run or import the script."""
+
+_HOLD_LIMIT = 60.0
+"""Seconds that a rank which is done waits for others that are still creating a process group with it."""
+
+_HOLD_NOTICE = 2.0
+"""Seconds after which it says so."""
+
+
+def main(config: dict[str, Any]) -> int:
+    """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows where it is safe."""
+    from . import process_title
+
+    _take_stdio([config["stdin"]])  # descriptor 0 brought this code
+    process_title.set_title([sys.executable, *command(config)])
+    set_first_path(config)
+    os.set_inheritable(config["stacks"], False)
+    reporter = Reporter(config["report"])
+    code = _run(config, reporter)
+    if code == interpreter_exit.INTERRUPTED or torch_groups.are_alive():
+        interpreter_exit.leave(code, (), is_forked=False)
+    return code
+
+
+def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Turn this fork of the zygote into a rank; `fds`: stdin, stdout, stderr, report, stacks, then any function."""
+    import signal
+
+    from ..shared import processes
+    from . import process_title
+
+    processes.default_signals()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _take_stdio(fds[:3])
+    _set_environment(config["env"])
+    process_title.set_title([sys.executable, *command(config)])
+    torch_adapter.reseed()
+    _forget_temporary_folder()
+    kept = set(sys.modules) - {"__main__", "__mp_main__"}
+    reporter = Reporter(fds[3])
+    code = _run({**config, "stacks": fds[4], "call": fds[5:]}, reporter, is_forked=True)
+    interpreter_exit.leave(code, kept, is_forked=True)
+
+
+def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False) -> int:
+    import faulthandler
+
+    faulthandler.enable()  # a crash in C code then shows the Python line it came from
+    # Where the interpreter cannot answer because C code holds its lock, this still can. Forked children have it too.
+    faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
+    reporter.watch_groups()
+    sys.argv = [config["target"], *_args(config)]
+    sys.orig_argv = [sys.executable, *command(config)]
+    if is_forked:
+        from . import preloaded
+
+        before = dict(os.environ)
+        preloaded.hide(config["preload"], lambda package: _on_import(package, before, reporter))
+    code = _guarded(lambda: _run_target(config, reporter), config, reporter)
+    # Also what comes after the script is guarded: signal handlers of the script may raise there.
+    return _guarded(lambda: _after_script(code, reporter), config, reporter)
+
+
+def _guarded(run: Callable[[], int], config: dict[str, Any], reporter: Reporter) -> int:
+    """The exit code of what is run, or of the exception that ends it."""
+    caught: BaseException
+    try:
+        return run()
+    except BaseException as error:
+        caught = error
+    try:  # not in the `except` above: sys.exc_info() is empty in an excepthook
+        return _on_exception(caught, config, reporter)
+    except BaseException as error:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return 1
+
+
+def _after_script(code: int, reporter: Reporter) -> int:
+    reporter.last_look()
+    if code == 0:
+        _hold(reporter)
+    return code
+
+
+def _on_exception(error: BaseException, config: dict[str, Any], reporter: Reporter) -> int:
+    """Report an uncaught exception and show it as python does; returns the exit code."""
+    if isinstance(error, SystemExit):
+        return _exit_code(error, reporter)
+    traceback = _users_part(error.__traceback__)
+    reporter.exception(error, traceback)
+    if config["kind"] == "function":
+        from . import function_call
+
+        function_call.send_exception(error, reporter)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback  # as python does
+    sys.__dict__["last_exc"] = error  # from Python 3.12 on
+    try:
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+    except SystemExit as leaving:
+        return _exit_code(leaving, reporter)
+    except BaseException as other:
+        _print("Error in sys.excepthook:")
+        sys.__excepthook__(type(other), other, _users_part(other.__traceback__))
+        _print("\nOriginal exception was:")
+        sys.__excepthook__(type(error), error, traceback)
+    return interpreter_exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _on_import(package: str, before: Mapping[str, str], reporter: Reporter) -> None:
+    """The script imports what the zygote has imported before it: have that follow the environment as it is now."""
+    from . import preloaded
+
+    torch_adapter.set_threads(os.environ)
+    if package == "torch" and os.environ.get("TORCH_DISTRIBUTED_DEBUG") != before.get("TORCH_DISTRIBUTED_DEBUG"):
+        torch_adapter.read_debug_level()
+    late = preloaded.changed_since(before)
+    if late and package == "torch":
+        reporter.send({"t": "late", "names": late})
+
+
+def _hold(reporter: Reporter) -> None:
+    """Wait until every member of this rank's process groups has created them, up to a limit.
+
+    A rank that ends closes its connections, and gloo fails in a rank that is still connecting to others then.
+    """
+    if not torch_groups.have_all_joined(_HOLD_NOTICE):
+        reporter.send({"t": "held", "limit": _HOLD_LIMIT})
+        torch_groups.have_all_joined(_HOLD_LIMIT - _HOLD_NOTICE)
+        reporter.send({"t": "released"})
+
+
+def set_first_path(config: dict[str, Any]) -> None:
+    """Make sys.path[0] what `python script.py` or `python -m` would make it; the zygote imports with it already.
+
+    A function finds what its caller would find: the folders before the interpreter's own, and those after them.
+    """
+    if config["kind"] == "function":
+        first, last = ([os.path.abspath(folder) for folder in folders] for folders in config["path"])
+        sys.path[:] = [*first, *sys.path, *(folder for folder in last if folder not in sys.path)]
+        return
+    if getattr(sys.flags, "safe_path", False):
+        return
+    # Nothing stood there before: what brought this code takes the empty entry of `python -c` out first.
+    is_script = config["kind"] == "script"
+    sys.path.insert(0, os.path.dirname(os.path.realpath(config["target"])) if is_script else os.getcwd())
+
+
+def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
+    """Run what the rank is for, and return its exit code."""
+    from functools import partial
+
+    from .frames import call_outermost
+
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
+    sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, taken when the zygote imported it
+        sys.modules["__mp_main__"] = main
+    if config["kind"] == "function":
+        from . import function_call
+
+        code = function_call.run(config["call"][0], reporter)
+        reporter.left("end")
+        return code
+    if config["kind"] == "module":
+        import runpy
+
+        # What `python -m` itself calls.
+        call_outermost(partial(vars(runpy)["_run_module_as_main"], config["target"], alter_argv=True))
+        reporter.left("end")
+        return 0
+    path = os.path.abspath(config["target"])
+    main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __loader__=SourceFileLoader("__main__", path))
+    with open(path, "rb") as file:
+        source = file.read()
+    call_outermost(partial(exec, compile(source, path, "exec", dont_inherit=True), main.__dict__))
+    reporter.left("end")
+    return 0
+
+
+def _exit_code(error: SystemExit, reporter: Reporter) -> int:
+    code = error.code
+    place = place_of(_users_part(error.__traceback__))
+    if code is None or (isinstance(code, int) and code == 0):
+        reporter.left("exit", place)
+        return 0
+    if isinstance(code, int):
+        reporter.send({"t": "sysexit", "place": place, "text": ""})
+        return code & 0xFF if abs(code) < 1 << 63 else 0xFF
+    text = text_of(code)
+    reporter.send({"t": "sysexit", "place": place, "text": text[:500]})
+    _print(text)
+    return 1
+
+
+def _print(what: object) -> None:
+    """Print to stderr, if the script has left one."""
+    try:
+        if sys.stderr is not None:  # type: ignore[redundant-expr]
+            print(what, file=sys.stderr)
+    except (OSError, ValueError):
+        pass
+
+
+def _users_part(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this package and of runpy, as plain python shows it."""
+    package = __name__.rpartition(".")[0] + "."
+    while traceback is not None:
+        module = str(traceback.tb_frame.f_globals.get("__name__"))
+        if not module.startswith(package) and module not in _LOADERS:
+            return traceback
+        traceback = traceback.tb_next
+    return None
+
+
+def _take_stdio(fds: list[int]) -> None:
+    """The rank's descriptors behind the streams of python, which write at once (`-u`), as under torchrun."""
+    for target, fd in enumerate(fds):
+        os.dup2(fd, target)
+        os.close(fd)
+    # Built again as python builds it: the old one still takes its descriptor for the file that brought this code.
+    raw = io.FileIO(0, closefd=False)
+    raw.name = "<stdin>"
+    stdin = io.TextIOWrapper(io.BufferedReader(raw), sys.stdin.encoding, sys.stdin.errors, "\n", raw.isatty())
+    vars(stdin)["mode"] = "r"
+    sys.stdin = sys.__stdin__ = stdin
+
+
+def _set_environment(env: Mapping[str, str]) -> None:
+    """Make the environment `env`, touching only what differs: setproctitle looks for the first variable's memory."""
+    for name in [name for name in os.environ if name not in env]:
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _forget_temporary_folder() -> None:
+    """Have tempfile look for its folder again: a script may set TMPDIR before it asks."""
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].__dict__["tempdir"] = None
+
+
+def command(config: dict[str, Any]) -> list[str]:
+    """The arguments of the python command line that this rank stands for."""
+    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *_args(config)]
+
+
+def _args(config: dict[str, Any]) -> list[str]:
+    """The script's arguments, with the rank's own number in them where they ask for it, as under torchrun."""
+    return [arg.replace("${local_rank}", os.environ.get("LOCAL_RANK", "")) for arg in config["args"]]

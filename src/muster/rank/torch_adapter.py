@@ -1,0 +1,337 @@
+"""Every private name of torch that Muster touches, in one place; `tests/lab/test_torch_adapter.py` holds them."""
+
+from __future__ import annotations
+
+import sys
+
+from .graph_capture import Captures
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
+    from typing import Any
+
+C10D = "torch.distributed.distributed_c10d"
+
+_RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+"""Flight recorders: gloo's (and, in time, every backend's), and NCCL's own."""
+
+_NCCL = "_dump_nccl_trace"
+_FULL_RECORDERS = ("_dump_fr_trace", _NCCL)
+"""The same with the calls they hold."""
+
+_captures = Captures()
+
+
+def collectives_begun() -> int:
+    """How many collectives have been called: exact, where the count of finished ones lags a moment behind."""
+    return sum(begun for begun, _ in group_numbers().values())
+
+
+def group_numbers() -> dict[str, list[int]]:
+    """Per process group the number of the last collective called and of the last finished, from the flight recorders.
+
+    The groups are numbered as this process made them: another rank's group 1 may be another group. Calls of send and
+    recv are counted too, once a collective follows them. Empty when no group has one, or this torch has no recorder.
+    """
+    c10d = sys.modules.get("torch._C._distributed_c10d")  # a script that has not imported it has done none
+    if c10d is None:
+        return {}
+    import json
+
+    found: dict[str, list[int]] = {}
+    for name in _RECORDERS:
+        dump: Callable[..., str | bytes] | None = vars(c10d).get(name)
+        if dump is None:
+            continue
+        try:
+            status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status") or {}
+            for group, state in status.items():
+                begun, finished = int(state["last_enqueued_collective"]), int(state["last_completed_collective"])
+                before = found.get(group, [0, 0])
+                found[group] = [max(before[0], begun), max(before[1], finished)]
+        except Exception:
+            continue  # a recorder that changed its form must not disturb the script
+    return {group: numbers for group, numbers in found.items() if numbers[0] > 0}
+
+
+def why_unwatched() -> str:
+    """Why the progress of collectives cannot be seen with this torch, or as it was started; empty when it can."""
+    import json
+    import os
+
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    torch = sys.modules.get("torch")
+    dumps = [vars(c10d)[name] for name in _RECORDERS if name in vars(c10d)] if c10d is not None else []
+    if not dumps:
+        return f"torch {getattr(torch, '__version__', '')} has no flight recorder that Muster knows"
+    try:
+        known = any("pg_status" in json.loads(dump(includeCollectives=False)) for dump in dumps)
+    except Exception:
+        known = False
+    if not known:
+        return f"the flight recorder of torch {getattr(torch, '__version__', '')} has a form that Muster does not know"
+    return f"{_RECORDED}=0 turns torch's flight recorder off" if os.environ.get(_RECORDED) == "0" else ""
+
+
+def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any] | None:
+    """The last collectives of each process group by its name, which is the same on all its ranks.
+
+    Each with its number, operation, sizes, types, whether it has finished, when and perhaps where it was called. 40 ms
+    where a recorder of 2000 calls is full, so it is asked for only on suspicion. Empty when this torch has none, None
+    while a CUDA graph is captured.
+    """
+    # Telling the lines of the calls makes torch import its compiler, a second of CPU that the script did not ask for.
+    places = "torch._dynamo.convert_frame" in sys.modules
+    found: dict[str, Any] = {}
+    for name in _FULL_RECORDERS:
+        try:
+            entries = _entries(name, places)
+            if entries is None:
+                return None
+            for entry in _settled(entries) if name == _NCCL else entries:
+                empty: dict[str, Any] = {"id": str(entry["pg_id"]), "calls": [], "p2p": []}
+                group = found.setdefault(str(entry["process_group"][0]), empty)
+                if not entry.get("is_p2p"):
+                    group["calls"].append(entry)
+                elif not _over(entry):
+                    group["p2p"].append(entry["profiling_name"])  # `nccl:recv 1<-0`; gloo records none
+        except Exception:
+            continue
+    for group in found.values():
+        # Unfinished ones are kept however old they are: that is what the rank waits in.
+        calls = group["calls"]
+        old = [call for call in calls[:-length] if not _over(call)]
+        group["calls"] = [_call(call, is_users) for call in [*old[:length], *calls[-length:]]]
+    members = _members()
+    for name, group in found.items():
+        group["ranks"] = members.get(name)
+    return found
+
+
+def _entries(name: str, places: bool) -> Sequence[dict[str, Any]] | None:
+    """All calls that a recorder holds, the oldest first; None while a CUDA graph is captured."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump: Callable[..., bytes] | None = vars(c10d).get(name) if c10d is not None else None
+    if dump is None:
+        return ()
+    from pickle import loads
+
+    dumped = _captures.read(lambda: dump(includeStackTraces=places))
+    # The recorder's own form is a pickle, made by this very process.
+    return loads(dumped).get("entries", ()) if dumped is not None else None
+
+
+def hold_back_while_capturing() -> None:
+    """From now on no recorder is read while a CUDA graph is captured, which would end the capture (captures.py)."""
+    if not hasattr(sys.modules.get("torch._C._distributed_c10d"), _NCCL):
+        return
+    try:
+        # torch.cuda.graph and torch.compile go through this one. torch.accelerator's is newer.
+        _captures.guard(vars(sys.modules["torch.cuda.graphs"])["CUDAGraph"])
+        if "torch.accelerator.graphs" in sys.modules:
+            _captures.guard(vars(sys.modules["torch.accelerator.graphs"])["Graph"])
+    except (KeyError, AttributeError, TypeError):
+        pass  # `recent_calls` leaves NCCL's out
+
+
+def _settled(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same calls of NCCL without the parts of coalesced collectives, and as completed what must be.
+
+    torch never updates the state of a part (`_broadcast_oop` of an uneven all_gather, a send or recv of
+    batch_isend_irecv): only the coalesced call that follows its parts, with their number, tells. The collectives and
+    batches of a group run in order, so what stands before a completed one is over; single sends and recvs do not.
+    """
+    kept: list[dict[str, Any]] = []
+    over: set[int] = set()
+    numbers: set[tuple[int, str, int]] = set()
+    for entry in reversed(entries):
+        group, is_p2p = entry["pg_id"], bool(entry.get("is_p2p"))
+        key = "p2p_seq_id" if is_p2p else "collective_seq_id"
+        number = (group, key, entry[key])
+        is_part = number in numbers
+        if not is_p2p or entry["profiling_name"].endswith("coalesced"):
+            numbers.add(number)
+        if not is_p2p or number in numbers:
+            if _over(entry):
+                over.add(group)
+            elif group in over:
+                entry["state"] = "completed"
+        if is_p2p or not is_part:
+            kept.append(entry)
+    return kept[::-1]
+
+
+def _over(entry: Mapping[str, Any]) -> bool:
+    return bool(entry.get("retired")) or entry.get("state") == "completed"
+
+
+def _call(entry: Mapping[str, Any], is_users: Callable[[str], bool]) -> dict[str, Any]:
+    users = (frame for frame in entry.get("frames") or () if is_users(frame["filename"]))
+    return {
+        "number": entry["collective_seq_id"],
+        "op": entry["profiling_name"].rpartition(":")[2],
+        "sizes": entry.get("input_sizes") or [],
+        "types": entry.get("input_dtypes") or [],
+        "over": _over(entry),
+        "time": entry["time_created_ns"] / 1e9,
+        "place": next(([frame["filename"], frame["line"], frame["name"]] for frame in users), None),
+    }
+
+
+def _members() -> dict[str, list[int]]:
+    """The ranks of each process group this process is in, by the group's name."""
+    try:
+        world: Any = vars(sys.modules[C10D])["_world"]
+        ranks = world.pg_group_ranks
+        return {name: sorted(ranks[group]) for group, name in world.pg_names.items()}
+    except Exception:
+        return {}
+
+
+def peer_of(frame: FrameType) -> int | None:
+    """The rank that a frame of torch's `send` or `recv` waits for, where it is one of them and names it."""
+    code = frame.f_code
+    key = {"recv": "src", "irecv": "src", "send": "dst", "isend": "dst"}.get(code.co_name)
+    if key is None or frame.f_globals.get("__name__") != C10D:
+        return None
+    peer = frame.f_locals.get(key)
+    return peer if isinstance(peer, int) else None
+
+
+_RECORDED = "TORCH_FR_BUFFER_SIZE"
+_KEPT_CALLS = 64
+
+
+def keep_recorder_small() -> None:
+    """Have the flight recorder keep 64 calls, not 2000, unless the user chose: it is read as a whole, 8 us a call.
+
+    To be called before the first process group is made, which is when torch looks.
+    """
+    import os
+
+    if not {_RECORDED, "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(os.environ):
+        os.environ[_RECORDED] = str(_KEPT_CALLS)
+
+
+def recent_calls() -> dict[str, list[list[float]]]:
+    """Of the collectives in the recorders, by their group's name: number, when called, and seconds taken if measured.
+
+    A call has been measured where the backend does so: NCCL's with TORCH_NCCL_ENABLE_TIMING=1, never gloo's. NCCL's are
+    left out where captures of CUDA graphs are not seen, and all while one is open.
+    """
+    found: dict[str, list[list[float]]] = {}
+    for name in _FULL_RECORDERS:
+        if name == _NCCL and not _captures.is_guarded:
+            continue  # what comes twice a second would sooner or later meet a capture
+        try:
+            for entry in _entries(name, places=False) or ():
+                if not entry.get("is_p2p"):
+                    call = [entry["collective_seq_id"], entry["time_created_ns"] / 1e9]
+                    if entry.get("duration_ms") is not None:
+                        call.append(entry["duration_ms"] / 1e3)
+                    found.setdefault(str(entry["process_group"][0]), []).append(call)
+        except Exception:
+            continue  # a recorder that changed its form must not disturb the script
+    return found
+
+
+def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None:
+    """Have every step of any optimiser raise `steps[0]`, and put its number, begin and end into `made`."""
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    register_before: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_pre_hook", None)
+    is_compiling: Callable[[], bool] | None = getattr(sys.modules.get("torch.compiler"), "is_compiling", None)
+    if register is None or register_before is None or is_compiling is None:
+        return
+    from time import time
+
+    begun = [0.0]
+
+    # An error here would come out of the user's `step`; without it the steps are not counted, which is all.
+    def begin(*unused: Any) -> None:
+        try:
+            if not is_compiling():
+                begun[0] = time()
+        except Exception:
+            pass
+
+    def count(*unused: Any) -> None:
+        try:
+            if not is_compiling():  # a compiled optimiser would be compiled anew for every number
+                steps[0] += 1
+                made.append((steps[0], begun[0], time()))
+        except Exception:
+            pass
+
+    register_before(begin)
+    register(count)
+
+
+def reseed() -> None:
+    """Give a forked rank fresh random state, as a new interpreter would have; `random` does so by itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(None)
+
+
+def set_threads(env: Mapping[str, str]) -> None:
+    """Say again to torch and OpenBLAS how many threads to use: they read it when the zygote loaded them."""
+    torch = sys.modules.get("torch")
+    omp = _number(env.get("OMP_NUM_THREADS"))
+    if torch is not None and omp:
+        import os
+
+        torch.set_num_threads(min(omp, len(os.sched_getaffinity(0))))  # torch itself goes no higher
+    blas = _number(env.get("OPENBLAS_NUM_THREADS")) or omp
+    if "numpy" in sys.modules and blas:
+        _set_openblas_threads(blas)
+
+
+def read_debug_level() -> None:
+    """Have torch.distributed read TORCH_DISTRIBUTED_DEBUG again."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and hasattr(distributed, "set_debug_level_from_env"):
+        distributed.set_debug_level_from_env()
+
+
+def _number(text: str | None) -> int:
+    """The first number of `4` or `4,2` (nested levels); 0 where there is none, as libgomp does with nonsense."""
+    first = (text or "").split(",")[0].strip()
+    return int(first) if first.isdigit() else 0
+
+
+def _set_openblas_threads(count: int) -> None:
+    import ctypes
+
+    with open("/proc/self/maps") as file:
+        libraries = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if "openblas" in line}
+    for path in libraries:
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue  # the file was replaced since
+        for prefix in ("", "scipy_"):
+            for suffix in ("", "64_", "_64"):
+                function = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
+                if function is not None:
+                    function(count)
+
+
+def is_safe_to_fork() -> str:
+    """Why a process that has imported torch must not fork ranks; empty when it may."""
+    import os
+    from threading import active_count
+
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1 or active_count() > 1:
+        return f"{threads} threads are running after the imports"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA is initialised after the imports"
+    return ""

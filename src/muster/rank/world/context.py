@@ -1,0 +1,389 @@
+"""`muster.init()`: join the world this process was started for, whatever started it."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.engines.pbs.nodefile import with_nodefile
+from muster.errors import MusterError, UsageError
+from muster.rank.world.detect import Detection, detect, from_arguments
+from muster.rank.world.find_rank_0 import Answer, address_of_rank_0, find_rank_0
+from muster.rank.world.gloo_interface import address_toward, point_gloo_at
+from muster.rank.world.gloo_threads import wait_until_at_rest
+from muster.rank.world.master_address import LOOPBACK, Clue, meet
+from muster.rank.world.roll_call import Facts, Place, call_roll
+from muster.rank.world.sockets import hang_up, leads_here, listen, open_sockets, reach
+from muster.rank.world.waiting import wait_for
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import torch
+
+BACKENDS = ("nccl", "gloo", "mpi")
+
+ARRIVAL_LIMIT = 300.0
+"""Seconds within which all ranks must have come, unless `timeout` says otherwise."""
+
+FAREWELL_LIMIT = 10.0
+"""Seconds that rank 0 stays for the others at the end, so that the store does not vanish under them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The ranks of a job as one of them sees it; leave it with `close()` or at the end of a `with` block."""
+
+    rank: int
+    """The number of this rank, from 0."""
+    size: int
+    """How many ranks there are, on all hosts."""
+    local_rank: int
+    """Its number on this host, from 0."""
+    local_size: int
+    """How many ranks this host has."""
+    device: torch.device
+    """This rank's GPU if it has one, else the CPU."""
+    backend: str
+    """nccl, gloo or mpi."""
+    backend_reason: str
+    """Why this backend, in a sentence."""
+    launcher: str
+    """Who started this process: `muster run`, `torchrun`, `srun` and so on."""
+    launcher_reason: str
+    """The variables that tell so, in a sentence."""
+    address: str
+    """Where rank 0 listens, as `ADDR:PORT`; empty when the process group was there before."""
+    _leave: Callable[[bool], None] = field(repr=False, compare=False)
+
+    def close(self) -> None:
+        """Destroy the process group; the second time it does nothing."""
+        self._leave(True)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After an exception the other ranks may never come: leave without waiting for them.
+        self._leave(error is None)
+
+
+def init(
+    *,
+    backend: str | None = None,
+    timeout: float | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+) -> World:
+    """Join the world this process was started for: `with muster.init() as world: ...`.
+
+    The launcher is found in the environment (see `muster.detect`); a worker of mp.spawn gives `rank` and
+    `world_size` itself. `backend` is nccl, gloo or mpi; without it nccl is taken where each rank has a GPU of
+    its own, else gloo. `timeout` limits, in seconds, the wait for the other ranks (300 without it) and each
+    collective (torch's own limit without it). A process group that is already there is used and left alone.
+    """
+    dist = _torch_distributed()
+    if backend is not None and backend not in BACKENDS:
+        raise UsageError(f"there is no backend `{backend}`", hint=f"choose one of {', '.join(BACKENDS)}")
+    if dist.is_initialized():
+        return _existing_world(dist)
+    if rank is not None and world_size is not None:
+        found = from_arguments(os.environ, rank, world_size, local_rank)
+    elif rank is None and world_size is None and local_rank is None:
+        found = detect(with_nodefile(os.environ), sys.argv)
+    else:
+        raise UsageError("rank and world_size go together", hint="muster.init(rank=0, world_size=2)")
+    found = _at_home(found)
+    if backend == "mpi":
+        return _mpi_world(dist, found, timeout)
+    return _join(dist, found, backend, timeout)
+
+
+def _at_home(found: Detection) -> Detection:
+    """Let workers of mp.spawn meet on this host where nobody says another place: their parent is their job."""
+    spawner = multiprocessing.parent_process()
+    if spawner is None or found.master_addr or found.meeting:
+        return found
+    clue = Clue(hosts=(LOOPBACK,), reason=f"this process was spawned by process {spawner.pid} on this host")
+    meeting = meet(f"spawned by {spawner.pid} on {_machine()}", clue)
+    return replace(found, master_addr=LOOPBACK, meeting=meeting, reason=f"{found.reason}; {clue.reason}")
+
+
+def _torch_distributed() -> Any:
+    try:
+        import torch.distributed
+    except ImportError as error:
+        raise MusterError(f"torch cannot be imported by {sys.executable}: {error}", hint="pip install torch") from None
+    if not torch.distributed.is_available():
+        raise MusterError("this torch was built without torch.distributed")
+    return torch.distributed
+
+
+def _join(dist: Any, found: Detection, backend: str | None, timeout: float | None) -> World:
+    import torch
+
+    facts = _facts(found, backend)
+    if backend == "nccl" and not (facts.gpus and dist.is_nccl_available()):
+        lack = "sees no GPU" if not facts.gpus else "has a torch without nccl"
+        raise UsageError(f"backend nccl needs a GPU, but rank {found.rank} on {facts.host} {lack}: use gloo")
+    limit = ARRIVAL_LIMIT if timeout is None else timeout
+    store, opened = _open_store(dist, found, limit)
+    facts = replace(facts, address=address_toward(opened.host))
+    place = _agree(store, found, facts, limit, opened)
+    if place.backend == "gloo" and place.neighbour:
+        point_gloo_at((facts.address, address_toward(place.neighbour)))
+    device = torch.device("cpu") if place.gpu is None else torch.device("cuda", place.gpu)
+    if place.gpu is not None:
+        torch.cuda.set_device(device)
+    before = open_sockets()
+    dist.init_process_group(
+        place.backend,
+        store=store,
+        rank=found.rank,
+        world_size=found.size,
+        timeout=None if timeout is None else timedelta(seconds=timeout),
+        device_id=device if place.backend == "nccl" else None,  # else nccl guesses it at the first barrier
+    )
+    return World(
+        rank=found.rank,
+        size=found.size,
+        local_rank=place.local_rank,
+        local_size=place.local_size,
+        device=device,
+        backend=place.backend,
+        backend_reason=place.backend_reason,
+        launcher=found.launcher,
+        launcher_reason=found.reason,
+        address=opened.address,
+        _leave=_Exit(dist, found, store, open_sockets() - before),
+    )
+
+
+def _agree(store: Any, found: Detection, facts: Facts, limit: float, opened: _Open) -> Place:
+    try:
+        return call_roll(store, found.rank, found.size, facts, limit=limit, where=opened.address)
+    except RuntimeError as error:  # torch.distributed.DistError: rank 0 and its store are gone
+        raise MusterError(f"rank {found.rank} on {facts.host} lost rank 0 at {opened.address}: {error}") from None
+    finally:
+        if opened.answer:
+            opened.answer.close()
+
+
+def _facts(found: Detection, backend: str | None) -> Facts:
+    import torch
+
+    gpus: list[str] = []
+    if torch.cuda.is_available():
+        properties: list[Any] = [
+            torch.cuda.get_device_properties(i)  # pyright: ignore[reportUnknownMemberType]
+            for i in range(torch.cuda.device_count())
+        ]
+        gpus = [str(each.uuid) for each in properties]
+    host, machine = _machine()
+    return Facts(
+        host=host,
+        machine=machine,
+        gpus=tuple(gpus),
+        backend=backend,
+        local_rank=found.local_rank,
+        local_size=found.local_size,
+    )
+
+
+def _machine() -> tuple[str, str]:
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    return socket.gethostname(), boot_id.read_text().strip() if boot_id.exists() else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Open:
+    """The store of this job in this process."""
+
+    store: Any
+    host: str
+    port: int
+    answer: Answer | None
+    """Tells the other ranks where the store is, until they have come."""
+
+    @property
+    def address(self) -> str:
+        """Host and port as people write them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_opened: dict[object, _Open] = {}
+_generations: dict[object, int] = {}
+
+
+def _open_store(dist: Any, found: Detection, limit: float) -> tuple[Any, _Open]:
+    """Open the key-value store that rank 0 (or torchrun's agent) keeps.
+
+    A process keeps the store for a second `init()`: were rank 0 to close and reopen it, a quicker rank could
+    still meet the old one.
+    """
+    job = found.meeting or (found.master_addr, found.master_port)
+    if job not in _opened:
+        _opened[job] = _connect(dist, found, limit)
+    _generations[job] = _generations.get(job, 0) + 1
+    return dist.PrefixStore(f"muster/{_generations[job]}", _opened[job].store), _opened[job]
+
+
+def _connect(dist: Any, found: Detection, limit: float) -> _Open:
+    addr, port, meeting = found.master_addr, found.master_port, found.meeting
+    if addr is None and meeting is None:
+        raise UsageError(
+            f"rank {found.rank} of {found.size} does not know the host of rank 0: MASTER_ADDR is not set",
+            hint="set MASTER_ADDR to the address of that host in all ranks (mpirun: -x MASTER_ADDR=host)",
+        )
+    wait = timedelta(seconds=limit)
+    if found.rank == 0 and not _agent_keeps_store():
+        return _keep_store(dist, found, wait)
+    who = f"rank {found.rank} on {socket.gethostname()}"
+    if meeting:
+        addr, port = find_rank_0(meeting, who=who, limit=limit)
+    assert addr is not None
+    assert port is not None
+    reach(addr, port, who=who, limit=limit)
+    store = dist.TCPStore(addr, port, found.size, False, timeout=wait, wait_for_workers=False)
+    return _Open(store=store, host=addr, port=port, answer=None)
+
+
+def _keep_store(dist: Any, found: Detection, wait: timedelta) -> _Open:
+    server = listen(found.master_port or 0)
+    port = server.getsockname()[1]
+    meeting = found.meeting
+    addr = address_of_rank_0(meeting, port) if meeting else found.master_addr or LOOPBACK
+    # The server is on every interface. If the address is not this host's own, or one that only others can
+    # reach, rank 0 still comes up, to say which ranks do not find it.
+    store = dist.TCPStore(
+        addr if leads_here(addr, port) else LOOPBACK,
+        port,
+        found.size,
+        True,
+        timeout=wait,
+        wait_for_workers=False,
+        master_listen_fd=server.detach(),
+    )
+    answer = Answer(meeting, port) if meeting and found.size > 1 else None
+    return _Open(store=store, host=addr, port=port, answer=answer)
+
+
+def _agent_keeps_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+_KEPT: list[Any] = []
+"""Groups that are over, kept until the process ends.
+
+Where a DDP model was the last to hold a gloo group, its end waits for gloo's threads with the GIL in hand, while they
+want it to drop what they have just reduced: seen to hang one function in four (torch 2.13, 2026-11-15).
+"""
+
+
+class _Exit:
+    """Ends one rank's part in the world, once."""
+
+    def __init__(self, dist: Any, found: Detection, store: Any, connections: frozenset[tuple[int, str]]) -> None:
+        self._dist, self._found, self._store, self._connections = dist, found, store, connections
+        self._process = os.getpid()
+        self._open = True
+        atexit.register(self._at_exit)
+
+    def __call__(self, orderly: bool) -> None:
+        if self._ends_here():
+            if orderly:
+                self._destroy()
+                self._say_farewell(stay=True)
+            else:
+                self._break_off()
+
+    def _at_exit(self) -> None:
+        """End a world that the script left open, gently unless an exception ended the script."""
+        if self._ends_here():
+            if hasattr(sys, "last_value"):  # set by Python when an exception reached the top
+                self._break_off()
+            else:
+                self._destroy()
+                self._say_farewell(stay=False)
+
+    def _ends_here(self) -> bool:
+        if not self._open or os.getpid() != self._process:  # a forked child must not end its parent's world
+            return False
+        self._open = False
+        atexit.unregister(self._at_exit)
+        return self._dist.is_initialized()
+
+    def _break_off(self) -> None:
+        """Destroy the group although other ranks may wait in a collective, or never come to one."""
+        if self._dist.get_backend() == "nccl":
+            self._dist.group.WORLD.abort()
+        hang_up(self._connections)
+        self._destroy()
+
+    def _destroy(self) -> None:
+        if self._dist.get_backend() == "gloo":
+            _KEPT.append(self._dist.group.WORLD)
+            wait_until_at_rest(limit=1.0)
+        self._dist.destroy_process_group()
+
+    def _say_farewell(self, *, stay: bool) -> None:
+        """Tell rank 0, which stays until all have left: others may still need the store that it keeps."""
+        if self._store is None or _agent_keeps_store():
+            return
+        store, keys = self._store, [f"left/{rank}" for rank in range(self._found.size)]
+        try:
+            store.set(keys[self._found.rank], "")
+            if self._found.rank == 0 and stay:
+                wait_for(lambda: store.check(keys), FAREWELL_LIMIT, lambda: "rank 0 waits for the others")
+        except RuntimeError:
+            pass  # rank 0 went without waiting for this rank, and the store with it: there is nobody to tell
+
+
+def _mpi_world(dist: Any, found: Detection, timeout: float | None) -> World:
+    if not dist.is_mpi_available():
+        raise UsageError("this torch was built without mpi: use gloo, which runs under mpirun too")
+    dist.init_process_group("mpi", timeout=None if timeout is None else timedelta(seconds=timeout))
+    return replace(
+        _existing_world(dist),
+        backend_reason="it was asked for",
+        launcher=found.launcher,
+        launcher_reason=found.reason,
+        _leave=_Exit(dist, found, None, frozenset()),
+    )
+
+
+def _existing_world(dist: Any) -> World:
+    """Describe the process group that is already there; leaving it is the business of whoever made it."""
+    import torch
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    machines: list[Any] = [None] * size
+    dist.all_gather_object(machines, _machine())
+    return World(
+        rank=rank,
+        size=size,
+        local_rank=machines[:rank].count(machines[rank]),
+        local_size=machines.count(machines[rank]),
+        device=torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu"),
+        backend=dist.get_backend(),
+        backend_reason="the process group was made before muster.init()",
+        launcher="script",
+        launcher_reason="the process group was made before muster.init()",
+        address="",
+        _leave=_stay,
+    )
+
+
+def _stay(orderly: bool) -> None:
+    """Leave alone what somebody else made."""

@@ -1,0 +1,188 @@
+"""How ranks find rank 0 where nobody says at which address and port it is.
+
+Rank 0 opens its store at a free port. Then it answers at a port that is made from the job's id, or at one of the next
+few should another job have it: whoever connects is told the job's key and the port of the store. The other ranks dial
+the hosts where rank 0 may be, the likeliest first, until one of them answers with the key of their own job. So a
+wrong guess, a second job on the same hosts or a foreign program at that port costs a little time and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+from muster.engines.mpi import pmi, pmix
+from muster.errors import MusterError
+from muster.rank.world.master_address import LOOPBACK, Meeting
+from muster.rank.world.sockets import leads_here, listen
+from muster.rank.world.waiting import wait_for
+
+PORTS = 8
+"""How many ports rank 0 tries: a job whose first port is taken most likely gets the second."""
+
+DIAL_LIMIT = 2.0
+"""Seconds for one connection: hosts of one job are near each other."""
+
+WORD_LIMIT = 0.5
+"""Seconds for the first word on a connection: rank 0 speaks at once, a foreign program may wait for a question."""
+
+HINT = "is rank 0 running? MASTER_ADDR=host and MASTER_PORT=29500, set in all ranks, say where it is"
+
+
+class Answer:
+    """Tells everybody who asks where the store of rank 0 is, from its making until `close()`."""
+
+    def __init__(self, meeting: Meeting, store_port: int) -> None:
+        self._key = meeting.key or secrets.token_hex(16)
+        self._line = f"muster {self._key} {store_port}\n".encode()
+        self._server = _listen_near(meeting.port)
+        self._published = meeting.ask == "PMI"
+        if self._published:
+            hosts = meeting.hosts or own_names()
+            pmi.publish(f"{self._key}/{self._server.getsockname()[1]}/{','.join(hosts)}")
+        self._thread = threading.Thread(target=self._serve, name="muster-answer", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering, because all ranks have come or none is waited for any longer."""
+        if self._published:
+            pmi.withdraw()
+        try:
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread; closing alone does not
+        except OSError:
+            pass
+        self._thread.join(DIAL_LIMIT)
+        self._server.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    connection.settimeout(DIAL_LIMIT)
+                    connection.sendall(self._line)
+                except OSError:
+                    continue  # whoever it was has gone
+
+
+def _listen_near(port: int) -> socket.socket:
+    ports = _ports(port)
+    for candidate in ports:
+        try:
+            return listen(candidate)
+        except MusterError:
+            continue
+    where = f"ports {ports[0]} to {ports[-1]} of {socket.gethostname()}"
+    raise MusterError(f"rank 0 cannot tell the others where it is: {where} are all taken", hint=HINT)
+
+
+def _ports(first: int) -> range:
+    return range(first, first + PORTS) if first else range(1)
+
+
+def own_names() -> tuple[str, ...]:
+    """What other hosts may call this one: as mpiexec was told, as it calls itself, its addresses."""
+    names = [os.environ.get("MPIR_CVAR_CH3_INTERFACE_HOSTNAME", ""), socket.gethostname()]
+    try:
+        names += [str(info[4][0]) for info in socket.getaddrinfo(names[1], None, type=socket.SOCK_STREAM)]
+    except OSError:
+        pass  # the name is known to others only
+    return tuple(dict.fromkeys(name for name in names if name and not name.startswith("127.")))
+
+
+def address_of_rank_0(meeting: Meeting, store_port: int) -> str:
+    """Which of the names that lead to rank 0 is this host's: for rank 0 itself, to say where it is."""
+    names = (*meeting.hosts, *own_names(), LOOPBACK)
+    return next((name for name in names if leads_here(name, store_port)), LOOPBACK)
+
+
+def find_rank_0(meeting: Meeting, *, who: str, limit: float) -> tuple[str, int]:
+    """Dial until rank 0 of this job answers, and return the address and port of its store."""
+    search = _Search(meeting, time.monotonic() + limit, who)
+    if not wait_for(search.look, limit, search.what, longest_pause=0.25):
+        raise MusterError(f"{search.who} found no rank 0 within {limit:.0f} s: {search.trouble}", hint=HINT)
+    return search.found
+
+
+class _Search:
+    """The places already tried, and what came of it."""
+
+    def __init__(self, meeting: Meeting, deadline: float, who: str) -> None:
+        self.who, self.trouble = who, "nothing tried"
+        self.found = ("", 0)
+        self._meeting, self._deadline = meeting, deadline
+        self._width = 1
+
+    def what(self) -> str:
+        return f"{self.who} looks for rank 0: {self.trouble}"
+
+    def look(self) -> bool:
+        """Go round once: over one more host than before, and later twice as many, so that few are disturbed."""
+        place = self._place()
+        if place is None:
+            return False
+        key, ports, hosts = place
+        troubles = [""] * min(self._width, len(hosts))
+        for i, host in enumerate(hosts[: self._width]):
+            for port in ports:
+                answer, troubles[i] = _dial(host, port, key, self._deadline)
+                if answer:
+                    self.found = (host, answer)
+                    return True
+                if troubles[i] not in _SOMEBODY_IS_THERE or time.monotonic() > self._deadline:
+                    break
+        self._width *= 2
+        self.trouble = "; ".join(_told(hosts, ports, troubles))
+        return False
+
+    def _place(self) -> tuple[str, range, tuple[str, ...]] | None:
+        meeting = self._meeting
+        if meeting.ask == "PMI":
+            told = pmi.look_up()
+            if told is None:
+                self.trouble = "rank 0 has not told mpiexec where it is"
+                return None
+            key, port, hosts = told.split("/", 2)
+            return key, range(int(port), int(port) + 1), tuple(hosts.split(","))
+        hosts = meeting.hosts or (pmix.host_of_rank_0(),)
+        return meeting.key, _ports(meeting.port), hosts
+
+
+_REFUSED, _STRANGER = "nobody listens", "another program or job answers"
+_SOMEBODY_IS_THERE = (_REFUSED, _STRANGER)
+
+
+def _dial(host: str, port: int, key: str, deadline: float) -> tuple[int, str]:
+    """Ask at one place; the answer is a port, or 0 and what was wrong."""
+    limit = max(0.05, min(DIAL_LIMIT, deadline - time.monotonic()))
+    try:
+        connection = socket.create_connection((host, port), timeout=limit)
+    except ConnectionRefusedError:
+        return 0, _REFUSED
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name such as `a..b`
+        return 0, getattr(error, "strerror", None) or str(error)
+    try:
+        with connection:
+            connection.settimeout(min(limit, WORD_LIMIT))
+            words = connection.makefile("rb").readline(100).split()
+    except OSError:
+        words = []
+    if len(words) == 3 and words[:2] == [b"muster", key.encode()]:
+        return int(words[2]), ""
+    return 0, _STRANGER
+
+
+def _told(hosts: tuple[str, ...], ports: range, troubles: list[str]) -> Iterator[str]:
+    """Say what was wrong at each of the first few hosts."""
+    where = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]} to {ports[-1]}"
+    for host, trouble in list(zip(hosts, troubles, strict=False))[:4]:
+        yield f"{host}, {where}: {trouble}"
+    if len(troubles) > 4:
+        yield f"and {len(troubles) - 4} hosts more"

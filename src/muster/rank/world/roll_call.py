@@ -1,0 +1,199 @@
+"""The roll call: before the process group is made, each rank tells rank 0 what it has, and rank 0 answers.
+
+It makes one choice out of many machines: the backend is the same in all ranks although only some have a GPU,
+the local rank is right although the launcher does not tell it, and a rank that never comes is named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from muster.errors import MusterError, UsageError
+from muster.rank.world.gloo_interface import is_outward
+from muster.rank.world.waiting import wait_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What one rank says about itself."""
+
+    host: str
+    machine: str
+    """Tells two machines with the same hostname apart."""
+    gpus: Sequence[str]
+    """Ids of the GPUs this process sees, in the order of their index."""
+    backend: str | None
+    """The backend that was asked for; None to leave the choice to the roll call."""
+    local_rank: int | None
+    local_size: int | None
+    address: str = ""
+    """The address of its host on the way to rank 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What rank 0 answers to one rank."""
+
+    local_rank: int
+    local_size: int
+    gpu: int | None
+    backend: str
+    backend_reason: str
+    neighbour: str
+    """An address of another machine of the job; empty when there is none, or none is known."""
+
+
+class Store(Protocol):
+    """The part of a torch store that the roll call needs."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Write a value that every rank can read."""
+
+    def get(self, key: str, /) -> bytes:
+        """Read a value."""
+        ...
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Count up and return the new number."""
+        ...
+
+    def check(self, keys: list[str], /) -> bool:
+        """Say whether all these keys have been written."""
+        ...
+
+
+def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float, where: str) -> Place:
+    """Tell rank 0 the facts of this rank and return the place it assigns (`where`: rank 0, in messages)."""
+    if store.add(f"arrived/{rank}", 1) > 1:
+        raise UsageError(
+            f"two processes say they are rank {rank} of {size}, the later one on {facts.host}",
+            hint="each process needs a RANK of its own",
+        )
+    store.set(f"facts/{rank}", json.dumps(asdict(facts)))
+    if rank == 0:
+        _answer_all(store, size, limit, where)
+    answer = f"place/{rank}"
+
+    def what() -> str:
+        return f"rank {rank} on {facts.host} is known to rank 0 at {where} and waits for the others"
+
+    # Rank 0 began to count later than this rank, if it came later; its word is worth a little patience.
+    if not wait_for(lambda: store.check([answer]), limit * 1.1 + 5, what):
+        raise MusterError(f"rank 0 at {where} gave no answer to rank {rank} on {facts.host} within {limit:.0f} s")
+    reply = json.loads(store.get(answer))
+    if "error" in reply:
+        kind = UsageError if reply["usage"] else MusterError
+        raise kind(reply["error"], hint=reply["hint"])
+    return Place(**reply)
+
+
+def _answer_all(store: Store, size: int, limit: float, where: str) -> None:
+    keys = [f"facts/{rank}" for rank in range(size)]
+
+    def missing() -> str:
+        return number_list([rank for rank, key in enumerate(keys) if not store.check([key])])
+
+    def what() -> str:
+        return f"rank 0 waits at {where} for {missing()}"
+
+    try:
+        if not wait_for(lambda: store.check(keys), limit, what):
+            raise MusterError(
+                f"{missing()} of {size} did not come to {where} within {limit:.0f} s",
+                hint="look at the output of those ranks; can their hosts reach that address and port?",
+            )
+        places = assign([Facts(**json.loads(store.get(key))) for key in keys])
+    except MusterError as error:
+        reply = {"error": error.message, "hint": error.hint, "usage": isinstance(error, UsageError)}
+        for rank in range(size):
+            store.set(f"place/{rank}", json.dumps(reply))
+    else:
+        for rank, place in enumerate(places):
+            store.set(f"place/{rank}", json.dumps(asdict(place)))
+
+
+def assign(ranks: Sequence[Facts]) -> list[Place]:
+    """Give each rank its local rank, its GPU and the backend that all of them can use."""
+    locals_ = _local_ranks(ranks)
+    gpus = [
+        local_rank % len(facts.gpus) if facts.gpus else None
+        for facts, (local_rank, _) in zip(ranks, locals_, strict=True)
+    ]
+    backend, reason = _choose_backend(ranks, gpus)
+    return [
+        Place(
+            local_rank=local_rank,
+            local_size=local_size,
+            gpu=gpu,
+            backend=backend,
+            backend_reason=reason,
+            neighbour=neighbour,
+        )
+        for (local_rank, local_size), gpu, neighbour in zip(locals_, gpus, _neighbours(ranks), strict=True)
+    ]
+
+
+def _neighbours(ranks: Sequence[Facts]) -> list[str]:
+    """For each rank the first address, other than a loopback one, that was told on another machine."""
+    known: dict[tuple[str, str], str] = {}
+    for facts in ranks:
+        if is_outward(facts.address):
+            known.setdefault(_machine(facts), facts.address)
+    two = list(known.items())[:2]  # one of two machines is another one for everybody
+    return [next((address for machine, address in two if machine != _machine(facts)), "") for facts in ranks]
+
+
+def _machine(facts: Facts) -> tuple[str, str]:
+    return facts.host, facts.machine
+
+
+def _local_ranks(ranks: Sequence[Facts]) -> list[tuple[int, int]]:
+    told = [(facts.local_rank, facts.local_size) for facts in ranks]
+    known = [(rank, size) for rank, size in told if rank is not None and size is not None]
+    if len(known) == len(ranks):
+        return known
+    machines = [_machine(facts) for facts in ranks]
+    return [(machines[:i].count(machine), machines.count(machine)) for i, machine in enumerate(machines)]
+
+
+def _choose_backend(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> tuple[str, str]:
+    asked = ranks[0].backend
+    for rank, facts in enumerate(ranks):
+        if facts.backend != asked:
+            raise UsageError(
+                f"rank 0 asks for backend {asked or '(any)'} and rank {rank} for {facts.backend or '(any)'}",
+                hint="all ranks must ask for the same backend",
+            )
+    obstacle = _nccl_obstacle(ranks, gpus)
+    if asked == "nccl" and obstacle:
+        raise UsageError(f"backend nccl cannot be used, because {obstacle}: use gloo")
+    if asked:
+        return asked, "it was asked for"
+    if obstacle:
+        return "gloo", obstacle
+    return "nccl", "each rank has a GPU of its own"
+
+
+def _nccl_obstacle(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> str | None:
+    without = [rank for rank, gpu in enumerate(gpus) if gpu is None]
+    if len(without) == len(ranks):
+        return "no rank has a GPU" if len(ranks) > 1 else "there is no GPU"
+    if without:
+        return f"{number_list(without)} (on {ranks[without[0]].host}) has no GPU"
+    owners: dict[tuple[str, str, str], int] = {}
+    for rank, (facts, gpu) in enumerate(zip(ranks, gpus, strict=True)):
+        assert gpu is not None
+        owner = owners.setdefault((*_machine(facts), facts.gpus[gpu]), rank)
+        if owner != rank:
+            return f"ranks {owner} and {rank} share a GPU of {facts.host}"
+    return None
+
+
+def number_list(ranks: Sequence[int]) -> str:
+    """Write ranks for a reader: `rank 3`, `ranks 1, 2, 5`, and no more than ten of them."""
+    shown = ", ".join(map(str, ranks[:10]))
+    more = f" and {len(ranks) - 10} more" if len(ranks) > 10 else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

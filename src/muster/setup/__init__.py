@@ -1,1 +1,0 @@
-"""`muster setup`: what a person does once, so that every later command works without questions."""

@@ -1,0 +1,1 @@
+"""What controller, agent and ranks share; it travels with the agent."""

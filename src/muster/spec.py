@@ -1,0 +1,96 @@
+"""What a run can be asked for: one value with every option and its default, whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from muster.hosts import Host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A Python function with its arguments, as it is sent to the ranks."""
+
+    name: str
+    data: bytes = field(repr=False)
+    """What a rank unpickles; `rank/function_call.py` knows the form."""
+    python: tuple[int, int] | None
+    """The version of Python it needs, because it holds code; None where all code is only named."""
+    file: str = ""
+    """The file of the module it names, if that lies below the working directory: hosts must have it alike."""
+    path: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """What the caller has before and after the interpreter's own folders in sys.path; relative where below the cwd."""
+    text: str = field(default="", repr=False)
+    """Its source, where there is one, to see what it will import."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One run: a script, module or function, where it runs, and how."""
+
+    target: str
+    """The script as typed, or the name of the module or function; empty for `muster check` without one."""
+    kind: Literal["script", "module", "function"] = "script"
+    args: tuple[str, ...] = ()
+    call: Call | None = None
+    """The function, if it is one."""
+    cwd: str = ""
+    """The working directory of the ranks; empty for this process's own."""
+
+    # Where
+    hosts: tuple[Host, ...] | None = None
+    """None for the hosts of the scheduler's job, else this machine."""
+    lab: int | None = None
+    """Run on that many virtual hosts, which live as long as the run."""
+    nproc: int | None = None
+    """Ranks per host where `hosts` does not say; None for one per GPU."""
+    python: str | None = None
+    """The interpreter on the hosts; None for this one's path, else python3."""
+
+    # Engine
+    engine: str = "auto"
+    """A name of `engines.table`, or `auto`: that of the job we are in, else ssh or local."""
+    pbs_start: Literal["tm", "ssh"] = "tm"
+    mpi_args: tuple[str, ...] = ()
+    image: str | None = None
+    """Run inside this container image on every host."""
+    container: str | None = None
+    """podman, docker or apptainer; None for what a host has."""
+    container_args: tuple[str, ...] = ()
+
+    # Environment and code
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables for every rank; they win over everything."""
+    sync: bool = False
+    """Send the working directory to each host and run there."""
+    preload: tuple[str, ...] = ()
+    """Modules to import once per host, besides torch."""
+    zygote: bool = True
+    """Fork ranks from a process that has imported torch; False starts each as a fresh interpreter."""
+    check: bool = True
+    """Look at the hosts while the job starts."""
+
+    # Network
+    master_addr: str | None = None
+    master_port: int | None = None
+    interface: str | None = None
+
+    # Failures
+    restarts: int = 0
+    grace: float = 5.0
+    """Seconds for ranks to end after Ctrl-C or SIGTERM."""
+    hang_after: float = 30.0
+    """Seconds without progress after which a hang is reported; 0 for never."""
+    on_hang: Literal["report", "kill"] = "report"
+    role: str = "default"
+    """ROLE_NAME of every rank."""
+
+    # Output
+    quiet: bool = False
+    only_ranks: frozenset[int] | None = None
+    """The ranks whose output is shown; None for all."""
+    only_local_ranks: frozenset[int] | None = None
+    dashboard: bool = False
+    dashboard_port: int = 0

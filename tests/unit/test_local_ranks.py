@@ -1,0 +1,122 @@
+"""The ranks of a host, as its agent holds them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from muster.agent import stack_capture
+from muster.agent.guard import Guard
+from muster.agent.local_ranks import LocalRanks
+from muster.agent.rank_process import Rank
+from muster.rank.reporter import SIGNAL
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
+    pytest.mark.timeout(100),
+]
+
+# It has our handler and our file, as a rank has, and never writes: C code holds its lock.
+SILENT_RANK = (
+    f"import signal, time; signal.signal({int(SIGNAL)}, lambda *_: None); print(1, flush=True); time.sleep(100)"
+)
+
+
+@pytest.fixture
+def silent_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
+    """It is waited for as long as a test takes."""
+    monkeypatch.setattr(stack_capture, "_DUMP_LIMIT", 60.0)
+    monkeypatch.setattr(stack_capture, "_LIMIT", 60.0)
+    rank = Rank(0, {})
+    process = subprocess.Popen(
+        [sys.executable, "-c", SILENT_RANK], stdout=subprocess.PIPE, pass_fds=[rank.stacks], text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    rank.pid = process.pid
+    yield rank
+    rank.close()
+    process.kill()
+    process.wait()
+
+
+def crew_of(rank: Rank, sent: list[dict[str, Any]]) -> LocalRanks:
+    local_ranks = LocalRanks(selectors.DefaultSelector(), sent.append, lambda data: None, 1024, Guard(sent.append))
+    local_ranks.ranks = {rank.number: rank}
+    return local_ranks
+
+
+def test_a_look_under_way_is_answered_before_the_next_attempt_starts(silent_rank: Rank):
+    sent: list[dict[str, Any]] = []
+    local_ranks = crew_of(silent_rank, sent)
+    local_ranks.prepare(
+        {"cwd": "/", "env": {}, "preload": [], "kind": "script", "target": "x.py", "args": [], "path": []}
+    )
+    spawner = local_ranks.spawner
+    assert spawner is not None
+    try:
+        local_ranks.look(5, True)
+        local_ranks.step()
+        assert not sent, "the rank has some time to write its stacks"
+        local_ranks.start({"ranks": []})
+        local_ranks.step()
+        (reply,) = sent
+        assert reply["re"] == 5
+        assert reply["ranks"]["0"]["state"] in ("S", "R")
+        assert not local_ranks.is_busy
+    finally:
+        os.kill(spawner.pid, signal.SIGKILL)
+        os.waitpid(spawner.pid, 0)
+
+
+def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):
+    sent: list[dict[str, Any]] = []
+    local_ranks = crew_of(silent_rank, sent)
+    local_ranks.look(5, True)
+    local_ranks.step()
+    os.close(silent_rank.stacks)
+    limit = time.monotonic() + 30
+    while not sent and time.monotonic() < limit:
+        local_ranks.step()
+    silent_rank.stacks = -1
+    unseen, reply = sent
+    assert unseen == {"t": "unseen", "what": "where a rank is", "why": "OSError: [Errno 9] Bad file descriptor"}
+    assert reply["re"] == 5
+    assert reply["ranks"]["0"]["state"] in ("S", "R")
+
+
+def test_a_schedulers_signal_that_has_ended_the_ranks_already_does_not_end_the_agent_too(silent_rank: Rank):
+    local_ranks = crew_of(silent_rank, [])
+    silent_rank.exited = True
+    assert local_ranks.pass_on(signal.SIGTERM), "the controller hears of their end first"
+    assert not local_ranks.is_busy, "nobody is left to pass it on to"
+    local_ranks.ranks = {}
+    assert not local_ranks.pass_on(signal.SIGTERM)
+
+
+def test_a_rank_that_cannot_be_asked_is_not_said_to_be_silent(silent_rank: Rank):
+    silent_rank.thread = silent_rank.pid
+    silent_rank.streams[2].close_write()  # its only end: the script has closed it
+    look = stack_capture.Look(5, [silent_rank], False)
+    assert look.step()
+    assert look.reply()["ranks"]["0"]["answered"] is None
+
+
+def test_a_rank_is_silent_only_when_its_time_is_over(silent_rank: Rank):
+    silent_rank.thread = silent_rank.pid
+    hasty = stack_capture.Look(5, [silent_rank], False)
+    assert hasty.reply()["ranks"]["0"]["answered"] is None
+    patient = stack_capture.Look(6, [silent_rank], False)
+    limit = time.monotonic() + 30
+    while not patient.step():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    assert patient.reply()["ranks"]["0"]["answered"] is False

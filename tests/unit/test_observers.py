@@ -1,0 +1,85 @@
+"""What only looks at a job cannot end it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a_board import make_board
+
+from muster.controller.agents import Agents
+from muster.controller.monitor.job_files import JobFiles
+from muster.controller.monitor.job_status import JobStatus
+from muster.controller.monitor.observers import Observers
+from muster.controller.monitor.rank_monitor import Heard, RankMonitor
+from muster.controller.monitor.straggler_monitor import StragglerMonitor
+from muster.engines.engine import Piped
+from muster.output.log_files import LogFiles
+from muster.output.screen import Screen
+
+pytestmark = pytest.mark.timeout(100)
+
+UNKNOWN_TO_THE_BOARD: dict[str, Any] = {"t": "gauges"}
+WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "done": 7, "groups": {}}
+
+
+def watcher_of(status: JobStatus, screen: Screen, folder: Path) -> RankMonitor:
+    """A watcher over a job whose hosts are all gone."""
+    engine = Piped(name="local", seats=(), commands=())
+    agents = Agents(engine, folder, screen, on_event=lambda link, event: None, on_text=lambda host, text: None)
+    return RankMonitor(agents, status, screen, folder)
+
+
+def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path: Path):
+    out = io.StringIO()
+    screen = Screen(streams={1: out, 2: out})
+    logs = LogFiles(screen.warning)
+    status, link = make_board()
+    monitor = watcher_of(status, screen, tmp_path)
+    onlookers = Observers(status, JobFiles(status, tmp_path, logs), monitor, StragglerMonitor(status, screen), screen)
+
+    def no_words() -> str:
+        raise LookupError("nothing is waited for")
+
+    onlookers.on_event(link, UNKNOWN_TO_THE_BOARD)
+    onlookers.on_event(link, UNKNOWN_TO_THE_BOARD)
+    onlookers.tick([link], no_words)
+    onlookers.on_event(link, WELL)
+    onlookers.finish()
+    logs.close()
+    screen.close()
+    assert status.state().ranks[1].collectives == 7
+    assert monitor.heard[1].progress == WELL
+    assert (tmp_path / "state.json").exists()
+    (said,) = out.getvalue().splitlines()
+    assert said.startswith("muster: what `muster ps`, `top` and the page show of this job may be wrong from here on: ")
+    assert "KeyError: 'host' (job_status.py:" in said
+    assert said.endswith(", a bug of Muster; the job goes on")
+
+
+@pytest.mark.parametrize("can_be_written", [True, False])
+def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(tmp_path: Path, can_be_written: bool):
+    """So that the second Ctrl-C ends the job at once."""
+    out = io.StringIO()
+    screen = Screen(streams={1: out, 2: out})
+    status, _ = make_board()
+    monitor = watcher_of(status, screen, tmp_path)
+    monitor.heard = {0: Heard("h1", progress={"joining": True})}
+    if not can_be_written:
+        del monitor.folder
+    wanted = [monitor.seems_stuck]
+
+    async def look() -> None:
+        done = asyncio.Event()
+        monitor.stacks_then(done.set)
+        wanted.append(monitor.seems_stuck)
+        await asyncio.wait_for(done.wait(), 30)
+
+    asyncio.run(look())
+    screen.close()
+    assert wanted == [True, False]
+    said = "the stacks of 0 ranks are in" if can_be_written else "where the ranks are cannot be told: AttributeError"
+    assert said in out.getvalue()
