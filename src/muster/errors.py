@@ -36,6 +36,11 @@ class MusterError(Exception):
         self.told = False
         """True in a rank beside one that tells the same: it leaves without a word."""
 
+    def for_python(self) -> MusterError:
+        """The same error with its hint in what a traceback shows of it, and without the frames of Muster."""
+        self.args = (f"{self}\n\nhint: {self.hint}",) if self.hint else self.args
+        return self.with_traceback(None)
+
     def report(self) -> str:
         """Return what a script prints before it leaves with `exit_code`; nothing where another rank prints it."""
         hint = f"hint: {self.hint}\n" if self.hint else ""

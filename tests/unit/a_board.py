@@ -11,13 +11,15 @@ from muster.engines.engine import AgentSpec, Piped
 from muster.hosts import Host
 from muster.job import Job
 from muster.plan import make_plan
+from muster.spec import RunSpec
 
 SEAT = AgentSpec(host=Host(name="h1"), name="h1")
 
 
 def make_board(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
     """The status, and the link over which its events come."""
-    job = Job(id="20261115-101500-train-3f9a", target="train.py", cwd="/code", hosts=(SEAT.host,), env={}, carried={})
+    spec = RunSpec(target="train.py", cwd="/code")
+    job = Job(id="20261115-101500-train-3f9a", spec=spec, hosts=(SEAT.host,), carried={})
     status = JobStatus(job, Piped(name="local", seats=(SEAT,), commands=()), time.time())
     link = asyncio.run(_make_link())
     link.facts = {"cpus": 4, "gpus": 0, "visible": None}

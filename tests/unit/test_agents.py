@@ -13,7 +13,6 @@ from muster.controller.links.link import AgentLink
 from muster.engines.command import Command
 from muster.engines.engine import AgentSpec, Piped
 from muster.hosts import Host
-from muster.output.screen import Screen
 from muster.shared.wire import GREETING
 
 # Tells four things at once when it is first pinged, and how often it was pinged when it is asked.
@@ -47,9 +46,9 @@ def test_no_lease_runs_out_while_there_is_much_to_hear(tmp_path: Path):
         commands = tuple(Command(host=host, argv=(sys.executable, "-Sc", TALKER), over_ssh=False) for host in hosts)
         seats = tuple(AgentSpec(host=host, name=host.name) for host in hosts)
         engine = Piped(name="local", seats=seats, commands=commands)
-        agents = Agents(engine, tmp_path, Screen(quiet=True), on_event=on_event, on_text=lambda _, text: None)
+        agents = Agents(engine, tmp_path, on_event=on_event, on_text=lambda _, text: None)
         try:
-            await agents.connect("job")
+            await agents.connect("job", lambda error: None)
             agents.beat()
             while len(heard) < 8:
                 await asyncio.sleep(0.05)

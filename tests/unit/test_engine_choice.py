@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from muster.engines.allocation import Allocation
-from muster.engines.choice import Choice, Wish, choose
+from muster.engines.choice import Choice, Wish, choose_for
 from muster.engines.pbs.environment import read_pbs
 from muster.errors import MusterError, UsageError
 from muster.hosts import Host, parse_hosts
@@ -27,7 +27,7 @@ def pbs_here(env: Mapping[str, str]) -> Allocation:
 
 
 def choice(env: Mapping[str, str] | None = None, **wish: object) -> Choice:
-    return choose(Wish(**wish), env or {}, read_pbs=pbs_here)  # type: ignore[arg-type]
+    return choose_for(Wish(**wish), env or {}, read_pbs=pbs_here)  # type: ignore[arg-type]
 
 
 def names(chosen: Choice) -> list[str]:

@@ -29,7 +29,7 @@ WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "
 def watcher_of(status: JobStatus, screen: Screen, folder: Path) -> RankMonitor:
     """A watcher over a job whose hosts are all gone."""
     engine = Piped(name="local", seats=(), commands=())
-    agents = Agents(engine, folder, screen, on_event=lambda link, event: None, on_text=lambda host, text: None)
+    agents = Agents(engine, folder, on_event=lambda link, event: None, on_text=lambda host, text: None)
     return RankMonitor(agents, status, screen, folder)
 
 

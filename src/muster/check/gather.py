@@ -26,18 +26,17 @@ async def gather(
     checks: Mapping[str, Check],
     wanted: Wanted,
     *,
-    nproc: int | None,
     logins: Mapping[str, tuple[str, ...]],
 ) -> list[Machine]:
     """What each host says of itself; one that is lost on the way is left out."""
     requests = as_requests(checks)
-    ranks = {link.name: prepare.settled(job, link, nproc=nproc)[0].slots or 1 for link in links}
+    ranks = {link.name: prepare.settled(job, link)[0].slots or 1 for link in links}
     peers = {link.name: _addresses(link) for link in links}
 
     async def one(link: AgentLink) -> Machine | None:
         ask = {
             "host": link.name,
-            "env": {**({} if link.seat.inherits else job.carried), **job.env},
+            "env": {**({} if link.seat.inherits else job.carried), **job.spec.env},
             "cwd": wanted.cwd,
             "script": wanted.script,
             "code": list(wanted.code),

@@ -14,15 +14,13 @@ from muster.engines.engine import Engine
 from muster.job import Job
 
 
-async def quick(
-    job: Job, engine: Engine, checks: dict[str, Check], wanted: Wanted, *, nproc: int | None, folder: Path
-) -> Cluster:
+async def quick(job: Job, engine: Engine, checks: dict[str, Check], wanted: Wanted, *, folder: Path) -> Cluster:
     """All that can be known of the hosts without torch."""
     async with session(engine, job.id, folder) as hosts:
         links = hosts.links
         dial = len(links) > 1 or wanted.master_port is not None or wanted.master_addr is not None
         machines, reach = await asyncio.gather(
-            gather(job, links, checks, wanted, nproc=nproc, logins=logins_of(engine)),
+            gather(job, links, checks, wanted, logins=logins_of(engine)),
             dial_all(links, wanted) if dial and links else _nobody(),
         )
         return Cluster(machines=tuple(machines), refusals=tuple(hosts.refusals), wanted=wanted, reach=reach)

@@ -92,7 +92,7 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _unknown(name: str) -> int:
-    from muster.cli.hints import COMMAND_MEANINGS, nearest
+    from muster.api.hints import COMMAND_MEANINGS, nearest
 
     near = nearest(name, COMMANDS, COMMAND_MEANINGS)
     if near:

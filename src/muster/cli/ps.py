@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from muster.cli.arguments import Parser, has_unit, seconds
+from muster.api.arguments import Parser, has_unit, seconds
 from muster.errors import EXIT_MUSTER, UsageError
 from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job, running_jobs
 from muster.jobs.prune import last_written, prune

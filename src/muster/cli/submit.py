@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from muster.api.arguments import Parser, positive, with_dashes
+from muster.api.hints import nearest
+from muster.api.prepared import make_job
+from muster.api.run_options import spec_of
+from muster.api.torchrun_options import refuse
 from muster.cli import run
-from muster.cli.arguments import Parser, positive, with_dashes
-from muster.cli.assembly import make_job
-from muster.cli.hints import nearest
 from muster.engines.choice import Choice
 from muster.engines.pbs.batch import Pbs
 from muster.engines.slurm.batch import Slurm
@@ -182,7 +184,9 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     if not script:
         raise UsageError("no script to run", hint="for example `muster submit --slurm --nodes 2 train.py --lr 0.1`")
     # Finds a missing script or a bad option now, not after hours in the queue.
-    make_job(run_options, script, Choice(engine="local", hosts=(Host(name="node"),)))
+    refuse(run_options)
+    spec = spec_of(run_options, script)
+    make_job(spec, Choice(engine="local", hosts=(Host(name="node"),)))
     return Request(
         typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
         run=(*line.run, *line.script),
@@ -199,7 +203,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         account=check_word("--account", options.account) if options.account is not None else None,
         modules=tuple(options.modules),
         extra=tuple(check_extra(scheduler.mark, line) for line in options.extra),
-        nproc=run_options.nproc,
+        nproc=spec.nproc,
         variables=tuple(name for name in run_options.env if "=" not in name),
     )
 

@@ -17,10 +17,10 @@ from muster.shared.machine import gpu_count
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
-def describe(job: Job, engine: Engine, *, nproc: int | None) -> str:
+def describe(job: Job, engine: Engine) -> str:
     """Rank, host, GPU and environment of every rank, and what is started for each host."""
     seats = [engine.seats[position] for position in leaders(engine.seats)]
-    plan = _plan(job, seats, nproc)
+    plan = _plan(job, seats)
     # A host that is not asked is taken to have the GPUs its slots are for; this machine is known.
     known_gpus = {seat.name: not seat.here or gpu_count(os.environ) > 0 for seat in seats}
     lines = [f"job {plan.job_id}: {count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}", ""]
@@ -36,11 +36,11 @@ def describe(job: Job, engine: Engine, *, nproc: int | None) -> str:
     ]
     lines += ["", "environment of rank 0; RANK, LOCAL_RANK and the like count up in the others"]
     lines += [f"  {name}={value}" for name, value in rank_environment(plan, 0).items()]
-    lines += [f"  {name}={_hide(name, value)}" for name, value in {**job.carried, **job.env}.items()]
+    lines += [f"  {name}={_hide(name, value)}" for name, value in {**job.carried, **job.spec.env}.items()]
     for placement in plan.placements:
         if placement.env:
             lines += [f"on {placement.name}"] + [f"  {name}={value}" for name, value in placement.env.items()]
-    lines += ["", f"in {job.cwd}: python {job.command}"]
+    lines += ["", f"in {job.spec.cwd}: python {job.spec.command}"]
     lines += [f"imported once on each host: {', '.join(job.preload)}" if job.preload else "no zygote"]
     lines += [job.preload_reason] if job.preload_reason else []
     one_each = len(engine.lines) == len(seats)
@@ -54,8 +54,9 @@ def _hide(name: str, value: str) -> str:
     return "(set, not shown)" if _SECRET.search(name) else value
 
 
-def _plan(job: Job, seats: Sequence[AgentSpec], nproc: int | None) -> Plan:
+def _plan(job: Job, seats: Sequence[AgentSpec]) -> Plan:
     hosts: list[Host] = []
+    nproc = job.spec.nproc
     for seat in seats:
         host = seat.host
         if host.slots is None and nproc is None and not seat.here:
@@ -64,14 +65,14 @@ def _plan(job: Job, seats: Sequence[AgentSpec], nproc: int | None) -> Plan:
                 hint=f"write `{host.name}:8`, or `--nproc 8`",
             )
         hosts.append(fill_slots(host, nproc=nproc, gpus=gpu_count(os.environ) if seat.here else 0))
-    env = {**job.carried, **job.env}
+    env = {**job.carried, **job.spec.env}
     plan = make_plan(
         job.id,
         hosts,
         threads=[0] * len(hosts),
-        restarts=job.restarts,
+        restarts=job.spec.restarts,
         user_env=env,
-        role=job.role,
+        role=job.spec.role,
         has_store=job.has_store,
     )
-    return plan.at(job.master_addr or FOUND_AT_START, job.master_port or 0)
+    return plan.at(job.spec.master_addr or FOUND_AT_START, job.spec.master_port or 0)

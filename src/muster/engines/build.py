@@ -23,7 +23,9 @@ from muster.engines.slurm.job_gpus import gpus_of_job
 from muster.engines.ssh.engine import ssh_command
 from muster.errors import MusterError
 from muster.hosts import Host
+from muster.job import job_folder
 from muster.plan import labels
+from muster.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +44,26 @@ class Means:
     mpi_args: tuple[str, ...] = ()
 
 
-def build(choice: Choice, means: Means) -> Engine:
+def build(choice: Choice, spec: RunSpec, *, job_id: str) -> Engine:
     """The engine for these hosts."""
+    box = None
+    if spec.image is not None:
+        box = Container(
+            image=spec.image,
+            program=spec.container or "",
+            args=spec.container_args,
+            cwd="" if spec.sync else spec.cwd,
+            folder=str(job_folder(job_id)),
+        )
+    means = Means(
+        python=spec.python,
+        box=box,
+        ssh=spec.ssh,
+        only_ssh=bool(spec.lab),
+        nproc=spec.nproc,
+        pbs_start=spec.pbs_start,
+        mpi_args=spec.mpi_args,
+    )
     if choice.engine == "mpi":
         return _mpi(choice, means)
     if choice.engine == "slurm" and choice.allocation is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 from muster.engines.allocation import Allocation
 from muster.engines.local.engine import is_this_machine
@@ -13,6 +13,7 @@ from muster.engines.pbs.environment import in_pbs_job
 from muster.engines.slurm.environment import in_slurm_allocation, read_slurm
 from muster.errors import HostError, UsageError
 from muster.hosts import Host
+from muster.spec import RunSpec
 
 Name = Literal["auto", "local", "ssh", "slurm", "pbs", "mpi"]
 
@@ -41,7 +42,15 @@ class Choice:
     said: tuple[str, ...] = ()
 
 
-def choose(wish: Wish, env: Mapping[str, str], *, read_pbs: Callable[[Mapping[str, str]], Allocation]) -> Choice:
+def choose(spec: RunSpec, env: Mapping[str, str]) -> Choice:
+    """Settle the engine."""
+    from muster.engines.pbs.programs import read_pbs_here
+
+    wish = Wish(engine=cast(Name, spec.engine), hosts=spec.hosts, nproc=spec.nproc, virtual=bool(spec.lab))
+    return choose_for(wish, env, read_pbs=read_pbs_here)
+
+
+def choose_for(wish: Wish, env: Mapping[str, str], *, read_pbs: Callable[[Mapping[str, str]], Allocation]) -> Choice:
     """Settle the engine; `read_pbs` is called only inside a PBS job."""
     if wish.virtual and wish.engine not in ("auto", "ssh"):
         raise UsageError(

@@ -177,7 +177,7 @@ class JobStatus:
         facts = self._hosts[placement.name].facts
         if not facts:
             return None
-        visible = self.job.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
+        visible = self.job.spec.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
         return gpu_of(placement.host.gpus, visible, facts["gpus"], local_rank)
 
     def started(self) -> None:
@@ -258,8 +258,8 @@ class JobStatus:
 
         return JobState(
             id=self.job.id,
-            command=self.job.command,
-            cwd=self.job.cwd,
+            command=self.job.spec.command,
+            cwd=self.job.spec.cwd,
             engine=self.engine,
             begin=self.begin,
             now=time.time(),

@@ -14,10 +14,13 @@ from muster.engines.slurm.engine import salloc_argv
 from muster.engines.slurm.environment import in_slurm_allocation
 from muster.errors import MusterError, UsageError
 from muster.shared import processes
+from muster.spec import RunSpec
 
 
-def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool) -> int:
+def allocate(spec: RunSpec, slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool) -> int:
     """Have salloc get the allocation and run `muster ARGV` in it; it is given back however either of them ends."""
+    if spec.engine not in ("auto", "slurm"):
+        raise UsageError(f"--slurm-args are for --engine slurm, not for {spec.engine}", hint="leave one of them out")
     if in_slurm_allocation(os.environ):
         raise UsageError(
             f"--slurm-args ask for an allocation, and this is one already ({os.environ['SLURM_JOB_ID']})",

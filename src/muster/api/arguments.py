@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
         unknown = re.search(r"unrecognized arguments: (--?[\w-]+)", message)
         hint = f"`{self.prog} --help` lists the options and shows examples"
         if unknown:
-            from muster.cli.hints import nearest
+            from muster.api.hints import nearest
 
             word = unknown.group(1)
             near = nearest(word, self.shown_options())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.cli.arguments import Parser, natural, positive, seconds
+from muster.api.arguments import Parser, natural, positive, seconds
 from muster.errors import UsageError
 from muster.hosts import Host
 
@@ -76,7 +76,7 @@ FLAGS = (
     Flag(names=("--max-restarts",), dest="restarts", reads=natural),
     Flag(names=("--module",), dest="module"),
     Flag(names=("--role",), dest="role", reads=str),
-    Flag(names=("--local-ranks-filter",), dest="only_local", reads=read_ranks),
+    Flag(names=("--local-ranks-filter",), dest="only_local_ranks", reads=read_ranks),
     Flag(names=("--shutdown-timeout",), dest="grace", reads=seconds),
     Flag(names=("--use-env",), dest="use_env"),
     Flag(names=("--rdzv-backend",), dest="rdzv_backend", reads=str, ignored=_MEETING),
@@ -151,7 +151,6 @@ def add_torchrun(p: Parser) -> None:
     for flag in FLAGS:
         kind = {"action": "store_true"} if flag.reads is None else {"type": flag.reads}
         p.add_argument(*flag.names, dest=flag.dest, **kind, **hidden)
-    p.set_defaults(role="default", only_local=None)
 
 
 def refuse(options: argparse.Namespace) -> None:
