@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import wait_until
+from waiting import wait_until
 
 from muster.lab import Lab
 from muster.lab.podman_service import IMAGE, volumes

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from launching import wait_until
+from waiting import wait_until
 
 from muster.errors import LabError
 from muster.lab import Lab, slurm_service

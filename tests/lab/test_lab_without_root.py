@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from launching import wait_until
+from waiting import wait_until
 
 from muster.lab import Lab
 from muster.lab.programs import SYSTEM_PATH

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import PLAIN, alive, wait_until
+from launching import PLAIN, alive
+from waiting import wait_until
 
 from muster.lab import Lab
 from muster.lab.programs import SYSTEM_PATH

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from engine_jobs import Engine, EngineJob, MpiEngine, PbsEngine, Ranks, SlurmEngine
 from engine_promises import FAIL, STUBBORN, check_refusal
-from launching import MUSTER, PLAIN, Done, wait_until
+from launching import MUSTER, PLAIN, Done
 from pbs import PbsSite
+from waiting import wait_until
 
 from muster.engines.container.container import Container
 from muster.lab import Lab

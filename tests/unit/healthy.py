@@ -154,8 +154,8 @@ def cluster(count: int = 4, *, gpus: int = 0, **wanted: Any) -> Cluster:
         ]
         for dialler in names
     }
-    settings = {"argv": ("muster", "check", "-H", ",".join(names)), **wanted}
-    return Cluster(machines=tuple(machines), wanted=Wanted(**settings), reach=Reach(offers=offers, tried=tried))
+    asked = replace(Wanted(argv=("muster", "check", "-H", ",".join(names))), **wanted)
+    return Cluster(machines=tuple(machines), wanted=asked, reach=Reach(offers=offers, tried=tried))
 
 
 def broken(whole: Cluster, name: str, change: Change) -> Cluster:
