@@ -21,7 +21,7 @@ from pbs import PbsSite
 from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 NEEDS_SLURM = [
     pytest.mark.lab,

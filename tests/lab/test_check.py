@@ -20,7 +20,7 @@ from launching import PLAIN, alive
 from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,

@@ -14,7 +14,7 @@ from waiting import wait_until
 
 from muster.lab import Lab
 from muster.lab.podman_service import IMAGE, volumes
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,

@@ -14,7 +14,7 @@ from waiting import wait_until
 
 from muster.errors import LabError
 from muster.lab import Lab, slurm_service
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,

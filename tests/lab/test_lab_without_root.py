@@ -16,7 +16,7 @@ import pytest
 from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = pytest.mark.lab
 

@@ -19,7 +19,7 @@ from launching import PLAIN, alive
 from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 from muster.shared.wire import LEASE
 
 pytestmark = [

@@ -23,7 +23,7 @@ from waiting import wait_until
 from muster.engines.container.container import Container
 from muster.lab import Lab
 from muster.lab.podman_service import IMAGE, volumes
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 PROGRAMS = ("podman", "crun", "slurmctld", "mpirun.openmpi", "mpiexec.hydra")
 

@@ -23,7 +23,7 @@ from launching import MUSTER
 from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = NEEDS_SLURM
 
