@@ -6,11 +6,8 @@ import http.client
 import json
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -243,11 +240,3 @@ def test_the_page_needs_nothing_from_elsewhere():
     for file in STATIC.iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?:|//[a-z]+\.[a-z]", text), file.name
-
-
-def test_the_wheel_has_the_files_of_the_page(tmp_path: Path):
-    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=100)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"muster/dashboard/static/{file.name}" for file in STATIC.iterdir()} <= names
