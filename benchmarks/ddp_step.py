@@ -7,6 +7,9 @@ Prints the median time of a step of each and the median of the ratios of the rou
 a machine that others use too, the ratio of the CPU time is the one to look at.
 """
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import argparse
@@ -28,7 +31,8 @@ from muster.recipes.resnet50.train import prepare
 def by_hand(world: muster.World, args: argparse.Namespace) -> Iterator[None]:
     """The loop that every tutorial has; yields after each step."""
     torch.manual_seed(0)
-    model = ResNet(args.arch, classes=1000).to(world.device, memory_format=torch.channels_last)
+    model = ResNet(args.arch, classes=1000).to(world.device)
+    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] - torch's stubs do not have it
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-5)
     criterion = torch.nn.CrossEntropyLoss(label_smoothing=0.1)

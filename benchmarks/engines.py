@@ -13,7 +13,7 @@ from benchmarks.faults import END_LIMIT, START_LIMIT, Alive
 from benchmarks.lab_hosts import InHost, bring_up
 from benchmarks.table import Row, Sample
 from muster.errors import LabError
-from muster.lab.programs import find
+from muster.lab.system_programs import find
 
 LIMIT = 180.0
 

@@ -15,6 +15,10 @@ from benchmarks.table import Row
 
 def experiments() -> tuple[Experiment, ...]:
     """All experiments, in the order of the table."""
+    return (*_on_this_machine(), *_on_hosts())
+
+
+def _on_this_machine() -> tuple[Experiment, ...]:
     return (
         StartUp(
             "first.py",
@@ -72,6 +76,11 @@ def experiments() -> tuple[Experiment, ...]:
             ),
         ),
         HelpText(Row(name="help", what="`muster --help`", peer="`python -c pass`", unit="ms", limit=4)),
+    )
+
+
+def _on_hosts() -> tuple[Experiment, ...]:
+    return (
         ManyHosts(
             64,
             16,

@@ -8,6 +8,9 @@ optimisers, between rounds. Prints the medians of a step's time and CPU time and
 (1.005 at most), and the memory the thread needed. On a machine that others use too, look at the ratio of CPU time.
 """
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import argparse
@@ -21,7 +24,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import optimizer as optimizers
 
 
 class Voice:
@@ -75,8 +77,9 @@ class Watch:
             used = int(file.read().split()[0]) / 1e9
         self.voice.is_whole = False
         time.sleep(0.3)  # it looks five times a second
+        optimizers = vars(import_module("torch.optim.optimizer"))
         for kind in ("pre", "post"):
-            vars(optimizers)[f"_global_optimizer_{kind}_hooks"].clear()
+            optimizers[f"_global_optimizer_{kind}_hooks"].clear()
         return used
 
 

@@ -142,11 +142,10 @@ def tagged(tag: str) -> dict[int, str]:
 
 def under_torchrun(program: Program, folder: Path) -> Outcome:
     """Run a program under torchrun; again, up to three times in all, if torch fails it sometimes."""
-    tries = 3 if program.fails_under_torchrun else 1
-    for number in range(tries):
-        outcome = _under_torchrun(program, folder / f"torchrun-{number}")
-        if outcome.code == 0:
-            break
+    outcome = _under_torchrun(program, folder / "torchrun-0")
+    for number in (1, 2) if program.fails_under_torchrun else ():
+        if outcome.code != 0:
+            outcome = _under_torchrun(program, folder / f"torchrun-{number}")
     return outcome
 
 

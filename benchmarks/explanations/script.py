@@ -1,5 +1,8 @@
 """A job that fails in the way and on the rank that its arguments name; torch is imported only where it matters."""
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import os
@@ -49,8 +52,18 @@ def with_torch() -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo", timeout=timedelta(seconds=4))
-    one = torch.ones(1)
-    dist.all_reduce(one)
+    dist.all_reduce(torch.ones(1))
+    if MODE in ("calls", "shapes", "silent", "dtypes", "uneven"):
+        with_another_call()
+    else:
+        with_a_rank_that_leaves()
+
+
+def with_another_call() -> None:
+    """One rank calls another collective, on another tensor, or less often."""
+    import torch
+    import torch.distributed as dist
+
     if MODE == "calls":
         dist.barrier() if MINE else dist.all_reduce(torch.ones(1000))
     if MODE == "shapes":
@@ -61,7 +74,15 @@ def with_torch() -> None:
         dist.all_reduce(torch.ones(3, dtype=torch.float32 if MINE else torch.float64))
     if MODE == "uneven":
         for _ in range(5 if MINE else 8):
-            dist.all_reduce(one)
+            dist.all_reduce(torch.ones(1))
+
+
+def with_a_rank_that_leaves() -> None:
+    """One rank ends while the others call a collective."""
+    import torch
+    import torch.distributed as dist
+
+    one = torch.ones(1)
     if MODE == "exit":
         if MINE:
             sys.exit(0)

@@ -46,7 +46,7 @@ class Score:
         """Whether the culprit was named, and nobody else."""
         if self.case.name == "host":
             return "h2" in self.sentence and not self.named
-        return self.named == {self.culprit}
+        return self.named == frozenset({self.culprit})
 
     @property
     def wrong(self) -> bool:
@@ -90,24 +90,30 @@ def watch(case: Case, culprit: int, lab: Lab, job: InHost) -> Score:
     """See what the job says, and when."""
     try:
         job.wait_for_words(b"AT ", 90)
-        if case.name == "host":
-            halt = time.time()
-            lab.power_off("h2")
-        sign = b"h2 has been silent" if case.name == "host" else b" failed " if case.ends else b"muster: hang: "
-        said = job.wait_for_words(sign, 20)
-        if case.name == "host":
-            job.wait_for_words(b"lost h2", 20)
-        job.read_words(0.3)
-        words = job.words.decode(errors="replace")
-        if case.name != "host":
-            halt = max(float(moment) for moment in re.findall(r"AT ([\d.]+)", words))
+        return _score_dead_host(case, culprit, lab, job) if case.name == "host" else _score_hang(case, culprit, job)
     except Failed as error:
         print(f"{case.name}, rank {culprit}: {error}", file=sys.stderr)
         return Score(case=case, culprit=culprit)
-    if case.name == "host":
-        hangs = [line for line in words.splitlines() if "hang: " in line]
-        named = frozenset(int(rank) for line in hangs for rank in re.findall(r"rank (\d+) on", line))
-        return Score(case=case, culprit=culprit, sentence="h2 has been silent", named=named, seconds=said - halt)
+
+
+def _score_dead_host(case: Case, culprit: int, lab: Lab, job: InHost) -> Score:
+    """Turn the second host off and wait until Muster names it."""
+    halt = time.time()
+    lab.power_off("h2")
+    said = job.wait_for_words(b"h2 has been silent", 20)
+    job.wait_for_words(b"lost h2", 20)
+    job.read_words(0.3)
+    hangs = [line for line in job.words.decode(errors="replace").splitlines() if "hang: " in line]
+    named = frozenset(int(rank) for line in hangs for rank in re.findall(r"rank (\d+) on", line))
+    return Score(case=case, culprit=culprit, sentence="h2 has been silent", named=named, seconds=said - halt)
+
+
+def _score_hang(case: Case, culprit: int, job: InHost) -> Score:
+    """Wait until Muster names the rank that has stopped."""
+    said = job.wait_for_words(b" failed " if case.ends else b"muster: hang: ", 20)
+    job.read_words(0.3)
+    words = job.words.decode(errors="replace")
+    halt = max(float(moment) for moment in re.findall(r"AT ([\d.]+)", words))
     wanted = re.compile(r"muster: hang: (.*)" if not case.ends else r"muster: (.* (?:failed|ended|calls) .*)")
     sentence = next((found[1] for line in words.splitlines() if (found := wanted.match(line))), "")
     # What is said of the ranks that only wait, or failed because of it, comes before or after the one that is named.

@@ -1,5 +1,8 @@
 """Trains, with pauses of a minute in which one rank computes, saves, loads or compiles while the others wait for it."""
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import os
@@ -14,27 +17,27 @@ import torch.distributed as dist
 LONG = float(os.environ.get("PAUSE", "60"))
 
 
-def python_loop(until):
+def python_loop(until: float) -> None:
     total = 0
     while time.monotonic() < until:
         total += sum(range(1000))
 
 
-def torch_evaluation(until):
+def torch_evaluation(until: float) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
     with torch.no_grad():
         while time.monotonic() < until:
             model(torch.ones(256, 512))
 
 
-def checkpoint(until):
+def checkpoint(until: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         while time.monotonic() < until:
             torch.save({"weights": torch.ones(1 << 20)}, f"{folder}/model.pt")
             time.sleep(0.05)  # a disk that is slower than the CPU
 
 
-def a_program(until):
+def a_program(until: float) -> None:
     """A compiler, or whatever else runs beside."""
     seconds = max(1.0, until - time.monotonic())
     subprocess.run(
@@ -42,14 +45,14 @@ def a_program(until):
     )
 
 
-def workers(until):
+def workers(until: float) -> None:
     """Data that is slow to come but comes."""
 
-    class Slow(torch.utils.data.Dataset):
-        def __len__(self):
+    class Slow(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
             return 8
 
-        def __getitem__(self, index):
+        def __getitem__(self, index: int) -> torch.Tensor:
             end = time.monotonic() + seconds / 4
             while time.monotonic() < end:
                 pass
@@ -60,7 +63,7 @@ def workers(until):
         pass
 
 
-def half_asleep(until):
+def half_asleep(until: float) -> None:
     """Reads from something slow, bit by bit."""
     while time.monotonic() < until:
         sum(range(2_000_000))

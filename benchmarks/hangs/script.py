@@ -1,5 +1,8 @@
 """A training loop that one rank brings to a halt, in the way and at the rank its command line names."""
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import ctypes
@@ -62,11 +65,11 @@ def sleeps_in_the_kernel():
     libc.posix_spawn(ctypes.byref(ctypes.c_int()), b"/bin/true", actions, None, argv, None)  # HERE disk
 
 
-class Samples(Dataset):
+class Samples(Dataset[torch.Tensor]):
     def __len__(self):
         return 1000
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int):
         if CASE == "loader" and dist_rank == CULPRIT and index == 40:
             time.sleep(1000)  # HERE loader
         return torch.ones(4)
@@ -140,7 +143,9 @@ def exchange():
         if CASE == "p2p":
             dist.recv(torch.ones(4), CULPRIT)
         else:
-            dist.irecv(torch.ones(4), CULPRIT).wait()
+            work = dist.irecv(torch.ones(4), CULPRIT)
+            assert work is not None
+            work.wait()
 
 
 dist_rank = int(os.environ["RANK"])

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -68,7 +68,7 @@ def try_fault(fault: Fault) -> Score:
                 seconds=report.seconds,
             )
             lines = list(dict.fromkeys(finding["type"] for finding in mine))
-            return Score(**{**vars(score), "fix": try_fix(stage, fault, lines)})
+            return replace(score, fix=try_fix(stage, fault, lines))
     except RuntimeError as error:
         return Score(fault=fault, problem=str(error))
 

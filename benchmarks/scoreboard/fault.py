@@ -19,7 +19,7 @@ class Fault:
     title: str
     at: tuple[str, ...]
     """The hosts at fault; a finding about any other is wrong."""
-    inject: Callable[[Stage], None] = lambda stage: None
+    inject: Callable[[Stage], object] = lambda stage: None
     options: tuple[str, ...] = ()
     """Of `muster check`."""
     script: tuple[str, ...] = ()

@@ -1,5 +1,8 @@
 """Train a small model with DDP and write down when the first optimiser step was done."""
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 import os
 import sys
 import time

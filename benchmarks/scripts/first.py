@@ -1,5 +1,8 @@
 """Join the others, do one all_reduce, write down when it was done, and end."""
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 import os
 import sys
 import time

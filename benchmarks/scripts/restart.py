@@ -1,5 +1,8 @@
 """One rank fails after the first all_reduce of the first attempt; each attempt writes down when its own was done."""
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 import os
 import sys
 import time

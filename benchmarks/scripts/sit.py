@@ -3,6 +3,9 @@
 All ranks hold the FIFO `alive` open, so its reader learns the very moment when the last of them is gone.
 """
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 import os
 import sys
 import time

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -78,7 +78,9 @@ class Job:
         if quiet_group().exists():
             command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(quiet_group() / "cgroup.procs"), *command]
         env = {**os.environ, "XDG_STATE_HOME": str(stage.folder), "CUDA_VISIBLE_DEVICES": ""}
-        start = subprocess.Popen if stage.lab is None else functools.partial(stage.lab.popen, "h1")
+        start: Callable[..., subprocess.Popen[str]] = subprocess.Popen
+        if stage.lab is not None:
+            start = functools.partial(stage.lab.popen, "h1")
         self._process = start(
             command,
             cwd=str(stage.folder),
@@ -130,7 +132,7 @@ class Job:
 
 
 @contextlib.contextmanager
-def stage_for(hosts: Sequence[int], gpus: int) -> Iterator[Stage]:
+def stage_for(hosts: Sequence[int], gpus: int) -> Generator[Stage]:
     """This machine, or lab hosts with a folder in common."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder = Path(name)

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def quiet_group() -> Path:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None]:
     """Jobs come before whatever else this machine does, which is not what is measured; without root they do not."""
     group = quiet_group()
     if os.getuid() != 0 or not group.parent.joinpath("cpu.shares").exists():
@@ -76,7 +76,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sleep(stage: Stage, rank: int) -> Iterator[None]:
+def sleep(stage: Stage, rank: int) -> Generator[None]:
     """Its own code takes longer."""
     file = stage.folder / f"sleep-{rank}"
     file.write_text("0.18")
@@ -87,7 +87,7 @@ def sleep(stage: Stage, rank: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quota(stage: Stage, rank: int) -> Iterator[None]:
+def quota(stage: Stage, rank: int) -> Generator[None]:
     """A control group leaves it a fifth of a CPU."""
     group = quiet_group() / "limited"
     group.mkdir()
@@ -119,7 +119,7 @@ def _remove(group: Path) -> None:
 
 
 @contextlib.contextmanager
-def neighbour(stage: Stage, rank: int) -> Iterator[None]:
+def neighbour(stage: Stage, rank: int) -> Generator[None]:
     """It is bound to a CPU on which another process of higher priority works."""
     pid = stage.pid(rank)
     cpus = os.sched_getaffinity(pid)
@@ -143,7 +143,7 @@ def _bind(pid: int, cpus: set[int]) -> None:
 
 
 @contextlib.contextmanager
-def disk(stage: Stage, rank: int) -> Iterator[None]:
+def disk(stage: Stage, rank: int) -> Generator[None]:
     """A control group lets it read so slowly that a step takes 0.32 s."""
     group = Path("/sys/fs/cgroup/blkio") / f"muster-stragglers-{os.getpid()}"
     group.mkdir()
@@ -159,7 +159,7 @@ def disk(stage: Stage, rank: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gpu(stage: Stage, rank: int) -> Iterator[None]:
+def gpu(stage: Stage, rank: int) -> Generator[None]:
     """Its GPU is too hot: the clock goes down, and all it does takes longer."""
     assert stage.lab is not None
     put_gpus(stage.lab, hot=rank)
@@ -184,7 +184,7 @@ def put_gpus(lab: Lab, hot: int | None = None) -> None:
 
 
 @contextlib.contextmanager
-def network(stage: Stage, rank: int) -> Iterator[None]:
+def network(stage: Stage, rank: int) -> Generator[None]:
     """The cable of its host carries 80 megabits per second."""
     assert stage.lab is not None
     host = stage.lab.names[rank]

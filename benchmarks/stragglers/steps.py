@@ -4,6 +4,9 @@ What may slow a rank down comes from outside, by its process id; only what a scr
 evaluation on rank 0) is asked for on the command line.
 """
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import argparse

@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def script(folder: Path, text: str, name: str = "script.py") -> str:
 
 
 @contextmanager
-def reserved_port() -> Iterator[int]:
+def reserved_port() -> Generator[int]:
     """A port that only who asks for it by its number gets: it is bound here, and nobody listens on it yet.
 
     One that was picked and released again may be another program's by the time it is used.

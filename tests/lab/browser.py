@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from waiting import wait_until
+
 PROGRAM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
 
 
@@ -77,7 +79,7 @@ class Browser:
         os.waitpid(self._pid, 0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def call(self, method: str, limit: float = 40, **params: Any) -> dict[str, Any]:
+    def call(self, method: str, limit: float = 40, /, **params: Any) -> dict[str, Any]:
         """One command of the protocol, and its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
@@ -139,11 +141,7 @@ class Browser:
 
     def wait(self, expression: str, limit: float = 40) -> Any:
         """Wait until an expression is true, and return its value."""
-        deadline = time.monotonic() + limit
-        while not (value := self.js(expression)):
-            assert time.monotonic() < deadline, f"waited {limit} s for {expression}\n{self.said}\n{self.text()}"
-            time.sleep(0.05)
-        return value
+        return wait_until(expression, lambda: self.js(expression), limit, lambda: f"{self.said}\n{self.text()}")
 
     def text(self, selector: str = "body") -> str:
         """The text of an element, as it is seen."""

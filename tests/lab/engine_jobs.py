@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import MUSTER, PLAIN, Done, wait_until
+from launching import MUSTER, PLAIN, Done
 from pbs import PbsSite
+from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 NEEDS_SLURM = [
     pytest.mark.lab,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from engine_jobs import Engine, EngineJob, Firewall
-from launching import Done, wait_until
+from launching import Done
+from waiting import wait_until
 
 SOON = 30.0
 """Seconds after a fault by which nothing of a job may live, on a busy machine; what nobody ends lives much longer."""
@@ -340,7 +341,7 @@ class Promises:
 
     def test_a_firewall_between_a_host_and_the_controller(self, engine: Engine) -> None:
         with Firewall(engine, "h2") as wall:
-            done = engine.run(ONE_EACH, "--no-zygote", "train.py", **wall.env)
+            done = engine.start(ONE_EACH, "--no-zygote", "train.py", **wall.env).wait()
         check_refusal(done, 125, "h2.*cannot reach", "firewall|inside the allocation")
 
 

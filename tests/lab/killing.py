@@ -6,6 +6,9 @@ One process imports torch; each attempt forks two ranks from it, which takes mil
 its end must end with the very loss of a run that nobody killed. Prints one JSON object.
 """
 
+# torch is typed in part only.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import json
@@ -17,8 +20,8 @@ import time
 from pathlib import Path
 
 import torch
-import torch._dynamo  # DDP imports it: here once, not in each fork
-import torch.distributed.checkpoint
+import torch._dynamo  # pyright: ignore[reportUnusedImport] - DDP imports it: here once, not in each fork
+import torch.distributed.checkpoint  # pyright: ignore[reportUnusedImport]
 from bare import reserved_port
 from torch.nn.parallel import DistributedDataParallel
 
@@ -131,7 +134,8 @@ def main() -> None:
     done, life = attempt(whole, 60, from_the_fork=False)
     assert done
     expected = [set(notes(whole, "end", rank)) for rank in range(RANKS)]
-    killed, finished, reached = 0, 0, []
+    killed = finished = 0
+    reached: list[int] = []
     folder = root / "run-0"
     folder.mkdir()
     while killed < kills or not finished:

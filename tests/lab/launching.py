@@ -5,16 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from waiting import end, wait_until
 
 from muster.lab import Lab
 
@@ -100,9 +100,7 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(30)
+        end(self.process)
 
     @property
     def out(self) -> str:
@@ -168,17 +166,6 @@ class HostJob:
         end(self.process)
 
 
-def end(process: subprocess.Popen[Any]) -> None:
-    """End a process if it still runs: in order, then by force."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-
-
 def run_in(
     lab: Lab, host: str, folder: Path, *argv: str, command: str = "run", timeout: float = 100, **env: str
 ) -> Done:
@@ -186,20 +173,8 @@ def run_in(
     return HostJob(lab, host, folder, *argv, command=command, **env).wait(timeout)
 
 
-def wait_until(what: str, check: Callable[[], Any], limit: float, said: Callable[[], str] = str) -> Any:
-    """Wait until `check` returns something true, and return it; an AssertionError says what did not come."""
-    deadline = time.monotonic() + limit
-    while True:
-        found = check()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {limit} s for {what}\n{said()}")
-        time.sleep(0.05)
-
-
 @contextmanager
-def alone_with_the_memory_killer() -> Iterator[None]:
+def alone_with_the_memory_killer() -> Generator[None]:
     """Nobody else who holds this has the kernel kill a process, or has such kills counted, meanwhile.
 
     All hosts of all labs have one kernel and so one count of them: a rank that is killed by a test is said to have died

@@ -101,6 +101,7 @@ def write_mnist(folder: Path, train: int, test: int) -> None:
 def write_cifar(folder: Path, train: int, test: int) -> Path:
     """Write `cifar-10-batches-py` with images of one colour for each class."""
     import numpy
+    from numpy.typing import NDArray
 
     batches = folder / "cifar-10-batches-py"
     batches.mkdir(parents=True)
@@ -108,7 +109,7 @@ def write_cifar(folder: Path, train: int, test: int) -> Path:
         labels = [i % 10 for i in range(count)]
         colours = numpy.array([[25 * label, 255 - 25 * label, (80 * label) % 256] for label in labels], numpy.uint8)
         noise = numpy.random.default_rng(0).integers(0, 8, (count, 3, 32, 32), numpy.uint8)
-        data = (colours[:, :, None, None] // 2 + noise).astype(numpy.uint8).reshape(count, -1)
+        data: NDArray[numpy.uint8] = numpy.reshape(colours[:, :, None, None] // 2 + noise, (count, -1))
         with (batches / name).open("wb") as file:
             pickle.dump({b"data": data, b"labels": labels}, file, protocol=2)
     return batches

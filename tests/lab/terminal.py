@@ -13,7 +13,8 @@ import termios
 import threading
 from pathlib import Path
 
-from launching import MUSTER, PLAIN, end, wait_until
+from launching import MUSTER, PLAIN
+from waiting import end, wait_until
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 

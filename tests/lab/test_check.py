@@ -16,10 +16,11 @@ from benchmarks.scoreboard.access_faults import PASSWORD, ask_for_password
 from benchmarks.scoreboard.fault import Fault
 from benchmarks.scoreboard.faults import FAULTS
 from benchmarks.scoreboard.stage import HOSTS, MUSTER, PROJECT, Stage
-from launching import PLAIN, alive, wait_until
+from launching import PLAIN, alive
+from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,

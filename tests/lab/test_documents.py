@@ -24,7 +24,7 @@ from pbs import PbsSite
 from tools.console import Block, CodeFile, Command, apply_diff, differences, pages, read_page
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -11,7 +11,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from launching import MUSTER, PLAIN, Job, run_here, wait_until
+from launching import MUSTER, PLAIN, Job, run_here
+from waiting import wait_until
 
 # Rank 1 does one thing after the other until it is let go; only what must not be told has a length of its own.
 PLAYS = """

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import MUSTER, PLAIN, Done, run_here, run_in, wait_until
+from launching import MUSTER, PLAIN, Done, run_here, run_in
+from waiting import wait_until
 
 from muster.cli.detach import kills_user_processes
 from muster.jobs.job_folders import fresh, job_folders, read_job

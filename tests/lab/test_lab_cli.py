@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = pytest.mark.lab
 

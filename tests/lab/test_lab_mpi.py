@@ -10,7 +10,7 @@ import pytest
 
 from muster.errors import LabError
 from muster.lab import Lab, mpi_service
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,

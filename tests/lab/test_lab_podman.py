@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import wait_until
+from waiting import wait_until
 
 from muster.lab import Lab
 from muster.lab.podman_service import IMAGE, volumes
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,

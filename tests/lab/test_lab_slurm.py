@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from launching import wait_until
+from waiting import wait_until
 
 from muster.errors import LabError
 from muster.lab import Lab, slurm_service
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,

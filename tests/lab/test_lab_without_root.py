@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from launching import wait_until
+from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = pytest.mark.lab
 

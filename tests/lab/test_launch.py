@@ -21,7 +21,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from launching import PLAIN, wait_until, without_silence
+from launching import PLAIN, without_silence
+from waiting import wait_until
 
 import muster
 

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import PLAIN, alive, wait_until
+from launching import PLAIN, alive
+from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 from muster.shared.wire import LEASE
 
 pytestmark = [

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 from browser import PROGRAM, Browser
-from launching import MUSTER, PLAIN, wait_until
+from launching import MUSTER, PLAIN
 from tests.unit.sample_job import HOSTILE, ended, job, write_folder
+from waiting import wait_until
 
 from muster.dashboard.address import address, new_token
 

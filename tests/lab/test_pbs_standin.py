@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import wait_until
 from pbs import Job, PbsSite
 from pbs.programs.request import nodefile_lines, place_chunks, read_request
+from waiting import wait_until
 
 from muster.lab import Lab
 

@@ -18,7 +18,7 @@ STEPS = """
 import copy, dataclasses, sys
 import muster, torch
 from torch import nn
-from muster.recipes.resnet50.fused.choice import network_obstacle
+from muster.recipes.resnet50.fused.step_choice import network_obstacle
 from muster.recipes.resnet50.model import BLOCKS, ResNet
 from muster.recipes.resnet50.step import StepOptions, TrainingStep
 

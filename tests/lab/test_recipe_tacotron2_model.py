@@ -25,7 +25,7 @@ from muster.recipes.tacotron2.loss import gate_targets, losses
 from muster.recipes.tacotron2.model import Decoder, ModelSizes, Outputs, Tacotron2, count_parameters
 from muster.recipes.tacotron2.original import audio_of, load_weights, read_original, sizes_of, write_weights
 from muster.recipes.tacotron2.pictures import picture, write_png
-from muster.recipes.tacotron2.step import StepOptions, TrainingStep
+from muster.recipes.tacotron2.train_step import StepOptions, TrainingStep
 from muster.recipes.tacotron2.validate import validate
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from engine_jobs import Engine, EngineJob, MpiEngine, PbsEngine, Ranks, SlurmEngine
 from engine_promises import FAIL, STUBBORN, check_refusal
-from launching import MUSTER, PLAIN, Done, wait_until
+from launching import MUSTER, PLAIN, Done
 from pbs import PbsSite
+from waiting import wait_until
 
 from muster.engines.container.container import Container
 from muster.lab import Lab
 from muster.lab.podman_service import IMAGE, volumes
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 PROGRAMS = ("podman", "crun", "slurmctld", "mpirun.openmpi", "mpiexec.hydra")
 

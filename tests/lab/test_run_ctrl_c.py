@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import Job, wait_until
+from launching import Job
 from terminal import CTRL_C, Terminal
+from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

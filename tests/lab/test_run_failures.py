@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import MUSTER, PLAIN, HostJob, alive, alone_with_the_memory_killer, run_here, run_in, wait_until
+from launching import MUSTER, PLAIN, HostJob, alive, alone_with_the_memory_killer, run_here, run_in
+from waiting import wait_until
 
 from muster.lab import Lab
 

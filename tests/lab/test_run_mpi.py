@@ -22,7 +22,7 @@ from engine_promises import (
 from launching import Done, run_in
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launching import Done, HostJob, wait_until
+from launching import Done, HostJob
+from waiting import wait_until
 
 from muster.lab import Lab
 from muster.shared.wire import LEASE

@@ -19,10 +19,11 @@ from engine_promises import (
     scripts,  # noqa: F401
     start_stubborn,
 )
-from launching import MUSTER, wait_until
+from launching import MUSTER
+from waiting import wait_until
 
 from muster.lab import Lab
-from muster.lab.programs import SYSTEM_PATH
+from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = NEEDS_SLURM
 

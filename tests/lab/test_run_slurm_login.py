@@ -17,7 +17,8 @@ from engine_promises import (
     nothing_left,  # noqa: F401
     scripts,  # noqa: F401
 )
-from launching import MUSTER, PLAIN, Done, HostJob, run_in, wait_until
+from launching import MUSTER, PLAIN, Done, HostJob, run_in
+from waiting import wait_until
 
 from muster.lab import Lab
 

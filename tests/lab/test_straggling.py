@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import Job, wait_until
+from launching import Job
+from waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import MUSTER, PLAIN, Done, wait_until
+from launching import MUSTER, PLAIN, Done
 from pbs import PbsSite
+from waiting import wait_until
 
 from muster.lab import Lab
 

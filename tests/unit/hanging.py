@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from muster.controller.monitor.observation import Call, Group, Seen
@@ -25,7 +26,7 @@ IN_COLLECTIVE = (frame(f"{C10D}:3252", "all_reduce"), frame(f"{TORCH}distributed
 
 def call(number: int, op: str = "all_reduce", *, over: bool = True, **more: Any) -> Call:
     """A call of a collective on a tensor of 8 floats."""
-    return Call(**{"number": number, "op": op, "over": over, "sizes": ((8,),), "types": ("Float",), **more})
+    return replace(Call(number=number, op=op, over=over, sizes=((8,),), types=("Float",)), **more)
 
 
 def group(*calls: Call, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> Group:
@@ -37,7 +38,7 @@ def waiting(rank: int, number: int = 102, op: str = "all_reduce", *, at: str = "
     """A rank that waits in a collective of the default group, called at a line of the user's."""
     calls = group(call(number - 1), call(number, op, over=False, **more.pop("as_call", {})))
     frames = (*IN_COLLECTIVE, frame(at, "step"))
-    return Seen(**{"rank": rank, "host": host(rank), "quiet": 31.0, "groups": {"0": calls}, "frames": frames, **more})
+    return replace(Seen(rank=rank, host=host(rank), quiet=31.0, groups={"0": calls}, frames=frames), **more)
 
 
 def elsewhere(
@@ -46,12 +47,12 @@ def elsewhere(
     """A rank that has finished its last collective and is in the user's code."""
     frames = (frame(at, function), frame("train.py:80", "step"))
     known = {"0": group(call(number))}
-    return Seen(**{"rank": rank, "host": host(rank), "quiet": 31.4, "groups": known, "frames": frames, **more})
+    return replace(Seen(rank=rank, host=host(rank), quiet=31.4, groups=known, frames=frames), **more)
 
 
 def silent(rank: int, **more: Any) -> Seen:
     """A rank whose interpreter did not answer."""
-    return Seen(**{"rank": rank, "host": host(rank), "quiet": 32.0, "answered": False, "begun": 101, **more})
+    return replace(Seen(rank=rank, host=host(rank), quiet=32.0, answered=False, begun=101), **more)
 
 
 def host(rank: int) -> str:

@@ -52,6 +52,35 @@ def gpu(name: str, number: int) -> dict[str, Any]:
     }
 
 
+TORCH: dict[str, Any] = {
+    "version": "2.13.0+cu130",
+    "cuda": "13.0",
+    "git": "abc",
+    "record": 7,
+    "libraries": {"libtorch_cpu.so": [1, "id"], "libnccl.so.2": [2, "id"]},
+    "nccl": "2.27.3",
+    "stray_nccl": [],
+    "driver": "580.159.04",
+    "site": "/opt/env/lib",
+    "python": "/opt/env/bin/python",
+}
+
+
+def gpus_of(name: str, count: int) -> dict[str, Any] | None:
+    """What a host answers of its GPUs, if it has any."""
+    if not count:
+        return None
+    return {
+        "devices": count,
+        "pci": count,
+        "gpus": [gpu(name, index) for index in range(count)],
+        "problem": "",
+        "asked": True,
+        "processes": [],
+        "remapped": [],
+    }
+
+
 def answers(name: str, number: int, gpus: int) -> dict[str, Any]:
     """What a host answers to every probe."""
     limit = {"soft": -1, "hard": -1, "by": [1, "systemd"], "file": "", "flag": "-l"}
@@ -74,31 +103,10 @@ def answers(name: str, number: int, gpus: int) -> dict[str, Any]:
             "managed": False,
             "others": ["/opt/env/bin/python"],
         },
-        "same_torch": {
-            "version": "2.13.0+cu130",
-            "cuda": "13.0",
-            "git": "abc",
-            "record": 7,
-            "libraries": {"libtorch_cpu.so": [1, "id"], "libnccl.so.2": [2, "id"]},
-            "nccl": "2.27.3",
-            "stray_nccl": [],
-            "driver": "580.159.04",
-            "site": "/opt/env/lib",
-            "python": "/opt/env/bin/python",
-        },
+        "same_torch": dict(TORCH),
         "same_code": {"folder": True, "files": {"train.py": [3, 9], "model.py": [4, 8]}},
         "shadow": [],
-        "gpus": {
-            "devices": gpus,
-            "pci": gpus,
-            "gpus": [gpu(name, index) for index in range(gpus)],
-            "problem": "",
-            "asked": True,
-            "processes": [],
-            "remapped": [],
-        }
-        if gpus
-        else None,
+        "gpus": gpus_of(name, gpus),
         "gpu_share": [f"02:00:00:00:00:{number:02x}"],
         "fabric": None,
         "rdma": {"ports": []},
@@ -154,8 +162,8 @@ def cluster(count: int = 4, *, gpus: int = 0, **wanted: Any) -> Cluster:
         ]
         for dialler in names
     }
-    settings = {"argv": ("muster", "check", "-H", ",".join(names)), **wanted}
-    return Cluster(machines=tuple(machines), wanted=Wanted(**settings), reach=Reach(offers=offers, tried=tried))
+    asked = replace(Wanted(argv=("muster", "check", "-H", ",".join(names))), **wanted)
+    return Cluster(machines=tuple(machines), wanted=asked, reach=Reach(offers=offers, tried=tried))
 
 
 def broken(whole: Cluster, name: str, change: Change) -> Cluster:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 
 
 async def move_on(seconds: float) -> None:
@@ -14,11 +12,3 @@ async def move_on(seconds: float) -> None:
     loop.time = lambda: now() + seconds
     for _ in range(3):
         await asyncio.sleep(0)
-
-
-async def until(is_so: Callable[[], object], limit: float = 30) -> None:
-    """Wait for something to happen."""
-    deadline = time.monotonic() + limit
-    while not is_so():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)

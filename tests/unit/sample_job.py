@@ -34,6 +34,42 @@ def gpu(index: int) -> GpuState:
     )
 
 
+def host(name: str, gpus: int) -> HostState:
+    return HostState(
+        name=name,
+        state="up",
+        cpus=64,
+        cpu_use=0.41,
+        load=26.0,
+        memory_used=91 * 10**9,
+        memory_total=512 * 10**9,
+        network_in=2.1e9,
+        network_out=2.0e9,
+        gpus=tuple(gpu(index) for index in range(min(gpus, 4))),
+    )
+
+
+def rank_of(rank: int, half: int, failed: int | None) -> RankState:
+    """A rank of which `half` run on each host."""
+    return RankState(
+        rank=rank,
+        host="gpu01" if rank < half else "gpu02",
+        local_rank=rank % half,
+        gpu=rank % half,
+        pid=9000 + rank,
+        state="failed" if rank == failed else "running" if rank == 2 else "waiting",
+        collectives=4100,
+        steps=1020,
+        step_rate=11.2,
+        waiting=0.04 if rank == 2 else 0.37,
+        cpu=1.1,
+        memory=5 * 10**9,
+        gpu_memory=61 * 10**9,
+        place="data.py:33 in next_batch" if rank == 2 else "",
+        exit_code=1 if rank == failed else None,
+    )
+
+
 def job(*, ranks: int = 8, failed: int | None = 5) -> JobState:
     """The job while it runs; `failed` is a rank that has ended with code 1."""
     half = max(1, ranks // 2)
@@ -48,41 +84,8 @@ def job(*, ranks: int = 8, failed: int | None = 5) -> JobState:
         controller=4242,
         host="desk",
         world_size=ranks,
-        hosts=tuple(
-            HostState(
-                name=name,
-                state="up",
-                cpus=64,
-                cpu_use=0.41,
-                load=26.0,
-                memory_used=91 * 10**9,
-                memory_total=512 * 10**9,
-                network_in=2.1e9,
-                network_out=2.0e9,
-                gpus=tuple(gpu(index) for index in range(min(half, 4))),
-            )
-            for name in ("gpu01", "gpu02")
-        ),
-        ranks=tuple(
-            RankState(
-                rank=rank,
-                host="gpu01" if rank < half else "gpu02",
-                local_rank=rank % half,
-                gpu=rank % half,
-                pid=9000 + rank,
-                state="failed" if rank == failed else "running" if rank == 2 else "waiting",
-                collectives=4100,
-                steps=1020,
-                step_rate=11.2,
-                waiting=0.04 if rank == 2 else 0.37,
-                cpu=1.1,
-                memory=5 * 10**9,
-                gpu_memory=61 * 10**9,
-                place="data.py:33 in next_batch" if rank == 2 else "",
-                exit_code=1 if rank == failed else None,
-            )
-            for rank in range(ranks)
-        ),
+        hosts=tuple(host(name, half) for name in ("gpu01", "gpu02")),
+        ranks=tuple(rank_of(number, half, failed) for number in range(ranks)),
         history=tuple(
             Moment(
                 time=BEGIN + 2 * number,

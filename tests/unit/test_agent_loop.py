@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import ending
 
 from muster.agent.agent import Agent
 from muster.agent.slow_rank_probe import NOTHING
@@ -50,10 +51,8 @@ def talk() -> Iterator[Talk]:
 
 @pytest.fixture
 def rank() -> Iterator[Any]:
-    process = subprocess.Popen(["sleep", "100"])
-    yield SimpleNamespace(number=0, pid=process.pid, exited=False)
-    process.kill()
-    process.wait()
+    with ending(subprocess.Popen(["sleep", "100"])) as process:
+        yield SimpleNamespace(number=0, pid=process.pid, exited=False)
 
 
 def test_an_examination_that_another_one_replaces_is_answered(talk: Talk, rank: Any):

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from waiting import wait_until_async
+
 from muster.controller.agents import Agents
 from muster.controller.links.link import AgentLink
 from muster.engines.command import Command
@@ -50,8 +52,7 @@ def test_no_lease_runs_out_while_there_is_much_to_hear(tmp_path: Path):
         try:
             await agents.connect("job", lambda error: None)
             agents.beat()
-            while len(heard) < 8:
-                await asyncio.sleep(0.05)
+            await wait_until_async("8 events", lambda: len(heard) == 8)
             return [(await link.request("count", limit=20))["pings"] for link in agents.links]
         finally:
             for link in agents.links:

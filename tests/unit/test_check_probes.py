@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import selectors
-import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import process_state, wait_until
 
 from muster.agent.check_probes import Probing
 from muster.check.checks import BEFORE_RUN, QUICK
@@ -45,13 +44,15 @@ def ask(
     selector = selectors.DefaultSelector()
     message = {"id": 7, "probes": probes, "ask": {**ASK, **changes}}
     probing = Probing(selector, sent.append, message, nofile=1024)
-    deadline = time.monotonic() + 50
-    while not probing.is_over:
-        assert time.monotonic() < deadline
-        for key, _ in selector.select(0.02):
+
+    def turn() -> bool:
+        for key, _ in selector.select(0):
             key.data()
         probing.step()
         at_each_turn(probing)
+        return probing.is_over
+
+    wait_until("the end of all probes", turn, 50)
     for pid in children() - before:
         os.waitpid(pid, 0)
     (reply,) = sent
@@ -122,17 +123,7 @@ def test_what_a_hanging_probe_started_is_killed_with_it(tmp_path: Path):
         lambda probing: call_it_too_late(probing) if mark.exists() and mark.read_text() else None,
     )
     pid = int(mark.read_text())
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    raise AssertionError("it still runs")
+    wait_until("the end of the probe's child", lambda: process_state(pid) in ("", "Z"))
 
 
 def test_one_that_dies_and_one_that_fails_are_told_apart():

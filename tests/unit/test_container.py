@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from container_host import AGENT, IMAGE, INSTALLED, LOGIN, Host, box, command, options, started
+from waiting import ending, wait_until
 
 from muster.cli.run import main as muster_run
 from muster.engines.container.container import (
@@ -269,18 +269,16 @@ def test_a_pull_ends_when_who_wanted_it_has_gone(tmp_path: Path, shell: tuple[st
 
 
 def wait_for_call(host: Host, word: str, times: int = 1) -> None:
-    give_up = time.monotonic() + 30
-    while [call[1] for call in host.called()].count(word) < times:
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
+    wait_until(f"{times} calls of {word}", lambda: [call[1] for call in host.called()].count(word) >= times)
 
 
 def wait_until_alone(host: Host) -> None:
     """Wait until no process of the script or of its programs lives."""
-    give_up = time.monotonic() + 30
-    while alive := [pid for pid in Path("/proc").glob("[0-9]*") if str(host.calls).encode() in environ(pid)]:
-        assert time.monotonic() < give_up, alive
-        time.sleep(0.05)
+
+    def alive() -> list[Path]:
+        return [pid for pid in Path("/proc").glob("[0-9]*") if str(host.calls).encode() in environ(pid)]
+
+    wait_until("all to end", lambda: not alive(), said=lambda: str(alive()))
 
 
 def environ(process: Path) -> bytes:
@@ -296,10 +294,10 @@ def test_one_rank_of_each_host_pulls_for_all_of_them(tmp_path: Path):
     second = subprocess.Popen(
         command(("sh",), shared), env=host.env(OMPI_COMM_WORLD_LOCAL_RANK="1", **MISSING), stdin=subprocess.DEVNULL
     )
-    wait_for_call(host, "image", times=3)
-    assert {call[1] for call in host.called()} == {"image"}, "it waits until another has the image"
-    second.kill()
-    second.wait(20)
+    with ending(second):
+        wait_for_call(host, "image", times=3)
+        assert {call[1] for call in host.called()} == {"image"}, "it waits until another has the image"
+        second.kill()
     host.run(shared, MPI_LOCALRANKID="0", **MISSING)
     assert ["podman", "pull", IMAGE] in host.called()
 

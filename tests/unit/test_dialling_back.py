@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moving_time import move_on, until
+from moving_time import move_on
+from waiting import wait_until_async
 
 from muster.agent import dial_back
 from muster.controller.links.agent_package import agent_payload
@@ -127,7 +128,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
         out: list[str] = []
         links[0]._on_event = lambda link, event: out.append(event.get("text", ""))
         await links[0].request("start", limit=30, ranks=[{"rank": 0, "env": {}}])
-        await until(lambda: "".join(out).endswith("\n"))
+        await wait_until_async("the whole line", lambda: "".join(out).endswith("\n"))
         assert "".join(out).strip() == "clean"
 
     (tmp_path / "t.py").write_text('import os; print("MUSTER_DIAL" if "MUSTER_DIAL" in os.environ else "clean")')
@@ -138,7 +139,8 @@ def test_an_agent_that_dies_is_noticed_at_once(tmp_path: Path):
     async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
         pid = next(pid for pid in _children() if b"MUSTER_DIAL" in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(pid, 9)
-        await until(lambda: links[0].lost, limit=20)  # asyncio would wait 30 s for the goodbye of TLS
+        # asyncio would wait 30 s for the goodbye of TLS
+        await wait_until_async("the loss of the link", lambda: links[0].lost, 20)
         assert links[0].lost is not None
         assert "connection to it broke" in links[0].lost.message
 
@@ -163,7 +165,7 @@ def test_a_program_that_is_not_there_is_said_with_its_name(tmp_path: Path):
 
 def test_an_agent_that_never_comes_is_named_after_the_limit_with_the_addresses_it_should_dial(tmp_path: Path):
     async def meanwhile(connector: DialledConnector, links: list[AgentLink]) -> None:
-        await until(lambda: links[0].facts)
+        await wait_until_async("the agent", lambda: links[0].facts)
         await move_on(40)
 
     with pytest.raises(MusterError, match=r"^b: no agent has come from there within 40 s of `sleep`") as caught:
@@ -173,7 +175,7 @@ def test_an_agent_that_never_comes_is_named_after_the_limit_with_the_addresses_i
 
 def test_a_scheduler_that_ends_the_job_is_heard(tmp_path: Path):
     async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
-        await until(connector.why_ended)
+        await wait_until_async("the reason", connector.why_ended)
         assert connector.why_ended() == "the scheduler ended it"
 
     script = 'SEAT=a "$@" & sleep 0.5; echo the end >&2; wait'
@@ -277,7 +279,7 @@ def test_hosts_that_pull_an_image_are_given_the_time(tmp_path: Path):
     slow = as_seat("a", "sh", "-c", script, "sh", *AGENT)
 
     async def meanwhile(connector: DialledConnector, links: list[AgentLink]) -> None:
-        await until(lambda: connector.last_words)
+        await wait_until_async("what the agent wrote", lambda: connector.last_words)
         await move_on(40)
         pulled.touch()
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import process_state, wait_until
 
 from muster.agent import gpu_metrics
 from muster.agent import host_metrics as gauges_module
@@ -48,11 +49,14 @@ def test_a_rank_is_gauged_together_with_its_children():
     try:
         gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
         gauges.step([rank])
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not (len(sent) > 1 and sent[-1]["ranks"]["3"]["cpu"]):
-            time.sleep(0.3)
+
+        def gauged() -> bool:
+            time.sleep(0.3)  # what is gauged is an average of the time between
             gauges.due = 0.0
             gauges.step([rank])
+            return bool(sent[-1]["ranks"]["3"]["cpu"])
+
+        wait_until("the use of the CPU", gauged)
     finally:
         for pid in [process.pid, *gpu_metrics.processes.descendants(process.pid)]:
             os.kill(pid, 9)
@@ -135,12 +139,15 @@ def put_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def wait_for(reader: gpu_metrics.Reader, check: Callable[[], object]) -> None:
-    limit = time.monotonic() + 30
-    while not check():
-        assert time.monotonic() < limit
-        for key, _ in reader.selector.select(0.1):
+def wait_for(what: str, reader: gpu_metrics.Reader, check: Callable[[], object]) -> None:
+    """Wait while the reader reads what comes."""
+
+    def turn() -> object:
+        for key, _ in reader.selector.select(0):
             key.data()
+        return check()
+
+    wait_until(what, turn)
 
 
 @pytest.mark.skipif(gpu_metrics.are_here(), reason="the driver's own library would answer")
@@ -148,7 +155,7 @@ def test_gpus_are_read_in_a_child_that_leaves_with_its_reader(tmp_path: Path, mo
     put_nvidia_smi(tmp_path, monkeypatch, f"echo '{ROW.format(hot='Active')}'")
     reader = gpu_metrics.Reader(selectors.DefaultSelector())
     reader.step()
-    wait_for(reader, lambda: reader.gpus)
+    wait_for("GPUs", reader, lambda: reader.gpus)
     assert reader.gpus[0]["temperature"] == 81
     child = reader._pid
     reader.end()
@@ -163,22 +170,15 @@ def test_an_nvidia_smi_that_hangs_is_killed_and_not_waited_for(tmp_path: Path, m
     begin = time.monotonic()
     reader.step()
     assert time.monotonic() - begin < 30
-    wait_for(reader, lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
+    told = tmp_path / "pid"
+    wait_for("nvidia-smi", reader, lambda: told.exists() and told.read_text().endswith("\n"))
     child = reader._pid
     reader._heard -= 60
     reader.step()
     assert reader._pid == 0, "the next try is a minute away"
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     pid = int((tmp_path / "pid").read_text())
-    wait_for(reader, lambda: state_of(pid) in ("", "Z"))
-
-
-def state_of(pid: int) -> str:
-    """A letter, or nothing if there is no such process any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
-    except OSError:
-        return ""
+    wait_for("the end of nvidia-smi", reader, lambda: process_state(pid) in ("", "Z"))
 
 
 def test_an_examination_tells_who_is_ready_and_has_no_cpu_and_what_waits_to_be_sent():
@@ -200,9 +200,7 @@ def test_an_examination_tells_who_is_ready_and_has_no_cpu_and_what_waits_to_be_s
             assert process.stdout.read(1) == b"."
         of_ours: Any = SimpleNamespace(number=5, pid=rank.pid, exited=False)
         examination = Examination(sent.append, 7, [of_ours], 1.2)
-        while not examination.is_over:
-            examination.step()
-            time.sleep(0.02)
+        wait_until("the end of the examination", lambda: examination.step() or examination.is_over)
     finally:
         for process in (rank, other):
             process.kill()
@@ -253,9 +251,7 @@ def test_a_process_whose_name_is_cut_within_a_character_can_be_examined(tmp_path
     process = subprocess.Popen([program, "60"])
     sent: list[dict[str, Any]] = []
     try:
-        deadline = time.monotonic() + 30
-        while state_of(process.pid) != "S" and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until("the program to sleep", lambda: process_state(process.pid) == "S")
         assert b"(" + "äääääää".encode() + b"\xc3)" in Path(f"/proc/{process.pid}/stat").read_bytes()
         rank: Any = SimpleNamespace(number=0, pid=process.pid, exited=False)
         examination = Examination(sent.append, 7, [rank], 0.0)

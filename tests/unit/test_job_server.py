@@ -10,13 +10,14 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from a_board import make_board
+from waiting import wait_until
 
 from muster.controller.monitor.job_server import MOST_CLIENTS, JobServer
 from muster.errors import HostError, MusterError
@@ -105,14 +106,6 @@ def door(folder: Path) -> Iterator[OpenDoor]:
     assert door.problems == []
 
 
-def until(check: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENT
-    while not (found := check()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
-
-
 def test_only_its_user_can_reach_the_socket_and_it_goes_with_the_job(door: OpenDoor):
     path = address(door.folder)
     assert path is not None
@@ -188,7 +181,7 @@ def test_a_line_that_renews_itself_is_kept_once(door: OpenDoor):
 def test_a_follower_is_told_of_an_error_that_ends_the_job(door: OpenDoor):
     door.screen.warning("first")
     follower = job_client.follow(door.folder, last=1, every=0.2)
-    until(lambda: next(follower))  # from here on it is known to the door
+    wait_until("the first line", lambda: next(follower), PATIENT)  # from here on it is known to the door
     assert next(follower) is None
     door.close(HostError("h2", "no route to this host"))
     assert list(follower) == [{"stream": 2, "text": "error: h2: no route to this host", "end": "\n"}, {"end": 125}]
@@ -240,7 +233,7 @@ def test_one_client_too_many_is_sent_away_and_room_is_made_again(door: OpenDoor)
         except MusterError:
             return False
 
-    until(answered)
+    wait_until("room for another client", answered, PATIENT)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from kept_jobs import keep, state_of
+from waiting import ending, wait_until
 
 from muster.errors import MusterError, UsageError
 from muster.jobs import job_folders as folders
@@ -242,14 +244,10 @@ def test_a_socket_lies_elsewhere_where_the_path_of_the_folder_is_too_long(tmp_pa
 
 
 def test_a_process_has_one_birth_and_none_when_it_is_gone():
-    import subprocess
-
-    process = subprocess.Popen(["sleep", "30"])
-    assert birth(process.pid) == birth(process.pid) != ""
-    process.kill()
-    while birth(process.pid):  # a zombie has ended too
-        time.sleep(0.01)
-    process.wait()
+    with ending(subprocess.Popen(["sleep", "30"])) as process:
+        assert birth(process.pid) == birth(process.pid) != ""
+        process.kill()
+        wait_until("its end", lambda: not birth(process.pid))  # a zombie has ended too
 
 
 def test_the_columns_of_ps():

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moving_time import move_on, until
+from moving_time import move_on
+from waiting import wait_until_async
 
 from muster.controller.links.link import AgentLink
 from muster.controller.links.piped import PipeLine
@@ -180,7 +181,7 @@ while not os.path.exists({str(pulled)!r}): time.sleep(0.02)
         link = AgentLink(AgentSpec(host=command.host, name="far"), lambda _, event: None, lambda _, text: None)
         opening = asyncio.ensure_future(link.open(PipeLine(link, command, words.append), b"", 30))
         try:
-            await until(lambda: len(words) == 2)
+            await wait_until_async("2 messages", lambda: len(words) == 2)
             await move_on(30)
             pulled.touch()
             await opening

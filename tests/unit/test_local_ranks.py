@@ -7,11 +7,11 @@ import selectors
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import ending, wait_until
 
 from muster.agent import stack_capture
 from muster.agent.guard import Guard
@@ -39,13 +39,12 @@ def silent_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     process = subprocess.Popen(
         [sys.executable, "-c", SILENT_RANK], stdout=subprocess.PIPE, pass_fds=[rank.stacks], text=True
     )
-    assert process.stdout is not None
-    process.stdout.readline()
-    rank.pid = process.pid
-    yield rank
-    rank.close()
-    process.kill()
-    process.wait()
+    with ending(process):
+        assert process.stdout is not None
+        process.stdout.readline()
+        rank.pid = process.pid
+        yield rank
+        rank.close()
 
 
 def crew_of(rank: Rank, sent: list[dict[str, Any]]) -> LocalRanks:
@@ -83,9 +82,7 @@ def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):
     local_ranks.look(5, True)
     local_ranks.step()
     os.close(silent_rank.stacks)
-    limit = time.monotonic() + 30
-    while not sent and time.monotonic() < limit:
-        local_ranks.step()
+    wait_until("the answer", lambda: local_ranks.step() or sent)
     silent_rank.stacks = -1
     unseen, reply = sent
     assert unseen == {"t": "unseen", "what": "where a rank is", "why": "OSError: [Errno 9] Bad file descriptor"}
@@ -115,8 +112,5 @@ def test_a_rank_is_silent_only_when_its_time_is_over(silent_rank: Rank):
     hasty = stack_capture.Look(5, [silent_rank], False)
     assert hasty.reply()["ranks"]["0"]["answered"] is None
     patient = stack_capture.Look(6, [silent_rank], False)
-    limit = time.monotonic() + 30
-    while not patient.step():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+    wait_until("the end of the look", patient.step)
     assert patient.reply()["ranks"]["0"]["answered"] is False

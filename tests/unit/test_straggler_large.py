@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from a_board import make_board
 from effort import effort, growth
+from waiting import wait_until_async
 
 from muster.controller.monitor import straggler
 from muster.controller.monitor.rounds import Rounds, judge_waiting
@@ -138,14 +139,6 @@ def searched(history: HeldUp, work: Callable[[StragglerMonitor, Callable[[int, r
     return out.getvalue()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async def wait() -> None:
-        while not is_so():
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(wait(), 30)
-
-
 def test_what_the_event_loop_does_for_a_judgement_grows_with_the_ranks():
     status, link = make_board()
     search = StragglerMonitor(status, Screen(streams={1: None, 2: None}))
@@ -166,7 +159,7 @@ def test_the_event_loop_goes_on_during_a_judgement_and_what_comes_meanwhile_is_j
     async def work(search: StragglerMonitor, tell: Callable[[int, range], None]) -> None:
         tell(0, range(3))
         tell(1, range(3))  # all have told: it begins
-        await until(lambda: history.judgements == 1)
+        await wait_until_async("a judgement", lambda: history.judgements == 1)
         for rank in (0, 1, 2):
             tell(rank, range(3, 6))
         search.tick()
@@ -174,8 +167,9 @@ def test_the_event_loop_goes_on_during_a_judgement_and_what_comes_meanwhile_is_j
         assert history.judgements == 1, "one at a time"
         assert sorted(history.ranks) == [0, 1], "nothing changes under its hands"
         history.may_go_on.set()
-        await until(lambda: sorted(history.ranks) == [0, 1, 2])
-        await until(lambda: search.tick() or history.judgements == 2)  # there is a rest after each
+        await wait_until_async("what came meanwhile", lambda: sorted(history.ranks) == [0, 1, 2])
+        # There is a rest after each.
+        await wait_until_async("the second judgement", lambda: search.tick() or history.judgements == 2)
 
     assert searched(history, work) == ""
 
@@ -186,12 +180,12 @@ def test_what_a_judgement_was_about_is_of_no_concern_to_the_next_attempt():
     async def work(search: StragglerMonitor, tell: Callable[[int, range], None]) -> None:
         tell(0, range(3))
         tell(1, range(3))
-        await until(lambda: history.judgements == 1)
+        await wait_until_async("a judgement", lambda: history.judgements == 1)
         tell(2, range(3))
         search.begin_attempt()
         tell(0, range(1))
         history.may_go_on.set()
-        await until(lambda: list(search._ranks) == [0])  # pyright: ignore[reportPrivateUsage]
+        await wait_until_async("its rank", lambda: list(search._ranks) == [0])  # pyright: ignore[reportPrivateUsage]
         assert sorted(history.ranks) == [0, 1]
 
     assert searched(history, work) == ""
@@ -206,7 +200,7 @@ def test_an_error_in_a_judgement_ends_the_search_with_one_line():
             tell(0, range(first, first + 3))
             tell(1, range(first, first + 3))
             search.tick()
-            await until(lambda: search._is_off)  # pyright: ignore[reportPrivateUsage]
+            await wait_until_async("its end", lambda: search._is_off)  # pyright: ignore[reportPrivateUsage]
 
     said = searched(history, work)
     assert said == "muster: slow ranks are no longer looked for: LookupError: no such rank (a bug of Muster)\n"

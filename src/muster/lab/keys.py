@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.lab.programs import find
+from muster.lab.system_programs import find
 
 HOST_FILES = "/run/muster-lab"
 """Where a host in namespaces keeps the files of this module."""

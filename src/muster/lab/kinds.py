@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
-from muster.lab.programs import find
+from muster.lab.system_programs import find
 
 Kind = Literal["root", "userns", "loopback"]
 """Namespaces as root, namespaces inside a user namespace, or mere loopback addresses."""

@@ -15,8 +15,8 @@ from typing import Any
 from muster.errors import LabError
 from muster.lab import keys, loopback_host
 from muster.lab.node import Node
-from muster.lab.programs import SYSTEM_PATH, find
 from muster.lab.switch import start_switch
+from muster.lab.system_programs import SYSTEM_PATH, find
 
 NETWORK = "127.0.0"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from muster.errors import LabError
 from muster.lab.kinds import Kind
-from muster.lab.programs import SYSTEM_PATH, find
 from muster.lab.service import Run
+from muster.lab.system_programs import SYSTEM_PATH, find
 
 SCRIPT = Path(__file__).with_name("mpi.sh")
 

@@ -17,8 +17,8 @@ from muster.lab import keys, link_rules
 from muster.lab.node import Node
 from muster.lab.pids import living_in
 from muster.lab.process import HostProcess
-from muster.lab.programs import SYSTEM_PATH, find
 from muster.lab.switch import script_argv, start_switch
+from muster.lab.system_programs import SYSTEM_PATH, find
 
 HOST_SCRIPT = Path(__file__).with_name("host.sh")
 CALL_LIMIT = 30.0

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from muster.errors import LabError
 from muster.lab.kinds import Kind
-from muster.lab.programs import find
 from muster.lab.service import Run
+from muster.lab.system_programs import find
 
 SCRIPT = Path(__file__).with_name("slurm.sh")
 

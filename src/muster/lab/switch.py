@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.lab.node import Node
-from muster.lab.programs import SYSTEM_PATH, find
+from muster.lab.system_programs import SYSTEM_PATH, find
 
 SCRIPT = Path(__file__).with_name("switch.sh")
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from waiting import wait_until
+
 from muster.lab import Lab
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -147,7 +149,7 @@ class PbsSite:
         return f"{self.bin}:{os.environ['PATH']}"
 
     def run(
-        self, host: str, argv: Sequence[str], *, cwd: Path | None = None, timeout: float = 60, **env: str
+        self, host: str, argv: Sequence[str], *, cwd: Path | None = None, **env: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host, as in a user's shell that finds the programs of PBS."""
         shell = {"PATH": self.path, "HOME": str(self.home), "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
@@ -162,7 +164,7 @@ class PbsSite:
             text=True,
         ) as process:
             try:
-                out, err = process.communicate(timeout=timeout)
+                out, err = process.communicate(timeout=60)
             except BaseException:
                 process.kill()
                 raise
@@ -258,17 +260,26 @@ class Job:
 
     def wait(self, timeout: float = 60) -> int | None:
         """Wait until the job has ended and its output has arrived; return its Exit_status."""
-        self._wait_for("the end", lambda record: record["state"] == "F" and record["delivered"], timeout)
+        wait_until(f"the end of {self.id}", self._has_ended, timeout, self._told)
         return self.exit_status
+
+    def _has_ended(self) -> bool:
+        record = self.record
+        return record["state"] == "F" and record["delivered"]
+
+    def _told(self) -> str:
+        record = {name: value for name, value in self.record.items() if name != "script"}
+        return f"{record}\n{self.output}"
 
     def wait_for_output(self, text: str, timeout: float = 60) -> str:
         """Wait until the job has written this, and return its output so far."""
-        deadline = time.monotonic() + timeout
-        while text not in (output := self.output):
-            if time.monotonic() > deadline or self.state == "F":
-                raise AssertionError(f"{self.id} ({self.state}) did not write {text!r}:\n{output}")
-            time.sleep(0.1)
-        return output
+
+        def written() -> str | None:
+            state, output = self.state, self.output
+            assert text in output or state != "F", f"{self.id} has ended and did not write {text!r}:\n{output}"
+            return output if text in output else None
+
+        return wait_until(f"{text!r} from {self.id}", written, timeout, self._told)
 
     def qdel(self, host: str | None = None) -> None:
         """Delete the job."""
@@ -279,11 +290,3 @@ class Job:
         """Give the job another walltime, in seconds since its start."""
         done = self.site.run(self.record["submit_host"], ["qalter", "-l", f"walltime={walltime}", self.id])
         assert done.returncode == 0, done.stderr
-
-    def _wait_for(self, what: str, check: Any, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while not check(self.record):
-            if time.monotonic() > deadline:
-                record = {name: value for name, value in self.record.items() if name != "script"}
-                raise AssertionError(f"waited {timeout} s for {what} of {self.id}\n{record}\n{self.output}")
-            time.sleep(0.05)

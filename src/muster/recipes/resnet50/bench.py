@@ -29,7 +29,7 @@ from torch import Tensor
 import muster
 
 from .data import Synthetic
-from .fused.choice import choose
+from .fused.step_choice import choose
 from .model import ResNet
 from .step import StepOptions, TrainingStep
 

@@ -31,7 +31,7 @@ class StepOptions:
     precision: str = "float32"
     compile: bool = False
     fused: bool = False
-    """The network in kernels of our own (fused/); choice.py says whether they can run."""
+    """The network in kernels of our own (fused/); step_choice.py says whether they can run."""
     channels_last: bool = True
     accumulate: int = 1
     optimizer: str = "sgd"

@@ -21,7 +21,7 @@ import muster
 
 from .data import Data, open_data
 from .evaluate import average_buffers, evaluate
-from .fused.choice import choose
+from .fused.step_choice import choose
 from .model import ResNet
 from .schedule import learning_rate
 from .step import StepOptions, TrainingStep

@@ -12,7 +12,7 @@
 The files, in reading order:
 
     options.py    every flag                       model.py      the network, with NVIDIA's names; the plain loop
-    train.py      the loop over epochs             step.py       one training step
+    train.py      the loop over epochs             train_step.py one training step
     data.py       clips and batches                mels.py       mels, computed once and kept
     audio.py      wav files, mels, Griffin-Lim     infer.py      speak
     text.py       text to symbols                  numerals.py   numbers to words

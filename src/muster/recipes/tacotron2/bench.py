@@ -31,7 +31,7 @@ import muster
 from .data import Examples
 from .loss import losses
 from .model import ModelSizes, Outputs, Tacotron2
-from .step import StepOptions, TrainingStep
+from .train_step import StepOptions, TrainingStep
 
 RATE = 1e-3
 

@@ -26,8 +26,8 @@ from .mels import open_corpus
 from .model import ModelSizes, Tacotron2, count_parameters
 from .options import SIZES, without_meaning
 from .original import load_weights, read_original, write_weights
-from .step import StepOptions, TrainingStep, average_buffers
 from .text import find_cleaners
+from .train_step import StepOptions, TrainingStep, average_buffers
 from .validate import validate
 
 WEIGHTS = "tacotron2.pt"

@@ -15,7 +15,7 @@ import muster
 
 from .data import Corpus, Padding, round_up
 from .pictures import draw_clip
-from .step import TrainingStep
+from .train_step import TrainingStep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,10 @@ import os
 import socketserver
 import sys
 import threading
+from collections.abc import Callable
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import records
 from mom_job import FirstHostJob, HostJob
@@ -52,7 +54,7 @@ class Connection(socketserver.StreamRequestHandler):
         self.wfile.write(json.dumps(answer).encode() + b"\n")
 
     def _spawn(self, job: str, cookie: str, line: int, argv: list[str], capture: tuple[str, int] | None) -> None:
-        task = _job(job, cookie).spawn(argv, line, tuple(capture) if capture else None)
+        task = _job(job, cookie).spawn(argv, line, capture)
         self._answer({"task": task.number})
         task.ended.wait()
         self._answer({"exit": task.exit_status})
@@ -78,7 +80,7 @@ def _first(job: str) -> FirstHostJob:
     return found
 
 
-def _demux(source: BinaryIO, job: str, stream: str) -> None:
+def _demux(source: BufferedIOBase, job: str, stream: str) -> None:
     _first(job).output.copy_from(source, stream)
 
 
@@ -129,11 +131,19 @@ def _attach(job: str | None, pid: int) -> dict[str, Any]:
     return {"task": JOBS[job].attach(session).number}
 
 
+def _terminate(job: str) -> None:
+    _first(job).terminate()
+
+
+def _signal_all(job: str, number: int) -> None:
+    _first(job).signal_all(number)
+
+
 def _schedule() -> None:
     threading.Thread(target=schedule, daemon=True).start()
 
 
-REQUESTS = {
+REQUESTS: dict[str, Callable[..., dict[str, Any] | None]] = {
     "start": _start,
     "join": _join,
     "leave": _leave,
@@ -141,8 +151,8 @@ REQUESTS = {
     "signal": _signal,
     "attach": _attach,
     "schedule": _schedule,
-    "terminate": lambda job: _first(job).terminate(),
-    "signal_all": lambda job, number: _first(job).signal_all(number),
+    "terminate": _terminate,
+    "signal_all": _signal_all,
     "deliver": write_delivered,
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 from records import Record
 from wire import HOME, SITE, call
@@ -52,12 +52,12 @@ class Output:
         os.write(file, text.encode())
         os.close(file)
 
-    def copy_from(self, source: BinaryIO, stream: str) -> None:
+    def copy_from(self, source: BufferedIOBase, stream: str) -> None:
         """Append what a task writes, as it comes: bytes of several tasks mix (pbs_demux does the same)."""
         self._readers.append(threading.current_thread())
         file = self.open(stream)
         try:
-            while chunk := source.read1(65536):  # type: ignore[attr-defined]
+            while chunk := source.read1(65536):
                 os.write(file, chunk)
         except OSError:
             pass

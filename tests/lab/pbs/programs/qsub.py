@@ -140,7 +140,8 @@ def variables(options: Options, queue: str) -> dict[str, str]:
 
 def split_list(text: str) -> list[str]:
     """The items of -v: separated by commas, except inside quotes, which go."""
-    items, item, quote = [], "", ""
+    items: list[str] = []
+    item = quote = ""
     for char in text:
         if char == quote:
             quote = ""

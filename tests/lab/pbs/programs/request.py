@@ -62,7 +62,7 @@ def place_chunks(chunks: list[Chunk], place: str, free: dict[str, dict[str, int]
         return next((placed for placed in tries if placed is not None), None)
     placed: list[Chunk] = []
     for chunk in chunks:
-        taken = {other["host"] for other in placed} if how in ("scatter", "vscatter") else set()
+        taken = {other["host"] for other in placed if how in ("scatter", "vscatter")}
         for host, rest in free.items():
             wanted = chunk.get("host") or chunk.get("vnode") or host
             if host == wanted and host not in taken and all(chunk[name] <= rest[name] for name in rest):
@@ -105,7 +105,7 @@ def _old_nodes(nodes: str) -> str:
     parts: list[str] = []
     for part in nodes.split("+"):
         number, *settings = part.split(":")
-        asked = dict(setting.partition("=")[::2] for setting in settings)
+        asked = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
         ppn = asked.get("ppn", "1")
         gpus = f":ngpus={asked['gpus']}" if "gpus" in asked else ""
         where = f":host={number}" if not number.isdigit() else ""

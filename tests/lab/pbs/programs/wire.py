@@ -15,7 +15,7 @@ PORT = 15003
 """PBS_MOMPORT."""
 
 
-def dial(host: str, limit: float = 5, **request: Any) -> socket.socket:
+def dial(host: str, limit: float = 5, /, **request: Any) -> socket.socket:
     """Send a request to the mom of a host; the connection has no time limit once it is made."""
     connection = socket.create_connection((SITE["hosts"][host]["address"], PORT), timeout=limit)
     connection.sendall(json.dumps(request).encode() + b"\n")
@@ -23,7 +23,7 @@ def dial(host: str, limit: float = 5, **request: Any) -> socket.socket:
     return connection
 
 
-def call(host: str, limit: float = 5, **request: Any) -> dict[str, Any]:
+def call(host: str, limit: float = 5, /, **request: Any) -> dict[str, Any]:
     """Ask the mom of a host and return its answer; no answer in time is an OSError."""
     with dial(host, limit, **request) as connection:
         connection.settimeout(limit)

@@ -34,8 +34,8 @@ from ..evaluate import evaluate
 from ..model import ResNet
 from ..step import Loss, StepOptions, TrainingStep
 from .check_kernels import check_all
-from .choice import obstacle
 from .gradients import FusedLoss, operations_for
+from .step_choice import obstacle
 
 KINDS = ("float32", "autocast", "fused")
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)

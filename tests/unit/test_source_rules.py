@@ -1,0 +1,49 @@
+"""How large files and functions may grow, and how often a file name may be used again."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FUNCTION = 60
+MOST_REPEATED_NAMES = 10
+
+LONG_FILES = {"src/muster/recipes/tacotron2/kernels.py"}
+"""Files that may have more lines: kernels that are read side by side."""
+LONG_FUNCTIONS = {"src/muster/api/launch.py: launch", "src/muster/check/checks/gpus.py: probe"}
+"""Functions that may have more lines: a docstring of two dozen, and a probe that travels as one function."""
+
+
+def files() -> Iterator[Path]:
+    """Everything written in Python but the users' programs of the conformance tests."""
+    for folder in ("src", "benchmarks", "tools", "tests"):
+        yield from (file for file in (ROOT / folder).rglob("*.py") if "torchrun/programs" not in str(file))
+
+
+def functions(file: Path) -> Iterator[tuple[str, int]]:
+    """The functions of a file with their numbers of lines."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield f"{file.relative_to(ROOT)}: {node.name}", node.end_lineno - node.lineno + 1
+
+
+def test_no_source_file_outgrows_its_reader():
+    lines = {str(file.relative_to(ROOT)): len(file.read_bytes().splitlines()) for file in SOURCE.rglob("*.py")}
+    assert {name for name, count in lines.items() if count >= MOST_LINES_OF_A_FILE} == LONG_FILES
+
+
+def test_no_function_outgrows_a_screen():
+    lines = [found for file in files() for found in functions(file)]
+    assert {name for name, count in lines if count > MOST_LINES_OF_A_FUNCTION} == LONG_FUNCTIONS
+
+
+def test_few_file_names_are_used_twice():
+    names = Counter(file.name for file in SOURCE.rglob("*.py") if file.stem not in ("__init__", "__main__"))
+    repeated = sorted(name for name, count in names.items() if count > 1)
+    assert len(repeated) <= MOST_REPEATED_NAMES, ", ".join(repeated)

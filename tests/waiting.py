@@ -1,0 +1,70 @@
+"""Waiting for something to happen, and ending the processes that a test has started."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+P = TypeVar("P", bound="subprocess.Popen[Any]")
+
+INTERVAL = 0.05
+"""Seconds between two looks."""
+
+
+def wait_until(what: str, check: Callable[[], T | None], limit: float = 30, said: Callable[[], str] = str) -> T:
+    """Wait until `check` returns something true, and return it; an AssertionError says what did not come."""
+    deadline = time.monotonic() + limit
+    while not (found := check()):
+        _check_time(deadline, what, limit, said)
+        time.sleep(INTERVAL)
+    return found
+
+
+async def wait_until_async(what: str, check: Callable[[], object], limit: float = 30) -> None:
+    """The same in an event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + limit
+    while not check():
+        _check_time(deadline, what, limit, str)
+        await asyncio.sleep(INTERVAL)
+
+
+def _check_time(deadline: float, what: str, limit: float, said: Callable[[], str]) -> None:
+    if time.monotonic() > deadline:
+        raise AssertionError(f"waited {limit} s for {what}\n{said()}")
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a process if it still runs, by SIGTERM and then by SIGKILL, and close its pipes."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def process_state(pid: int) -> str:
+    """The letter of a process's state in /proc, or nothing if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return ""
+
+
+@contextmanager
+def ending(process: P) -> Generator[P]:
+    """`with ending(subprocess.Popen(...)) as process:` ends it whatever happens in the block."""
+    try:
+        yield process
+    finally:
+        end(process)
