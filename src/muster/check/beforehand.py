@@ -13,12 +13,12 @@ from muster.check.finding import Finding
 from muster.check.gather import gather, logins_of
 from muster.check.here import are_here, code_here, paths_in
 from muster.controller.links.link import AgentLink
-from muster.controller.phrases import count
 from muster.controller.source_code import find_script
 from muster.engines.engine import Engine
 from muster.errors import MusterError
 from muster.job import Job
 from muster.output.screen import Screen
+from muster.text import count
 
 _MOST_TOLD = 6
 """Findings on the screen of a job; `muster check` tells all."""

@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from muster.bench.bandwidth import OPERATIONS
-from muster.bench.sizes import read_size, size_text, sizes_between
+from muster.bench.sizes import read_size, sizes_between
 from muster.cli.arguments import Parser, natural
 from muster.cli.options import add_engine, add_network, add_where, allocate, places
 from muster.errors import UsageError
+from muster.text import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator

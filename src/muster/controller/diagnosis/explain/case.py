@@ -50,14 +50,6 @@ class Row:
     why: Why
 
 
-def size(count: int) -> str:
-    """`64 MB`, `1.5 GB`: binary units, as memory is counted."""
-    for unit, bytes_ in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if count >= bytes_:
-            return f"{count / bytes_:.3g} {unit}" if count / bytes_ < 1000 else f"{count // bytes_} {unit}"
-    return f"{count} bytes"
-
-
 # One frame of a traceback (`line 3252, in all_reduce`) or of the stack that faulthandler prints (`line 3252 in …`).
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
 
