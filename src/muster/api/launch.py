@@ -15,7 +15,7 @@ from muster.api.results import exception_of, failure_of, results_of
 from muster.api.thread import Running
 from muster.cli.assembly import assembled, shown, staged
 from muster.cli.run import parser
-from muster.errors import MusterError, UsageError
+from muster.errors import MusterError, UsageError, with_hint
 from muster.job import Call
 from muster.shared import bootstrap
 
@@ -76,7 +76,7 @@ def launch(
         verdict, attempt = running.finish()
     except MusterError as error:
         # With its hint in what a traceback shows of it, and without the frames of the controller.
-        error.args = (f"{error}\n\nhint: {error.hint}",) if error.hint else error.args
+        error.args = (with_hint(str(error), error.hint),)
         raise error.with_traceback(None) from None
     if verdict.ok and attempt is not None:
         return results_of(call.name, attempt)
