@@ -12,6 +12,7 @@ from typing import Any
 from muster.api.arguments import Parser, natural, positive, seconds
 from muster.errors import UsageError
 from muster.hosts import Host
+from muster.text import count
 
 MODULES = ("torch.distributed.run", "torch.distributed.launch")
 """What `python -m` runs as torchrun."""
@@ -178,14 +179,15 @@ def explain(options: argparse.Namespace, hosts: Sequence[Host]) -> tuple[str, ..
     )
 
 
-def _nodes(wanted: tuple[int, int] | None, count: int) -> tuple[str, ...]:
+def _nodes(wanted: tuple[int, int] | None, hosts: int) -> tuple[str, ...]:
     if wanted is None:
         return ()
     least, most = wanted
     text = str(least) if least == most else f"{least}:{most}"
-    if not least <= count <= most:
-        have = "1 host" if count == 1 else f"{count} hosts"
-        raise UsageError(f"--nnodes {text}: the job has {have}", hint="name the hosts with -H host1,host2")
+    if not least <= hosts <= most:
+        raise UsageError(
+            f"--nnodes {text}: the job has {count(hosts, 'host')}", hint="name the hosts with -H host1,host2"
+        )
     if least == most:
         return ()
     return (f"--nnodes {text}: Muster does not add or remove hosts while a job runs",)

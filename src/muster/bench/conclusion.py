@@ -7,8 +7,8 @@ from statistics import median
 from muster.bench.expected import Limit, copies_sentence, limit_of
 from muster.bench.measurements import Report
 from muster.bench.odd import ODD, odd_ones
-from muster.bench.sizes import rate_text, size_text, time_text
 from muster.bench.table import directed
+from muster.text import duration, rate_text, size_text
 
 FULL = 1 << 20
 """Bytes below which an operation tells of latency, not of what a link carries."""
@@ -87,7 +87,7 @@ def _odd(report: Report) -> list[str]:
 def _alone(report: Report) -> list[str]:
     (rank,) = report.ranks
     calls = [row for row in report.rows if row.operation == "all-reduce"]
-    quick = f"; a call of all-reduce takes {time_text(calls[0].time)} at {size_text(calls[0].size)}" if calls else ""
+    quick = f"; a call of all-reduce takes {duration(calls[0].time)} at {size_text(calls[0].size)}" if calls else ""
     said = [
         f"There is one rank, so no data went from one to another: this shows that {report.backend} works here and its "
         f"results are right{quick}. It cannot show what links between GPUs or hosts give: the bandwidths above are of "
@@ -109,7 +109,7 @@ def _left_out(report: Report) -> list[str]:
         slowest = max(late, key=lambda left: left.seconds)
         said.append(
             f"Left out to save time: {names}; one call of {slowest.operation} would take about "
-            f"{time_text(slowest.seconds)} there. `--max 1G` measures all the same."
+            f"{duration(slowest.seconds)} there. `--max 1G` measures all the same."
         )
     if any(left.why == "memory" for left in report.left_out):
         rank = report.ranks[report.narrowest]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.bench.measurements import Carrier, Rank, Report
-from muster.bench.sizes import bit_rate_text, rate_text
+from muster.text import bit_rate_text, rate_text
 
 _TCP = 52
 """Bytes of IPv4 and TCP headers with timestamps in each packet."""

@@ -8,8 +8,8 @@ from math import ceil, floor, log2, log10
 
 from muster.bench.expected import limit_of
 from muster.bench.measurements import Report
-from muster.bench.sizes import rate_text, significant, size_text
 from muster.bench.table import directed, rank_names
+from muster.text import count, rate_text, significant, size_text
 
 _COLOURS = ("#2da44e", "#0969da", "#bf3989", "#bc4c00", "#8250df", "#1b7c83")
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 50, 520, 300
@@ -28,11 +28,11 @@ def bandwidth_figure(report: Report) -> str:
         name: [(row.size, row.busbw) for row in report.rows if row.operation == name and row.busbw > 0]
         for name in dict.fromkeys(row.operation for row in report.rows)
     }
-    count = len(report.ranks)
+    several = len(report.ranks) > 1
     where = report.hosts[0] if len(report.hosts) == 1 else f"{len(report.hosts)} hosts"
-    title = f"Bus bandwidth, {count} rank{'s' if count > 1 else ''} on {where}, {report.backend}"
+    title = f"Bus bandwidth, {count(len(report.ranks), 'rank')} on {where}, {report.backend}"
     body = _curves(
-        {name: curve for name, curve in curves.items() if curve}, title, limit_of(report).rate if count > 1 else None
+        {name: curve for name, curve in curves.items() if curve}, title, limit_of(report).rate if several else None
     )
     height = _TOP + _HEIGHT + 60
     width = _LEFT + _WIDTH + 150
@@ -81,7 +81,8 @@ def _curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str, limit
         y = place(2**first, 10.0**power)[1]
         lines += [_line(_LEFT, y, _LEFT + _WIDTH, y, "grid"), _text(_LEFT - 8, y + 4, rate_text(10.0**power), "end")]
     for power in range(first, last + 1, max(1, ceil((last - first) / 9))):
-        lines.append(_text(place(2**power, 10.0**low)[0], _TOP + _HEIGHT + 20, size_text(2**power), "middle"))
+        size = size_text(2**power).replace("bytes", "B")
+        lines.append(_text(place(2**power, 10.0**low)[0], _TOP + _HEIGHT + 20, size, "middle"))
     lines.append(_text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 42, "size", "middle"))
     if limit:
         y = place(2**first, limit)[1]

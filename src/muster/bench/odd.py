@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from muster.bench.measurements import Rank, Report
-from muster.bench.sizes import rate_text, time_text
 from muster.bench.table import directed, rank_names
+from muster.text import duration, rate_text
 
 ODD = 0.7
 """Below this part of the median a bandwidth is odd."""
@@ -82,7 +82,7 @@ def _late(latencies: Mapping[tuple[str, str], float]) -> list[str]:
     usual = median(nearest.values())
     late = {host for host, latency in nearest.items() if latency > SLOW * usual}
     said = [
-        f"{host} is far away: 8 bytes take {time_text(nearest[host])} at least, and {time_text(usual)} between others."
+        f"{host} is far away: 8 bytes take {duration(nearest[host])} at least, and {duration(usual)} between others."
         for host in nearest
         if host in late
     ]
@@ -90,7 +90,7 @@ def _late(latencies: Mapping[tuple[str, str], float]) -> list[str]:
     usual = median(rest.values()) if rest else 0.0
     return said + _few(
         [
-            f"{a} and {b} are far apart: 8 bytes take {time_text(latency)}, and {time_text(usual)} between others."
+            f"{a} and {b} are far apart: 8 bytes take {duration(latency)}, and {duration(usual)} between others."
             for (a, b), latency in rest.items()
             if latency > SLOW * usual
         ],

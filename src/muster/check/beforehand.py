@@ -14,11 +14,11 @@ from muster.check.finding import Finding
 from muster.check.gather import gather, logins_of
 from muster.check.here import wanted_by
 from muster.controller.links.link import AgentLink
-from muster.controller.phrases import count
 from muster.engines.engine import Engine
 from muster.errors import MusterError
 from muster.job import Job
 from muster.output.screen import Screen
+from muster.text import count
 
 _MOST_TOLD = 6
 """Findings on the screen of a job; `muster check` tells all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from muster.controller.phrases import names
+from muster.text import names
 
 Severity = Literal["error", "warning", "note"]
 

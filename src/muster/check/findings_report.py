@@ -10,7 +10,7 @@ from typing import Any
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import SEVERITIES, Finding
-from muster.controller.phrases import count, names
+from muster.text import count, names
 
 Facts = dict[str, dict[str, str]]
 """By what is asked, then by host."""

@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 
-from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError
+from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError, with_hint
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
@@ -107,7 +107,4 @@ def _unknown(name: str) -> int:
 
 def print_error(error: MusterError) -> None:
     """Print `error:` and, after a blank line, `hint:` to stderr."""
-    text = f"error: {error.message}\n"
-    if error.hint:
-        text += f"\nhint: {error.hint}\n"
-    sys.stderr.write(text)
+    sys.stderr.write(f"error: {with_hint(error.message, error.hint)}\n")

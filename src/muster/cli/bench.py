@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from muster.api.arguments import Parser, natural
 from muster.api.run_options import add_engine, add_network, add_quiet, add_where, spec_of
 from muster.bench.bandwidth import OPERATIONS
-from muster.bench.sizes import read_size, size_text, sizes_between
+from muster.bench.sizes import read_size, sizes_between
 from muster.errors import UsageError
+from muster.text import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -33,8 +33,8 @@ from muster.bench.scaling_curve import (
 )
 from muster.cli.bench import Ran, rank_side, run_once, sent, tell_files
 from muster.cli.recipes import find_recipes
-from muster.controller.phrases import count as counted
 from muster.errors import MusterError, UsageError
+from muster.text import count as counted
 
 if TYPE_CHECKING:
     from muster.bench.listen import ListeningScreen

@@ -13,12 +13,12 @@ from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.dialed import DialledConnector
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.links.piped import PipedConnector
-from muster.controller.phrases import names
 from muster.controller.stdin_source import Feed, is_for_ranks
 from muster.engines.engine import Dialed, Engine, Piped, leaders
 from muster.errors import HostError
 from muster.plan import Plan, rank_environment
 from muster.shared.wire import HEARTBEAT
+from muster.text import names
 
 CONNECT_LIMIT = 60.0
 """Seconds until an agent must have answered: ssh's own 10 s, and a slow home directory."""

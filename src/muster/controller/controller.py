@@ -23,7 +23,6 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.controller.phrases import count, names, tilde
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.timeline import Timeline
@@ -34,6 +33,7 @@ from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
 from muster.shared.wire import HEARTBEAT, LAST_GRACE
+from muster.text import count, names, tilde
 
 STILL_WAITING = 5.0
 """Seconds between two lines that say what is waited for, where no terminal can renew one."""

@@ -6,13 +6,13 @@ import os
 import re
 from collections.abc import Sequence
 
-from muster.controller.phrases import count
 from muster.engines.engine import AgentSpec, Engine, leaders
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job
 from muster.plan import FOUND_AT_START, Plan, fill_slots, make_plan, rank_environment
 from muster.shared.machine import gpu_count
+from muster.text import count
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from muster.controller import source_code
 from muster.controller.links.link import AgentLink, all_or_errors
-from muster.controller.phrases import count, names
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
 from muster.job import Job
@@ -17,6 +16,7 @@ from muster.output.screen import Screen
 from muster.plan import Plan, check_gpus, default_threads, fill_slots, make_plan
 from muster.shared.machine import gpu_count
 from muster.spec import Call
+from muster.text import count, names, size_text
 
 IMPORT_LIMIT = 600.0
 """Seconds for the imports: torch from a cold network file system takes minutes."""
@@ -140,7 +140,7 @@ async def send_call(call: Call, links: Sequence[AgentLink], screen: Screen) -> N
     """Send the function and its arguments to every agent."""
     if len(call.data) > _WORTH_A_WORD:
         hosts = list(dict.fromkeys(link.name for link in links))
-        screen.info(f"sending {call.name} and its arguments ({len(call.data) / 1e6:.1f} MB) to {names(hosts)}")
+        screen.info(f"sending {call.name} and its arguments ({size_text(len(call.data))}) to {names(hosts)}")
     problem = f"{call.name} and its arguments cannot be kept in memory there"
     await all_or_errors([_send_pieces(link, "call", call.data, problem) for link in links])
 
@@ -165,7 +165,7 @@ async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str
             hint="change to the folder of your project first",
         )
     data = await asyncio.to_thread(source_code.archive, job.spec.cwd)  # seconds for a large folder; heartbeats go on
-    screen.info(f"sending {job.spec.cwd} ({len(data) / 1e6:.1f} MB) to {names([link.name for link in links])}")
+    screen.info(f"sending {job.spec.cwd} ({size_text(len(data))}) to {names([link.name for link in links])}")
     problem = "the code cannot be written there"
     answers = await all_or_errors([_send_pieces(link, "unpack", data, problem) for link in links])
     return [answer["folder"] for answer in answers]

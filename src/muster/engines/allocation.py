@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from muster.hosts import Host
+from muster.text import count
 
 _CALLED = {"slurm": "Slurm allocation", "pbs": "PBS job"}
 
@@ -26,5 +27,4 @@ class Allocation:
     """What was worked out from what, a short sentence each; printed at the start."""
 
     def __str__(self) -> str:
-        many = "1 host" if len(self.hosts) == 1 else f"{len(self.hosts)} hosts"
-        return f"{_CALLED[self.engine]} {self.id}, {many}"
+        return f"{_CALLED[self.engine]} {self.id}, {count(len(self.hosts), 'host')}"

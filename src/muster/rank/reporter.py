@@ -7,6 +7,7 @@ import sys
 import time
 from _thread import allocate_lock
 
+from ..shared.user_code import is_users
 from ..shared.wire import encode
 from . import torch_adapter
 
@@ -207,11 +208,3 @@ def innermost(frames: Sequence[FrameType]) -> str:
         if is_users(code.co_filename):
             return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
     return ""
-
-
-def is_users(filename: str) -> bool:
-    """Whether a file is the user's own: not of a package, not of the standard library, not of Muster's agent."""
-    library = os.path.dirname(os.__file__) + os.sep
-    ours = os.path.dirname(os.path.dirname(is_users.__code__.co_filename))  # which is in no "-packages" in a checkout
-    folders = [os.path.join(ours, folder, "") for folder in ("agent", "rank", "shared")]
-    return not filename.startswith(("<", library, *folders)) and "-packages" + os.sep not in filename

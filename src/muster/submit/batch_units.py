@@ -42,15 +42,11 @@ def _time_hint(text: str) -> str:
 def slurm_time(seconds: int) -> str:
     """`02:00:00`, or `1-12:00:00` from a day on."""
     days, rest = divmod(seconds, DAY)
-    return f"{days}-{_clock(rest)}" if days else _clock(rest)
+    return f"{days}-{pbs_time(rest)}" if days else pbs_time(rest)
 
 
 def pbs_time(seconds: int) -> str:
     """`36:00:00`: PBS knows no days."""
-    return _clock(seconds)
-
-
-def _clock(seconds: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UsageError
+from muster.text import clock
 from muster.training.metrics import Metrics, Row, read_rows
 from muster.training.plot import svg
 from muster.training.together import in_all_ranks
@@ -264,9 +265,3 @@ class Bar:
         """Wipe it for a line that stays."""
         sys.stderr.write("\r\033[K")
         sys.stderr.flush()
-
-
-def clock(seconds: float) -> str:
-    """Write a time as people read it: `0:03:20`."""
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"

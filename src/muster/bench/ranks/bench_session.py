@@ -81,7 +81,7 @@ def _measure_operation(group: Group, name: str, position: int, of: int, settings
             continue
         seen.add(exercise.size)
         seconds = time_call(group, exercise.call)
-        wrong = sum(group.gather(exercise.check()))
+        wrong = sum(group.gather(exercise.check(group.rank)))
         group.tell(
             "row", operation=name, size=exercise.size, count=exercise.count, type="float", seconds=seconds, wrong=wrong
         )

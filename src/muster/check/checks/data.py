@@ -9,7 +9,7 @@ from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 from muster.check.fixes import copy
-from muster.controller.phrases import names
+from muster.text import names
 
 GONE = "FileNotFoundError on the ranks of one host, while the others wait"
 OTHER = "ranks that see other data: a hang at the end of the epoch, or a model that does not learn"

@@ -8,6 +8,7 @@ from typing import Any
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
+from muster.text import size_text
 
 SYMPTOM = "RuntimeError: [enforce fail at inline_container.cc] . unexpected pos, which means: no space left"
 
@@ -44,7 +45,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
     for name, places in cluster.answers("disk").items():
         for path, room in places.items():
             if room["free"] < LEAST:
-                what = f"{path} is full: {room['free'] >> 20} MB are left of {_size(room['size'])}"
+                what = f"{path} is full: {room['free'] >> 20} MB are left of {size_text(room['size'])}"
             elif 0 <= room["files"] < FEWEST_FILES:
                 what = f"{path} has room for {room['files']} more files only"
             elif room["read_only"] and path != cluster.wanted.cwd:  # code may well be mounted so
@@ -72,10 +73,6 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
                 fix=Fix(command="mount | grep -e nfs -e lustre -e fuse", on=machine.name, say="one of these, mostly"),
                 row=52,
             )
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**30:.0f} GB" if size >= 10 << 30 else f"{size >> 20} MB"
 
 
 CHECK = Check(probe=probe, judge=judge)

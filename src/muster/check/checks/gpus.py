@@ -8,6 +8,7 @@ from typing import Any
 from muster.check.cluster_facts import Cluster, Machine, odd_ones
 from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
+from muster.text import size_text
 
 GONE = "CUDA error: no CUDA-capable device is detected, or a rank fewer than there should be"
 SICK = "CUDA error: uncorrectable ECC error encountered, in the middle of the job"
@@ -196,7 +197,7 @@ def table(answer: dict[str, Any] | None) -> dict[str, str]:
     told = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     return {
         "GPUs": told,
-        "GPU memory": f"{answer['gpus'][0]['memory'] / 1024:.0f} GB",
+        "GPU memory": size_text(answer["gpus"][0]["memory"] * 2**20, 2),
         "driver": answer["gpus"][0]["driver"],
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 from muster.check.cluster_facts import VIRTUAL, Cluster, Machine
 from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
-from muster.controller.phrases import names
+from muster.text import names
 
 REFUSED = "Gloo connectFullMesh failed ... Connection refused, remote=[{}], and on the other ranks: Connect timeout"
 UNKNOWN = "Unable to resolve hostname to a (local) address. Using the loopback address as fallback"

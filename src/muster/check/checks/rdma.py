@@ -8,7 +8,7 @@ from typing import Any
 from muster.check.cluster_facts import Cluster, Machine, odd_ones
 from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
-from muster.controller.phrases import count
+from muster.text import count
 
 SYMPTOM = "one line, `NCCL INFO Using network Socket`, and collectives ten times slower"
 

@@ -12,7 +12,7 @@ from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
 from muster.check.fixes import open_firewall
-from muster.controller.phrases import names
+from muster.text import names
 
 SYMPTOM = "the start looks fine, then both sides: Gloo connectFullMesh failed, Connect timeout, after a minute"
 

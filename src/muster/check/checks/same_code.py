@@ -9,7 +9,7 @@ from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding
 from muster.check.fixes import copy
-from muster.controller.phrases import count, names
+from muster.text import count, names
 
 SYMPTOM = "ranks call other collectives or send other shapes: a hang, or `Received data size doesn't match`"
 

@@ -8,6 +8,7 @@ from typing import Any
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
+from muster.text import size_text
 
 SYMPTOM = "RuntimeError: Caught RuntimeError in DataLoader worker process 0, or: killed by signal: Bus error"
 
@@ -33,7 +34,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 severity="warning",
                 hosts=(name,),
-                what=f"/dev/shm holds only {_megabytes(shm['size'])}",
+                what=f"/dev/shm holds only {size_text(shm['size'])}",
                 symptom=SYMPTOM,
                 fix=_larger(cluster, name),
                 row=33,
@@ -42,7 +43,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 severity="warning",
                 hosts=(name,),
-                what=f"/dev/shm is full: {_megabytes(shm['free'])} of {_megabytes(shm['size'])} are free",
+                what=f"/dev/shm is full: {size_text(shm['free'])} of {size_text(shm['size'])} are free",
                 symptom=SYMPTOM,
                 fix=Fix(say="see who left something there, and remove it", command="ls -lt /dev/shm", on=name),
                 row=33,
@@ -51,7 +52,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
 
 def table(answer: dict[str, int]) -> dict[str, str]:
     """Facts for people."""
-    return {"/dev/shm": _megabytes(answer["size"])}
+    return {"/dev/shm": size_text(answer["size"], 2)}
 
 
 def _larger(cluster: Cluster, name: str) -> Fix:
@@ -60,10 +61,6 @@ def _larger(cluster: Cluster, name: str) -> Fix:
     memory = cluster.answer("system", name).get("memory", 16 << 30)
     size = max(1, (memory >> 30) // 2)
     return Fix(command=f"{cluster.sudo(name)}mount -o remount,size={size}g /dev/shm", on=name)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 2**30:.0f} GB" if size >= 10 << 30 else f"{size / 2**20:.0f} MB"
 
 
 CHECK = Check(probe=probe, judge=judge, table=table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster.check.definition import Check
+from muster.text import size_text
 
 
 def probe(ask: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def table(answer: dict[str, Any]) -> dict[str, str]:
         "Python": answer["python"],
         "system": f"{answer['os']}, Linux {answer['kernel']}",
         "CPUs": str(answer["cpus"]),
-        "memory": f"{answer['memory'] / 2**30:.0f} GB",
+        "memory": size_text(answer["memory"], 2),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, Fix
-from muster.controller.phrases import names
+from muster.text import bit_rate_text, names, size_text
 
 HOLE = "the start looks fine, then the first large all_reduce: Timed out waiting 1800000ms for recv operation"
 SLOW = "every step waits for that host, without a message"
@@ -171,7 +171,7 @@ def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
             yield Finding(
                 severity="warning",
                 hosts=(host,),
-                what=f"it gets {_rate(rate)} over the network, the others {_rate(usual)}",
+                what=f"it gets {bit_rate_text(8 * rate)} over the network, the others {bit_rate_text(8 * usual)}",
                 symptom=SLOW,
                 fix=Fix(say="see to its cable, switch port and VLAN"),
                 row=17,
@@ -184,7 +184,8 @@ def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Iterator[Finding]
     promised = [_speed(cluster, host) for host in best]
     rate = max(best.values())
     if 0 < rate < SLOW_PAIR * min(promised):
-        what = f"they get {_rate(rate)} between them, and their cards promise {_rate(min(promised))}"
+        found, told = bit_rate_text(8 * rate), bit_rate_text(8 * min(promised))
+        what = f"they get {found} between them, and their cards promise {told}"
         fix = Fix(say="see to their cables, switch ports and VLANs")
         yield Finding(severity="warning", hosts=tuple(best), what=what, symptom=SLOW, fix=fix, row=17, check="deep")
 
@@ -247,18 +248,12 @@ def table(results: Sequence[Result]) -> dict[str, dict[str, str]]:
         host = str(result["host"])
         rates = [link["rate"] for link in result["links"] if "rate" in link]
         if rates:
-            facts.setdefault("to the others", {})[host] = _rate(median(rates))
+            facts.setdefault("to the others", {})[host] = bit_rate_text(8 * median(rates))
         facts.setdefault("matrix product", {}).setdefault(host, _flops(result["flops"]))
         if "all_reduce" in result and len(results) > 1:  # alone there is nothing to add
             size, seconds = list(result["all_reduce"].items())[-1]
-            large = f"{int(size) >> 20} MB" if int(size) >> 20 else f"{size} bytes"
-            facts.setdefault(f"all_reduce of {large}", {}).setdefault(host, f"{seconds * 1000:.1f} ms")
+            facts.setdefault(f"all_reduce of {size_text(int(size))}", {}).setdefault(host, f"{seconds * 1000:.1f} ms")
     return facts
-
-
-def _rate(bytes_per_second: float) -> str:
-    bits = bytes_per_second * 8
-    return f"{bits / 1e9:.1f} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.0f} Mbit/s"
 
 
 def _flops(flops: float) -> str:

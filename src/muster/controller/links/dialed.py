@@ -18,11 +18,11 @@ from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
 from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
 from muster.controller.links.piped import Words
-from muster.controller.phrases import names
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import ORDER_FILE, Dialed, StartCommand
 from muster.errors import HostError, MusterError
 from muster.shared.machine import interfaces
+from muster.text import names
 
 _HELLO_LIMIT = 10.0
 """Seconds a caller has to say who it is."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import signal
 
-from muster.controller.diagnosis.explain.case import Case, Explanation, Row, size
+from muster.controller.diagnosis.explain.case import Case, Explanation, Row
 from muster.controller.diagnosis.failure_facts import Disk, Memory
 from muster.controller.diagnosis.rank_end import RankEnd
+from muster.text import size_text
 
 _USE_LESS = "a smaller batch, fewer DataLoader workers"
 
@@ -47,7 +48,7 @@ def _killed_for_memory(case: Case) -> Explanation | None:
     reason = out_of_memory(end)
     if not reason:
         return None
-    held = f"; the rank itself held {size(end.rss)} at most" if end.rss else ""
+    held = f"; the rank itself held {size_text(end.rss)} at most" if end.rss else ""
     return Explanation(sentence=f"the kernel {reason.format(who)}{held}", fix=_memory_fix(end), row=46)
 
 
@@ -58,10 +59,11 @@ def out_of_memory(end: RankEnd) -> str:
         return ""
     if memory.group_kills:
         if memory.at_limit and memory.limit is not None:
-            return f"killed {{}}, because {_owner(end)} on {end.host} came to its memory limit of {size(memory.limit)}"
-        return f"killed {{}}, because {end.host} ran out of memory ({size(memory.total)} in all)"
+            limit = size_text(memory.limit)
+            return f"killed {{}}, because {_owner(end)} on {end.host} came to its memory limit of {limit}"
+        return f"killed {{}}, because {end.host} ran out of memory ({size_text(memory.total)} in all)"
     if memory.host_kills and memory.group_kills is None:
-        return f"killed {{}}, because {end.host} ran out of memory ({size(memory.total)} in all)"
+        return f"killed {{}}, because {end.host} ran out of memory ({size_text(memory.total)} in all)"
     if memory.host_kills:
         # Counted on the host, but not in the group the agent is in: the rank may have been moved to another.
         return f"killed a process on {end.host} for want of memory in these seconds: most likely {{}}"
@@ -80,8 +82,8 @@ def _no_memory(case: Case) -> Explanation | None:
     found = _NO_MEMORY.search(case.first.text)
     if found is None or "CUDA" in (case.first.message or case.first.summary):
         return None
-    wanted = f"{size(int(found[1]))} of " if found[1] else ""
-    total = f", which has {size(case.first.memory.total)}" if case.first.memory and case.first.memory.total else ""
+    wanted = f"{size_text(int(found[1]))} of " if found[1] else ""
+    total = f", which has {size_text(case.first.memory.total)}" if case.first.memory and case.first.memory.total else ""
     return Explanation(
         sentence=f"{case.first.host}{total}, refused it {wanted}memory",
         fix=f"use less: {_USE_LESS}; `ulimit -v` there shows whether a limit was set",
@@ -131,7 +133,7 @@ def _shm_full(case: Case) -> Explanation | None:
     bus = bool(_BUS_ERROR.search(end.text)) or end.status == -signal.SIGBUS
     if not said and not bus:
         return None
-    holds = f" on {end.host}, which holds {size(shm.total)}," if shm else f" on {end.host}"
+    holds = f" on {end.host}, which holds {size_text(shm.total)}," if shm else f" on {end.host}"
     fix = _shm_fix(end)
     if said:
         return Explanation(sentence=f"/dev/shm{holds} is full", fix=fix, row=33)
@@ -205,8 +207,8 @@ def _disk_full(case: Case) -> Explanation | None:
 
 def _room(disk: Disk, host: str) -> str:
     if disk.inodes == 0:
-        return f"{disk.folder} on {host} can hold no more files, though {size(disk.free)} are free"
-    return f"{disk.folder} on {host} has {size(disk.free)} of {size(disk.total)} free"
+        return f"{disk.folder} on {host} can hold no more files, though {size_text(disk.free)} are free"
+    return f"{disk.folder} on {host} has {size_text(disk.free)} of {size_text(disk.total)} free"
 
 
 def _disk_fix(disk: Disk, host: str) -> str:
