@@ -12,14 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from muster.check.deep import ranks
 from muster.controller.controller import Controller
 from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.rank_package import pack
 from muster.engines.engine import Engine
 from muster.job import Job, make_job_folder
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 
-RANKS = Path(__file__).with_name("rank_program.py")
+MODULE = "muster_check"
+"""What `python -m` runs on the hosts."""
+
 MARK = "muster-check: "
 """Stands before the result of each rank in its log."""
 
@@ -45,8 +49,8 @@ def measure(job: Job, engine: Engine, *, nproc: int | None, quiet: bool) -> Meas
     logs = LogFiles(screen.warning)
     folder = make_job_folder(job.id)
     with tempfile.TemporaryDirectory(prefix="muster-check-") as code:
-        shutil.copy(RANKS, code)
-        deep = replace(job, target=RANKS.name, kind="script", args=(MARK,), cwd=code, sync=True, grace=2.0)
+        pack(ranks, Path(code), MODULE)
+        deep = replace(job, target=MODULE, kind="module", args=(MARK,), cwd=code, sync=True, grace=2.0)
 
         async def main() -> Verdict:
             controller = _Quiet(
