@@ -26,7 +26,7 @@ class Fix:
     """The host it is for; empty for this machine."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """One thing that is wrong."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.check.cluster_facts import Machine, Wanted
 from muster.check.definition import Check, as_requests
@@ -12,6 +12,9 @@ from muster.controller import prepare
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.engines.engine import Engine, Piped
 from muster.job import Job
+
+if TYPE_CHECKING:
+    from muster.agent.check_probes import Question
 
 _PINGS = 4
 _BETWEEN_PINGS = 0.02
@@ -34,8 +37,7 @@ async def gather(
     peers = {link.name: _addresses(link) for link in links}
 
     async def one(link: AgentLink) -> Machine | None:
-        ask = {
-            "host": link.name,
+        ask: Question = {
             "env": {**({} if link.seat.inherits else job.carried), **job.spec.env},
             "cwd": wanted.cwd,
             "script": wanted.script,
@@ -43,8 +45,6 @@ async def gather(
             "master": wanted.master_addr,
             "paths": list(wanted.paths),
             "peers": {name: found for name, found in peers.items() if name != link.name},
-            "ranks": ranks[link.name],
-            "world": sum(ranks.values()),
         }
         try:
             reply = await link.request("probe", limit=_ANSWER_LIMIT, probes=requests, ask=ask)

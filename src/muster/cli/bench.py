@@ -200,10 +200,12 @@ class Ran:
 @contextmanager
 def rank_side() -> Generator[Path]:
     """A folder with what the ranks run, to be sent to every host."""
-    from muster.bench.rank_command import pack
+    from muster.bench import ranks
+    from muster.bench.rank_command import MODULE
+    from muster.controller.rank_package import pack
 
     with TemporaryDirectory(prefix="muster-bench-") as folder:
-        pack(Path(folder))
+        pack(ranks, Path(folder), MODULE)
         yield Path(folder)
 
 

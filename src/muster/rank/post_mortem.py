@@ -94,7 +94,7 @@ def _memory(before: tuple[int | None, int | None]) -> dict[str, Any]:
     group, host = _moved(before[0], now[0]), _moved(before[1], now[1])
     total = _total_memory()
     limit, peak = None, None
-    for folder in machine.memory_groups():
+    for folder in machine.control_groups("memory"):
         of_this = _number(folder, "memory.max", "memory.limit_in_bytes")
         # Without a limit there is a number beyond all memory, or the word `max`.
         if of_this is not None and of_this < total and (limit is None or of_this < limit):

@@ -22,15 +22,8 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             if value is None or (variable == "WORLD_SIZE" and value == str(cluster.world_size)):
                 continue
             right = f", and the job has {cluster.world_size} ranks" if variable == "WORLD_SIZE" else ""
-            # row 45
-            yield Finding(
-                severity="note",
-                hosts=(name,),
-                what=f"{variable}={value} is set there{right}; `muster run` sets it for each rank",
-                symptom=SYMPTOM,
-                fix=unset(cluster, name, variable, answer["sources"]),
-                row=45,
-            )
+            what = f"{variable}={value} is set there{right}; `muster run` sets it for each rank"
+            yield Finding("note", (name,), what, SYMPTOM, unset(cluster, name, variable), row=45)
 
 
 CHECK = Check(judge=judge)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from muster.agent.probes import name_lookup
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Fix
@@ -20,32 +21,14 @@ STRANGER = "Ping failed, invalid value returned from server. Expected: 17729, Go
 CLOSED = "1/2 clients joined; on the others: the client socket has timed out"
 
 
-def probe(ask: dict[str, Any]) -> list[str] | None:
-    """Ask one host: what the address stands for there."""
-    import socket
-
-    if not ask["master"]:
-        return None
-    try:
-        found = socket.getaddrinfo(ask["master"], None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
-
-
 def judge(cluster: Cluster) -> Iterator[Finding]:
     """All of it fails the job."""
     wanted = cluster.wanted
     if cluster.reach is not None and cluster.reach.port_problem:
         owner = f" by {cluster.reach.port_owner}" if cluster.reach.port_owner else ""
-        yield Finding(
-            severity="error",
-            hosts=(cluster.machines[0].name,),
-            what=f"port {wanted.master_port} is taken{owner}",
-            symptom=TAKEN,
-            fix=Fix(command=wanted.typed("--master-port"), say="Muster then finds a free one"),
-            row=8,
-        )
+        what = f"port {wanted.master_port} is taken{owner}"
+        fix = Fix(command=wanted.typed("--master-port"), say="Muster then finds a free one")
+        yield Finding("error", (cluster.machines[0].name,), what, TAKEN, fix, row=8)
     if len(cluster.machines) < 2:
         return
     blamed: set[str] = set()
@@ -62,15 +45,9 @@ def _address(cluster: Cluster, master: str) -> Iterator[Finding]:
     good = cluster.address(cluster.machines[0].name)
     fix = Fix(command=cluster.wanted.typed("--master-addr"), say=f"Muster then finds the address by itself: {good}")
     first, *others = cluster.machines
+    itself = f"--master-addr {master} means the host itself there, not {first.name}"
     if _loopback(stands.get(first.name)) or all(_loopback(stands.get(machine.name)) for machine in others):
-        yield Finding(
-            severity="error",
-            hosts=tuple(machine.name for machine in others),
-            what=f"--master-addr {master} means the host itself there, not {first.name}",
-            symptom=LOOPBACK,
-            fix=fix,
-            row=1,
-        )
+        yield Finding("error", tuple(machine.name for machine in others), itself, LOOPBACK, fix, row=1)
         return
     families = {name: ":" in found[0] for name, found in stands.items() if found}
     for machine in cluster.machines:
@@ -78,14 +55,14 @@ def _address(cluster: Cluster, master: str) -> Iterator[Finding]:
         if found == []:
             what, row, symptom = f"--master-addr {master} is a name it does not know", 7, UNKNOWN
         elif found and machine is not first and _loopback(found):
-            what, row, symptom = f"--master-addr {master} means the host itself there, not {first.name}", 1, LOOPBACK
+            what, row, symptom = itself, 1, LOOPBACK
         elif found and families[machine.name] != families.get(first.name, families[machine.name]):
             kinds = ("IPv6", "IPv4") if families[machine.name] else ("IPv4", "IPv6")
             what = f"--master-addr {master} is {found[0]} there, an {kinds[0]} address, and {kinds[1]} on {first.name}"
             row, symptom = 13, "The IPv6 network addresses of (host) cannot be retrieved, or a hang"
         else:
             continue
-        yield Finding(severity="error", hosts=(machine.name,), what=what, symptom=symptom, fix=fix, row=row)
+        yield Finding("error", (machine.name,), what, symptom, fix, row)
 
 
 def _port(cluster: Cluster, blamed: set[str]) -> Iterator[Finding]:
@@ -99,21 +76,16 @@ def _port(cluster: Cluster, blamed: set[str]) -> Iterator[Finding]:
     # A web server waits for us to speak first; rank 0's host would have said its nonce.
     strangers = [host for host, problem in failed.items() if problem.startswith(("another", "connected"))]
     for host in strangers:
-        yield Finding(
-            severity="error",
-            hosts=(host,),
-            what=f"something else answers there for port {wanted.master_port} of {first}: a proxy, or another job",
-            symptom=STRANGER,
-            fix=Fix(command=wanted.typed("--master-port"), say="Muster then finds a port that leads there"),
-            row=9,
-        )
+        what = f"something else answers there for port {wanted.master_port} of {first}: a proxy, or another job"
+        fix = Fix(command=wanted.typed("--master-port"), say="Muster then finds a port that leads there")
+        yield Finding("error", (host,), what, STRANGER, fix, row=9)
     closed = [host for host in failed if host not in strangers and _reaches(cluster, host, first)]
     if closed:
         culprit = (first,) if len(closed) == len(problems) - len(strangers) else tuple(closed)
         direction = "in" if culprit == (first,) else "out"
         what = f"port {wanted.master_port} of {first} is closed for {', '.join(closed)} ({failed[closed[0]]})"
         fix = open_firewall(cluster, culprit[0], closed if direction == "in" else [first], direction)
-        yield Finding(severity="error", hosts=culprit, what=what, symptom=CLOSED, fix=fix, row=10)
+        yield Finding("error", culprit, what, CLOSED, fix, row=10)
 
 
 def _reaches(cluster: Cluster, host: str, target: str) -> bool:
@@ -132,4 +104,4 @@ def _loopback(addresses: list[str] | None) -> bool:
     return bool(addresses) and all(address.startswith("127.") or address == "::1" for address in addresses or ())
 
 
-CHECK = Check(probe=probe, judge=judge)
+CHECK = Check(probe=name_lookup.master, judge=judge)

@@ -28,15 +28,8 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             what = f"OMP_NUM_THREADS={value} makes {used} threads for {cpus} CPUs with {ranks}"
         else:
             continue
-        # row 29
-        yield Finding(
-            severity="warning",
-            hosts=(name,),
-            what=what,
-            symptom=SLOW if used < cpus else CROWDED,
-            fix=unset(cluster, name, "OMP_NUM_THREADS", answer["sources"], "Muster then shares the CPUs out"),
-            row=29,
-        )
+        fix = unset(cluster, name, "OMP_NUM_THREADS", "Muster then shares the CPUs out")
+        yield Finding("warning", (name,), what, SLOW if used < cpus else CROWDED, fix, row=29)
 
 
 CHECK = Check(judge=judge)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -11,9 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from muster.check.deep import ranks
+from muster.controller.rank_package import pack
 from muster.spec import RunSpec
 
-RANKS = Path(__file__).with_name("rank_program.py")
+MODULE = "muster_check"
+"""What `python -m` runs on the hosts."""
+
 MARK = "muster-check: "
 """Stands before the result of each rank in its log."""
 
@@ -22,11 +25,11 @@ MARK = "muster-check: "
 def deep_spec(spec: RunSpec) -> Generator[RunSpec]:
     """A run with a rank for every GPU, or as many as the job would have, that measures; its code lives in the block."""
     with tempfile.TemporaryDirectory(prefix="muster-check-") as code:
-        shutil.copy(RANKS, code)
+        pack(ranks, Path(code), MODULE)
         yield replace(
             spec,
-            target=RANKS.name,
-            kind="script",
+            target=MODULE,
+            kind="module",
             args=(MARK,),
             cwd=code,
             sync=True,

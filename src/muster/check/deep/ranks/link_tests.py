@@ -1,27 +1,15 @@
-"""What every rank of the deep check runs; it travels alone, so it imports torch and the standard library only.
-
-First the links, over plain sockets with time limits of their own, because a collective over a broken link only hangs.
-Then the devices, each by itself; then a process group and real collectives. Each rank prints one line of JSON
-after the mark it is given.
-"""
+"""The links between hosts, measured over plain sockets with time limits: a collective over a broken link only hangs."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import struct
-import sys
-import tempfile
 import time
-from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed
-
-dist: Any = torch.distributed
+if TYPE_CHECKING:
+    from .world import World
 
 SIZES = (64, 512, 1400, 8900, 65536, 1 << 20)
 """Bytes sent in one piece: below and above every usual packet size, and enough to fill a window."""
@@ -34,33 +22,6 @@ LONG = 10.0
 
 LOAD_SECONDS = 0.3
 MOST_LOAD = 256 << 20
-WORTH_IT = 0.05
-"""Seconds of an all_reduce from which none that is larger is tried."""
-
-PATIENCE = timedelta(seconds=120)
-
-
-class World:
-    """Who we are, from the environment every launcher sets."""
-
-    def __init__(self) -> None:
-        self.rank = int(os.environ["RANK"])
-        self.size = int(os.environ["WORLD_SIZE"])
-        self.local = int(os.environ["LOCAL_RANK"])
-        self.host = int(os.environ["GROUP_RANK"])
-        self.hosts = int(os.environ["GROUP_WORLD_SIZE"])
-        self.master = os.environ["MASTER_ADDR"]
-        self.port = int(os.environ["MASTER_PORT"])
-        self.store = dist.TCPStore(self.master, self.port, self.size, False, timeout=PATIENCE)
-
-    def together(self, what: str, members: int) -> None:
-        """Wait until all members have come to this point."""
-        if self.store.add(f"{what}/count", 1) == members:
-            self.store.set(f"{what}/go", "1")
-        self.store.wait([f"{what}/go"], PATIENCE)
-
-
-# --- links ----------------------------------------------------------------------------------------------------------
 
 
 def rounds(hosts: int) -> list[list[tuple[int, int]]]:
@@ -211,98 +172,3 @@ def receive(conn: socket.socket, buffer: bytearray, size: int) -> None:
         if not count:
             raise OSError("closed")
         view = view[count:]
-
-
-# --- devices and collectives ----------------------------------------------------------------------------------------
-
-
-def measure_device(world: World) -> dict[str, Any]:
-    """How fast a matrix product is on this rank's device, and whether it is right: whole numbers leave no doubt."""
-    cuda = torch.cuda.is_available()
-    if cuda:
-        torch.cuda.set_device(world.local % torch.cuda.device_count())
-    device = torch.device("cuda" if cuda else "cpu")
-    name = torch.cuda.get_device_name() if cuda else "CPU"
-    n, times, kind = (4096, 20, torch.bfloat16) if cuda else (512, 6, torch.float32)
-    left = (torch.arange(n * n, device=device).reshape(n, n) % 3 - 1).to(kind)
-    eye = torch.eye(n, device=device, dtype=kind)
-    right = bool(torch.equal(left @ eye, left)) and bool(torch.equal(eye @ left, left))
-    best = float("inf")
-    for _ in range(3):
-        begin = time.perf_counter()
-        for _ in range(times):
-            torch.mm(left, left)
-        if cuda:
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - begin)
-    return {"device": name, "flops": 2 * n**3 * times / best, "right": right}
-
-
-def quick_enough(world: World, times: dict[str, float]) -> bool:
-    """Whether the next size, some times larger, is worth the wait; rank 0 decides for all."""
-    key = f"next/{len(times)}"
-    if world.rank == 0:
-        world.store.set(key, "yes" if max(times.values(), default=0.0) < WORTH_IT else "no")
-    return world.store.get(key) == b"yes"
-
-
-def measure_collectives(world: World) -> dict[str, Any]:
-    """A process group as a job makes it, and an all_reduce of some sizes, each checked."""
-    cuda = torch.cuda.is_available()
-    log = os.path.join(tempfile.gettempdir(), f"muster-nccl-{os.getpid()}")
-    if cuda:
-        os.environ.setdefault("NCCL_DEBUG", "INFO")
-        os.environ.setdefault("NCCL_DEBUG_FILE", log)
-    store = dist.PrefixStore("group", world.store)
-    dist.init_process_group(
-        "nccl" if cuda else "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=60)
-    )
-    times: dict[str, float] = {}
-    wrong: list[int] = []
-    expected = world.size * (world.size + 1) / 2
-    for count in (2, 1 << 18, 1 << 22):
-        if not quick_enough(world, times):
-            break
-        tensor = torch.full((count,), world.rank + 1.0, device="cuda" if cuda else "cpu")
-        dist.all_reduce(tensor)
-        if not bool(torch.all(tensor == expected)):
-            wrong.append(count * 4)
-        begin = time.perf_counter()
-        for _ in range(3):
-            dist.all_reduce(tensor)
-        if cuda:
-            torch.cuda.synchronize()
-        times[str(count * 4)] = (time.perf_counter() - begin) / 3
-    dist.destroy_process_group()
-    network = ""
-    if os.path.exists(log):
-        with open(log, errors="replace") as file:
-            lines = [line.partition("Using network ")[2].strip() for line in file if "Using network " in line]
-        network = lines[0] if lines else ""
-        os.unlink(log)
-    return {"all_reduce": times, "wrong": wrong, "backend": "nccl" if cuda else "gloo", "network": network}
-
-
-def main() -> None:
-    """Measure, and tell."""
-    world = World()
-    result: dict[str, Any] = {"rank": world.rank, "host": world.host, "links": []}
-    if world.hosts > 1:
-        if world.local == 0:
-            result["links"] = measure_links(world)
-            bad = any("hole" in link or "problem" in link for link in result["links"])
-            world.store.set(f"links/{world.host}", "bad" if bad else "good")
-        states = [world.store.get(f"links/{host}") for host in range(world.hosts)]
-    else:
-        states = []
-    world.together("devices", world.size)
-    result.update(measure_device(world))
-    if b"bad" not in states:  # over such a link a collective would only hang
-        result.update(measure_collectives(world))
-    if world.local == 0:  # this file was sent for the check alone
-        shutil.rmtree(os.path.dirname(os.path.abspath(__file__)), ignore_errors=True)
-    sys.stdout.write(sys.argv[1] + json.dumps(result) + "\n")
-
-
-if __name__ == "__main__":
-    main()
