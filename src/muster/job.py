@@ -67,6 +67,8 @@ class Job:
     master_port: int | None = None
     interface: str | None = None
     sync: bool = False
+    debug: bool = False
+    """Show the debug log on the screen too."""
 
     @property
     def command(self) -> str:

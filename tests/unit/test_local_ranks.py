@@ -88,6 +88,7 @@ def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):
         local_ranks.step()
     silent_rank.stacks = -1
     unseen, reply = sent
+    assert "in step" in unseen.pop("traceback")
     assert unseen == {"t": "unseen", "what": "where a rank is", "why": "OSError: [Errno 9] Bad file descriptor"}
     assert reply["re"] == 5
     assert reply["ranks"]["0"]["state"] in ("S", "R")

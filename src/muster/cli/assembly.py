@@ -79,6 +79,7 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
         master_port=options.master_port,
         interface=options.interface,
         sync=options.sync,
+        debug=options.debug,
     )
     script = find_script(job)
     text = call.text if call is not None else script.text if script is not None else ""

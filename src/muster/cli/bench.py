@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from muster.bench.bandwidth import OPERATIONS
 from muster.bench.sizes import read_size, size_text, sizes_between
 from muster.cli.arguments import Parser, natural
-from muster.cli.options import add_engine, add_network, add_where, allocate, places
+from muster.cli.options import add_debug, add_engine, add_network, add_where, allocate, places
 from muster.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--json", action="store_true", help="print the measurements as JSON instead of tables")
     out.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
     out.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
+    add_debug(out)
     p.taking_options.add("--split")
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     # What else `muster run` asks for, as it is there when nobody says anything.

@@ -13,7 +13,7 @@ from textwrap import dedent
 from muster.check.cluster_facts import Cluster, Wanted
 from muster.check.finding import Finding, worst_first
 from muster.cli.arguments import Parser
-from muster.cli.options import Places, add_engine, add_network, add_where, allocate, make_means, places
+from muster.cli.options import Places, add_debug, add_engine, add_network, add_where, allocate, make_means, places
 from muster.controller.source_code import find_script
 from muster.engines.build import build
 from muster.environment import carried, of_whole_job, parse_env
@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as for `python -m`")
     what.add_argument("--strict", action="store_true", help="exit code 1 when there are warnings")
     what.add_argument("--json", action="store_true", help="print it for programs")
+    add_debug(what)
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     p.set_defaults(dry_run=False, sync=False)
     return p
@@ -82,7 +83,9 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if options.slurm_args is not None:
         return allocate(options, "check", argv, "check")
-    with places(options) as where:
+    from muster.controller.debug_log import shown
+
+    with shown(options.debug), places(options) as where:
         return check(options, where, argv, begin)
 
 

@@ -83,6 +83,11 @@ def add_network(p: Parser) -> None:
     network.add_argument("--interface", metavar="NAME", help="network interface for gloo and NCCL on every host")
 
 
+def add_debug(group: argparse._ArgumentGroup) -> None:
+    """Whether the debug log is shown too."""
+    group.add_argument("--debug", action="store_true", help="show the debug log on stderr too")
+
+
 def allocate(options: argparse.Namespace, command: str, argv: list[str], target: str) -> int:
     """For --slurm-args: become salloc, which runs this very command line inside the allocation it gets."""
     from muster.engines.slurm.salloc import salloc

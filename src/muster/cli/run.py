@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from muster.cli.arguments import Parser, natural, port, seconds
 from muster.cli.assembly import Assembly, assembled, make_job, shown, staged
 from muster.cli.hints import misplaced
-from muster.cli.options import add_engine, add_network, add_where, allocate
+from muster.cli.options import add_debug, add_engine, add_network, add_where, allocate
 from muster.cli.script_command import read_command
 from muster.cli.torchrun import add_torchrun
 from muster.engines.choice import Choice, this_host
@@ -137,6 +137,7 @@ def _add_screen(p: Parser) -> None:
     screen = p.add_argument_group("screen")
     screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
     screen.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
+    add_debug(screen)
     screen.add_argument(
         "--only-rank", metavar="RANKS", type=_ranks, help="show only these ranks (0 or 0,4-7); logs keep all"
     )
