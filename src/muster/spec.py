@@ -95,6 +95,8 @@ class RunSpec:
     only_ranks: frozenset[int] | None = None
     """The ranks whose output is shown; None for all."""
     only_local_ranks: frozenset[int] | None = None
+    debug: bool = False
+    """Show the debug log on the screen too."""
     dashboard: bool = False
     dashboard_port: int = 0
 

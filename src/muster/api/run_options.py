@@ -170,6 +170,7 @@ def add_screen(p: Parser) -> None:
     screen = p.add_argument_group("screen")
     screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
     add_quiet(screen)
+    add_debug(screen)
     screen.add_argument(
         "--only-rank",
         dest="only_ranks",
@@ -200,6 +201,11 @@ def add_quiet(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quiet", action="store_true", default=_UNSET, help="no words of Muster's own unless something fails"
     )
+
+
+def add_debug(group: argparse._ArgumentGroup) -> None:
+    """`--debug`."""
+    group.add_argument("--debug", action="store_true", default=_UNSET, help="show the debug log on stderr too")
 
 
 def run_parser(**settings: Any) -> Parser:

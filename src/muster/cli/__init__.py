@@ -61,6 +61,11 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of our output has gone (`muster recipes | head -1`); Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+    except Exception as error:
+        from muster.controller.debug_log import internal_error
+
+        print_error(MusterError(internal_error(error)))
+        return EXIT_MUSTER
 
 
 def _open_all_three() -> None:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from muster.api.arguments import Parser, natural
-from muster.api.run_options import add_engine, add_network, add_quiet, add_where, spec_of
+from muster.api.run_options import add_debug, add_engine, add_network, add_quiet, add_where, spec_of
 from muster.bench.bandwidth import OPERATIONS
 from muster.bench.sizes import read_size, sizes_between
 from muster.errors import UsageError
@@ -96,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--json", action="store_true", help="print the measurements as JSON instead of tables")
     out.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
     add_quiet(out)
+    add_debug(out)
     p.taking_options.add("--split")
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return p

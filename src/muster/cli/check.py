@@ -11,7 +11,7 @@ from textwrap import dedent
 
 from muster.api.arguments import Parser
 from muster.api.prepared import lab_hosts, prepare
-from muster.api.run_options import add_engine, add_network, add_where, spec_of
+from muster.api.run_options import add_debug, add_engine, add_network, add_where, spec_of
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
 from muster.job import make_job_folder
@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as for `python -m`")
     what.add_argument("--strict", action="store_true", help="exit code 1 when there are warnings")
     what.add_argument("--json", action="store_true", help="print it for programs")
+    add_debug(what)
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return p
 
@@ -83,7 +84,9 @@ def main(argv: list[str]) -> int:
         from muster.engines.slurm.salloc import allocate
 
         return allocate(spec, options.slurm_args, ["check", *argv], "check", dry_run=False)
-    with lab_hosts(spec) as located:
+    from muster.controller.debug_log import shown
+
+    with shown(spec.debug), lab_hosts(spec) as located:
         return check(options, located, argv, begin)
 
 

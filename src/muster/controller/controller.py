@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from traceback import format_exception
 from typing import Any
 
 from muster.agent.stopping import time_to_stop
 from muster.controller import prepare
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
@@ -84,6 +84,7 @@ class Controller:
         self.signal: signal.Signals | None = None
         self._body: asyncio.Task[Verdict] | None = None
         self._passed_on: set[signal.Signals] = set()
+        self._bug = ""  # the internal error that ended the job
 
     # --- the whole ------------------------------------------------------------------------------------------
 
@@ -99,13 +100,14 @@ class Controller:
 
     async def run(self) -> Verdict:
         """Run the job, let other commands ask about it meanwhile, and say how it ended."""
-        try:
-            async with self.server:
-                verdict = await self.live()
-                self.status.ended(verdict.exit_code, verdict.in_short)
-                return verdict
-        finally:
-            self.observers.finish()
+        with logged(self.job, self.engine, self.folder, self.logs, self.screen):
+            try:
+                async with self.server:
+                    verdict = await self.live()
+                    self.status.ended(verdict.exit_code, verdict.in_short)
+                    return verdict
+            finally:
+                self.observers.finish()
 
     async def live(self) -> Verdict:
         """The job from start to end; whatever happens, no process of it is left."""
@@ -131,7 +133,7 @@ class Controller:
             self.screen.warning(sentence)
             return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
-            raise MusterError("a bug of Muster ended the job; please report the lines above")
+            raise MusterError(self._bug)
         if self.summary:
             self.tell_summary(verdict)
         return verdict
@@ -167,14 +169,14 @@ class Controller:
         raise AssertionError("the last attempt returns")
 
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error nobody caught: show it and end the job, for one that goes on half blind would hang."""
-        error = context.get("exception")
-        self.screen.show_block("".join(format_exception(error)) if error else context["message"])
+        """An error nobody caught: report it and end the job, for one that goes on half blind would hang."""
+        self._bug = internal_error(context.get("exception") or context["message"])
         if self._body is not None:
             self._body.cancel()
 
     def on_signal(self, number: signal.Signals) -> None:
         """End the job; where it seems to hang, after a look at where its ranks are."""
+        self.timeline.note(f"got {signal.Signals(number).name}")
         looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
         if not self.stopped_by:
             self.signal = signal.Signals(number)
@@ -236,7 +238,7 @@ class Controller:
             self.screen.info(f"connecting to {names(self.agents.connector.called)}")
         await self.agents.connect(self.job.id, self.on_unreachable)
         self.status.connected(self.agents.leaders)
-        self.timeline.connected = self.timeline.now()
+        self.timeline.connected = self.timeline.note("connected")
 
     def on_unreachable(self, error: HostError) -> None:
         """A host has no agent: while others are awaited, that is known now."""
@@ -272,7 +274,7 @@ class Controller:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        self.timeline.imported = self.timeline.now()
+        self.timeline.imported = self.timeline.note(f"ready to start ranks, {plan}")
         self.waiting_for = None
         return plan
 
@@ -290,6 +292,7 @@ class Controller:
         watching = self.monitor.begin(attempt)
         try:
             await self.agents.start(plan, number, self.on_loss)
+            self.timeline.note(f"attempt {number}: ranks started")
             if not attempt.losses:
                 self.observers.write()  # what --detach says, other machines can see
                 self.status.started()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import re
@@ -20,6 +21,11 @@ _CLEAR = "\r\x1b[K"
 
 _PROMPT = "?"
 """The end of a line behind which a rank waits for input."""
+
+SHOWN = "muster.screen"
+"""The logger of what the screen shows of Muster's own: it is in the debug log too."""
+
+_log = logging.getLogger(SHOWN)
 
 _LABEL = re.compile(r"muster:|\[\S+ +(?P<rank>\d+)\]")
 
@@ -64,11 +70,14 @@ class Screen:
 
     def info(self, text: str) -> None:
         """A sentence of Muster's own, on stderr; left out with --quiet."""
-        if not self.quiet:
+        if self.quiet:
+            _log.info("%s", text)
+        else:
             self.warning(text)
 
     def warning(self, text: str) -> None:
         """A sentence that --quiet does not silence: a warning or a failure."""
+        _log.info("%s", text)
         for line in text.splitlines() or [""]:
             self._show(2, f"muster: {line}" if line else "muster:", "\n", coloured=len("muster:"))
 
@@ -76,6 +85,11 @@ class Screen:
         """Text that stands by itself, such as a traceback."""
         for line in text.splitlines():
             self._show(2, "  " + line, "\n")
+
+    def debug(self, text: str) -> None:
+        """A line of the debug log, for --debug."""
+        for line in text.splitlines():
+            self._show(2, f"muster: debug: {line}", "\n", coloured=len(f"muster: debug: {line}"))
 
     def status(self, text: str) -> None:
         """What is being waited for: one line that renews itself on a terminal, a new line elsewhere."""
@@ -102,6 +116,7 @@ class Screen:
 
     def host_line(self, host: str, text: str) -> None:
         """A line the host itself wrote: ssh, a shell profile, an import."""
+        _log.info("[%s] %s", host, text)
         self._show(2, f"[{host}] {text}", "\n")
 
     def repeat(self, stream: int, text: str, end: str) -> None:

@@ -119,13 +119,16 @@ class Reporter:
             hook()
         except Exception as error:
             if not sys.is_finalizing():  # what a thread finds then is half gone
-                self.unwatched(summary_of(error, str(error)))
+                from traceback import format_exception
 
-    def unwatched(self, why: str) -> None:
+                text = "".join(format_exception(type(error), error, error.__traceback__))
+                self.unwatched(summary_of(error, str(error)), text[-_LONGEST:])
+
+    def unwatched(self, why: str, traceback: str = "") -> None:
         """Tell why this rank cannot be watched, the first time."""
         if not self._is_unwatched:
             self._is_unwatched = True
-            self.send({"t": "unwatched", "why": why})
+            self.send({"t": "unwatched", "why": why, "traceback": traceback})
 
     def _joining(self) -> None:
         """The script begins to create its process group, which takes until all ranks do so."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.debug_log import internal_error
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_status import JobStatus
 from muster.output.screen import Screen
@@ -229,8 +230,7 @@ class RankMonitor:
                 if self.heard:
                     self.screen.warning((await self.take_stacks()).sentence)
             except Exception as error:
-                bug = f"{type(error).__name__}: {error}, a bug of Muster"
-                self.screen.warning(f"where the ranks are cannot be told: {bug}")
+                self.screen.warning(f"where the ranks are cannot be told: {internal_error(error)}")
             finally:
                 call()
 
@@ -289,7 +289,7 @@ class RankMonitor:
         try:
             await asyncio.gather(self._notice_early_ends(attempt), self._watch_for_hangs(attempt))
         except Exception as error:
-            self.screen.warning(f"hangs are no longer watched for, by a bug of Muster: {type(error).__name__}: {error}")
+            self.screen.warning(f"hangs are no longer watched for: {internal_error(error)}")
 
     async def _notice_early_ends(self, attempt: Attempt) -> None:
         """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
