@@ -15,7 +15,8 @@ from muster.cli import run
 from muster.cli.assembly import make_job
 from muster.cli.submit import split
 from muster.cli.torchrun import FLAGS, Flag, explain
-from muster.engines.choice import Choice
+from muster.engines.engine import Choice
+from muster.engines.table import load
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts
 from muster.job import Job
@@ -35,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def job_of(*argv: str) -> tuple[argparse.Namespace, Job]:
     """The options and the job of `muster run ARGV`, on this machine."""
     options, command = run.parse(argv)
-    return options, make_job(options, command, Choice(engine="local", hosts=HERE))
+    return options, make_job(options, command, Choice(engine=load("local"), hosts=HERE))
 
 
 def notes(*argv: str, hosts: str = "here") -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def test_the_board_shows_what_an_agent_sends():
 def a_board() -> JobStatus:
     hosts = parse_hosts("box:1")
     job = Job(id="j", target="train.py", cwd="/", hosts=tuple(hosts), env={}, carried={})
-    engine: Any = SimpleNamespace(name="local", seats=[AgentSpec(host=hosts[0], name="box")])
+    engine: Any = SimpleNamespace(name="local", agents=[AgentSpec(host=hosts[0], name="box")])
     status = JobStatus(job, engine, time.time())
     status.begin_attempt(make_plan("j", hosts, threads=[1], restarts=0, user_env={}), 0)
     return status

@@ -15,7 +15,7 @@ from muster.check.here import are_here, code_here, paths_in
 from muster.controller.links.link import AgentLink
 from muster.controller.phrases import count
 from muster.controller.source_code import find_script
-from muster.engines.engine import Engine
+from muster.engines.engine import Launch
 from muster.errors import MusterError
 from muster.job import Job
 from muster.output.screen import Screen
@@ -27,8 +27,8 @@ _MOST_TOLD = 6
 class Beforehand:
     """Asks the hosts of a job that is about to start."""
 
-    def __init__(self, engine: Engine, screen: Screen, *, nproc: int | None, image: str | None) -> None:
-        self._engine = engine
+    def __init__(self, launch: Launch, screen: Screen, *, nproc: int | None, image: str | None) -> None:
+        self._launch = launch
         self._screen = screen
         self._nproc = nproc
         self._image = image
@@ -37,7 +37,7 @@ class Beforehand:
         """Tell what is wrong, and raise what would surely make the job fail."""
         checks = await asyncio.to_thread(load, BEFORE_RUN)
         wanted = await asyncio.to_thread(self._wanted, job)
-        logins = logins_of(self._engine)
+        logins = logins_of(self._launch)
         machines = await gather(job, links, checks, wanted, nproc=self._nproc, logins=logins)
         cluster = Cluster(machines=tuple(machines), wanted=wanted)
         found = [finding for finding in judge_all(checks, cluster) if finding.severity != "note"]

@@ -11,10 +11,9 @@ from typing import Any
 
 from muster.check.cluster_facts import Refusal
 from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.connector import make_connector
 from muster.controller.links.link import AgentLink
-from muster.controller.links.piped import PipedConnector
-from muster.engines.engine import Dialed, Engine, Piped, leaders
+from muster.engines.engine import Launch, leaders
 from muster.errors import HostError, MusterError
 from muster.shared.wire import HEARTBEAT
 
@@ -39,30 +38,30 @@ class Session:
 
 
 @asynccontextmanager
-async def session(engine: Engine, job_id: str, folder: Path) -> AsyncGenerator[Session]:
+async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[Session]:
     """Connect to every host, whatever becomes of the others, and leave nothing there afterwards."""
-    links = [AgentLink(seat, _ignore_event, _ignore_text) for seat in engine.seats]
-    connector = PipedConnector(engine) if isinstance(engine, Piped) else DialledConnector(engine, folder, _ignore_text)
+    links = [AgentLink(agent, _ignore_event, _ignore_text) for agent in launch.agents]
+    connector = make_connector(launch, folder, _ignore_text)
     ticking = asyncio.ensure_future(_tick(links))
     failed: dict[str, HostError] = {}
     try:
-        scheduler = engine.scheduler if isinstance(engine, Dialed) else ""
-        limit = CONNECT_LIMIT if isinstance(engine, Piped) else QUEUE_LIMIT
+        payload = agent_payload(job_id, launch.engine.signals_from)
+        limit = CONNECT_LIMIT if launch.channel == "pipes" else QUEUE_LIMIT
 
         def on_failure(error: HostError) -> None:
             failed[error.host] = error
 
         try:
-            await connector.connect(links, agent_payload(job_id, scheduler), limit, on_failure)
+            await connector.connect(links, payload, limit, on_failure)
         except HostError as error:
             failed[error.host] = error
         except MusterError:
             if not failed:  # not the fault of some hosts, which are told one by one
                 raise
-        speaking = [links[position] for position in leaders(engine.seats)]
+        speaking = [links[position] for position in leaders(launch.agents)]
         yield Session(
             links=[link for link in speaking if link.facts and not link.lost],
-            refusals=[Refusal(name=name, why=error, spec=_spec(engine, name)) for name, error in failed.items()],
+            refusals=[Refusal(name=name, why=error, spec=_spec(launch, name)) for name, error in failed.items()],
         )
     finally:
         ticking.cancel()
@@ -86,7 +85,7 @@ def _ignore_text(source: str, text: str) -> None:
     """Words of a host outside any answer."""
 
 
-def _spec(engine: Engine, name: str) -> str:
+def _spec(launch: Launch, name: str) -> str:
     """A host as `-H` reads it, without its slots."""
-    host = next((seat.host for seat in engine.seats if name in (seat.name, seat.host.name)), None)
+    host = next((agent.host for agent in launch.agents if name in (agent.name, agent.host.name)), None)
     return str(replace(host, slots=None, gpus=None)) if host else name

@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from muster.cli.options import make_means, places
+from muster.cli.options import located, spec_of
 from muster.cli.torchrun import explain, refuse
-from muster.engines.build import build
-from muster.engines.choice import Choice
-from muster.engines.engine import Engine
-from muster.environment import carried, of_whole_job, parse_env
+from muster.engines.engine import Choice, Launch
+from muster.environment import parse_env
 from muster.errors import UsageError
 from muster.job import Call, Job, make_job_folder, new_job_id
 
@@ -33,7 +31,7 @@ class Assembly:
     """All that is settled before anything is started."""
 
     job: Job
-    engine: Engine
+    launch: Launch
     choice: Choice
     notes: tuple[str, ...] = ()
     """Sentences about the command line, for the screen."""
@@ -42,11 +40,11 @@ class Assembly:
 @contextmanager
 def assembled(options: argparse.Namespace, command: list[str], call: Call | None = None) -> Generator[Assembly]:
     """Settle hosts, engine and job; the hosts of --lab live until the end of the `with`."""
-    with places(options) as where:
+    with located(options) as where:
         job = make_job(options, command, where.choice, call)
-        engine = build(where.choice, make_means(options, job, where))
+        launch = where.launch(job)
         notes = explain(options, where.choice.hosts)
-        yield Assembly(job=job, engine=engine, choice=where.choice, notes=notes)
+        yield Assembly(job=job, launch=launch, choice=where.choice, notes=notes)
 
 
 def make_job(options: argparse.Namespace, command: list[str], choice: Choice, call: Call | None = None) -> Job:
@@ -68,8 +66,7 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
         cwd=cwd,
         hosts=choice.hosts,
         env=parse_env(options.env, os.environ),
-        # The hosts of a PBS job are set up alike, and its script's exports are meant for all; not so in a container.
-        carried=of_whole_job(os.environ) if choice.engine == "pbs" and not options.image else carried(os.environ),
+        carried=choice.engine.carried(os.environ, spec_of(options, command)),
         grace=options.grace,
         restarts=options.restarts,
         role=options.role,
@@ -94,12 +91,11 @@ def settle_preload(job: Job, options: argparse.Namespace, choice: Choice, text: 
         if options.preload:
             raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
         return job.with_preload(())
-    if choice.engine == "mpi":
-        # mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again.
+    if choice.engine.no_restarts and job.restarts:
+        raise UsageError(choice.engine.no_restarts, hint="leave it out")
+    if choice.engine.no_zygote:
         if options.preload:
-            raise UsageError("--preload is for the zygote, which mpirun's ranks do not have", hint="leave it out")
-        if job.restarts:
-            raise UsageError("--restarts: the ranks of an mpirun cannot be started again", hint="leave it out")
+            raise UsageError(choice.engine.no_zygote, hint="leave it out")
         return job.with_preload(())
     variable = sets_before_torch(text)
     if variable and not options.preload:
@@ -134,7 +130,7 @@ def staged(
             screen.info(sentence)
         yield lambda: Controller(
             assembly.job,
-            engine=assembly.engine,
+            launch=assembly.launch,
             nproc=options.nproc,
             folder=folder,
             screen=screen,
@@ -187,7 +183,7 @@ def _look(assembly: Assembly, options: argparse.Namespace, screen: Screen) -> Ch
 
     async def look(job: Job, links: Sequence[AgentLink]) -> None:
         module = await asyncio.to_thread(import_module, "muster.check.beforehand")
-        beforehand = module.Beforehand(assembly.engine, screen, nproc=options.nproc, image=options.image)
+        beforehand = module.Beforehand(assembly.launch, screen, nproc=options.nproc, image=options.image)
         await beforehand.look(job, links)
 
     return look

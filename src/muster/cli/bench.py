@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from muster.bench.bandwidth import OPERATIONS
 from muster.bench.sizes import read_size, size_text, sizes_between
 from muster.cli.arguments import Parser, natural
-from muster.cli.options import add_engine, add_network, add_where, allocate, places
+from muster.cli.options import add_engine, add_network, add_where, allocate, asking_for_allocation, located
 from muster.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from muster.bench.collect import Collector
     from muster.bench.listen import Hear, ListeningScreen
     from muster.bench.measurements import Report
-    from muster.cli.options import Places
+    from muster.cli.options import Where
     from muster.hosts import Host
 
 CALL_LIMIT = 2.0
@@ -112,8 +112,9 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"muster bench: `{what}` is nothing to measure", hint=f"to see how a script scales: --scaling {what}"
         )
-    if options.slurm_args is not None:
-        return allocate(options, "bench", argv, "muster-bench")
+    engine = asking_for_allocation(options)
+    if engine is not None:
+        return allocate(engine, options, "bench", argv, "muster-bench")
     if options.scaling:
         from muster.cli.scaling import scale
 
@@ -136,7 +137,7 @@ def collectives(options: argparse.Namespace, begin: float) -> int:
     )
     collector = Collector()
     live = _Live(collector, show=not options.json)
-    with places(options) as where, rank_side() as code:
+    with located(options) as where, rank_side() as code:
         ran = run_once(options, where, command, live.hear, begin, code=code)
     if ran.code != 0 or options.dry_run:
         return ran.code
@@ -206,7 +207,7 @@ def rank_side() -> Generator[Path]:
 
 def run_once(
     options: argparse.Namespace,
-    where: Places,
+    where: Where,
     command: list[str],
     hear: Hear,
     begin: float,
@@ -217,10 +218,8 @@ def run_once(
     """Run one job to its end; `code` is a folder to send, with a module in it, else the command is the user's."""
     from muster.bench.listen import ListeningScreen
     from muster.cli.assembly import Assembly, make_job, staged
-    from muster.cli.options import make_means
     from muster.cli.run import dry_run
     from muster.controller.foreground import run_job
-    from muster.engines.build import build
     from muster.job import job_folder
 
     if hosts is not None:
@@ -230,7 +229,7 @@ def run_once(
     job = make_job(options, command, where.choice)
     if code is not None:
         job = replace(job, cwd=str(code))
-    assembly = Assembly(job=job, engine=build(where.choice, make_means(options, job, where)), choice=where.choice)
+    assembly = Assembly(job=job, launch=where.launch(job), choice=where.choice)
     folder = job_folder(job.id)
     if options.dry_run:
         return Ran(code=dry_run(assembly, options), folder=folder)

@@ -13,10 +13,9 @@ from textwrap import dedent
 from muster.check.cluster_facts import Cluster, Wanted
 from muster.check.finding import Finding, worst_first
 from muster.cli.arguments import Parser
-from muster.cli.options import Places, add_engine, add_network, add_where, allocate, make_means, places
+from muster.cli.options import Where, add_engine, add_network, add_where, allocate, asking_for_allocation, located
 from muster.controller.source_code import find_script
-from muster.engines.build import build
-from muster.environment import carried, of_whole_job, parse_env
+from muster.environment import parse_env
 from muster.job import Job, make_job_folder, new_job_id
 from muster.plan import labels
 
@@ -80,13 +79,14 @@ def main(argv: list[str]) -> int:
     """Check the hosts and return the exit code."""
     begin = time.monotonic()
     options = parser().parse_args(argv)
-    if options.slurm_args is not None:
-        return allocate(options, "check", argv, "check")
-    with places(options) as where:
+    engine = asking_for_allocation(options)
+    if engine is not None:
+        return allocate(engine, options, "check", argv, "check")
+    with located(options) as where:
         return check(options, where, argv, begin)
 
 
-def check(options: argparse.Namespace, where: Places, argv: list[str], begin: float) -> int:
+def check(options: argparse.Namespace, where: Where, argv: list[str], begin: float) -> int:
     """Run the checks and print the report."""
     import asyncio
     import json
@@ -100,14 +100,14 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
     job = make_job(options, where)
     # The first value ssh is given counts.
     impatient = replace(where, ssh=(*where.ssh, f"-oConnectTimeout={CONNECT_TIMEOUT}"))
-    engine = build(where.choice, make_means(options, job, impatient))
+    launch = impatient.launch(job)
     checks = load(QUICK)
     wanted = make_wanted(options, job, argv)
     folder = make_job_folder(job.id)
     for sentence in where.choice.said:
         print(f"muster: {sentence}", file=sys.stderr)
     try:
-        cluster = asyncio.run(quick(job, engine, checks, wanted, nproc=options.nproc, folder=folder))
+        cluster = asyncio.run(quick(job, launch, checks, wanted, nproc=options.nproc, folder=folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     found = judge_all(checks, cluster)
@@ -138,17 +138,16 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
 
 
 def deep(
-    options: argparse.Namespace, job: Job, where: Places, cluster: Cluster
+    options: argparse.Namespace, job: Job, where: Where, cluster: Cluster
 ) -> tuple[list[Finding], dict[str, dict[str, str]]]:
     """Run ranks on the hosts; what they found, and what they measured."""
     from muster.check.deep.judge_ranks import judge, table, with_names
     from muster.check.deep.measure import measure
 
     job = replace(job, id=new_job_id("check"), sync=True)
-    if where.choice.engine == "mpi":
+    if where.choice.engine.no_zygote:
         job = job.with_preload(())
-    engine = build(where.choice, make_means(options, job, where))
-    measured = measure(job, engine, nproc=options.nproc, quiet=options.json)
+    measured = measure(job, where.launch(job), nproc=options.nproc, quiet=options.json)
     if measured.failure:
         what = f"the ranks of the deep check failed: {measured.failure}"
         return [Finding(severity="error", hosts=(), what=what, symptom="the same, in your job", check="deep")], {}
@@ -156,11 +155,10 @@ def deep(
     return list(judge(cluster, results)), table(results)
 
 
-def make_job(options: argparse.Namespace, where: Places) -> Job:
+def make_job(options: argparse.Namespace, where: Where) -> Job:
     """The job that would run; its script may be left open."""
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     target, *args = command or [""]
-    whole = where.choice.engine == "pbs" and not options.image
     return Job(
         id=new_job_id("check"),
         target=target,
@@ -169,7 +167,7 @@ def make_job(options: argparse.Namespace, where: Places) -> Job:
         cwd=os.getcwd(),
         hosts=where.choice.hosts,
         env=parse_env(options.env, os.environ),
-        carried=of_whole_job(os.environ) if whole else carried(os.environ),
+        carried=where.choice.engine.carried(os.environ, where.spec),
         master_addr=options.master_addr,
         master_port=options.master_port,
         interface=options.interface,

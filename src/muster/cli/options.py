@@ -6,16 +6,17 @@ import argparse
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from muster.cli.arguments import Parser, port, positive, words
-from muster.engines.build import Means
-from muster.engines.choice import NAMES, Choice, Wish, choose
-from muster.engines.container.container import PROGRAMS, Container
-from muster.engines.pbs.programs import read_pbs_here
+from muster.cli.arguments import Parser, port, positive
+from muster.engines.choice import choose
+from muster.engines.container.container import PROGRAMS
+from muster.engines.engine import Choice, Engine, Launch, words
+from muster.engines.table import NAMES, built_in
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts, read_hostfile
 from muster.job import Job, job_folder
+from muster.spec import RunSpec
 
 
 def add_where(p: Parser) -> None:
@@ -39,7 +40,6 @@ def add_where(p: Parser) -> None:
 
 def add_engine(p: Parser) -> None:
     """What places the processes, and in which container."""
-    p.taking_options |= {"--slurm-args", "--mpi-args", "--container-args"}
     engine = p.add_argument_group("engine (what places the processes)")
     engine.add_argument(
         "--engine",
@@ -48,21 +48,8 @@ def add_engine(p: Parser) -> None:
         default="auto",
         help="local, ssh, slurm, pbs, mpi, or auto: the job we are in, else ssh (default)",
     )
-    engine.add_argument(
-        "--slurm-args",
-        metavar="ARGS",
-        help='get a Slurm allocation with these options of salloc: "-N4 --gpus-per-node=2 -p gpu"',
-    )
-    engine.add_argument(
-        "--pbs-start",
-        metavar="HOW",
-        choices=("tm", "ssh"),
-        default="tm",
-        help="inside a PBS job: agents as tasks of PBS (tm, the default), or by ssh and pbs_attach",
-    )
-    engine.add_argument(
-        "--mpi-args", metavar="ARGS", type=words, default=(), help='more options for mpirun: "--mca btl ^openib"'
-    )
+    for each in built_in():
+        each.add_options(engine)
     engine.add_argument("--image", metavar="IMAGE", help="run inside this container image on every host")
     engine.add_argument(
         "--container",
@@ -73,6 +60,7 @@ def add_engine(p: Parser) -> None:
     engine.add_argument(
         "--container-args", metavar="ARGS", type=words, default=(), help='more options for it: "-v /data:/data"'
     )
+    p.taking_options |= {name for name, action in p._option_string_actions.items() if action.metavar == "ARGS"}
 
 
 def add_network(p: Parser) -> None:
@@ -83,40 +71,68 @@ def add_network(p: Parser) -> None:
     network.add_argument("--interface", metavar="NAME", help="network interface for gloo and NCCL on every host")
 
 
-def allocate(options: argparse.Namespace, command: str, argv: list[str], target: str) -> int:
-    """For --slurm-args: become salloc, which runs this very command line inside the allocation it gets."""
-    from muster.engines.slurm.salloc import salloc
+def asking_for_allocation(options: argparse.Namespace) -> Engine | None:
+    """The engine from which an option such as --slurm-args asks for a new allocation."""
+    return next((engine for engine in built_in() if _asked(engine, options) is not None), None)
 
-    if options.engine not in ("auto", "slurm"):
-        raise UsageError(f"--slurm-args are for --engine slurm, not for {options.engine}", hint="leave one of them out")
-    return salloc(options.slurm_args, [command, *argv], target, dry_run=options.dry_run)
+
+def _asked(engine: Engine, options: argparse.Namespace) -> str | None:
+    dest = engine.allocation_option.lstrip("-").replace("-", "_")
+    return getattr(options, dest) if dest else None
+
+
+def allocate(engine: Engine, options: argparse.Namespace, command: str, argv: list[str], target: str) -> int:
+    """Get the allocation that the options ask for, and run this very command line inside it."""
+    if options.engine not in ("auto", engine.name):
+        raise UsageError(
+            f"{engine.allocation_option} are for --engine {engine.name}, not for {options.engine}",
+            hint="leave one of them out",
+        )
+    detach = getattr(options, "detach", False)
+    asked = _asked(engine, options) or ""
+    return engine.allocate(asked, [command, *argv], target, dry_run=options.dry_run, detach=detach)
+
+
+def spec_of(options: argparse.Namespace, command: list[str], hosts: tuple[Host, ...] | None = None) -> RunSpec:
+    """What the options ask for; those that a command does not have keep the default of the spec."""
+    given = vars(options)
+    target, *args = command or [""]
+    same = ("lab", "nproc", "python", "engine", "pbs_start", "mpi_args", "image", "container", "container_args", "sync")
+    return RunSpec(
+        target=target,
+        args=tuple(args),
+        hosts=hosts,
+        **{name: given[name] for name in same if name in given},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class Where:
     """The engine, its hosts, and how they are reached."""
 
+    spec: RunSpec
     choice: Choice
     ssh: tuple[str, ...] = ("ssh",)
 
+    def launch(self, job: Job) -> Launch:
+        """What is started for a job here."""
+        spec = replace(self.spec, sync=job.sync)
+        folder = str(job_folder(job.id))
+        return self.choice.engine.launch(self.choice, spec, job_id=job.id, cwd=job.cwd, folder=folder, ssh=self.ssh)
+
 
 @contextmanager
-def places(options: argparse.Namespace) -> Generator[Places]:
+def located(options: argparse.Namespace) -> Generator[Where]:
     """What the options choose; the hosts of --lab live as long as the block."""
-    hosts = choose_hosts(options)
+    spec = spec_of(options, [], choose_hosts(options))
     if not options.lab or options.dry_run:
-        yield Places(choice=_choice(options, hosts))
+        yield Where(spec=spec, choice=choose(spec, os.environ))
         return
     from muster.lab import Lab
 
     with Lab(options.lab, bind=(os.getcwd(),)) as lab:
-        hosts = tuple(Host(name=name) for name in lab.names)
-        yield Places(choice=_choice(options, hosts), ssh=tuple(lab.ssh_argv()))
-
-
-def _choice(options: argparse.Namespace, hosts: tuple[Host, ...] | None) -> Choice:
-    wish = Wish(engine=options.engine, hosts=hosts, nproc=options.nproc, virtual=bool(options.lab))
-    return choose(wish, os.environ, read_pbs=read_pbs_here)
+        spec = replace(spec, hosts=tuple(Host(name=name) for name in lab.names))
+        yield Where(spec=spec, choice=choose(spec, os.environ), ssh=tuple(lab.ssh_argv()))
 
 
 def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
@@ -132,28 +148,3 @@ def choose_hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
     if options.lab:
         return tuple(Host(name=f"h{number + 1}") for number in range(options.lab))
     return None
-
-
-def make_means(options: argparse.Namespace, job: Job, where: Places) -> Means:
-    """How the agents are started."""
-    box = None
-    if options.image is not None:
-        box = Container(
-            image=options.image,
-            program=options.container or "",
-            args=options.container_args,
-            cwd="" if job.sync else job.cwd,
-            folder=str(job_folder(job.id)),
-        )
-    elif options.container or options.container_args:
-        flag = "--container" if options.container else "--container-args"
-        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
-    return Means(
-        python=options.python,
-        box=box,
-        ssh=where.ssh,
-        only_ssh=bool(options.lab),
-        nproc=options.nproc,
-        pbs_start=options.pbs_start,
-        mpi_args=options.mpi_args,
-    )

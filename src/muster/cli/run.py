@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from muster.cli.arguments import Parser, natural, port, seconds
 from muster.cli.assembly import Assembly, assembled, make_job, shown, staged
 from muster.cli.hints import misplaced
-from muster.cli.options import add_engine, add_network, add_where, allocate
+from muster.cli.options import add_engine, add_network, add_where, allocate, asking_for_allocation
 from muster.cli.script_command import read_command
 from muster.cli.torchrun import add_torchrun
-from muster.engines.choice import Choice, this_host
+from muster.engines.engine import Choice, this_host
 from muster.environment import CARRIED
 from muster.errors import UsageError
 from muster.job import Job
@@ -162,15 +162,11 @@ def main(argv: list[str]) -> int:
             "no script to run",
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
         )
-    if options.slurm_args is not None:
-        if options.detach:
-            raise UsageError(
-                "--detach: an allocation from --slurm-args would end with this command",
-                hint="`muster submit --slurm` waits in the queue without you; inside salloc --detach works",
-            )
+    engine = asking_for_allocation(options)
+    if engine is not None:
         # Finds a missing script or a bad option now, not after hours in the queue.
-        make_job(options, command, Choice(engine="slurm", hosts=(this_host(),)))
-        return allocate(options, "run", argv, command[0])
+        make_job(options, command, Choice(engine=engine, hosts=(this_host(),)))
+        return allocate(engine, options, "run", argv, command[0])
     if options.detach and not options.dry_run:
         from muster.cli.detach import detached
 
@@ -209,7 +205,7 @@ def dry_run(assembly: Assembly, options: argparse.Namespace) -> int:
     """Print what would be done."""
     from muster.controller.dry_run import describe
 
-    sys.stdout.write(describe(assembly.job, assembly.engine, nproc=options.nproc))
+    sys.stdout.write(describe(assembly.job, assembly.launch, nproc=options.nproc))
     if not options.quiet:
         sys.stderr.writelines(f"muster: {note}\n" for note in assembly.notes)
     return 0

@@ -30,14 +30,14 @@ from muster.bench.scaling_curve import (
     with_batch,
 )
 from muster.cli.bench import Ran, rank_side, run_once, tell_files
-from muster.cli.options import places
+from muster.cli.options import located
 from muster.cli.recipes import find_recipes
 from muster.controller.phrases import count as counted
 from muster.errors import MusterError, UsageError
 
 if TYPE_CHECKING:
     from muster.bench.listen import ListeningScreen
-    from muster.cli.options import Places
+    from muster.cli.options import Where
     from muster.hosts import Host
 
 BATCH = 64
@@ -77,7 +77,7 @@ def scale(options: argparse.Namespace, begin: float) -> int:
     """Run the script with all ranks, then with fewer, and print how the rates grow."""
     work = work_of(options)
     options.module = work.module
-    with places(options) as where, nullcontext() if work.command else rank_side() as code:
+    with located(options) as where, nullcontext() if work.command else rank_side() as code:
         runner = _Runner(options=options, where=where, work=work, begin=begin, code=code)
         if options.dry_run:
             return runner.start("weak", 0, None).code
@@ -119,7 +119,7 @@ class _Runner:
     """One `--scaling`."""
 
     options: argparse.Namespace
-    where: Places
+    where: Where
     work: Work
     begin: float
     code: Path | None

@@ -27,7 +27,7 @@ from muster.controller.phrases import count, tilde
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.timeline import Timeline
-from muster.engines.engine import Engine
+from muster.engines.engine import Launch
 from muster.errors import EXIT_MUSTER, MusterError
 from muster.job import Job
 from muster.output.log_files import LogFiles
@@ -46,7 +46,7 @@ class Controller:
         self,
         job: Job,
         *,
-        engine: Engine,
+        launch: Launch,
         nproc: int | None,
         folder: Path,
         screen: Screen,
@@ -57,7 +57,7 @@ class Controller:
         check: Check | None = None,
     ) -> None:
         self.job = job
-        self.engine = engine
+        self.launch = launch
         self.nproc = nproc
         self.folder = folder
         self.screen = screen
@@ -66,8 +66,8 @@ class Controller:
         self.only_local = only_local
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
-        self.agents = Agents(engine, folder, screen, on_event=self.on_event, on_text=screen.host_line)
-        self.status = JobStatus(job, engine, begin)
+        self.agents = Agents(launch, folder, screen, on_event=self.on_event, on_text=screen.host_line)
+        self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
         self.monitor = RankMonitor(self.agents, self.status, screen, folder, job.hang_after, job.on_hang == "kill")
         self.observers = Observers(
@@ -123,7 +123,7 @@ class Controller:
             await self.end()
             ticking.cancel()
         if self.stopped_by:
-            usual = self.engine.usual_reason(self.signal) if self.signal is not None else None
+            usual = self.launch.engine.usual_reason(self.signal) if self.signal is not None else None
             reason = self.agents.connector.why_ended() or usual
             because = f" ({reason})" if reason else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"

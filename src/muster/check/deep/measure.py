@@ -14,7 +14,7 @@ from typing import Any
 
 from muster.controller.controller import Controller
 from muster.controller.diagnosis.verdict import Verdict
-from muster.engines.engine import Engine
+from muster.engines.engine import Launch
 from muster.job import Job, make_job_folder
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -39,7 +39,7 @@ class _Quiet(Controller):
         """Whoever asked tells it."""
 
 
-def measure(job: Job, engine: Engine, *, nproc: int | None, quiet: bool) -> Measured:
+def measure(job: Job, launch: Launch, *, nproc: int | None, quiet: bool) -> Measured:
     """Start a rank for every GPU, or as many as the job would have, and let them measure."""
     screen = Screen(quiet=quiet)
     logs = LogFiles(screen.warning)
@@ -51,7 +51,7 @@ def measure(job: Job, engine: Engine, *, nproc: int | None, quiet: bool) -> Meas
         async def main() -> Verdict:
             controller = _Quiet(
                 deep,
-                engine=engine,
+                launch=launch,
                 nproc=nproc,
                 folder=folder,
                 screen=screen,
