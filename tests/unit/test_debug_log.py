@@ -37,8 +37,9 @@ class Stage:
         self.out = io.StringIO()
         self.screen = Screen(streams={1: self.out, 2: self.out})
         self.logs = LogFiles(self.screen.warning)
-        given = Job(id="j", target="t.py", cwd="/", hosts=(), carried={}, **{"env": {}, **job})
-        self.logged = logged(given, ENGINE, folder, self.logs, self.screen)
+        spec = RunSpec(target="t.py", cwd="/", **{name: job.pop(name) for name in ("env", "debug") if name in job})
+        given = Job(id="j", spec=spec, hosts=(), **{"carried": {}, **job})
+        self.logged = logged(given, LAUNCH, folder, self.logs, self.screen)
 
     def close(self) -> tuple[str, str]:
         """The text of the log, and the screen."""

@@ -16,7 +16,8 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import Heard, RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.engines.engine import Piped
+from muster.engines.engine import Launch
+from muster.engines.local.engine import LocalEngine
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 
@@ -28,8 +29,8 @@ WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "
 
 def watcher_of(status: JobStatus, screen: Screen, folder: Path) -> RankMonitor:
     """A watcher over a job whose hosts are all gone."""
-    engine = Piped(name="local", seats=(), commands=())
-    agents = Agents(engine, folder, on_event=lambda link, event: None, on_text=lambda host, text: None)
+    launch = Launch(engine=LocalEngine(), commands=(), channel="pipes")
+    agents = Agents(launch, folder, on_event=lambda link, event: None, on_text=lambda host, text: None)
     return RankMonitor(agents, status, screen, folder)
 
 

@@ -39,7 +39,7 @@ def execute(
             screen.info(sentence)
         controller = Controller(
             job,
-            engine=prepared.launch,
+            launch=prepared.launch,
             folder=folder,
             screen=screen,
             logs=logs,

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
 from muster.controller.source_code import find_script, is_below
-from muster.engines.build import build
-from muster.engines.choice import Choice, choose
-from muster.engines.engine import Engine
-from muster.environment import carried, of_whole_job
+from muster.engines.choice import choose
+from muster.engines.engine import Choice, Launch
 from muster.errors import UsageError
 from muster.hosts import Host
-from muster.job import Job, new_job_id
+from muster.job import Job, job_folder, new_job_id
 from muster.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ class Prepared:
 
     job: Job
     choice: Choice
-    launch: Engine
+    launch: Launch
     notes: tuple[str, ...] = ()
     """Sentences for the screen, before anything else."""
 
@@ -52,7 +50,9 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
     if hosts is not None:
         choice = replace(choice, hosts=tuple(hosts))
     job = make_job(spec, choice)
-    return Prepared(job=job, choice=choice, launch=build(choice, job.spec, job_id=job.id), notes=choice.said)
+    folder = str(job_folder(job.id))
+    launch = choice.engine.launch(choice, job.spec, job_id=job.id, cwd=job.spec.cwd, folder=folder, ssh=spec.ssh)
+    return Prepared(job=job, choice=choice, launch=launch, notes=choice.said)
 
 
 def make_job(spec: RunSpec, choice: Choice) -> Job:
@@ -66,13 +66,14 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
         spec = replace(spec, target=os.path.relpath(spec.target, spec.cwd))
     script = find_script(spec) if spec.target else None
     text = spec.call.text if spec.call is not None else script.text if script is not None else ""
+    if choice.engine.no_restarts and spec.restarts:
+        raise UsageError(choice.engine.no_restarts, hint="leave it out")
     preload, reason = _preload(spec, choice, text)
     return Job(
         id=new_job_id(spec.target or "check"),
         spec=spec,
         hosts=choice.hosts,
-        # The hosts of a PBS job are set up alike, and its script's exports are meant for all; not so in a container.
-        carried=of_whole_job(os.environ) if choice.engine == "pbs" and not spec.image else carried(os.environ),
+        carried=choice.engine.carried(os.environ, spec),
         script=script,
         preload=preload,
         preload_reason=reason,
@@ -86,12 +87,9 @@ def _preload(spec: RunSpec, choice: Choice, text: str) -> tuple[tuple[str, ...],
         if spec.preload:
             raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
         return (), ""
-    if choice.engine == "mpi":
-        # mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again.
+    if choice.engine.no_zygote:
         if spec.preload:
-            raise UsageError("--preload is for the zygote, which mpirun's ranks do not have", hint="leave it out")
-        if spec.restarts:
-            raise UsageError("--restarts: the ranks of an mpirun cannot be started again", hint="leave it out")
+            raise UsageError(choice.engine.no_zygote, hint="leave it out")
         return (), ""
     variable = sets_before_torch(text)
     if variable and not spec.preload:

@@ -13,10 +13,11 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, cast
 
-from muster.api.arguments import Parser, natural, port, positive, seconds, words
+from muster.api.arguments import Parser, natural, port, positive, seconds
 from muster.api.torchrun_options import add_torchrun, refuse
-from muster.engines.choice import NAMES
 from muster.engines.container.container import PROGRAMS
+from muster.engines.engine import Engine, words
+from muster.engines.table import NAMES, built_in
 from muster.environment import parse_env
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts, read_hostfile
@@ -50,7 +51,6 @@ def add_where(p: Parser) -> None:
 
 def add_engine(p: Parser) -> None:
     """What places the processes, and in which container."""
-    p.taking_options |= {"--slurm-args", "--mpi-args", "--container-args"}
     engine = p.add_argument_group("engine (what places the processes)")
     engine.add_argument(
         "--engine",
@@ -59,21 +59,8 @@ def add_engine(p: Parser) -> None:
         default=_UNSET,
         help="local, ssh, slurm, pbs, mpi, or auto: the job we are in, else ssh (default)",
     )
-    engine.add_argument(
-        "--slurm-args",
-        metavar="ARGS",
-        help='get a Slurm allocation with these options of salloc: "-N4 --gpus-per-node=2 -p gpu"',
-    )
-    engine.add_argument(
-        "--pbs-start",
-        metavar="HOW",
-        choices=("tm", "ssh"),
-        default=_UNSET,
-        help="inside a PBS job: agents as tasks of PBS (tm, the default), or by ssh and pbs_attach",
-    )
-    engine.add_argument(
-        "--mpi-args", metavar="ARGS", type=words, default=_UNSET, help='more options for mpirun: "--mca btl ^openib"'
-    )
+    for each in built_in():
+        each.add_options(engine)
     engine.add_argument(
         "--image", metavar="IMAGE", default=_UNSET, help="run inside this container image on every host"
     )
@@ -87,6 +74,7 @@ def add_engine(p: Parser) -> None:
     engine.add_argument(
         "--container-args", metavar="ARGS", type=words, default=_UNSET, help='more options for it: "-v /data:/data"'
     )
+    p.taking_options |= {name for name, action in p._option_string_actions.items() if action.metavar == "ARGS"}
 
 
 def add_network(p: Parser) -> None:
@@ -262,6 +250,27 @@ def _ranks(text: str) -> frozenset[int]:
     return frozenset(ranks)
 
 
+def asking_for_allocation(options: argparse.Namespace) -> Engine | None:
+    """The engine from which an option such as --slurm-args asks for a new allocation."""
+    return next((engine for engine in built_in() if _asked(engine, options) is not None), None)
+
+
+def allocate(engine: Engine, options: argparse.Namespace, spec: RunSpec, argv: Sequence[str], target: str) -> int:
+    """Get the allocation that the options ask for, and run `muster ARGV` inside it; returns its exit code."""
+    if spec.engine not in ("auto", engine.name):
+        raise UsageError(
+            f"{engine.allocation_option} are for --engine {engine.name}, not for {spec.engine}",
+            hint="leave one of them out",
+        )
+    dry_run, detach = getattr(options, "dry_run", False), getattr(options, "detach", False)
+    return engine.allocate(_asked(engine, options) or "", argv, target, dry_run=dry_run, detach=detach)
+
+
+def _asked(engine: Engine, options: argparse.Namespace) -> str | None:
+    dest = engine.allocation_option.lstrip("-").replace("-", "_")
+    return getattr(options, dest) if dest else None
+
+
 def spec_with(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     """A run with fields named as in Python: `hosts` may be a text or a list of texts, values of `env` anything."""
     unknown = [name for name in given if name not in _FIELDS]
@@ -294,8 +303,11 @@ def spec_from_words(spec: RunSpec, words: Sequence[str]) -> RunSpec:
         "module": ("-m", "name a function of the module instead"),
         "detach": ("--detach", "call launch() in a thread to go on meanwhile"),
         "dry_run": ("--dry-run", "`muster run --dry-run` prints a plan"),
-        "slurm_args": ("--slurm-args", "run this program inside `salloc` or `sbatch`; launch() then uses its hosts"),
     }
+    engine = asking_for_allocation(options)
+    if engine is not None:
+        hint = "run this program inside the allocation; launch() then uses its hosts"
+        raise UsageError(f"options: launch() has no use for {engine.allocation_option}", hint=hint)
     for name, (option, hint) in refused.items():
         if getattr(options, name):
             raise UsageError(f"options: launch() has no use for {option}", hint=hint)

@@ -14,7 +14,7 @@ from muster.check.finding import Finding
 from muster.check.gather import gather, logins_of
 from muster.check.here import wanted_by
 from muster.controller.links.link import AgentLink
-from muster.engines.engine import Engine
+from muster.engines.engine import Launch
 from muster.errors import MusterError
 from muster.job import Job
 from muster.output.screen import Screen
@@ -27,15 +27,15 @@ _MOST_TOLD = 6
 class Beforehand:
     """Asks the hosts of a job that is about to start."""
 
-    def __init__(self, engine: Engine, screen: Screen) -> None:
-        self._engine = engine
+    def __init__(self, launch: Launch, screen: Screen) -> None:
+        self._launch = launch
         self._screen = screen
 
     async def look(self, job: Job, links: Sequence[AgentLink]) -> None:
         """Tell what is wrong, and raise what would surely make the job fail."""
         checks = await asyncio.to_thread(load, BEFORE_RUN)
         wanted = await asyncio.to_thread(_wanted, job)
-        logins = logins_of(self._engine)
+        logins = logins_of(self._launch)
         machines = await gather(job, links, checks, wanted, logins=logins)
         cluster = Cluster(machines=tuple(machines), wanted=wanted)
         found = [finding for finding in judge_all(checks, cluster) if finding.severity != "note"]

@@ -10,7 +10,7 @@ from muster.check.cluster_facts import Machine, Wanted
 from muster.check.definition import Check, as_requests
 from muster.controller import prepare
 from muster.controller.links.link import AgentLink, LinkLost
-from muster.engines.engine import Engine, Piped
+from muster.engines.engine import Launch
 from muster.job import Job
 
 if TYPE_CHECKING:
@@ -89,12 +89,7 @@ def _addresses(link: AgentLink) -> list[str]:
     return [address for nic in interfaces if not nic["loopback"] for address in nic["addresses"]]
 
 
-def logins_of(engine: Engine) -> dict[str, tuple[str, ...]]:
+def logins_of(launch: Launch) -> dict[str, tuple[str, ...]]:
     """What a person types before a command for a host; a host of a scheduler may have no login."""
-    if not isinstance(engine, Piped):
-        return {}
-    ways: dict[str, tuple[str, ...]] = {}
-    for seat, command in zip(engine.seats, engine.commands, strict=True):
-        port = ("-p", str(seat.host.port)) if seat.host.port else ()
-        ways[seat.name] = ("ssh", *port, seat.host.destination) if command.over_ssh else ()
-    return ways
+    ways = {command.agents[0].name: launch.engine.login(command) for command in launch.commands}
+    return {name: way for name, way in ways.items() if way is not None}

@@ -11,7 +11,7 @@ from pathlib import Path
 from muster.check.cluster_facts import Refusal
 from muster.controller.agents import Agents
 from muster.controller.links.link import AgentLink
-from muster.engines.engine import Engine, Piped
+from muster.engines.engine import Launch
 from muster.errors import HostError, MusterError
 from muster.shared.wire import HEARTBEAT
 
@@ -36,12 +36,12 @@ class Session:
 
 
 @asynccontextmanager
-async def session(engine: Engine, job_id: str, folder: Path) -> AsyncGenerator[Session]:
+async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[Session]:
     """Connect to every host, whatever becomes of the others, and leave nothing there afterwards."""
-    agents = Agents(engine, folder, on_event=_ignore, on_text=_ignore)
+    agents = Agents(launch, folder, on_event=_ignore, on_text=_ignore)
     beating = asyncio.ensure_future(_beat(agents))
     failed: dict[str, HostError] = {}
-    limit = CONNECT_LIMIT if isinstance(engine, Piped) else QUEUE_LIMIT
+    limit = CONNECT_LIMIT if launch.channel == "pipes" else QUEUE_LIMIT
 
     def on_failure(error: HostError) -> None:
         failed[error.host] = error
@@ -56,7 +56,7 @@ async def session(engine: Engine, job_id: str, folder: Path) -> AsyncGenerator[S
                 raise
         yield Session(
             links=[link for link in agents.leaders if link.facts and not link.lost],
-            refusals=[Refusal(name=name, why=error, spec=_spec(engine, name)) for name, error in failed.items()],
+            refusals=[Refusal(name=name, why=error, spec=_spec(launch, name)) for name, error in failed.items()],
         )
     finally:
         beating.cancel()
@@ -74,7 +74,7 @@ def _ignore(source: object, what: object) -> None:
     """A host that is lost fails the request that waits for it; what it prints is of no interest."""
 
 
-def _spec(engine: Engine, name: str) -> str:
+def _spec(launch: Launch, name: str) -> str:
     """A host as `-H` reads it, without its slots."""
-    host = next((seat.host for seat in engine.seats if name in (seat.name, seat.host.name)), None)
+    host = next((agent.host for agent in launch.agents if name in (agent.name, agent.host.name)), None)
     return str(replace(host, slots=None, gpus=None)) if host else name

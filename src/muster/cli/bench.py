@@ -14,7 +14,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from muster.api.arguments import Parser, natural
-from muster.api.run_options import add_debug, add_engine, add_network, add_quiet, add_where, spec_of
+from muster.api.run_options import (
+    add_debug,
+    add_engine,
+    add_network,
+    add_quiet,
+    add_where,
+    allocate,
+    asking_for_allocation,
+    spec_of,
+)
 from muster.bench.bandwidth import OPERATIONS
 from muster.bench.sizes import read_size, sizes_between
 from muster.errors import UsageError
@@ -111,11 +120,9 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"muster bench: `{what}` is nothing to measure", hint=f"to see how a script scales: --scaling {what}"
         )
-    if options.slurm_args is not None:
-        from muster.engines.slurm.salloc import allocate
-
-        spec = spec_of(options, ())
-        return allocate(spec, options.slurm_args, ["bench", *argv], "muster-bench", dry_run=options.dry_run)
+    engine = asking_for_allocation(options)
+    if engine is not None:
+        return allocate(engine, options, spec_of(options, ()), ["bench", *argv], "muster-bench")
     if options.scaling:
         from muster.cli.scaling import scale
 

@@ -11,7 +11,15 @@ from textwrap import dedent
 
 from muster.api.arguments import Parser
 from muster.api.prepared import lab_hosts, prepare
-from muster.api.run_options import add_debug, add_engine, add_network, add_where, spec_of
+from muster.api.run_options import (
+    add_debug,
+    add_engine,
+    add_network,
+    add_where,
+    allocate,
+    asking_for_allocation,
+    spec_of,
+)
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
 from muster.job import make_job_folder
@@ -80,10 +88,9 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     spec = spec_of(options, command, check=False)
-    if options.slurm_args is not None:
-        from muster.engines.slurm.salloc import allocate
-
-        return allocate(spec, options.slurm_args, ["check", *argv], "check", dry_run=False)
+    engine = asking_for_allocation(options)
+    if engine is not None:
+        return allocate(engine, options, spec, ["check", *argv], "check")
     from muster.controller.debug_log import shown
 
     with shown(spec.debug), lab_hosts(spec) as located:

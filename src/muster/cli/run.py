@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from muster.api.arguments import Parser
 from muster.api.hints import misplaced
 from muster.api.prepared import Prepared, lab_hosts, make_job, prepare
-from muster.api.run_options import run_parser, spec_of
+from muster.api.run_options import allocate, asking_for_allocation, run_parser, spec_of
 from muster.api.torchrun_options import explain, refuse
 from muster.cli.script_command import read_command
-from muster.engines.choice import Choice, this_host
+from muster.engines.engine import Choice, this_host
 from muster.environment import CARRIED
 from muster.errors import UsageError
 from muster.spec import RunSpec
@@ -78,17 +78,11 @@ def main(argv: list[str]) -> int:
         )
     refuse(options)
     spec = spec_of(options, command)
-    if options.slurm_args is not None:
-        from muster.engines.slurm.salloc import allocate
-
-        if options.detach:
-            raise UsageError(
-                "--detach: an allocation from --slurm-args would end with this command",
-                hint="`muster submit --slurm` waits in the queue without you; inside salloc --detach works",
-            )
+    engine = asking_for_allocation(options)
+    if engine is not None:
         # Finds a missing script or a bad option now, not after hours in the queue.
-        make_job(spec, Choice(engine="slurm", hosts=(this_host(),)))
-        return allocate(spec, options.slurm_args, ["run", *argv], command[0], dry_run=options.dry_run)
+        make_job(spec, Choice(engine=engine, hosts=(this_host(),)))
+        return allocate(engine, options, spec, ["run", *argv], command[0])
     if options.detach and not options.dry_run:
         from muster.cli.detach import detached
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from muster.agent.stopping import time_to_stop
 from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.connector import make_connector
 from muster.controller.links.link import AgentLink, LinkLost
-from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
-from muster.engines.engine import Dialed, Engine, Piped, leaders
+from muster.engines.engine import Launch, leaders
 from muster.errors import HostError
 from muster.plan import Plan, rank_environment
 from muster.shared.wire import HEARTBEAT
@@ -32,21 +31,19 @@ class Agents:
 
     def __init__(
         self,
-        engine: Engine,
+        launch: Launch,
         folder: Path,
         *,
         on_event: Callable[[AgentLink, dict[str, Any]], None],
         on_text: Callable[[str, str], None],
     ) -> None:
-        self.engine = engine
+        self.launch = launch
         self.on_event = on_event
         self.on_text = on_text
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
         """The links that speak for their hosts: all of them, or under MPI the first of each host."""
-        self.connector: PipedConnector | DialledConnector = (
-            PipedConnector(engine) if isinstance(engine, Piped) else DialledConnector(engine, folder, on_text)
-        )
+        self.connector = make_connector(launch, folder, on_text)
         self.failed: set[str] = set()
         """Hosts that could not be connected."""
         self._feed: Feed | None = None
@@ -57,25 +54,21 @@ class Agents:
 
     @property
     def scheduler(self) -> str:
-        """The batch system whose agents these are, or nothing."""
-        return self.engine.scheduler if isinstance(self.engine, Dialed) else ""
+        """Who else signals the ranks, and means them."""
+        return self.launch.engine.signals_from
 
     def give_stdin(self) -> None:
         """Let rank 0 read what we could; to be called before connecting."""
-        if not is_for_ranks():
-            return
-        if isinstance(self.connector, PipedConnector) and self.engine.seats[0].here:
-            self.connector.gives_stdin = True
-        else:
+        if is_for_ranks() and not self.connector.give_stdin():
             self._feed = Feed()
 
     async def connect(
         self, job_id: str, on_failure: Callable[[HostError], None], *, limit: float = CONNECT_LIMIT
     ) -> None:
         """Start all agents, side by side; `on_failure` is called for a host that has none while others are awaited."""
-        seats = self.engine.seats
-        self.links = [AgentLink(seat, self._on_event, self.on_text) for seat in seats]
-        self.leaders = [self.links[position] for position in leaders(seats)]
+        specs = self.launch.agents
+        self.links = [AgentLink(spec, self._on_event, self.on_text) for spec in specs]
+        self.leaders = [self.links[position] for position in leaders(specs)]
 
         def failed(error: HostError) -> None:
             self.failed.add(error.host)
@@ -141,8 +134,7 @@ class Agents:
 
     def _rank_env(self, plan: Plan, rank: int, attempt: int) -> dict[str, str]:
         """The plan's variables for a rank, and over them those of its engine."""
-        env = rank_environment(plan, rank, attempt=attempt)
-        return {**env, **self.engine.rank_env(plan, rank)} if isinstance(self.engine, Dialed) else env
+        return {**rank_environment(plan, rank, attempt=attempt), **self.launch.engine.rank_env(plan, rank)}
 
     def signal(self, number: int) -> None:
         """Give a signal to all ranks; a host that is lost has none."""

@@ -26,7 +26,7 @@ from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.timeline import Timeline
-from muster.engines.engine import Engine
+from muster.engines.engine import Launch
 from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.job import Job
 from muster.output.log_files import LogFiles
@@ -46,7 +46,7 @@ class Controller:
         self,
         job: Job,
         *,
-        engine: Engine,
+        launch: Launch,
         folder: Path,
         screen: Screen,
         logs: LogFiles,
@@ -55,7 +55,7 @@ class Controller:
         summary: bool = True,
     ) -> None:
         self.job = job
-        self.engine = engine
+        self.launch = launch
         self.folder = folder
         self.screen = screen
         self.logs = logs
@@ -65,8 +65,8 @@ class Controller:
         """Whether the screen shows how the job ended."""
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
-        self.agents = Agents(engine, folder, on_event=self.on_event, on_text=screen.host_line)
-        self.status = JobStatus(job, engine, begin)
+        self.agents = Agents(launch, folder, on_event=self.on_event, on_text=screen.host_line)
+        self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
         self.monitor = RankMonitor(
             self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
@@ -100,7 +100,7 @@ class Controller:
 
     async def run(self) -> Verdict:
         """Run the job, let other commands ask about it meanwhile, and say how it ended."""
-        with logged(self.job, self.engine, self.folder, self.logs, self.screen):
+        with logged(self.job, self.launch, self.folder, self.logs, self.screen):
             try:
                 async with self.server:
                     verdict = await self.live()
@@ -126,7 +126,7 @@ class Controller:
             await self.end()
             ticking.cancel()
         if self.stopped_by:
-            usual = self.engine.usual_reason(self.signal) if self.signal is not None else None
+            usual = self.launch.engine.usual_reason(self.signal) if self.signal is not None else None
             reason = self.agents.connector.why_ended() or usual
             because = f" ({reason})" if reason else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"

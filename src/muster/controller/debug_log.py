@@ -17,7 +17,7 @@ from pathlib import Path
 from traceback import extract_tb, format_exception
 from typing import Any
 
-from muster.engines.engine import Engine
+from muster.engines.engine import Launch
 from muster.errors import MusterError
 from muster.job import Job, state_folder
 from muster.output.log_files import LogFiles
@@ -85,16 +85,16 @@ class DebugLog(logging.Handler):
 
 
 @contextmanager
-def logged(job: Job, engine: Engine, folder: Path, logs: LogFiles, screen: Screen) -> Generator[None]:
+def logged(job: Job, launch: Launch, folder: Path, logs: LogFiles, screen: Screen) -> Generator[None]:
     """Keep the debug log of a job that runs in this thread; an error of Muster's own ends it as a MusterError."""
     handler = DebugLog(job, folder, logs, screen.debug if job.spec.debug else None)
     thread = threading.get_ident()
     _open[thread] = handler
     try:
         with _attached(handler):
-            hosts = ", ".join(f"{seat.name}:{seat.host.slots or 'auto'}" for seat in engine.seats)
+            hosts = ", ".join(f"{agent.name}:{agent.host.slots or 'auto'}" for agent in launch.agents)
             _log.info("%s; job %s, %s %s", _versions(), job.id, job.spec.kind, job.spec.target)
-            _log.info("engine %s on %s; zygote imports %s", engine.name, hosts, ", ".join(job.preload) or "nothing")
+            _log.info("engine %s on %s; zygote imports %s", launch.name, hosts, ", ".join(job.preload) or "nothing")
             try:
                 yield
             except (MusterError, FileNotFoundError, PermissionError) as error:  # the user's mistake, or a host's fault

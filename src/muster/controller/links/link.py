@@ -39,7 +39,7 @@ class Line(Protocol):
         """Drop the connection."""
         ...
 
-    async def explain(self, noise: str) -> HostError:
+    async def explain(self, noise: str) -> MusterError:
         """Why no agent came, found out from how the transport ended; `noise` is what came instead."""
         ...
 
