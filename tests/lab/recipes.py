@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bare import ENV
+from waiting import end
 
 SERVER = """
 import contextlib, io, json, os, runpy, sys, traceback
@@ -72,8 +73,7 @@ class Interpreter:
 
     def close(self) -> None:
         """End it."""
-        self._process.kill()
-        self._process.wait(10)
+        end(self._process)
 
 
 def write_idx(path: Path, sizes: tuple[int, ...], data: bytes) -> None:

@@ -17,7 +17,7 @@ from benchmarks.scoreboard.fault import Fault
 from benchmarks.scoreboard.faults import FAULTS
 from benchmarks.scoreboard.stage import HOSTS, MUSTER, PROJECT, Stage
 from launching import PLAIN, alive
-from waiting import wait_until
+from waiting import ending, wait_until
 
 from muster.lab import Lab
 from muster.lab.system_programs import SYSTEM_PATH
@@ -51,11 +51,8 @@ def typed(stage: Stage, *argv: str, **env: str) -> subprocess.CompletedProcess[s
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
+    with ending(process):
         out, err = process.communicate(timeout=100)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
@@ -153,15 +150,13 @@ def test_a_run_tells_what_it_finds_and_starts(stage: Stage, tmp_path: Path):
         env = {**PLAIN, "OMP_NUM_THREADS": "1"}
         null = subprocess.DEVNULL
         process = stage.lab.popen("h1", argv, cwd=PROJECT, env=env, stdin=null, stdout=null, stderr=err)
-    try:
+    with ending(process):
         said = (tmp_path / "err").read_text
         # It may come when the job runs already.
         wait_until("the warning", lambda: "to mend it: unset OMP_NUM_THREADS\n" in said(), 30, said)
         assert "warning: h1: OMP_NUM_THREADS=1 leaves 1 of its 2 CPUs idle" in said()
         stage.write("h1", "/tmp/told", "")
         assert process.wait(60) == 0, said()
-    finally:
-        process.kill()
     done = typed(stage, "run", "--no-check", "--no-zygote", "-H", "h1", "hello.py", OMP_NUM_THREADS="1")
     assert "warning" not in done.stderr
 

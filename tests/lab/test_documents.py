@@ -22,6 +22,7 @@ from bare import AS_ROOT, BIN
 from launching import PLAIN
 from pbs import PbsSite
 from tools.console import Block, CodeFile, Command, apply_diff, differences, pages, read_page
+from waiting import end as end_process
 
 from muster.lab import Lab
 from muster.lab.system_programs import SYSTEM_PATH
@@ -172,8 +173,7 @@ def shell(
         try:
             process.wait(LIMIT)
         except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait(20)
+            end_process(process)
             raise AssertionError(
                 f"still running after {LIMIT} s: {commands[0].text}\n{(base / '0').read_text()}"
             ) from None

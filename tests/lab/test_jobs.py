@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from launching import MUSTER, PLAIN, Done, run_here, run_in
-from waiting import wait_until
+from waiting import ending, wait_until
 
 from muster.cli.detach import kills_user_processes
 from muster.jobs.job_folders import fresh, job_folders, read_job
@@ -415,16 +415,13 @@ def test_a_job_in_a_pid_namespace_of_its_own_is_listed_and_stopped_from_outside(
         [*inside, MUSTER, "run", *FAST, "--nproc", "1", *FOR_EVER], cwd=user.folder, env=user.env,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    try:
+    with ending(job):
         wait_until("a running job", lambda: [job["status"] for job in user.jobs().values()] == ["running"], 40)
         (job_id,) = user.jobs()
         assert re.search(rf"^{job_id} +running ", user.muster("ps").out, re.MULTILINE)
         stop = user.muster("stop", job_id)
         assert (stop.code, "was stopped by muster stop; nothing of it is left" in stop.err) == (0, True), stop.said
         assert job.wait(30) == 143
-    finally:
-        job.kill()
-        job.communicate()
 
 
 @pytest.mark.lab

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import end, ending, wait_until
 
 from muster.errors import LabError
 from muster.lab import Lab
@@ -93,8 +94,7 @@ def echo(lab: Lab) -> Iterator[Callable[[str, int], None]]:
 
     yield start
     for server in started:
-        server.kill()
-        server.communicate(timeout=30)
+        end(server)
 
 
 def connect(lab: Lab, source: str, target: str, port: int, timeout: float = 20.0) -> tuple[str, float]:
@@ -164,23 +164,19 @@ def test_a_bound_folder_is_shared_and_another_folder_under_tmp_is_not_there(tmp_
 
 
 def test_processes_lists_what_runs_in_a_host_and_only_there(lab: Lab) -> None:
-    until(lambda: lab.processes("h1") == [])  # what a test before this one has ended may still be about to go
-    started = lab.popen("h1", ["sleep", "54321"])
-    try:
-        until(lambda: [command for _, command in lab.processes("h1")] == ["sleep 54321"])
+    wait_until("what a test before this one has left to end", lambda: lab.processes("h1") == [])
+    with ending(lab.popen("h1", ["sleep", "54321"])):
+        wait_until("the process", lambda: [command for _, command in lab.processes("h1")] == ["sleep 54321"])
         [(pid, _)] = lab.processes("h1")
         assert Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x0054321\0"
         assert lab.processes("h2") == []
-    finally:
-        started.kill()
-        started.wait(30)
-    until(lambda: lab.processes("h1") == [])
+    wait_until("the end of the process", lambda: lab.processes("h1") == [])
 
 
 def test_a_command_that_runs_too_long_is_killed_inside_the_host(lab: Lab) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         lab.run("h1", ["sleep", "54322"], timeout=0.2)
-    until(lambda: lab.processes("h1") == [])
+    wait_until("the end of the process", lambda: lab.processes("h1") == [])
 
 
 def test_a_signal_reaches_the_command_inside_the_host(lab: Lab) -> None:
@@ -273,7 +269,7 @@ def test_a_host_with_a_tenth_of_a_core_computes_slowly(lab: Lab) -> None:
     assert status_faults(lab, "h2") == ("cpu 0.1",)
     lab.heal("h2")
     # Whether this machine has time for it at once is another matter.
-    until(lambda: float(lab.run("h2", argv, timeout=60).stdout) < 0.4)
+    wait_until("a fast CPU", lambda: float(lab.run("h2", argv, timeout=60).stdout) < 0.4)
 
 
 def test_a_slow_cable_takes_as_long_as_its_rate_says(lab: Lab, echo: Callable[[str, int], None]) -> None:
@@ -294,10 +290,10 @@ def test_a_slow_cable_takes_as_long_as_its_rate_says(lab: Lab, echo: Callable[[s
         return tries[-1]
 
     # A busy machine may take longer now and then, but not each time, and no time is shorter than the cable allows.
-    until(lambda: seconds() < 3)
+    wait_until("an exchange within 3 s", lambda: seconds() < 3, said=lambda: str(tries))
     assert min(tries) > 0.3
     lab.heal("h2")
-    until(lambda: seconds() < 0.3)
+    wait_until("an exchange within 0.3 s", lambda: seconds() < 0.3, said=lambda: str(tries))
 
 
 def test_lost_packets_are_about_as_many_as_asked_for(lab: Lab) -> None:
@@ -347,7 +343,7 @@ def test_a_delayed_cable_adds_twice_the_delay_to_a_round_trip(lab: Lab, echo: Ca
         tries.append(took)
         return took
 
-    until(lambda: seconds() < 1.0)
+    wait_until("an exchange within 1.0 s", lambda: seconds() < 1.0, said=lambda: str(tries))
     assert min(tries) >= 0.2, "a handshake and an exchange: two round trips of 100 ms"
     assert ssh(lab, "h2", "head -c 300000 /dev/zero | wc -c").stdout == "300000\n"
     lab.delay("h2", 5)
@@ -356,7 +352,7 @@ def test_a_delayed_cable_adds_twice_the_delay_to_a_round_trip(lab: Lab, echo: Ca
     assert connect(lab, "h1", "h2", 5005, timeout=0.3)[0] == "silence"
     assert status_faults(lab, "h2") == ("cut", "loss 10%", "delay 5 ms")
     lab.heal("h2")
-    until(lambda: seconds() < 0.2)
+    wait_until("an exchange within 0.2 s", lambda: seconds() < 0.2, said=lambda: str(tries))
     assert ssh(lab, "h2", "head -c 3000000 /dev/zero | wc -c").stdout == "3000000\n"
 
 
@@ -438,8 +434,8 @@ def test_nothing_is_left_after_exit_exception_or_sigkill_of_the_owner(how: str) 
         assert traces(folder, mark)
         owner.send_signal(signal.SIGKILL)
     owner.communicate(timeout=30)
-    until(lambda: not folder.exists() and not traces(folder, mark))
-    until(lambda: mounts() <= before)
+    wait_until("the lab to leave no trace", lambda: not folder.exists() and not traces(folder, mark))
+    wait_until("the lab's mounts to go", lambda: mounts() <= before)
 
 
 def mounts() -> set[str]:
@@ -470,11 +466,3 @@ def test_a_port_of_the_machine_is_not_a_port_of_the_hosts(lab: Lab) -> None:
 
 def status_faults(lab: Lab, host: str) -> tuple[str, ...]:
     return next(status.faults for status in lab.status() if status.name == host)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, at most half a minute."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from muster.lab.system_programs import SYSTEM_PATH
 
@@ -94,9 +94,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     env = {**os.environ, "XDG_STATE_HOME": str(muster_lab.state)}
     done = subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, timeout=60, env=env)
     assert done.stdout == "130\n", done.stderr
-    deadline = time.monotonic() + 30
-    while "time.sleep(600)" in muster_lab("exec", "h1", "ps", "axww").stdout:
-        assert time.monotonic() < deadline, "the command is still there"
+    wait_until("the command's end", lambda: "time.sleep(600)" not in muster_lab("exec", "h1", "ps", "axww").stdout)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="these faults need root")
@@ -162,8 +160,5 @@ def test_a_killed_keeper_leaves_no_lab(muster_lab: Terminal) -> None:
     finally:
         os.close(keeper)
     assert muster_lab("status").stdout.startswith("no lab is up")
-    deadline = time.monotonic() + 30
-    while folder.exists():
-        assert time.monotonic() < deadline, f"{folder} is still there"
-        time.sleep(0.02)
+    wait_until(f"{folder} to go", lambda: not folder.exists())
     assert muster_lab("up", "1").returncode == 0, "the dead keeper must not be in the way"

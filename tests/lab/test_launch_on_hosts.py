@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from launching import PLAIN, alive
-from waiting import wait_until
+from waiting import end, wait_until
 
 from muster.lab import Lab
 from muster.lab.system_programs import SYSTEM_PATH
@@ -84,8 +84,7 @@ class Script:
         try:
             ended = self.process.wait(limit)
         except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.process.wait(30)
+            end(self.process)
             raise AssertionError(f"still running after {limit} s\n{self.said}") from None
         assert ended == code, self.said
         return self._err.read_text()

@@ -18,7 +18,7 @@ import pytest
 from browser import PROGRAM, Browser
 from launching import MUSTER, PLAIN
 from tests.unit.sample_job import HOSTILE, ended, job, write_folder
-from waiting import wait_until
+from waiting import end, ending, wait_until
 
 from muster.dashboard.address import address, new_token
 
@@ -59,8 +59,7 @@ class Page:
         return True
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait(30)
+        end(self._process)
 
     def __del__(self) -> None:
         self._port.close()
@@ -365,8 +364,7 @@ def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser,
         with urllib.request.urlopen(f"{where}state.json", timeout=30) as answer:
             assert json.load(answer)["exit_code"] == 1
     finally:
-        run.terminate()
-        run.wait(40)
+        end(run)
         end_pages(tmp_path)
 
 
@@ -393,7 +391,7 @@ def test_muster_page_shows_a_job_that_has_ended_until_ctrl_c(browser: Browser, t
     process = subprocess.Popen(
         [MUSTER, "page", "train.py"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    try:
+    with ending(process):
         assert process.stdout is not None
         where = process.stdout.readline().strip()
         browser.open(where)
@@ -403,9 +401,6 @@ def test_muster_page_shows_a_job_that_has_ended_until_ctrl_c(browser: Browser, t
         _, said = process.communicate(timeout=40)
         assert process.returncode == 0
         assert said == "muster: the page of 20261115-101500-train-3f9a, until Ctrl-C\n"
-    finally:
-        process.kill()
-        process.wait(30)
 
 
 def pages(state: Path) -> list[int]:

@@ -12,6 +12,7 @@ import time
 
 import pytest
 from bare import ALL_RECIPES, ENV, RECIPES, check_recipes, reserved_port, script
+from waiting import ending
 
 from muster.cli.recipes import find_recipes
 from muster.lab import Lab
@@ -181,14 +182,10 @@ def test_a_rank_that_raises_leaves_at_once_although_another_never_answers(tmp_pa
     path = script(tmp_path, FAILING)
     with reserved_port() as port:
         env = {**ENV, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        other = subprocess.Popen([sys.executable, path, "1"], env=env)
-        try:
+        with ending(subprocess.Popen([sys.executable, path, "1"], env=env)) as other:
             failing = subprocess.run([sys.executable, path, "0"], env=env, capture_output=True, text=True, timeout=170)
             left = time.time()
             assert other.poll() is None
-        finally:
-            other.kill()
-            other.wait(timeout=10)
     assert failing.returncode == 1
     assert failing.stderr.rstrip().endswith("ValueError: mine")
     assert left - float(failing.stdout) < 60, "it waited for the other"

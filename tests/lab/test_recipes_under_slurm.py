@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bare import ALL_RECIPES, AS_ROOT, BIN, PLACE, Started, check_recipes, places, run_on, script
+from waiting import wait_until
 
 from muster.lab import Lab
 
@@ -55,13 +55,13 @@ def test_recipes_under_a_torch_launcher_on_each_host_of_a_batch_job(slurm, share
     submitted = run_on(slurm, "h1", "sbatch", "--parsable", batch)
     assert submitted.returncode == 0, submitted
     job = submitted.stdout.strip()
-    state = ""
-    deadline = time.monotonic() + 110
-    while state not in ("COMPLETED", "FAILED"):
-        assert time.monotonic() < deadline, state
-        time.sleep(0.2)
+
+    def end_state() -> str | None:
         shown = run_on(slurm, "h1", "scontrol", "show", "job", job).stdout
         state = shown.partition("JobState=")[2].split()[0]
+        return state if state in ("COMPLETED", "FAILED") else None
+
+    state = wait_until("the end of the job", end_state, 110)
     out = output.read_text()
     assert state == "COMPLETED", out + errors.read_text()
     check_recipes(out, ["h1", "h1", "h2", "h2"], "torch.distributed.launch")

@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from launching import Done, HostJob, alive, run_here, run_in
-from waiting import wait_until
+from waiting import ending, wait_until
 
 from muster.lab import Lab
 
@@ -310,35 +311,30 @@ def test_gpus_asked_of_a_host_without_any(on_hosts: Callable[..., Done]) -> None
     )
 
 
-def test_a_port_that_is_taken_with_the_name_of_who_has_it(on_hosts: Callable[..., Done], cluster: Lab) -> None:
-    listen = "import socket, time; s = socket.create_server(('', 23456)); print('on', flush=True); time.sleep(600)"
-    owner = cluster.popen("h2", [sys.executable, "-c", listen], stdout=subprocess.PIPE, text=True)
-    try:
+@contextmanager
+def listening(lab: Lab, host: str, port: int) -> Iterator[None]:
+    """A program on a host has a port, and has gone afterwards."""
+    listen = f"import socket, time; s = socket.create_server(('', {port})); print('on', flush=True); time.sleep(600)"
+    with ending(lab.popen(host, [sys.executable, "-c", listen], stdout=subprocess.PIPE, text=True)) as owner:
         assert owner.stdout
         assert owner.stdout.readline() == "on\n"
+        yield
+    wait_until("the port's owner to be gone", lambda: not alive(lab, (host,)), 20)
+
+
+def test_a_port_that_is_taken_with_the_name_of_who_has_it(on_hosts: Callable[..., Done], cluster: Lab) -> None:
+    with listening(cluster, "h2", 23456):
         done = on_hosts("--no-zygote", "-H", "h2:1,h3:1", "--master-port", "23456", "train.py")
-    finally:
-        owner.kill()
-        owner.communicate(timeout=30)
     check(done, 125, r"^h2: port 23456 .* taken by pid \d+ \(.*python", "leave --master-port out")
-    wait_until("the port's owner to be gone", lambda: not alive(cluster, ("h2",)), 20)
 
 
 def test_a_port_that_is_taken_on_another_host_than_the_first_does_not_matter(
     on_hosts: Callable[..., Done], cluster: Lab
 ) -> None:
-    listen = "import socket, time; s = socket.create_server(('', 23456)); print('on', flush=True); time.sleep(600)"
-    owner = cluster.popen("h3", [sys.executable, "-c", listen], stdout=subprocess.PIPE, text=True)
-    try:
-        assert owner.stdout
-        assert owner.stdout.readline() == "on\n"
+    with listening(cluster, "h3", 23456):
         done = on_hosts("--no-zygote", "-H", "h2:1,h3:1", "--master-port", "23456", "train.py")
-    finally:
-        owner.kill()
-        owner.communicate(timeout=30)
     assert done.code == 0, done.said
     assert ":23456" in done.err
-    wait_until("the port's owner to be gone", lambda: not alive(cluster, ("h3",)), 20)
 
 
 def test_an_interface_that_a_host_does_not_have(on_hosts: Callable[..., Done]) -> None:

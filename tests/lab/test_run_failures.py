@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -210,13 +209,15 @@ def memory_limit() -> Iterator[Path]:
     else:
         pytest.skip("no control group with a memory limit can be made here")
     yield group
-    deadline = time.monotonic() + 30
-    while group.exists():
-        try:
-            group.rmdir()
-        except OSError:  # the kernel still takes the dead process out
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    wait_until("the kernel to take the dead process out", lambda: removed(group))
+
+
+def removed(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:
+        return not group.exists()
+    return True
 
 
 def has_open(pid: int, path: Path) -> bool:

@@ -10,7 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launching import MUSTER, PLAIN, run_here, without_silence
+from launching import MUSTER, PLAIN, Job, run_here, without_silence
+from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -70,20 +71,8 @@ def test_a_progress_bar_keeps_its_returns_in_the_log_and_gives_lines_on_a_pipe(f
 
 def test_output_is_seen_while_the_script_still_runs(folder: Path) -> None:
     (folder / "slow.py").write_text("import time\nprint('early')\ntime.sleep(600)\n")
-    process = subprocess.Popen(
-        [MUSTER, "run", "--nproc", "1", "--no-zygote", "slow.py"],
-        cwd=folder,
-        env={**PLAIN, "XDG_STATE_HOME": str(folder / ".state")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        assert process.stdout.readline() == f"[{HOST} 0] early\n"
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
+    with Job(folder, "--nproc", "1", "--no-zygote", "slow.py") as job:
+        wait_until("its output", lambda: job.out == f"[{HOST} 0] early\n", 60, lambda: job.out)
 
 
 def test_only_some_ranks_are_shown_but_all_are_logged(folder: Path) -> None:

@@ -18,7 +18,7 @@ from engine_promises import (
     scripts,  # noqa: F401
 )
 from launching import MUSTER, PLAIN, Done, HostJob, run_in
-from waiting import wait_until
+from waiting import ending, wait_until
 
 from muster.lab import Lab
 
@@ -107,15 +107,12 @@ def test_ctrl_c_at_a_terminal_ends_the_ranks_in_order_and_gives_the_allocation_b
             stdin=subprocess.PIPE,
             stdout=out,
         )
-    assert terminal.stdin is not None
-    try:
+    with ending(terminal):
+        assert terminal.stdin is not None
         wait_until("the ranks", lambda: screen.read_text().count("up\n") == 2, 60, screen.read_text)
         terminal.stdin.write(b"\x03")
         terminal.stdin.flush()
         terminal.wait(30)
-    finally:
-        terminal.stdin.close()
-        terminal.kill()
     said = screen.read_text()
     assert len(re.findall(r"\].* KeyboardInterrupt$", said, re.MULTILINE)) == 2, said
     assert "SIGINT: stopping all ranks" in said

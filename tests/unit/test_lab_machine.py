@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import LabError
-from muster.lab import Lab, programs
+from muster.lab import Lab, system_programs
 from muster.lab.cgroups import Hierarchies, read_hierarchies
 from muster.lab.mounts import file_systems_of, hidden_folders
 
@@ -61,9 +61,9 @@ def test_a_missing_program_is_an_error_that_names_its_package(
     program: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(programs, "SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr(system_programs, "SYSTEM_PATH", str(tmp_path))
     with pytest.raises(LabError, match=f"needs the program `{program}`") as caught:
-        programs.find(program)
+        system_programs.find(program)
     assert caught.value.hint == f"install it: sudo apt-get install {package}"
 
 
