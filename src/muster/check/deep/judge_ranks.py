@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from muster.check.checks import rdma
 from muster.check.checks.links import HOLE, SLOW, card_of
 from muster.check.cluster_facts import Cluster
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.controller.phrases import names
 
 WRONG = "a loss that becomes NaN, or a model that learns nothing, and no message"
@@ -47,7 +47,7 @@ def with_names(results: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> li
     ]
 
 
-def judge(cluster: Cluster, results: Sequence[Result]) -> Iterator[Finding]:
+def judge(cluster: Cluster, results: Sequence[Result]) -> Findings:
     """All that the deep level can find."""
     links: list[Link] = [link for result in results for link in result["links"]]
     for finding in (
@@ -84,7 +84,7 @@ def _of(culprit: tuple[str, ...], bad: Sequence[Link]) -> Link:
     return next(link for link in bad if frozenset(culprit) <= _pair(link))
 
 
-def _holes(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
+def _holes(cluster: Cluster, links: Sequence[Link]) -> Findings:
     bad = [link for link in links if "hole" in link or "problem" in link]
     for culprit in culprits([_pair(link) for link in bad], [_pair(link) for link in links]):
         link = _of(culprit, bad)
@@ -115,7 +115,7 @@ def _smaller_packets(cluster: Cluster, passed: int) -> Fix:
     return Fix(command=" && ".join(lines), say=say)
 
 
-def _losses(links: Sequence[Link]) -> Iterator[Finding]:
+def _losses(links: Sequence[Link]) -> Findings:
     """The host whose best link is worst is at fault; then what is left without it, if it is nearly as bad."""
     left: list[Link] = [link for link in links if link.get("sent")]
     worst = 0.0
@@ -127,10 +127,10 @@ def _losses(links: Sequence[Link]) -> Iterator[Finding]:
             return
         worst = max(worst, loss[culprit])
         link = max(_with(culprit, left), key=lambda link: _lost(link, left))
-        hosts = (culprit,) if len(hosts) > 2 else tuple(hosts)
+        blamed = (culprit,) if len(hosts) > 2 else tuple(hosts)
         what = f"{100 * _lost(link, left):.1f} % of packets between {link['from']} and {link['to']} are lost"
         symptom = "collectives that take several times as long, without a message"
-        yield Finding("warning", hosts, what, symptom, Fix(say="replace its cable, or see to its switch port"), row=16)
+        yield Finding("warning", blamed, what, symptom, Fix(say="replace its cable, or see to its switch port"), row=16)
         left = [link for link in left if culprit not in _pair(link)]
 
 
@@ -144,7 +144,7 @@ def _lost(link: Link, links: Sequence[Link]) -> float:
     return max(other["again"] / other["sent"] if other["again"] >= FEWEST_LOST else 0.0 for other in both)
 
 
-def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
+def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Findings:
     """A host is as fast as its best link, and is held against the others; a pair against what its cards promise."""
     best: dict[str, float] = {}
     for link in links:
@@ -161,7 +161,7 @@ def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
             yield Finding("warning", (host,), what, SLOW, Fix(say="see to its cable, switch port and VLAN"), row=17)
 
 
-def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Iterator[Finding]:
+def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Findings:
     """Whose fault it is cannot be told from one link."""
     # A card gives its speed in Mbit/s, or -1.
     promised = min(max(0, card_of(cluster, host).get("speed", 0)) * 125000.0 for host in best)
@@ -178,7 +178,7 @@ def median_of(links: Sequence[Link], host: str, without: str) -> float:
     return median(rates) if rates else 0.0
 
 
-def _devices(results: Sequence[Result]) -> Iterator[Finding]:
+def _devices(results: Sequence[Result]) -> Findings:
     for result in results:
         hosts, device, flops = (str(result["host"]),), result["device"], result["flops"]
         alike = [other["flops"] for other in results if other["device"] == device and other is not result]
@@ -193,7 +193,7 @@ def _devices(results: Sequence[Result]) -> Iterator[Finding]:
             yield Finding("warning", hosts, what, SLOW, fix, row)
 
 
-def _collectives(cluster: Cluster, results: Sequence[Result]) -> Iterator[Finding]:
+def _collectives(cluster: Cluster, results: Sequence[Result]) -> Findings:
     for result in results:
         if result.get("wrong"):
             sizes = names([str(size) for size in result["wrong"]])
