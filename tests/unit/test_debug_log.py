@@ -17,15 +17,17 @@ from muster.cli import main
 from muster.controller import debug_log
 from muster.controller.debug_log import command_line, internal_error, log_event, logged
 from muster.controller.links.link import AgentLink
-from muster.engines.engine import AgentSpec, Piped
+from muster.engines.engine import AgentSpec, Launch
+from muster.engines.local.engine import LocalEngine
 from muster.errors import EXIT_MUSTER, MusterError, UsageError
 from muster.hosts import Host
 from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.shared.wire import GREETING, encode
+from muster.spec import RunSpec
 
-ENGINE = Piped(name="local", seats=(), commands=())
+LAUNCH = Launch(engine=LocalEngine(), commands=(), channel="pipes")
 log = logging.getLogger("muster.test")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -50,6 +51,10 @@ class Finding:
     def as_data(self) -> dict[str, Any]:
         """For --json."""
         return asdict(self)
+
+
+Findings = Iterator[Finding]
+"""What a judge returns."""
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:

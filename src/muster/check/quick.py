@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster.check.cluster_facts import Cluster, Wanted
 from muster.check.definition import Check
-from muster.check.dialling import dial_all
+from muster.check.dialing import dial_all
 from muster.check.gather import gather, logins_of
 from muster.check.session import session
 from muster.engines.engine import Launch

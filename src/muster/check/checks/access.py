@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.check.cluster_facts import Cluster, Refusal
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 DENIED = "Permission denied (publickey), or a password prompt that waits for ever"
 CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED!"
 NO_START = "the job does not start"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """A host without an agent is an error: no job runs there."""
     for refusal in cluster.refusals:
         yield _explain(refusal, (refusal.name,), f"muster setup ssh -H {refusal.spec}")

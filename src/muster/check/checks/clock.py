@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import median
 
 from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = "logs that cannot be put in order; certificates, munge and Kerberos that are refused"
 
@@ -18,7 +17,7 @@ MOST = 0.05
 COMMANDS = {"timedatectl": "timedatectl set-ntp true", "ntpdate": "ntpdate pool.ntp.org"}
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Each clock is held against the middle of all, ours among them."""
     known = [machine for machine in cluster.machines if machine.clock_error < float("inf")]
     middle = median([0.0, *(machine.clock for machine in known)])

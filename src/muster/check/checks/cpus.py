@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from muster.agent.probes import process_limits
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = "everything on that host is slow, without a message, and the other ranks wait for it"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """A scheduler gives some of the CPUs, and that is no fault as long as each rank has one."""
     for name, found in cluster.answers("cpus").items():
         machine = cluster.machine(name)
@@ -42,4 +40,4 @@ def _unbind(cluster: Cluster, name: str, pid: int, comm: str, online: int) -> Fi
     return Fix(command=f"{cluster.sudo(name)}taskset -pc 0-{online - 1} {pid}", on=name)
 
 
-CHECK = Check(probe=process_limits.cpus, judge=judge)
+CHECK = Check(probe=operating_system.cpus, judge=judge)

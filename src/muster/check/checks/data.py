@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.agent.probes import files
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import copy
 from muster.text import names
 
@@ -16,7 +14,7 @@ OTHER = "ranks that see other data: a hang at the end of the epoch, or a model t
 SLOW = "a start that takes minutes, or ranks that hang in their first read"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """What was named with --data must be there; an argument may be a path that the job makes."""
     found = cluster.answers("data")
     for path in cluster.wanted.paths:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.agent.probes import files
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.text import size_text
 
 SYMPTOM = "RuntimeError: [enforce fail at inline_container.cc] . unexpected pos, which means: no space left"
@@ -17,7 +15,7 @@ LEAST = 100 << 20
 FEWEST_FILES = 1000
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Also a disk that is mounted read-only, as after an error of its own."""
     for name, places in cluster.answers("disk").items():
         for path, room in places.items():

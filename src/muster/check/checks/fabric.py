@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.agent.probes import nvidia
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = "CUDA error 802: system not yet initialized, or NCCL that waits for ever at the first collective"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Without it NCCL hangs, so it is an error."""
     for name, answer in cluster.answers("fabric").items():
         found = _unregistered(cluster, name) if answer is None else _manager(cluster, name, **answer)

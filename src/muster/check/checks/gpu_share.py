@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from muster.agent.probes import network_cards
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import unset
 
 SYMPTOM = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device"
 TOO_MANY = "a world twice as large as the machines it runs on"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """NCCL refuses it, so it is an error; one machine under two names a warning without GPUs."""
     for name, answer in cluster.answers("variables").items():
         visible = answer["env"].get("CUDA_VISIBLE_DEVICES", "")
@@ -37,7 +35,7 @@ def _twice(visible: str, numbers: dict[str, str]) -> str:
     return ""
 
 
-def _same_machine(cluster: Cluster) -> Iterator[Finding]:
+def _same_machine(cluster: Cluster) -> Findings:
     """GPUs have ids of their own; without them, the same hardware addresses are the same machine."""
     owners: dict[str, str] = {}
     for machine in cluster.machines:
@@ -53,4 +51,4 @@ def _same_machine(cluster: Cluster) -> Iterator[Finding]:
             owners.setdefault(number, machine.name)
 
 
-CHECK = Check(probe=network_cards.hardware_addresses, judge=judge)
+CHECK = Check(probe=host_network.hardware_addresses, judge=judge)

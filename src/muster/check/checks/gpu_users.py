@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = "CUDA out of memory, at the start of a job that ran yesterday"
 
@@ -14,7 +12,7 @@ HIDDEN = 0.1
 """The share of a GPU's memory in use, without a process that shows, from which somebody must be there."""
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """A warning: there may be room for both."""
     for name, answer in cluster.answers("gpus").items():
         me = cluster.answer("system", name).get("uid")

@@ -8,7 +8,7 @@ from typing import Any
 from muster.agent.probes import nvidia
 from muster.check.cluster_facts import Cluster, Machine, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.text import size_text
 
 GONE = "CUDA error: no CUDA-capable device is detected, or a rank fewer than there should be"
@@ -19,7 +19,7 @@ LIMIT = 6.0
 """nvidia-smi answers in a tenth of a second; one that takes many is a sick GPU, or a driver that starts each time."""
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """What is missing, what is sick, what is slow."""
     for machine in cluster.machines:
         if "gpus" in machine.hung:
@@ -34,7 +34,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
     yield from _kinds(cluster)
 
 
-def _missing(cluster: Cluster, machine: Machine, answer: dict[str, Any]) -> Iterator[Finding]:
+def _missing(cluster: Cluster, machine: Machine, answer: dict[str, Any]) -> Findings:
     name, seen, usable = machine.name, len(answer["gpus"]), machine.up["gpus"]
     reboot = Fix(command=f"{cluster.sudo(name)}reboot", on=name, say="or leave this host out")
     if answer["problem"]:
@@ -74,7 +74,7 @@ def _sick(cluster: Cluster, host: str, answer: dict[str, Any]) -> Iterator[tuple
             yield f"GPU {number} waits for a reset to replace broken memory", SICK, reset(number)
 
 
-def _kinds(cluster: Cluster) -> Iterator[Finding]:
+def _kinds(cluster: Cluster) -> Findings:
     """Two kinds of GPU in one job."""
     models = {host: sorted({gpu["name"] for gpu in cluster.gpus(host)}) for host in cluster.answers("gpus")}
     common, others = odd_ones({host: " and ".join(names) for host, names in models.items() if names})

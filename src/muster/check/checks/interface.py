@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.check.cluster_facts import Cluster, Machine
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import unset
 
 GLOO = "Unable to find address for: {}, on one rank; the others: wait timeout after 12000ms"
@@ -16,7 +16,7 @@ BY_TRYING = "Muster then finds the right one by trying"
 ALONE = "every host talks to itself: Connect timeout, after a minute"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """A name that a host does not have fails the job."""
     several = len(cluster.machines) > 1
     chosen = cluster.wanted.interface
@@ -33,7 +33,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
                     yield from _variable(cluster, machine, variable, env[variable], several=several)
 
 
-def _variable(cluster: Cluster, machine: Machine, variable: str, value: str, *, several: bool) -> Iterator[Finding]:
+def _variable(cluster: Cluster, machine: Machine, variable: str, value: str, *, several: bool) -> Findings:
     nics = machine.up["interfaces"]
     gloo = variable.startswith("GLOO")
     names = _named(value, nics, gloo=gloo)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from muster.agent.probes import process_limits
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import writing
 
 LOCKED = "ibv_reg_mr_iova2 failed ... Cannot allocate memory"
@@ -26,7 +25,7 @@ SERVICES = {
 }
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Locked memory matters only where there is RDMA; files, where there are many ranks."""
     need = 256 + 4 * cluster.world_size
     for name, found in cluster.answers("limits").items():
@@ -82,4 +81,4 @@ def table(answer: dict[str, Any]) -> dict[str, str]:
     }
 
 
-CHECK = Check(probe=process_limits.limits, judge=judge, table=table)
+CHECK = Check(probe=operating_system.limits, judge=judge, table=table)

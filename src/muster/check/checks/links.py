@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from muster.agent.probes import network_cards
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 HOLE = "the start looks fine, then the first large all_reduce: Timed out waiting 1800000ms for recv operation"
 SLOW = "every step waits for that host, without a message"
@@ -17,7 +16,7 @@ FEWEST_ERRORS = 1000
 WORST_SHARE = 1e-4
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Hosts of one network are compared with each other; --deep sends real packets."""
     used = {name: card for name in cluster.answers("links") if (card := card_of(cluster, name))}
     for network in dict.fromkeys(card["network"] for card in used.values()):
@@ -60,4 +59,4 @@ def table(answer: dict[str, Any]) -> dict[str, str]:
     return {"network": ", ".join(told) or "loopback only"}
 
 
-CHECK = Check(probe=network_cards.links, judge=judge, table=table)
+CHECK = Check(probe=host_network.links, judge=judge, table=table)

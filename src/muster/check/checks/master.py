@@ -5,13 +5,13 @@ Rows 1, 7, 8, 9 and 10 of the catalogue. Left alone, `muster run` finds both by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from muster.agent.probes import name_lookup
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import open_firewall
 
 LOOPBACK = "Timed out waiting for clients: 1/2 clients joined; on the others: the client socket has timed out"
@@ -21,7 +21,7 @@ STRANGER = "Ping failed, invalid value returned from server. Expected: 17729, Go
 CLOSED = "1/2 clients joined; on the others: the client socket has timed out"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """All of it fails the job."""
     wanted = cluster.wanted
     if cluster.reach is not None and cluster.reach.port_problem:
@@ -39,7 +39,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
     yield from _port(cluster, blamed)
 
 
-def _address(cluster: Cluster, master: str) -> Iterator[Finding]:
+def _address(cluster: Cluster, master: str) -> Findings:
     """Loopback means every host by itself; a name may mean nothing on some."""
     stands = cluster.answers("master")
     good = cluster.address(cluster.machines[0].name)
@@ -65,7 +65,7 @@ def _address(cluster: Cluster, master: str) -> Iterator[Finding]:
         yield Finding("error", (machine.name,), what, symptom, fix, row)
 
 
-def _port(cluster: Cluster, blamed: set[str]) -> Iterator[Finding]:
+def _port(cluster: Cluster, blamed: set[str]) -> Findings:
     """Who answers on the port that rank 0 will open?"""
     reach, wanted = cluster.reach, cluster.wanted
     if reach is None or not reach.master:
@@ -104,4 +104,4 @@ def _loopback(addresses: list[str] | None) -> bool:
     return bool(addresses) and all(address.startswith("127.") or address == "::1" for address in addresses or ())
 
 
-CHECK = Check(probe=name_lookup.master, judge=judge)
+CHECK = Check(probe=host_network.master, judge=judge)

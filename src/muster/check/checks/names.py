@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from muster.agent.probes import name_lookup
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = "a start that takes minutes; `The hostname of the client socket cannot be retrieved`, for each connection"
 
@@ -15,7 +13,7 @@ SLOW = 0.5
 LIMIT = 3.0
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """One that takes longer than the probe may is slow too."""
     for machine in cluster.machines:
         answer = machine.answers.get("names")
@@ -38,4 +36,4 @@ def _fix(cluster: Cluster, host: str) -> Fix:
     return Fix(command=command, on=host, say="or repair its resolver: /etc/resolv.conf")
 
 
-CHECK = Check(probe=name_lookup.names, judge=judge, limit=LIMIT)
+CHECK = Check(probe=host_network.names, judge=judge, limit=LIMIT)

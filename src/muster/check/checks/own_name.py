@@ -5,20 +5,19 @@ Rows 3, 4, 5 and 13 of the catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from muster.agent.probes import name_lookup
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import VIRTUAL, Cluster, Machine
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.text import names
 
 REFUSED = "Gloo connectFullMesh failed ... Connection refused, remote=[{}], and on the other ranks: Connect timeout"
 UNKNOWN = "Unable to resolve hostname to a (local) address. Using the loopback address as fallback"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """`muster run` sets GLOO_SOCKET_IFNAME where this is wrong, so it is a note; other launchers hang."""
     if len(cluster.machines) < 2:
         return
@@ -68,4 +67,4 @@ def _fix(cluster: Cluster, name: str, own: dict[str, Any]) -> Fix:
     return Fix(command=f'{sudo}sed -i "s/^{wrong}[[:space:]]/{good} /" /etc/hosts', on=name)
 
 
-CHECK = Check(probe=name_lookup.own_name, judge=judge)
+CHECK = Check(probe=host_network.own_name, judge=judge)

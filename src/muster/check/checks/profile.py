@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from muster.agent.probes import shell_profile
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = (
     "scp, rsync and mpirun break: `protocol error`, `Received message too long`, or garbage where numbers should be"
@@ -23,7 +21,7 @@ GUARDS = {
 }
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Muster skips such words, so it is a note."""
     files = cluster.answers("profile")
     for machine in cluster.machines:
@@ -39,4 +37,4 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         yield Finding("note", (machine.name,), what, SYMPTOM, fix, row=21)
 
 
-CHECK = Check(probe=shell_profile.profile, judge=judge)
+CHECK = Check(probe=operating_system.profile, judge=judge)

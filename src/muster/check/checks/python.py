@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from muster.agent.probes import python_install
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 NO_TORCH = (
     "ModuleNotFoundError: No module named 'torch' there, while the other ranks wait; or: torchrun: command not found"
@@ -16,7 +15,7 @@ NO_TORCH = (
 OTHER = "pickles, checkpoints or data loaders of one host cannot be read by another; packages differ too"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """No torch is an error; another version of Python a warning."""
     pythons = cluster.answers("python")
     for name, python in pythons.items():

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from muster.agent.probes import network_cards
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster, Machine, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.text import count
 
 SYMPTOM = "one line, `NCCL INFO Using network Socket`, and collectives ten times slower"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Only NCCL uses it, so it matters on hosts with GPUs."""
     with_gpus = [machine for machine in cluster.machines if machine.up["gpus"] and machine.answers.get("rdma")]
     for machine in with_gpus:
@@ -56,4 +55,4 @@ def table(answer: dict[str, Any]) -> dict[str, str]:
     return {"InfiniBand": told} if told else {}
 
 
-CHECK = Check(probe=network_cards.rdma, judge=judge, table=table)
+CHECK = Check(probe=host_network.rdma, judge=judge, table=table)

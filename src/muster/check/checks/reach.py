@@ -5,12 +5,10 @@ Rows 5, 11 and 12 of the catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from muster.agent.probes import firewall
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster, Reach
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import open_firewall
 from muster.text import names
 
@@ -20,7 +18,7 @@ Pair = tuple[str, str]
 """Who dialed, and whom."""
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Find out whose fault it is: a host nobody reaches, one that reaches nobody, or a pair."""
     if cluster.reach is None or len(cluster.machines) < 2:
         return
@@ -60,7 +58,7 @@ def _outcomes(reach: Reach) -> dict[Pair, list[str]]:
     return outcomes
 
 
-def _no_common_address(cluster: Cluster, reach: Reach, broken: set[str]) -> Iterator[Finding]:
+def _no_common_address(cluster: Cluster, reach: Reach, broken: set[str]) -> Findings:
     """A rank offers one address to all others, so one must do for all."""
     problems: dict[str, dict[str, list[str]]] = {}
     for result in (result for results in reach.tried.values() for result in results):
@@ -73,4 +71,4 @@ def _no_common_address(cluster: Cluster, reach: Reach, broken: set[str]) -> Iter
             yield Finding("error", (name,), what, SYMPTOM, fix, row=5)
 
 
-CHECK = Check(probe=firewall.firewall, judge=judge)
+CHECK = Check(probe=host_network.firewall, judge=judge)

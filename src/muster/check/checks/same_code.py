@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.agent.probes import files
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding
+from muster.check.finding import Finding, Findings
 from muster.check.fixes import copy
 from muster.text import count, names
 
 SYMPTOM = "ranks call other collectives or send other shapes: a hang, or `Received data size doesn't match`"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """The script itself is an error, as `muster run` refuses it; what it may import a warning."""
     wanted = cluster.wanted
     if not wanted.script or wanted.sync:

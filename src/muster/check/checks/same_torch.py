@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from muster.agent.probes import python_install
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 HANG = "a hang at the first barrier, or ncclInvalidUsage / `NCCL version mismatch`"
 DRIVER = "The NVIDIA driver on your system is too old, or: CUDA error: system has unsupported display driver"
@@ -18,7 +17,7 @@ NEEDS = {"11": 450, "12": 525, "13": 580}
 """The oldest driver for each major version of CUDA (NVIDIA's table of minor version compatibility)."""
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Another version is an error, another build of the same version a warning."""
     found = {name: torch for name, torch in cluster.answers("same_torch").items() if torch is not None}
     yield from _versions(found)
@@ -46,7 +45,7 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         yield Finding("warning", (name,), what, HANG, Fix(say="install the same driver on all hosts"), row=23)
 
 
-def _versions(found: dict[str, Any]) -> Iterator[Finding]:
+def _versions(found: dict[str, Any]) -> Findings:
     common, others = odd_ones({name: str(torch["version"]) for name, torch in found.items()})
     for name, version in others.items():
         what = f"its torch is {version}, that of the others {common}"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.agent.probes import files
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = (
     "cannot import name 'GenericAlias' from partially initialized module 'types', or an import that makes no sense"
 )
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Not every such file does harm, so it is a warning."""
     for name, paths in cluster.answers("shadow").items():
         for path in paths:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.agent.probes import files
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.text import size_text
 
 SYMPTOM = "RuntimeError: Caught RuntimeError in DataLoader worker process 0, or: killed by signal: Bus error"
@@ -18,7 +16,7 @@ SMALL = 512 << 20
 FULL = 128 << 20
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Too small or too full is a warning: only some jobs use it."""
     for name, shm in cluster.answers("shm").items():
         size, free = size_text(shm["size"]), size_text(shm["free"])

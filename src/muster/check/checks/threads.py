@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding
+from muster.check.finding import Finding, Findings
 from muster.check.fixes import unset
 from muster.text import count
 
@@ -14,7 +12,7 @@ SLOW = "data loading and CPU work several times slower than they could be, and C
 CROWDED = "ranks that fight for the CPUs: everything on them is slow, without a message"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Left alone, `muster run` shares the CPUs out; a value that is set wins over that."""
     for name, answer in cluster.answers("variables").items():
         machine = cluster.machine(name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster.agent.probes import shell_profile
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Severity
+from muster.check.finding import Finding, Findings, Severity
 from muster.check.fixes import unset
 
 SLOW = "NCCL INFO Using network Socket, or a hang: the job is slow, or never gets past its first collective"
@@ -20,7 +20,7 @@ FOR_DEBUGGING = {
 }
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """One finding for each variable that cannot be right."""
     found = cluster.answers("variables")
     for name, answer in found.items():
@@ -56,7 +56,7 @@ def _some(wanted: str, adapters: list[str]) -> bool:
     return any(adapter == name if exact else adapter.startswith(name) for adapter in adapters for name in names)
 
 
-def _only_here(cluster: Cluster, found: dict[str, Any]) -> Iterator[Finding]:
+def _only_here(cluster: Cluster, found: dict[str, Any]) -> Findings:
     """What a host sets by itself, and others do not or set differently."""
     names = {name for answer in found.values() for name in answer["sources"] if name.startswith(("NCCL_", "GLOO_"))}
     for variable in sorted(names - {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - cluster.wanted.env.keys()):
@@ -72,4 +72,4 @@ def _only_here(cluster: Cluster, found: dict[str, Any]) -> Iterator[Finding]:
             yield Finding("warning", (host,), what, SLOW, unset(cluster, host, variable), row=27)
 
 
-CHECK = Check(probe=shell_profile.variables, judge=judge)
+CHECK = Check(probe=operating_system.variables, judge=judge)

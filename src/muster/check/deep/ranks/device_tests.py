@@ -80,4 +80,4 @@ def measure_collectives(world: World) -> dict[str, Any]:
             lines = [line.partition("Using network ")[2].strip() for line in file if "Using network " in line]
         network = lines[0] if lines else ""
         os.unlink(log)
-    return {"all_reduce": times, "wrong": wrong, "backend": "nccl" if cuda else "gloo", "network": network}
+    return {"all_reduce": times, "wrong": wrong, "network": network}

@@ -129,22 +129,21 @@ def send_all(conn: socket.socket) -> dict[str, Any]:
     return {
         "times": times,
         "rate": (pieces << 20) / taken,
-        "sent": after["segments"] - before["segments"],
-        "again": after["again"] - before["again"],
-        "rtt": after["rtt"],
+        "sent": after[0] - before[0],
+        "again": after[1] - before[1],
     }
 
 
-def counters(conn: socket.socket) -> dict[str, int]:
-    """From the kernel's struct tcp_info: segments sent, those lost and sent again, round trip in microseconds.
+def counters(conn: socket.socket) -> tuple[int, int]:
+    """From the kernel's struct tcp_info: segments sent, and those that were lost and sent again.
 
     A busy peer makes TCP send some again that were not lost; the peer tells which, and they do not count.
     """
     info = conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < 220:
-        return {"segments": 0, "again": 0, "rtt": 0}
-    segments, again, needless, rtt = (struct.unpack_from("=I", info, offset)[0] for offset in (136, 100, 216, 68))
-    return {"segments": segments, "again": max(0, again - needless), "rtt": rtt}
+        return 0, 0
+    segments, again, needless = (struct.unpack_from("=I", info, offset)[0] for offset in (136, 100, 216))
+    return segments, max(0, again - needless)
 
 
 def receive_all(conn: socket.socket) -> None:
