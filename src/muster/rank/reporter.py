@@ -133,7 +133,6 @@ class Reporter:
     def _joining(self) -> None:
         """The script begins to create its process group, which takes until all ranks do so."""
         if self.sampler is None:
-            torch_adapter.keep_recorder_small()
             self.progress(0, joining=True)
             # From here on it can be asked. Without a thread to ask it takes a signal to learn where it is, and torch's
             # store, which sleeps between two tries to connect, would take that for a failure.
