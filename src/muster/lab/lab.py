@@ -24,7 +24,6 @@ from muster.lab.mpi_service import Mpi
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.podman_service import Podman
 from muster.lab.service import Service
-from muster.lab.site import Site
 from muster.lab.slurm_service import Slurm
 
 State = Literal["up", "off", "frozen"]
@@ -88,7 +87,7 @@ class Lab:
         devices = None if gpus is None else gpus_of(self.names, gpus)
         self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm), gpus=devices)
         self._services = self._chosen_services(slurm=slurm, mpi=mpi, podman=podman)
-        self._site: Site | None = None
+        self._site: NamespaceSite | LoopbackSite | None = None
         self._faults: Faults | None = None
 
     def _chosen_services(self, *, slurm: bool, mpi: bool, podman: bool) -> tuple[Service, ...]:
@@ -328,7 +327,7 @@ class Lab:
             raise LabError(f"there is no host `{host}` in this lab", hint=many)
         return host
 
-    def _up(self) -> Site:
+    def _up(self) -> NamespaceSite | LoopbackSite:
         if self._site is None:
             raise LabError("the lab is not up")
         return self._site
