@@ -23,6 +23,7 @@ from muster.lab.mounts import file_systems_of, hidden_folders
 from muster.lab.mpi_service import Mpi
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.podman_service import Podman
+from muster.lab.programs import find
 from muster.lab.service import Service
 from muster.lab.slurm_service import Slurm
 
@@ -104,7 +105,8 @@ class Lab:
             if self.kind not in service.kinds:
                 best = "that lives in namespaces" if "userns" in service.kinds else "made by root"
                 raise LabError(f"{service.title} needs a lab {best}", hint="start the lab as root, say with sudo")
-            service.check()
+            for program in service.programs:
+                find(program)
         return tuple(services)
 
     def __enter__(self) -> Lab:
