@@ -120,7 +120,10 @@ class Lab:
 
     def start(self) -> None:
         """Bring all hosts up; they answer ssh, and what they were to have works, when this returns."""
-        site = self._make_site()
+        if self.kind == "loopback":
+            site = LoopbackSite(self.names)
+        else:
+            site = NamespaceSite(self.names, self._settings, rootless=self.kind == "userns")
         try:
             site.open()
             self._site = site
@@ -135,11 +138,6 @@ class Lab:
             self._site, self._faults = None, None
             site.close()
             raise
-
-    def _make_site(self) -> NamespaceSite | LoopbackSite:
-        if self.kind == "loopback":
-            return LoopbackSite(self.names)
-        return NamespaceSite(self.names, self._settings, rootless=self.kind == "userns")
 
     def stop(self) -> None:
         """Take the lab down; nothing of it is left when this returns."""
@@ -209,10 +207,7 @@ class Lab:
         """How each host is."""
         return [
             HostStatus(
-                name=name,
-                address=self.address(name),
-                state=self._state(name),
-                faults=self._condition(name).describe(),
+                name=name, address=self.address(name), state=self._state(name), faults=self._condition(name).describe()
             )
             for name in self.names
         ]
@@ -346,10 +341,7 @@ class Lab:
 
 
 def _cannot(fault: str) -> LabError:
-    return LabError(
-        f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses",
-        hint=BETTER_LAB,
-    )
+    return LabError(f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses", hint=BETTER_LAB)
 
 
 def _needed_folders() -> tuple[str, ...]:

@@ -121,13 +121,11 @@ def from_pmi(env: Mapping[str, str], argv: Sequence[str]) -> Detection | None:
     """PMI_RANK and PMI_SIZE, set by the Hydra launcher of MPICH and Intel MPI and by Cray's PALS."""
     if "PMI_RANK" not in env:
         return None
-    local_rank_name = _first(env, "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
-    if local_rank_name is None and "SLURM_STEP_ID" in env:
+    local_rank = _optional(env, "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
+    if local_rank is None and "SLURM_STEP_ID" in env:
         return None  # srun --mpi=pmi2 sets PMI_RANK too, but no local rank: its SLURM_* say more
     rank, size = _rank_and_size(env, "PMI_RANK", "PMI_SIZE")
-    local_rank = _optional(env, local_rank_name[0]) if local_rank_name else None
-    local_size_name = _first(env, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
-    local_size = _optional(env, local_size_name[0]) if local_size_name else None
+    local_size = _optional(env, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
     if "PMI_FD" in env:
         clue = Clue(ask="PMI", reason="rank 0 tells its place to mpiexec, and the others ask there (PMI_FD)")
     else:
@@ -181,17 +179,8 @@ def from_nothing(env: Mapping[str, str]) -> Detection:
             f"WORLD_SIZE={env['WORLD_SIZE']} is set but RANK is not, and no launcher's variables are there",
             hint="set RANK as well, or unset WORLD_SIZE to run as a world of one",
         )
-    return Detection(
-        launcher=PYTHON,
-        rank=0,
-        size=1,
-        local_rank=0,
-        local_size=1,
-        master_addr=LOOPBACK,
-        master_port=None,
-        reason="none of RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID or PBS_TASKNUM marks a rank "
-        "of a larger job: a world of one",
-    )
+    why = "none of RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID or PBS_TASKNUM marks a rank of a larger job"
+    return _detection(PYTHON, 0, 1, 0, 1, Master(addr=LOOPBACK, port=None, reasons=()), [f"{why}: a world of one"])
 
 
 def from_arguments(env: Mapping[str, str], rank: int, world_size: int, local_rank: int | None) -> Detection:
@@ -262,8 +251,9 @@ def _number(env: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _optional(env: Mapping[str, str], name: str) -> int | None:
-    return _number(env, name) if name in env else None
+def _optional(env: Mapping[str, str], *names: str) -> int | None:
+    """The number in the first of these variables that is there."""
+    return next((_number(env, name) for name in names if name in env), None)
 
 
 def _tasks_here(env: Mapping[str, str]) -> int | None:
