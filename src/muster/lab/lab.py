@@ -16,7 +16,7 @@ from muster.errors import LabError
 from muster.lab import link_rules
 from muster.lab.fake_gpus import gpus_of
 from muster.lab.faults import Condition, Faults, check_rate
-from muster.lab.kinds import Kind, choose, describe
+from muster.lab.kinds import LIMITS, Kind, choose
 from muster.lab.link_rules import Direction, Refusal
 from muster.lab.loopback import LoopbackSite
 from muster.lab.mounts import file_systems_of, hidden_folders
@@ -59,7 +59,7 @@ class Lab:
     them ready for jobs when `start` returns. `mpi` makes sure that Open MPI and MPICH can start ranks from every
     host on every other, and `podman` that containers run in the hosts, from `muster.lab.podman_service.IMAGE`.
 
-    Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks.
+    Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks, one sentence each.
     """
 
     def __init__(
@@ -77,13 +77,9 @@ class Lab:
     ) -> None:
         if not 1 <= hosts <= link_rules.MAX_HOSTS:
             raise LabError(f"a lab has 1 to {link_rules.MAX_HOSTS} hosts, not {hosts}")
-        choice = describe(kind) if kind else choose()
+        self.kind, self.limits = (kind, LIMITS[kind]) if kind else choose()
         self.names: tuple[str, ...] = tuple(f"h{number}" for number in range(1, hosts + 1))
         """The hosts in order."""
-        self.kind: Kind = choice.kind
-        """How the hosts are made."""
-        self.limits: tuple[str, ...] = choice.limits
-        """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
         shared = (*_needed_folders(), *(_shared_folder(path) for path in bind))
         devices = None if gpus is None else gpus_of(self.names, gpus)
         self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm), gpus=devices)

@@ -13,9 +13,8 @@ from typing import Any
 
 from muster.errors import LabError
 from muster.lab import keys, link_rules
+from muster.lab.host_processes import HostProcess, living_in
 from muster.lab.node import Node
-from muster.lab.pids import living_in
-from muster.lab.process import HostProcess
 from muster.lab.programs import SYSTEM_PATH, find
 from muster.lab.site import Site, script_argv
 
@@ -128,15 +127,10 @@ class NamespaceSite(Site[HostNode]):
 
     def remove_cable(self, name: str) -> None:
         """Take away what is left of a dead host's cable; the kernel does it too, but only some time later."""
-        batch = link_rules.unplug([name])
-        subprocess.run(
-            self.switch_argv([find("ip"), "-force", "-b", "-"]),
-            input=batch,
-            text=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=CALL_LIMIT,
-        )
+        try:
+            self.in_switch(["ip", "-force", "-b", "-"], text=link_rules.unplug([name]), what="unplugging")
+        except LabError:
+            pass  # the kernel was quicker
 
     @property
     def switch_pid(self) -> int:

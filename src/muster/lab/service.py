@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from muster.lab.kinds import Kind
 
-BOOT_FILES = "/run/muster-lab/boot"
-"""Where a host finds what `Service.write` wrote; it runs the scripts (*.sh) there before it says that it is up."""
-
-
-class Run(Protocol):
-    """Runs a command inside a host, as `Lab.run` does."""
-
-    def __call__(self, host: str, argv: Sequence[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
-        """Run it to its end, at most `timeout` seconds long."""
-        ...
+Run = Callable[..., subprocess.CompletedProcess[str]]
+"""Runs a command inside a host, as `Lab.run` does."""
 
 
 class Service(ABC):
@@ -29,7 +20,7 @@ class Service(ABC):
     """How an error message calls it."""
 
     script: str
-    """The file, beside this one, that each host runs when it boots."""
+    """The file, beside this one, that each host runs when it boots, before it says that it is up."""
 
     programs: tuple[str, ...]
     """What this machine must have for it."""
@@ -41,7 +32,7 @@ class Service(ABC):
     """The names of the processes that belong to it in an idle host."""
 
     def write(self, folder: Path, header: str = "") -> None:
-        """Write the boot script, behind a header of its own."""
+        """Write the boot script, with a header of its own, to what is /run/muster-lab/boot in the hosts."""
         (folder / self.script).write_text(header + Path(__file__).with_name(self.script).read_text())
 
     @abstractmethod
