@@ -10,7 +10,7 @@ import pytest
 
 from muster.cli import main
 from muster.cli.lab import COMMANDS, FAULTS
-from muster.lab.keeper import FAULTS as KEEPER_FAULTS
+from muster.lab.lab_server import FAULTS as SERVER_FAULTS
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def test_the_help_lists_every_command_and_fault(capsys: pytest.CaptureFixture[st
     assert all(f"\n  {name} " in listed for name in (*COMMANDS, *FAULTS))
 
 
-def test_the_keeper_can_do_every_fault_of_the_command_line() -> None:
-    assert set(FAULTS) == set(KEEPER_FAULTS)
+def test_the_server_can_do_every_fault_of_the_command_line() -> None:
+    assert set(FAULTS) == set(SERVER_FAULTS)
 
 
 @pytest.mark.parametrize(

@@ -19,20 +19,16 @@ GOOD = 0.8
 
 def verdict(report: Report) -> list[str]:
     """Sentences, the most important first."""
-    said = _wrong(report)
+    said = [
+        f"WRONG DATA: {row.operation} of {size_text(row.size)} left {row.wrong} elements with a wrong value."
+        for row in report.rows
+        if row.wrong
+    ]
     if len(report.ranks) == 1:
         return [*said, *_alone(report), *_left_out(report)]
     limit = limit_of(report)
     said += [limit.sentence, *_reached(report, limit)]
     return [*said, *_odd(report), *_left_out(report)]
-
-
-def _wrong(report: Report) -> list[str]:
-    bad = [row for row in report.rows if row.wrong]
-    return [
-        f"WRONG DATA: {row.operation} of {size_text(row.size)} left {row.wrong} elements with a wrong value."
-        for row in bad
-    ]
 
 
 def _reached(report: Report, limit: Limit) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from muster.bench.measurements import Rank, Report
+from muster.bench.measurements import Report
 from muster.bench.table import directed, rank_names
 from muster.text import duration, rate_text
 
@@ -113,7 +113,11 @@ def _inside(report: Report) -> list[str]:
 def _copies(report: Report) -> list[str]:
     said: list[str] = []
     for way, words in (("to_gpu", "filled"), ("from_gpu", "emptied")):
-        rates = {_gpu_name(rank): rank.copies[way] for rank in report.ranks if way in rank.copies}
+        rates = {
+            f"the GPU of rank {rank.number} on {rank.host}": rank.copies[way]
+            for rank in report.ranks
+            if way in rank.copies
+        }
         said += _held_against_others(rates, f"is {words} from its host")
     memory: dict[str, float] = {}
     for rank in report.ranks:
@@ -129,10 +133,6 @@ def _held_against_others(rates: Mapping[str, float], does: str) -> list[str]:
         f"{who} {does} at {rate_text(rates[who])}, {_percent(rates[who], usual)} of the median."
         for who in _below(rates)
     ]
-
-
-def _gpu_name(rank: Rank) -> str:
-    return f"the GPU of rank {rank.number} on {rank.host}"
 
 
 def _best(links: Mapping[tuple[str, str], float], *, end: int) -> dict[str, float]:

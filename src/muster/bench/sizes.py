@@ -1,4 +1,4 @@
-"""Sizes and rates as they are typed and printed."""
+"""The sizes that are measured, as they are typed."""
 
 from __future__ import annotations
 

@@ -84,11 +84,11 @@ def read_job(folder: Path) -> KeptJob:
     return KeptJob(id=folder.name, folder=folder, state=state, life=life)
 
 
-def fresh(job: KeptJob, *, history: bool = False) -> KeptJob:
+def fresh(job: KeptJob) -> KeptJob:
     """The same job with its state of this moment, if it answers; otherwise as it was last written."""
     if not job.may_run or address(job.folder) is None:
         return job
-    state = _ask_state(job.folder, history=history)
+    state = _ask_state(job.folder)
     return read_job(job.folder) if state is None else replace(job, state=state)
 
 
@@ -165,9 +165,9 @@ def _read_state(folder: Path) -> JobState | None:
         return None  # a Muster that kept none, or one that was killed at once
 
 
-def _ask_state(folder: Path, *, history: bool = False) -> JobState | None:
+def _ask_state(folder: Path) -> JobState | None:
     try:
-        return from_data(job_client.state(folder, since=None if history else _END_OF_TIME))
+        return from_data(job_client.state(folder, since=_END_OF_TIME))
     except (MusterError, TypeError, KeyError):
         return None
 

@@ -38,6 +38,9 @@ _LINES_OF_A_REPORT = 3
 
 Item = TypeVar("Item", HostState, RankState)
 
+_Paint = Callable[[str, int | None], str]
+"""Gives a text the color with this number, where there are colors."""
+
 
 @dataclass(frozen=True)
 class _Column(Generic[Item]):
@@ -53,23 +56,16 @@ def frame(job: KeptJob, *, width: int, height: int, now: float, colour: bool) ->
     state = job.state
     if state is None:
         return [f"job {job.id} has left no state"[:width]]
-    paint = _Paint(colour)
+
+    def paint(text: str, code: int | None) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if colour and code is not None and text.strip() else text
+
     head = _head(job, state, width, now, paint)
     foot = _foot(job, state, width, paint)
     room = max(4, height - len(head) - len(foot) - 2)
     hosts = _hosts(state, width, max(_FEWEST_HOSTS, min(len(state.hosts), room // 3)), paint)
     ranks = _ranks(state, width, max(2, room - len(hosts)), paint)
     return [*head, "", *hosts, *([""] if ranks else []), *ranks, *foot][:height]
-
-
-class _Paint:
-    """Colours, where there are any."""
-
-    def __init__(self, colour: bool) -> None:
-        self._colour = colour
-
-    def __call__(self, text: str, code: int | None) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code is not None and text.strip() else text
 
 
 def _head(job: KeptJob, state: JobState, width: int, now: float, paint: _Paint) -> list[str]:
@@ -106,9 +102,9 @@ def _hosts(state: JobState, width: int, most: int, paint: _Paint) -> list[str]:
         _Column[HostState]("HOST", lambda host: host.name, 9, left=True),
         _Column[HostState]("STATE", lambda host: host.state, 9, left=True),
         _Column[HostState]("CPU", _host_cpu, 8),
-        _Column[HostState]("MEMORY", lambda host: _memory(host.memory_used, host.memory_total), 7),
+        _Column[HostState]("MEMORY", lambda host: _sizes(host.memory_used, host.memory_total), 7),
         _Column[HostState]("DISK WAIT", lambda host: _share(host.disk_wait), 4),
-        _Column[HostState]("NET IN/OUT", _network, 5),
+        _Column[HostState]("NET IN/OUT", lambda host: _sizes(host.network_in, host.network_out), 5),
         _Column[HostState]("GPUS", _host_gpus, 6),
     ]
     lines = _table(columns, hosts, shown, width, paint)
@@ -148,7 +144,7 @@ def _columns(state: JobState) -> list[_Column[RankState]]:
     return [
         _Column("RANK", lambda rank: str(rank.rank), 9),
         _Column("HOST", lambda rank: rank.host, 4, left=True),
-        _Column("STATE", _rank_state, 9, left=True),
+        _Column("STATE", lambda rank: f"{rank.state} {rank.exit_code or ''}".rstrip(), 9, left=True),
         _Column("STEPS" if steps else "COLLECTIVES", done, 6),
         _Column("PER S", lambda rank: "" if rank.step_rate is None else f"{rank.step_rate:.3g}", 7),
         _Column("WAITS", lambda rank: _share(rank.waiting), 8),
@@ -180,10 +176,6 @@ def _table(
     return lines
 
 
-def _rank_state(rank: RankState) -> str:
-    return f"{rank.state} {rank.exit_code}" if rank.exit_code else rank.state
-
-
 def _pad(text: str, column: _Column[Item], size: int) -> str:
     return f"{text:<{size}}" if column.left else f"{text:>{size}}"
 
@@ -201,14 +193,8 @@ def _host_gpus(host: HostState) -> str:
     return f"{len(host.gpus)}x{mean}{throttled}"
 
 
-def _network(host: HostState) -> str:
-    if host.network_in is None or host.network_out is None:
-        return ""
-    return f"{short_size(host.network_in)}/{short_size(host.network_out)}"
-
-
-def _memory(used: int | None, total: int | None) -> str:
-    return "" if used is None else f"{short_size(used)}/{short_size(total)}"
+def _sizes(first: float | None, second: float | None) -> str:
+    return "" if first is None else f"{short_size(first)}/{short_size(second)}"
 
 
 def _share(value: float | None) -> str:

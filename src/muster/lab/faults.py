@@ -38,21 +38,16 @@ class Condition:
     frozen: bool = False
     cores: float | None = None
     memory: str | None = None
-    groups: tuple[Path, ...] = ()
-    """The control groups that its processes must be in."""
+    groups: dict[Path, None] = field(default_factory=dict[Path, None])
+    """The control groups that its processes must be in, in order."""
     disk_full: bool = False
     link: Link = field(default_factory=Link)
 
     def describe(self) -> tuple[str, ...]:
         """Each fault in a few words."""
-        said = list(self.link.describe())
-        if self.cores is not None:
-            said.append(f"cpu {self.cores:g}")
-        if self.memory is not None:
-            said.append(f"memory {self.memory}")
-        if self.disk_full:
-            said.append("disk full")
-        return tuple(said)
+        cpu = () if self.cores is None else (f"cpu {self.cores:g}",)
+        memory = () if self.memory is None else (f"memory {self.memory}",)
+        return (*self.link.describe(), *cpu, *memory, *(("disk full",) if self.disk_full else ()))
 
 
 class Faults:
@@ -62,7 +57,7 @@ class Faults:
         self._site = site
         self._disk = disk
         self._cables = Cables(site)
-        self._cgroups = Cgroups(site.folder.name, site.folder / "cgroups")
+        self._cgroups = Cgroups(site.folder.name, site.folder / "cgroups", site.pids)
         self._conditions: dict[str, Condition] = {}
 
     def condition(self, host: str) -> Condition:
@@ -84,17 +79,13 @@ class Faults:
 
     def limit_cpu(self, host: str, cores: float | None) -> None:
         """Let all processes of a host together have this much CPU time; None lifts the limit."""
-        condition = self.condition(host)
-        group = self._cgroups.limit_cpu(host, cores, lambda: self._site.pids(host))
-        condition.groups = tuple(dict.fromkeys((*condition.groups, group)))
-        condition.cores = cores
+        self.condition(host).groups[self._cgroups.limit_cpu(host, cores)] = None
+        self.condition(host).cores = cores
 
     def limit_memory(self, host: str, size: str | None) -> None:
         """Let all processes of a host together hold this much memory; None lifts the limit."""
-        condition = self.condition(host)
-        group = self._cgroups.limit_memory(host, size, lambda: self._site.pids(host))
-        condition.groups = tuple(dict.fromkeys((*condition.groups, group)))
-        condition.memory = size
+        self.condition(host).groups[self._cgroups.limit_memory(host, size)] = None
+        self.condition(host).memory = size
 
     def fill_disk(self, host: str) -> None:
         """Shrink the host's file systems to what is in them: they are full, and no memory is used."""
@@ -103,7 +94,7 @@ class Faults:
 
     def freeze(self, host: str) -> None:
         """Stop every process of the host."""
-        self._cgroups.freeze(host, lambda: self._site.pids(host))
+        self._cgroups.freeze(host)
         self.condition(host).frozen = True
 
     def thaw(self, host: str) -> None:

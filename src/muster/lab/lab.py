@@ -16,7 +16,7 @@ from muster.errors import LabError
 from muster.lab import link_rules
 from muster.lab.fake_gpus import gpus_of
 from muster.lab.faults import Condition, Faults, check_rate
-from muster.lab.kinds import Kind, choose, describe
+from muster.lab.kinds import LIMITS, Kind, choose
 from muster.lab.link_rules import Direction, Refusal
 from muster.lab.loopback import LoopbackSite
 from muster.lab.mounts import file_systems_of, hidden_folders
@@ -24,8 +24,8 @@ from muster.lab.mpi_service import Mpi
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.podman_service import Podman
 from muster.lab.service import Service
-from muster.lab.site import Site
 from muster.lab.slurm_service import Slurm
+from muster.lab.system_programs import find
 
 State = Literal["up", "off", "frozen"]
 
@@ -59,7 +59,7 @@ class Lab:
     them ready for jobs when `start` returns. `mpi` makes sure that Open MPI and MPICH can start ranks from every
     host on every other, and `podman` that containers run in the hosts, from `muster.lab.podman_service.IMAGE`.
 
-    Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks.
+    Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks, one sentence each.
     """
 
     def __init__(
@@ -77,18 +77,14 @@ class Lab:
     ) -> None:
         if not 1 <= hosts <= link_rules.MAX_HOSTS:
             raise LabError(f"a lab has 1 to {link_rules.MAX_HOSTS} hosts, not {hosts}")
-        choice = describe(kind) if kind else choose()
+        self.kind, self.limits = (kind, LIMITS[kind]) if kind else choose()
         self.names: tuple[str, ...] = tuple(f"h{number}" for number in range(1, hosts + 1))
         """The hosts in order."""
-        self.kind: Kind = choice.kind
-        """How the hosts are made."""
-        self.limits: tuple[str, ...] = choice.limits
-        """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
         shared = (*_needed_folders(), *(_shared_folder(path) for path in bind))
         devices = None if gpus is None else gpus_of(self.names, gpus)
         self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm), gpus=devices)
         self._services = self._chosen_services(slurm=slurm, mpi=mpi, podman=podman)
-        self._site: Site | None = None
+        self._site: NamespaceSite | LoopbackSite | None = None
         self._faults: Faults | None = None
 
     def _chosen_services(self, *, slurm: bool, mpi: bool, podman: bool) -> tuple[Service, ...]:
@@ -105,7 +101,8 @@ class Lab:
             if self.kind not in service.kinds:
                 best = "that lives in namespaces" if "userns" in service.kinds else "made by root"
                 raise LabError(f"{service.title} needs a lab {best}", hint="start the lab as root, say with sudo")
-            service.check()
+            for program in service.programs:
+                find(program)
         return tuple(services)
 
     def __enter__(self) -> Lab:
@@ -119,7 +116,10 @@ class Lab:
 
     def start(self) -> None:
         """Bring all hosts up; they answer ssh, and what they were to have works, when this returns."""
-        site = self._make_site()
+        if self.kind == "loopback":
+            site = LoopbackSite(self.names)
+        else:
+            site = NamespaceSite(self.names, self._settings, rootless=self.kind == "userns")
         try:
             site.open()
             self._site = site
@@ -134,11 +134,6 @@ class Lab:
             self._site, self._faults = None, None
             site.close()
             raise
-
-    def _make_site(self) -> NamespaceSite | LoopbackSite:
-        if self.kind == "loopback":
-            return LoopbackSite(self.names)
-        return NamespaceSite(self.names, self._settings, rootless=self.kind == "userns")
 
     def stop(self) -> None:
         """Take the lab down; nothing of it is left when this returns."""
@@ -208,10 +203,7 @@ class Lab:
         """How each host is."""
         return [
             HostStatus(
-                name=name,
-                address=self.address(name),
-                state=self._state(name),
-                faults=self._condition(name).describe(),
+                name=name, address=self.address(name), state=self._state(name), faults=self._condition(name).describe()
             )
             for name in self.names
         ]
@@ -328,7 +320,7 @@ class Lab:
             raise LabError(f"there is no host `{host}` in this lab", hint=many)
         return host
 
-    def _up(self) -> Site:
+    def _up(self) -> NamespaceSite | LoopbackSite:
         if self._site is None:
             raise LabError("the lab is not up")
         return self._site
@@ -345,10 +337,7 @@ class Lab:
 
 
 def _cannot(fault: str) -> LabError:
-    return LabError(
-        f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses",
-        hint=BETTER_LAB,
-    )
+    return LabError(f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses", hint=BETTER_LAB)
 
 
 def _needed_folders() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UsageError
-from muster.text import clock
+from muster.text import clock, count
 from muster.training.metrics import Metrics, Row, read_rows
 from muster.training.plot import svg
 from muster.training.together import in_all_ranks
@@ -130,10 +130,9 @@ class Progress:
             return
         if self._run.steps:
             last = "the last " if self._intervals > 1 else ""
-            steps = f"{self._run.steps} step{'s' * (self._run.steps > 1)}"
             self.say(
                 f"{self._unit}/s: {self._run.step_rate:,.1f} in the steps, {self._run.rate:,.1f} end to end "
-                f"({last}{steps}, {clock(self._run.seconds)})"
+                f"({last}{count(self._run.steps, 'step')}, {clock(self._run.seconds)})"
             )
         if self._metrics:
             self._metrics.close()
