@@ -66,6 +66,8 @@ def probe(ask: dict[str, Any]) -> dict[str, Any]:
 
 def judge(cluster: Cluster) -> Iterator[Finding]:
     """A scheduler gives some of the CPUs, and that is no fault as long as each rank has one."""
+    from muster.engines.table import built_in
+
     for machine in cluster.machines:
         found = machine.answers.get("cpus")
         if found is None:
@@ -86,7 +88,8 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             what = (
                 f"{machine.ranks} ranks share {allowed} CPUs" if allowed > 1 else f"{machine.ranks} ranks share one CPU"
             )
-            fix = Fix(say="ask for more, as with --cpus-per-task=8 in Slurm or ncpus=8 in PBS")
+            ways = " or ".join(engine.more_cpus for engine in built_in() if engine.more_cpus)
+            fix = Fix(say=f"ask for more, as with {ways}")
         else:
             continue
         # row 30

@@ -15,13 +15,7 @@ FILES = "OSError: [Errno 24] Too many open files"
 ENOUGH_LOCKED = 4 << 30
 """NCCL registers its buffers, some gigabytes for many GPUs; people set it to unlimited."""
 
-SERVICES = {
-    "slurmd": "slurmd",
-    "slurmstepd": "slurmd",
-    "pbs_mom": "pbs",
-    "dockerd": "docker",
-    "containerd": "containerd",
-}
+CONTAINER_SERVICES = {"dockerd": "docker", "containerd": "containerd"}
 
 
 def probe(ask: dict[str, Any]) -> dict[str, Any]:
@@ -121,8 +115,9 @@ def _fix(cluster: Cluster, machine: Machine, name: str, value: str, limit: dict[
     if limit["file"]:
         owner = sudo if limit["file"].startswith("/etc") else ""
         return Fix(command=f'{owner}sed -i "/ulimit .*{limit["flag"]}/d" {limit["file"]}', on=machine.name)
-    if comm in SERVICES:
-        unit, word = SERVICES[comm], "infinity" if value == "unlimited" else value
+    services = _services()
+    if comm in services:
+        unit, word = services[comm], "infinity" if value == "unlimited" else value
         folder = f"/etc/systemd/system/{unit}.service.d"
         return Fix(
             command=f"{sudo}mkdir -p {folder} && "
@@ -135,6 +130,13 @@ def _fix(cluster: Cluster, machine: Machine, name: str, value: str, limit: dict[
         now = str(limit["hard"]) if name == "nofile" and limit["hard"] >= 4096 else value
         line += f" && {sudo}prlimit --{name}={now}:{now} --pid {pid}"
     return Fix(command=line, on=machine.name, say="holds from the next login on")
+
+
+def _services() -> dict[str, str]:
+    """Daemons that start ranks, and the systemd unit of each."""
+    from muster.engines.table import built_in
+
+    return {name: unit for engine in built_in() for name, unit in engine.services.items()} | CONTAINER_SERVICES
 
 
 def table(answer: dict[str, Any]) -> dict[str, str]:
