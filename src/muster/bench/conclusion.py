@@ -5,10 +5,10 @@ from __future__ import annotations
 from statistics import median
 
 from muster.bench.expected import Limit, copies_sentence, limit_of
+from muster.bench.measurement_table import directed
 from muster.bench.measurements import Report
 from muster.bench.odd import ODD, odd_ones
 from muster.bench.sizes import rate_text, size_text, time_text
-from muster.bench.table import directed
 
 FULL = 1 << 20
 """Bytes below which an operation tells of latency, not of what a link carries."""

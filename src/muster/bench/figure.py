@@ -7,9 +7,9 @@ from html import escape
 from math import ceil, floor, log2, log10
 
 from muster.bench.expected import limit_of
+from muster.bench.measurement_table import directed, rank_names
 from muster.bench.measurements import Report
 from muster.bench.sizes import rate_text, significant, size_text
-from muster.bench.table import directed, rank_names
 
 _COLOURS = ("#2da44e", "#0969da", "#bf3989", "#bc4c00", "#8250df", "#1b7c83")
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 50, 520, 300

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from muster.bench.measurement_table import directed, rank_names
 from muster.bench.measurements import Rank, Report
 from muster.bench.sizes import rate_text, time_text
-from muster.bench.table import directed, rank_names
 
 ODD = 0.7
 """Below this part of the median a bandwidth is odd."""

@@ -6,7 +6,8 @@ import argparse
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from muster.cli.arguments import Parser, port, positive
 from muster.engines.choice import choose
@@ -97,13 +98,11 @@ def spec_of(options: argparse.Namespace, command: list[str], hosts: tuple[Host, 
     """What the options ask for; those that a command does not have keep the default of the spec."""
     given = vars(options)
     target, *args = command or [""]
-    same = ("lab", "nproc", "python", "engine", "pbs_start", "mpi_args", "image", "container", "container_args", "sync")
-    return RunSpec(
-        target=target,
-        args=tuple(args),
-        hosts=hosts,
-        **{name: given[name] for name in same if name in given},
-    )
+    same = {field.name for field in fields(RunSpec)} & given.keys() - {"env", "preload"}
+    asked: dict[str, Any] = {
+        name: tuple(given[name]) if isinstance(given[name], list) else given[name] for name in same
+    }
+    return RunSpec(target=target, args=tuple(args), hosts=hosts, **asked)
 
 
 @dataclass(frozen=True, kw_only=True)
