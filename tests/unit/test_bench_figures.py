@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from muster.bench.bandwidth import OPERATIONS, bus_bandwidth
 from muster.bench.collect import MARKER, Collector, pcie_bandwidth
 from muster.bench.figure import bandwidth_figure, efficiency_figure
+from muster.bench.measurement_table import header, matrices, row_line
 from muster.bench.measurements import Pair, Rank, Report, Row
 from muster.bench.ranks.pair_schedule import chosen_ranks, rounds
 from muster.bench.result_files import as_png, save
 from muster.bench.sizes import read_size, sizes_between
-from muster.bench.table import header, matrices, row_line
 from muster.errors import MusterError, UsageError
 
 # --- sizes ----------------------------------------------------------------------------------------------------

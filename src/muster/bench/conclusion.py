@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 from muster.bench.expected import Limit, copies_sentence, limit_of
+from muster.bench.measurement_table import directed
 from muster.bench.measurements import Report
 from muster.bench.odd import ODD, odd_ones
-from muster.bench.table import directed
 from muster.text import duration, rate_text, size_text
 
 FULL = 1 << 20

@@ -7,8 +7,8 @@ from html import escape
 from math import ceil, floor, log2, log10
 
 from muster.bench.expected import limit_of
+from muster.bench.measurement_table import directed, rank_names
 from muster.bench.measurements import Report
-from muster.bench.table import directed, rank_names
 from muster.text import count, rate_text, significant, size_text
 
 _COLOURS = ("#2da44e", "#0969da", "#bf3989", "#bc4c00", "#8250df", "#1b7c83")

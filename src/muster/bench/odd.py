@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from muster.bench.measurement_table import directed, rank_names
 from muster.bench.measurements import Report
-from muster.bench.table import directed, rank_names
 from muster.text import duration, rate_text
 
 ODD = 0.7

@@ -158,8 +158,8 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
     """Print matrices and verdict, and write the files."""
     from muster.bench.conclusion import verdict
     from muster.bench.figure import bandwidth_figure
+    from muster.bench.measurement_table import matrices
     from muster.bench.result_files import save
-    from muster.bench.table import matrices
 
     said = verdict(report)
     data = {**report.as_data(), "verdict": said}
@@ -261,7 +261,7 @@ class _Live:
         return True
 
     def _row(self, screen: ListeningScreen) -> None:
-        from muster.bench.table import header, row_line
+        from muster.bench.measurement_table import header, row_line
 
         row = self._collector.rows[-1]
         if row.operation != self._operation:

@@ -139,6 +139,8 @@ class Engine:
     """What a job is called where it owns the limits of a rank: `Slurm job`."""
     more_memory: str = ""
     """What to do when such a job ran out of memory."""
+    more_cpus: str = ""
+    """How to ask for more CPUs, with an example."""
     services: Mapping[str, str] = {}
     """Its daemons on a host, whose limits ranks inherit, and the systemd unit of each."""
 

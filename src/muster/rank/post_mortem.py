@@ -6,7 +6,7 @@ import errno
 import os
 import re
 
-from ..shared import machine
+from ..shared import batch_systems, machine
 from .reporter import text_of
 
 TYPE_CHECKING = False
@@ -127,12 +127,8 @@ def _number(folder: str, *names: str) -> int | None:
 
 
 def _inside() -> str:
-    if "SLURM_JOB_ID" in os.environ:
-        return "slurm"
-    if "PBS_JOBID" in os.environ:
-        return "pbs"
     is_container = machine.in_container() or "KUBERNETES_SERVICE_HOST" in os.environ
-    return "container" if is_container else ""
+    return batch_systems.batch_system(os.environ) or ("container" if is_container else "")
 
 
 _hanging: list[bool] = []

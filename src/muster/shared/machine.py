@@ -9,6 +9,8 @@ import struct
 import sys
 import time
 
+from . import batch_systems
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,15 +52,14 @@ def torch_version(path: list[str]) -> str | None:
 
 def cpu_count(env: Mapping[str, str]) -> int:
     """How many CPUs this job has here; a scheduler that does not bind processes still says how many it gave."""
-    given = env.get("SLURM_CPUS_ON_NODE" if "SLURM_JOB_ID" in env else "NCPUS" if "PBS_JOBID" in env else "", "")
+    given = batch_systems.cpus_given(env)
     bound = len(os.sched_getaffinity(0))
     return min(bound, int(given)) if given.isdigit() and int(given) > 0 else bound
 
 
 def users_threads(env: Mapping[str, str]) -> str | None:
-    """OMP_NUM_THREADS as the user set it; PBS sets it too, to all CPUs of a chunk, which several ranks share."""
-    by_pbs = "PBS_JOBID" in env and env.get("OMP_NUM_THREADS") == env.get("NCPUS")
-    return None if by_pbs else env.get("OMP_NUM_THREADS")
+    """OMP_NUM_THREADS as the user set it; a batch system may set it too, to CPUs that several ranks share."""
+    return None if batch_systems.sets_threads(env) else env.get("OMP_NUM_THREADS")
 
 
 def gpu_count(env: Mapping[str, str], root: str = "/") -> int:

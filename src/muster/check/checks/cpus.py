@@ -12,6 +12,8 @@ SYMPTOM = "everything on that host is slow, without a message, and the other ran
 
 def judge(cluster: Cluster) -> Findings:
     """A scheduler gives some of the CPUs, and that is no fault as long as each rank has one."""
+    from muster.engines.table import built_in
+
     for name, found in cluster.answers("cpus").items():
         machine = cluster.machine(name)
         allowed, online, quota = found["allowed"], found["online"], found["quota"]
@@ -26,7 +28,8 @@ def judge(cluster: Cluster) -> Findings:
             fix = _unbind(cluster, name, pid, comm, online)
         elif allowed < machine.ranks and given:
             what = f"{machine.ranks} ranks share {f'{allowed} CPUs' if allowed > 1 else 'one CPU'}"
-            fix = Fix(say="ask for more, as with --cpus-per-task=8 in Slurm or ncpus=8 in PBS")
+            ways = " or ".join(engine.more_cpus for engine in built_in() if engine.more_cpus)
+            fix = Fix(say=f"ask for more, as with {ways}")
         else:
             continue
         yield Finding("warning", (name,), what, SYMPTOM, fix, row=30)

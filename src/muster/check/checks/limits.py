@@ -16,13 +16,7 @@ FILES = "OSError: [Errno 24] Too many open files"
 ENOUGH_LOCKED = 4 << 30
 """NCCL registers its buffers, some gigabytes for many GPUs; people set it to unlimited."""
 
-SERVICES = {
-    "slurmd": "slurmd",
-    "slurmstepd": "slurmd",
-    "pbs_mom": "pbs",
-    "dockerd": "docker",
-    "containerd": "containerd",
-}
+CONTAINER_SERVICES = {"dockerd": "docker", "containerd": "containerd"}
 
 
 def judge(cluster: Cluster) -> Findings:
@@ -56,8 +50,9 @@ def _fix(cluster: Cluster, host: str, name: str, value: str, limit: dict[str, An
     if limit["file"]:
         command = f'sed -i "/ulimit .*{limit["flag"]}/d" {limit["file"]}'
         return Fix(command=writing(cluster, host, limit["file"]) + command, on=host)
-    if comm in SERVICES:
-        unit, word = SERVICES[comm], "infinity" if value == "unlimited" else value
+    services = _services()
+    if comm in services:
+        unit, word = services[comm], "infinity" if value == "unlimited" else value
         folder = f"/etc/systemd/system/{unit}.service.d"
         command = (
             f"{sudo}mkdir -p {folder} && "
@@ -70,6 +65,13 @@ def _fix(cluster: Cluster, host: str, name: str, value: str, limit: dict[str, An
         now = str(limit["hard"]) if name == "nofile" and limit["hard"] >= 4096 else value
         line += f" && {sudo}prlimit --{name}={now}:{now} --pid {pid}"
     return Fix(command=line, on=host, say="holds from the next login on")
+
+
+def _services() -> dict[str, str]:
+    """Daemons that start ranks, and the systemd unit of each."""
+    from muster.engines.table import built_in
+
+    return {name: unit for engine in built_in() for name, unit in engine.services.items()} | CONTAINER_SERVICES
 
 
 def table(answer: dict[str, Any]) -> dict[str, str]:

@@ -55,6 +55,7 @@ class PbsEngine(Engine):
     signals_from = "PBS"
     job_kind = "PBS job"
     more_memory = "ask for more (`muster submit --mem 64G`, or `mem=` in the select of qsub)"
+    more_cpus = "ncpus=8 in PBS"
     services: Mapping[str, str] = {"pbs_mom": "pbs"}
 
     def detect(self, env: Mapping[str, str]) -> Allocation | None:

@@ -72,6 +72,7 @@ class SlurmEngine(Engine):
     signals_from = "Slurm"
     job_kind = "Slurm job"
     more_memory = "ask for more (`muster submit --mem 64G`, or `--mem` of sbatch)"
+    more_cpus = "--cpus-per-task=8 in Slurm"
     services: Mapping[str, str] = {"slurmd": "slurmd", "slurmstepd": "slurmd"}
     allocation_option = "--slurm-args"
 

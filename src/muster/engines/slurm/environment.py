@@ -17,9 +17,9 @@ from collections.abc import Mapping
 
 from muster.engines.allocation import Allocation
 from muster.engines.rank_variables import ONE_HOST, Clue, RankVariables, joined, optional, rank_and_size
+from muster.engines.slurm.task_counts import expand_counts
 from muster.errors import UsageError
 from muster.hosts import Host, expand
-from muster.hosts.counts import expand_counts
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFFA
 """Steps from here on are no srun of the user's: interactive shell, batch script, extern (slurm.h)."""

@@ -8,21 +8,22 @@ import signal
 from muster.controller.diagnosis.explain.case import Case, Explanation, Row
 from muster.controller.diagnosis.failure_facts import Disk, Memory
 from muster.controller.diagnosis.rank_end import RankEnd
+from muster.engines.table import ENGINES, load
 from muster.text import size_text
 
 _USE_LESS = "a smaller batch, fewer DataLoader workers"
 
-_MORE_MEMORY = {
-    "slurm": "ask for more (`muster submit --mem 64G`, or `--mem` of sbatch)",
-    "pbs": "ask for more (`muster submit --mem 64G`, or `mem=` in the select of qsub)",
-    "container": 'give the container more (`--container-args "--memory 64g"`, or what started it)',
-}
-
-_OWNERS = {"slurm": "its Slurm job", "pbs": "its PBS job", "container": "its container"}
-
 
 def _owner(end: RankEnd) -> str:
-    return _OWNERS.get(end.inside, "its control group")
+    if end.inside == "container":
+        return "its container"
+    return f"its {load(end.inside).job_kind}" if end.inside in ENGINES else "its control group"
+
+
+def _more_memory(end: RankEnd) -> str:
+    if end.inside == "container":
+        return 'give the container more (`--container-args "--memory 64g"`, or what started it)'
+    return load(end.inside).more_memory if end.inside in ENGINES else "raise the limit"
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def out_of_memory(end: RankEnd) -> str:
 def _memory_fix(end: RankEnd) -> str:
     memory = end.memory or Memory()
     if memory.at_limit:
-        return f"{_MORE_MEMORY.get(end.inside, 'raise the limit')}, or use less: {_USE_LESS}"
+        return f"{_more_memory(end)}, or use less: {_USE_LESS}"
     return f"use less: {_USE_LESS}, fewer ranks on that host (`--nproc`, or `{end.host}:2` in -H)"
 
 
