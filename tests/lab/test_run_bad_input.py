@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from engine_promises import check_refusal as check
 from launching import Done, HostJob, alive, run_here, run_in
 from waiting import ending, wait_until
 
@@ -19,18 +20,6 @@ from muster.lab import Lab
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 
 RAN = "this script ran"
-
-
-def check(done: Done, code: int, error: str, hint: str) -> None:
-    """One `error:` line with these words, one `hint:` with those, the exit code, no traceback, and no rank ran."""
-    assert done.code == code, done.said
-    errors = re.findall(r"^error: (.*)$", done.err, re.MULTILINE)
-    hints = re.findall(r"^hint: (.*)$", done.err, re.MULTILINE)
-    assert len(errors) == len(hints) == 1, done.said
-    assert re.search(error, errors[0]), done.said
-    assert re.search(hint, hints[0]), done.said
-    assert "Traceback" not in done.err, done.said
-    assert RAN not in done.out, done.said
 
 
 @pytest.fixture(autouse=True)
