@@ -1,4 +1,4 @@
-"""Transports: the exact command line for each host, and what ssh's words mean."""
+"""The command line for each host here and over ssh, and what errors of ssh mean."""
 
 from __future__ import annotations
 
