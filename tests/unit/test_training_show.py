@@ -57,7 +57,7 @@ def test_ticks_are_few_and_cover_the_range(low, span):
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0:00:00"), (59.6, "0:01:00"), (200, "0:03:20"), (90000, "25:00:00")]
 )
-def test_a_clock(seconds, words):
+def test_seconds_are_shown_as_a_clock_shows_them(seconds, words):
     assert clock(seconds) == words
 
 
