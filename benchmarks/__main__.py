@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.experiment import Experiment, Failed, Missing
 from benchmarks.figure import svg
+from benchmarks.published import put_between
 from benchmarks.rows import experiments
 from benchmarks.table import Result, Sample, markdown
 
@@ -57,10 +58,8 @@ def keep(document: str, about: dict[str, str], results: Sequence[Result]) -> Non
     (HERE / "RESULTS.md").write_text(document + "\n")
     (root / "docs" / "first-collective.svg").write_text(svg(results))
     where = f"{about['CPU']}, {about['memory']}, torch {about['torch']}, {about['date']}"
-    block = f"{BEGIN}\n{markdown(results)}\n\nMedians on {where}; [how they were measured](reference/scoreboards.md)."
-    speed = root / "docs" / "speed.md"
-    before, _, rest = speed.read_text().partition(BEGIN)
-    speed.write_text(before + block + "\n" + END + rest.partition(END)[2])
+    text = f"{markdown(results)}\n\nMedians on {where}; [how they were measured](reference/scoreboards.md)."
+    put_between(root / "docs" / "speed.md", BEGIN, END, text)
 
 
 def parse(argv: Sequence[str] | None, names: Collection[str]) -> argparse.Namespace:

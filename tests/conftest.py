@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+pytest.register_assert_rewrite("engine_promises", "recipes")  # checks that several files of tests share
 
 # `make test &` in a script hands an ignored SIGINT down, nohup an ignored SIGHUP. Programs that the tests start would
 # ignore them too (so does Muster, on purpose), and every test of Ctrl-C or of a closed terminal would fail.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.explanations.faults import FAULTS, ORDINARY, with_every_culprit
 from benchmarks.explanations.trial import Score, try_fault
+from benchmarks.published import put_between
 from muster.lab import Lab
 
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
@@ -31,8 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = page(scores)
     print(text)
     if options.write:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        put_between(PAGE, BEGIN, END, text)
     return int(not all(score.right for score in scores))
 
 

@@ -16,6 +16,7 @@ from benchmarks.experiment import Failed
 from benchmarks.hangs.cases import CASES, SCRIPT, Case
 from benchmarks.hangs.soak import soak
 from benchmarks.lab_hosts import InHost, bring_up
+from benchmarks.published import put_between
 from muster.lab import Lab
 
 PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
@@ -73,8 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = page(scores)
     print(text)
     if options.write:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        put_between(PAGE, BEGIN, END, text)
     return int(not all(score.right and score.placed and score.seconds <= LIMIT for score in scores))
 
 

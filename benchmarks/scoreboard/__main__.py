@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from benchmarks.published import put_between
 from benchmarks.scoreboard.fault import Fault
 from benchmarks.scoreboard.faults import BEFORE_LAUNCH, FAULTS
 from benchmarks.scoreboard.stage import HOSTS, Stage
@@ -46,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = page(scores, options.clean, alarms) + (speeds() if options.clean else "")
     print(text)
     if options.write:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        put_between(PAGE, BEGIN, END, text)
     return int(bool(alarms) or any(not score.found or score.wrong for score in scores))
 
 

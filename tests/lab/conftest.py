@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from recipes import Interpreter
 
 from muster.lab import Lab
-
-pytest.register_assert_rewrite("engine_promises")  # tests that several files share
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +25,11 @@ def cluster(shared: Path) -> Iterator[Lab]:
         pytest.skip("faults and host files need a lab made by root")
     with Lab(3, bind=(shared,)) as lab:
         yield lab
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    """An interpreter with torch imported, for all recipes of a module."""
+    interpreter = Interpreter(tmp_path_factory.mktemp("python"))
+    yield interpreter
+    interpreter.close()

@@ -335,11 +335,11 @@ class Promises:
 
     # --- what cannot work -------------------------------------------------------------------------------------
 
-    def test_a_python_that_is_not_there(self, engine: Engine) -> None:
+    def test_a_python_that_is_not_there_is_refused(self, engine: Engine) -> None:
         done = engine.run(ONE_EACH, "--no-zygote", "--python", "/nope/python", "train.py")
         check_refusal(done, 125, "/nope/python", "--python PATH")
 
-    def test_a_firewall_between_a_host_and_the_controller(self, engine: Engine) -> None:
+    def test_a_firewall_between_a_host_and_the_controller_is_reported(self, engine: Engine) -> None:
         with Firewall(engine, "h2") as wall:
             done = engine.start(ONE_EACH, "--no-zygote", "train.py", **wall.env).wait()
         check_refusal(done, 125, "h2.*cannot reach", "firewall|inside the allocation")

@@ -76,6 +76,16 @@ class Interpreter:
         end(self._process)
 
 
+def wrong(ended: Ended, *words: str, code: int = 2) -> None:
+    """Check that stderr has one `error:` line with these words, perhaps a hint, and nothing else."""
+    assert ended.code == code, ended.err
+    lines = ended.err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert all(line.startswith("hint: ") for line in lines[1:])
+    assert len(lines) <= 2
+    assert all(word in lines[0] for word in words), lines[0]
+
+
 def write_idx(path: Path, sizes: tuple[int, ...], data: bytes) -> None:
     """Write a file of the idx format, as MNIST's are."""
     path.parent.mkdir(parents=True, exist_ok=True)

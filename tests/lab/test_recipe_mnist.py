@@ -13,25 +13,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bare import ENV, reserved_port, script
 from launching import Done, run_here
-from recipes import Interpreter, write_idx, write_mnist
+from recipes import write_idx, write_mnist, wrong
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 MNIST = "muster.recipes.mnist"
 ACCURACY = re.compile(r"accuracy: (0\.\d{4}|1\.0000)")
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    interpreter = Interpreter(tmp_path_factory.mktemp("python"))
-    yield interpreter
-    interpreter.close()
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +74,6 @@ def test_made_up_digits_need_no_files_and_can_be_learnt(python):
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("measured shares: ")
     assert accuracy(done.last) > 0.9
-
-
-def wrong(ended, *words: str, code: int = 2) -> None:
-    """One sentence, perhaps a hint, and nothing else on stderr."""
-    assert ended.code == code, ended.err
-    lines = ended.err.splitlines()
-    assert lines[0].startswith("error: ")
-    assert all(line.startswith("hint: ") for line in lines[1:])
-    assert len(lines) <= 2
-    assert all(word in lines[0] for word in words), lines[0]
 
 
 def test_data_that_cannot_be_used_is_one_sentence(python, data, tmp_path):

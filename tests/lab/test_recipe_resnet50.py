@@ -8,14 +8,13 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bare import ENV, script
 from launching import run_here
 from PIL import Image
-from recipes import Ended, Interpreter, write_cifar
+from recipes import write_cifar, wrong
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -25,27 +24,10 @@ SMALL = ("--arch", "resnet18", "--stem", "7x7", "--batch_size", "20", "--log_eve
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    interpreter = Interpreter(tmp_path_factory.mktemp("python"))
-    yield interpreter
-    interpreter.close()
-
-
-@pytest.fixture(scope="module")
 def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cifar")
     write_cifar(folder, 80, 37)
     return folder
-
-
-def wrong(ended: Ended, *words: str, code: int = 2) -> None:
-    """One sentence, perhaps a hint, and nothing else on stderr."""
-    assert ended.code == code, ended.err
-    lines = ended.err.splitlines()
-    assert lines[0].startswith("error: ")
-    assert all(line.startswith("hint: ") for line in lines[1:])
-    assert len(lines) <= 2
-    assert all(word in lines[0] for word in words), lines[0]
 
 
 MODEL = """

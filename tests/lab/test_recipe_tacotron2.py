@@ -9,14 +9,13 @@ import re
 import shutil
 import struct
 import wave
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from bare import ENV
 from launching import run_here
-from recipes import Ended, Interpreter
+from recipes import Ended, wrong
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -24,13 +23,6 @@ TACOTRON2 = "muster.recipes.tacotron2"
 WIDTHS = ("symbols-embedding", "encoder-embedding", "decoder-rnn", "prenet", "attention-rnn", "attention")
 TINY = [word for name in (*WIDTHS, "postnet-embedding") for word in (f"--{name}-dim", "16")]
 SHORT = ("-bs", "2", "--log_every", "2", "--epochs", "2")
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    interpreter = Interpreter(tmp_path_factory.mktemp("python"))
-    yield interpreter
-    interpreter.close()
 
 
 @pytest.fixture
@@ -53,16 +45,6 @@ def write_tone(path: Path, *, seconds: float, frequency: float, rate: int = 2205
         file.setsampwidth(2)
         file.setframerate(rate)
         file.writeframes(struct.pack(f"<{len(samples) * channels}h", *(s for s in samples for _ in range(channels))))
-
-
-def wrong(ended: Ended, *words: str) -> None:
-    """One sentence, perhaps a hint, and nothing else on stderr."""
-    assert ended.code == 2, ended.err
-    lines = ended.err.splitlines()
-    assert lines[0].startswith("error: ")
-    assert all(line.startswith("hint: ") for line in lines[1:])
-    assert len(lines) <= 2
-    assert all(word in lines[0] for word in words), lines[0]
 
 
 def test_it_trains_validates_draws_resumes_and_speaks(python, corpus, tmp_path):

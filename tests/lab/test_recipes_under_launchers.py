@@ -56,13 +56,13 @@ def test_a_copied_recipe_runs_under_plain_python(tmp_path):
     assert re.fullmatch(r"\[http://127\.0\.0\.1:\d+\] hello from \[.*:gloo\] process 0/1\n", done.stdout)
 
 
-def test_recipes_under_plain_python(tmp_path):
+def test_recipes_run_under_plain_python(tmp_path):
     done = run(sys.executable, script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
     check_here(done.stdout, 1, "python")
 
 
-def test_recipes_under_torchrun(tmp_path):
+def test_recipes_run_under_torchrun(tmp_path):
     done = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
     check_here(done.stdout, 2, "torchrun")
@@ -78,7 +78,7 @@ def test_recipes_under_torch_distributed_launch(tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="mpirun is not installed (apt install openmpi-bin)")
-def test_recipes_under_mpirun(tmp_path):
+def test_recipes_run_under_mpirun(tmp_path):
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     done = run("mpirun", *root, "--oversubscribe", "-np", 3, sys.executable, script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")

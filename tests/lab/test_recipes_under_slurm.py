@@ -28,7 +28,7 @@ def slurm(shared: Path) -> Iterator[Lab]:
         yield lab
 
 
-def test_recipes_under_srun(slurm, shared):
+def test_recipes_run_under_srun(slurm, shared):
     # Quiet, or srun itself may tell of a wait in its queue.
     argv = ["srun", "--quiet", "--nodes=2", "--ntasks-per-node=2", "python3", script(shared, ALL_RECIPES)]
     done = run_on(slurm, "h1", *argv)
@@ -48,7 +48,7 @@ srun bash -c 'python3 -m torch.distributed.launch --nnodes=2 --node-rank=$SLURM_
 """
 
 
-def test_recipes_under_a_torch_launcher_on_each_host_of_a_batch_job(slurm, shared):
+def test_recipes_run_under_a_torch_launcher_on_each_host_of_a_batch_job(slurm, shared):
     # The launchers have their own words there: one may leave with the store while the other still asks it.
     output, errors = shared / "batch.out", shared / "batch.err"
     batch = script(shared, BATCH % (output, errors, script(shared, ALL_RECIPES)), "batch.sh")
@@ -68,7 +68,7 @@ def test_recipes_under_a_torch_launcher_on_each_host_of_a_batch_job(slurm, share
     assert f"[http://h1:{10000 + int(job)}]" in out
 
 
-def test_recipes_under_mpirun_inside_an_allocation(slurm, shared):
+def test_recipes_run_under_mpirun_inside_an_allocation(slurm, shared):
     argv = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", "mpirun", "-x", "PATH"]
     done = run_on(slurm, "h1", *argv, "python3", script(shared, ALL_RECIPES), **AS_ROOT)
     assert done.returncode == 0, done.stderr

@@ -31,7 +31,7 @@ os.dup2(os.open(os.path.dirname(__file__) + "/stderr-" + os.environ["RANK"], os.
 @pytest.mark.lab
 @needs_root
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_recipes_on_two_hosts(cluster, shared, launcher):
+def test_recipes_run_on_two_hosts(cluster, shared, launcher):
     port = 29521 + list(LAUNCHERS).index(launcher)
     where = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=h1", f"--master-port={port}"]
     path = script(shared, QUIET_RANKS + ALL_RECIPES)

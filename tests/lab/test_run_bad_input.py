@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from engine_promises import check_refusal as check
 from launching import Done, HostJob, alive, run_here, run_in
 from waiting import ending, wait_until
 
@@ -19,18 +20,6 @@ from muster.lab import Lab
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 
 RAN = "this script ran"
-
-
-def check(done: Done, code: int, error: str, hint: str) -> None:
-    """One `error:` line with these words, one `hint:` with those, the exit code, no traceback, and no rank ran."""
-    assert done.code == code, done.said
-    errors = re.findall(r"^error: (.*)$", done.err, re.MULTILINE)
-    hints = re.findall(r"^hint: (.*)$", done.err, re.MULTILINE)
-    assert len(errors) == len(hints) == 1, done.said
-    assert re.search(error, errors[0]), done.said
-    assert re.search(hint, hints[0]), done.said
-    assert "Traceback" not in done.err, done.said
-    assert RAN not in done.out, done.said
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +67,11 @@ def in_host(lab: Lab, host: str, command: str) -> str:
 # --- hosts ----------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_host(on_hosts: Callable[..., Done]) -> None:
+def test_an_unknown_host_is_named(on_hosts: Callable[..., Done]) -> None:
     check(on_hosts("-H", "h2:1,gpu99:1", "train.py"), 125, "^gpu99: ssh does not know this name", "spelling")
 
 
-def test_a_host_that_is_off(on_hosts: Callable[..., Done], cluster: Lab) -> None:
+def test_a_host_that_is_off_is_named(on_hosts: Callable[..., Done], cluster: Lab) -> None:
     cluster.crash("h3")
     try:
         done = on_hosts("-H", "h2:1,h3:1", "train.py")
@@ -91,7 +80,9 @@ def test_a_host_that_is_off(on_hosts: Callable[..., Done], cluster: Lab) -> None
     check(done, 125, "^h3: (no route to this host|no answer within)", "ssh h3 true")
 
 
-def test_a_host_that_refuses_the_key(on_hosts: Callable[..., Done], changed: Callable[[str, str, str], None]) -> None:
+def test_a_host_that_refuses_the_key_is_named(
+    on_hosts: Callable[..., Done], changed: Callable[[str, str, str], None]
+) -> None:
     keys = "/run/muster-lab/authorized_keys"
     changed("h3", f"mv {keys} {keys}.away; touch {keys}", f"mv {keys}.away {keys}")
     check(
@@ -102,7 +93,7 @@ def test_a_host_that_refuses_the_key(on_hosts: Callable[..., Done], changed: Cal
     )
 
 
-def test_a_changed_host_key(on_hosts: Callable[..., Done], changed: Callable[[str, str, str], None]) -> None:
+def test_a_changed_host_key_is_refused(on_hosts: Callable[..., Done], changed: Callable[[str, str, str], None]) -> None:
     known = "~/.ssh/known_hosts"
     changed(
         "h1",
@@ -118,7 +109,7 @@ def test_a_changed_host_key(on_hosts: Callable[..., Done], changed: Callable[[st
     )
 
 
-def test_a_host_key_that_was_never_accepted(
+def test_a_host_key_that_was_never_accepted_is_refused(
     on_hosts: Callable[..., Done], changed: Callable[[str, str, str], None]
 ) -> None:
     known = "~/.ssh/known_hosts"
@@ -126,7 +117,7 @@ def test_a_host_key_that_was_never_accepted(
     check(on_hosts("-H", "h2:1,h3:1", "train.py"), 125, "^h3: you have not accepted its host key yet", "`ssh h3` once")
 
 
-def test_a_host_where_nothing_listens_for_ssh(on_hosts: Callable[..., Done], cluster: Lab) -> None:
+def test_a_host_where_nothing_listens_for_ssh_is_named(on_hosts: Callable[..., Done], cluster: Lab) -> None:
     cluster.block_port("h3", 22)
     try:
         done = on_hosts("-H", "h2:1,h3:1", "train.py")
@@ -144,7 +135,7 @@ def test_two_bad_hosts_are_both_named_with_their_hints(on_hosts: Callable[..., D
 
 
 @pytest.mark.parametrize("hosts", ["", " ", ",", "h2:0"])
-def test_zero_hosts(on_hosts: Callable[..., Done], hosts: str) -> None:
+def test_an_empty_list_of_hosts_is_refused(on_hosts: Callable[..., Done], hosts: str) -> None:
     check(on_hosts("-H", hosts, "train.py"), 2, "", "")
 
 
@@ -166,7 +157,7 @@ def test_a_host_list_with_a_typing_error_points_at_it(on_hosts: Callable[..., Do
     ],
     ids=["missing", "empty", "comments", "bad", "binary"],
 )
-def test_a_hostfile_that_cannot_be_used(tmp_path: Path, content: str | bytes | None, error: str) -> None:
+def test_a_hostfile_that_cannot_be_used_is_refused(tmp_path: Path, content: str | bytes | None, error: str) -> None:
     (tmp_path / "train.py").write_text("")
     if content is not None:
         (tmp_path / "hosts.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -177,12 +168,12 @@ def test_a_hostfile_that_cannot_be_used(tmp_path: Path, content: str | bytes | N
     assert "Traceback" not in done.err
 
 
-def test_a_hostfile_that_is_a_folder(tmp_path: Path) -> None:
+def test_a_hostfile_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     check(run_here(tmp_path, "--hostfile", str(tmp_path), "train.py"), 2, "hostfile", "")
 
 
-def test_a_machine_without_an_ssh_client(tmp_path: Path) -> None:
+def test_a_missing_ssh_client_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     done = run_here(tmp_path, "-H", "far:1", "train.py", PATH=str(tmp_path))
     check(done, 125, "^far: `ssh` cannot be started", "install the OpenSSH client")
@@ -192,24 +183,24 @@ def test_a_machine_without_an_ssh_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", ["/nope/python", "nope-python", "~/nope"])
-def test_a_python_that_is_not_there(on_hosts: Callable[..., Done], python: str) -> None:
+def test_a_python_that_is_not_there_is_reported_with_its_host(on_hosts: Callable[..., Done], python: str) -> None:
     done = on_hosts("-H", "h2:1", "--python", python, "train.py")
     check(done, 125, "^h2: there is no such Python .*nope", "--python PATH")
 
 
-def test_a_python_that_cannot_be_run(on_hosts: Callable[..., Done]) -> None:
+def test_a_python_that_cannot_be_run_is_reported_with_its_host(on_hosts: Callable[..., Done]) -> None:
     done = on_hosts("-H", "h2:1", "--python", "/etc/passwd", "train.py")
     check(done, 125, "^h2: .*/etc/passwd", "--python PATH")
 
 
-def test_a_program_that_is_not_python(on_hosts: Callable[..., Done]) -> None:
+def test_a_program_that_is_not_python_is_refused(on_hosts: Callable[..., Done]) -> None:
     done = on_hosts("-H", "h2:1", "--python", "/bin/true", "train.py")
     assert done.code == 125, done.said
     assert "error: h2: " in done.err
     assert "Traceback" not in done.err
 
 
-def test_a_local_python_that_is_not_there(tmp_path: Path) -> None:
+def test_a_local_python_that_is_not_there_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     done = run_here(tmp_path, "--nproc", "1", "--python", "/nope/python", "train.py")
     check(done, 125, "/nope/python", "--python PATH")
@@ -224,13 +215,13 @@ def python_without_torch() -> str:
     pytest.skip("every Python of this machine has torch")
 
 
-def test_a_host_without_torch(on_hosts: Callable[..., Done]) -> None:
+def test_a_host_without_torch_is_named(on_hosts: Callable[..., Done]) -> None:
     python = python_without_torch()
     done = on_hosts("-H", "h2:1", "--python", python, "train.py")
     check(done, 125, f"^h2: {re.escape(os.path.realpath(python))[:12]}.* has no torch", "--python PATH")
 
 
-def test_a_host_with_another_version_of_torch(
+def test_a_host_with_another_version_of_torch_is_named(
     on_hosts: Callable[..., Done], changed: Callable[[str, str, str], None]
 ) -> None:
     wrapper = "mkdir -p /tmp/old/torch; printf '#!/bin/sh\\n{} exec {} \"$@\"\\n' > /tmp/py; chmod +x /tmp/py"
@@ -248,17 +239,17 @@ def test_a_host_with_another_version_of_torch(
 # --- script ---------------------------------------------------------------------------------------------------
 
 
-def test_a_script_that_is_not_there_with_the_name_that_was_meant(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_script_suggests_a_similar_name(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     check(run_here(tmp_path, "trian.py"), 2, r"^trian\.py: there is no such script", r"did you mean `train\.py`\?")
 
 
-def test_a_folder_instead_of_a_script(tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_script_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     check(run_here(tmp_path, "pkg"), 2, "pkg is a folder", r"\.py")
 
 
-def test_no_script_at_all(tmp_path: Path) -> None:
+def test_a_command_line_without_a_script_is_refused(tmp_path: Path) -> None:
     check(run_here(tmp_path, "--nproc", "2"), 2, "no script to run", "muster run")
 
 
@@ -279,12 +270,12 @@ def gpus(changed: Callable[[str, str, str], None]) -> None:
 
 
 @pytest.mark.usefixtures("gpus")
-def test_more_ranks_than_gpus(on_hosts: Callable[..., Done]) -> None:
+def test_more_ranks_than_gpus_are_refused(on_hosts: Callable[..., Done]) -> None:
     check(on_hosts("--no-zygote", "-H", "h2:4", "train.py"), 125, "^h2: 4 ranks need 4 GPUs, but it has 2", "`h2:2`")
 
 
 @pytest.mark.usefixtures("gpus")
-def test_a_gpu_that_is_not_there(on_hosts: Callable[..., Done]) -> None:
+def test_a_gpu_that_is_not_there_is_refused(on_hosts: Callable[..., Done]) -> None:
     check(on_hosts("--no-zygote", "-H", "h2:0,5", "train.py"), 125, "^h2: there is no GPU 5", "`h2:2`")
 
 
@@ -302,7 +293,7 @@ def test_the_gpus_of_a_host_are_its_ranks_and_a_list_chooses_among_them(
     assert cpu.lines(2) == ["2  None"], cpu.said
 
 
-def test_gpus_asked_of_a_host_without_any(on_hosts: Callable[..., Done]) -> None:
+def test_gpus_of_a_host_without_any_are_refused(on_hosts: Callable[..., Done]) -> None:
     check(
         on_hosts("--no-zygote", "-H", "h2:0,1", "train.py"),
         125,
@@ -322,7 +313,7 @@ def listening(lab: Lab, host: str, port: int) -> Iterator[None]:
     wait_until("the port's owner to be gone", lambda: not alive(lab, (host,)), 20)
 
 
-def test_a_port_that_is_taken_with_the_name_of_who_has_it(on_hosts: Callable[..., Done], cluster: Lab) -> None:
+def test_a_port_that_is_taken_is_reported_with_its_owner(on_hosts: Callable[..., Done], cluster: Lab) -> None:
     with listening(cluster, "h2", 23456):
         done = on_hosts("--no-zygote", "-H", "h2:1,h3:1", "--master-port", "23456", "train.py")
     check(done, 125, r"^h2: port 23456 .* taken by pid \d+ \(.*python", "leave --master-port out")
@@ -337,12 +328,12 @@ def test_a_port_that_is_taken_on_another_host_than_the_first_does_not_matter(
     assert ":23456" in done.err
 
 
-def test_an_interface_that_a_host_does_not_have(on_hosts: Callable[..., Done]) -> None:
+def test_an_interface_that_a_host_does_not_have_is_refused(on_hosts: Callable[..., Done]) -> None:
     done = on_hosts("--no-zygote", "-H", "h2:1,h3:1", "--interface", "ib7", "train.py")
     check(done, 2, "--interface ib7: h[23] has no such interface", "eth0")
 
 
-def test_a_master_address_that_leads_elsewhere(on_hosts: Callable[..., Done], cluster: Lab) -> None:
+def test_a_master_address_that_leads_elsewhere_is_refused(on_hosts: Callable[..., Done], cluster: Lab) -> None:
     done = on_hosts("--no-zygote", "-H", "h2:1,h3:1", "--master-addr", cluster.address("h3"), "train.py")
     check(done, 125, "--master-addr", "leave --master-addr out")
 
@@ -388,14 +379,16 @@ def test_a_wrong_option_is_a_mistake_of_usage(tmp_path: Path, options: list[str]
     check(run_here(tmp_path, *options, "train.py"), 2, "", "")
 
 
-def test_a_state_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_state_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"print({RAN!r})")
     (tmp_path / "file").write_text("")
     done = run_here(tmp_path, "--no-zygote", "--nproc", "1", "train.py", state=tmp_path / "file")
     check(done, 125, "file", "XDG_STATE_HOME")
 
 
-def test_code_that_does_not_fit_on_a_hosts_disk(on_hosts: Callable[..., Done], cluster: Lab, tmp_path: Path) -> None:
+def test_code_that_does_not_fit_on_a_hosts_disk_is_reported(
+    on_hosts: Callable[..., Done], cluster: Lab, tmp_path: Path
+) -> None:
     cluster.fill_disk("h3")
     try:
         done = on_hosts("--no-zygote", "--sync", "-H", "h2:1,h3:1", "train.py")
@@ -408,7 +401,7 @@ def test_code_that_does_not_fit_on_a_hosts_disk(on_hosts: Callable[..., Done], c
     assert RAN not in done.out
 
 
-def test_a_disk_that_is_full_before_the_start(on_hosts: Callable[..., Done], cluster: Lab) -> None:
+def test_a_disk_that_is_full_before_the_start_is_reported(on_hosts: Callable[..., Done], cluster: Lab) -> None:
     cluster.fill_disk("h1")
     try:
         done = on_hosts("--no-zygote", "--nproc", "1", "train.py", XDG_STATE_HOME="/tmp/state")

@@ -164,7 +164,7 @@ def plain(engine: MpiEngine, *argv: str, **env: str) -> Done:
     return run_in(engine.lab, "h1", engine.folder, "--engine", "mpi", *argv, **{"PATH": engine.path, **env})
 
 
-def test_mpirun_that_refuses_root(engine: MpiEngine) -> None:
+def test_an_mpirun_that_refuses_root_is_reported(engine: MpiEngine) -> None:
     done = plain(engine, "--no-zygote", "-H", "h1:1,h2:1", "train.py")
     if engine.name == "openmpi":
         check_refusal(done, 125, "mpirun refuses to run as root", "--mpi-args=--allow-run-as-root")
@@ -177,7 +177,7 @@ def test_a_host_that_nobody_knows_is_told_at_once(engine: MpiEngine) -> None:
     check_refusal(done, 125, "gpu99: ssh does not know this name", "spelling")
 
 
-def test_a_host_that_does_not_let_mpirun_in(engine: MpiEngine) -> None:
+def test_a_host_that_does_not_let_mpirun_in_is_reported(engine: MpiEngine) -> None:
     keys = "/run/muster-lab/authorized_keys"
     in_host(engine, "h3", f"mv {keys} {keys}.away; touch {keys}")
     try:
@@ -200,17 +200,17 @@ def test_a_host_that_is_dead_is_named(engine: MpiEngine) -> None:
     )
 
 
-def test_a_remote_host_whose_ranks_nobody_counted(engine: MpiEngine) -> None:
+def test_a_remote_host_without_a_number_of_ranks_is_refused(engine: MpiEngine) -> None:
     check_refusal(plain(engine, "-H", "h1:1,h2", "train.py"), 2, "^h2: mpirun must know how many ranks", "-H h2:8")
 
 
-def test_a_machine_without_mpirun(engine: MpiEngine, shared: Path) -> None:
+def test_a_missing_mpirun_is_reported(engine: MpiEngine, shared: Path) -> None:
     (shared / "nothing").mkdir(exist_ok=True)
     done = engine.run({"h1": 1}, "train.py", PATH=str(shared / "nothing"))
     check_refusal(done, 125, "there is no mpirun on this machine", "openmpi-bin")
 
 
-def test_a_program_that_is_no_mpirun(engine: MpiEngine, shared: Path) -> None:
+def test_a_program_that_is_no_mpirun_is_refused(engine: MpiEngine, shared: Path) -> None:
     (shared / "fake").mkdir(exist_ok=True)
     (shared / "fake" / "mpirun").write_text("#!/bin/sh\necho SuperMPI 3\n")
     (shared / "fake" / "mpirun").chmod(0o755)
@@ -228,5 +228,5 @@ def test_a_program_that_is_no_mpirun(engine: MpiEngine, shared: Path) -> None:
     ],
     ids=["open quotes", "unknown option", "restarts", "preload"],
 )
-def test_a_wrong_option(engine: MpiEngine, options: list[str], code: int, error: str) -> None:
+def test_a_wrong_option_is_refused(engine: MpiEngine, options: list[str], code: int, error: str) -> None:
     check_refusal(plain(engine, *options, "-H", "h1:1", "train.py"), code, error, ".")

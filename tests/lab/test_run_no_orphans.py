@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from engine_promises import STUBBORN
 from launching import Done, HostJob
 from waiting import wait_until
 
@@ -28,24 +29,6 @@ LIMIT = 20.0
 That is far from what an end takes that nobody sees to: minutes in TCP, 1000 s in the ranks.
 """
 
-STUBBORN = """
-import multiprocessing, os, signal, subprocess, sys, time
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-subprocess.Popen(["sleep", "1000"], start_new_session=True)  # inherits what is ignored
-read, write = os.pipe()
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.write(write, b"x")
-        time.sleep(1000)
-    os._exit(0)
-os.read(read, 1)
-worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
-worker.start()
-print("up", flush=True)
-time.sleep(1000)
-"""
 ALIVE_PER_RANK = 4  # itself, the child with its own session, the daemon, the worker
 
 STUBBORN_TORCH = """
@@ -311,14 +294,20 @@ def test_after_a_kill_of_the_controller_nothing_lives(scene: Scene, forked: bool
     scene.check()
 
 
-def test_after_the_death_of_an_ssh_client_nothing_lives_and_the_host_is_named(scene: Scene) -> None:
-    job = scene.start()
-    os.kill(scene.ssh_client("h3"), signal.SIGKILL)
+def check_host_lost(scene: Scene, job: HostJob) -> Done:
+    """The job ends everywhere, and h3 is named as the host that was lost."""
     scene.nothing_lives()
     done = job.wait(20)
     assert done.code == 125, done.said
     assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
     scene.check()
+    return done
+
+
+def test_after_the_death_of_an_ssh_client_nothing_lives_and_the_host_is_named(scene: Scene) -> None:
+    job = scene.start()
+    os.kill(scene.ssh_client("h3"), signal.SIGKILL)
+    check_host_lost(scene, job)
 
 
 @pytest.mark.torch
@@ -326,11 +315,7 @@ def test_after_the_death_of_an_ssh_client_nothing_lives_and_the_host_is_named(sc
 def test_after_a_kill_of_an_agent_nothing_lives_and_the_host_is_named(scene: Scene, forked: bool, hosts: str) -> None:
     job = scene.start(forked=forked, hosts=hosts)
     os.kill(scene.agent("h3"), signal.SIGKILL)
-    scene.nothing_lives()
-    done = job.wait(20)
-    assert done.code == 125, done.said
-    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
-    scene.check()
+    check_host_lost(scene, job)
 
 
 @pytest.mark.torch
@@ -348,11 +333,7 @@ def test_after_a_kill_of_what_starts_the_ranks_nothing_lives_and_the_host_is_nam
 
     (starter,) = wait_until("one child of the agent", starters, 30)
     os.kill(starter, signal.SIGKILL)
-    scene.nothing_lives()
-    done = job.wait(20)
-    assert done.code == 125, done.said
-    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
-    scene.check()
+    check_host_lost(scene, job)
 
 
 # --- network and power ----------------------------------------------------------------------------------------
@@ -373,12 +354,7 @@ def test_after_a_cut_cable_nothing_lives_on_either_side_and_the_host_is_named(sc
     # One of them with the default grace time, the longest that ranks get here.
     job = scene.start(grace=1 if forked else None, forked=forked, beside="h2")
     scene.lab.cut("h3")
-    scene.nothing_lives()
-    done = job.wait(20)
-    check_silence_is_told(done)
-    assert done.code == 125, done.said
-    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
-    scene.check()
+    check_silence_is_told(check_host_lost(scene, job))
 
 
 def test_a_cut_between_controller_and_all_hosts_ends_the_job_on_all_of_them(scene: Scene) -> None:
@@ -393,13 +369,9 @@ def test_after_the_sudden_end_of_a_host_nothing_lives_elsewhere_and_it_is_named(
     job = scene.start(grace=1, beside="h2")
     end: Callable[[str], None] = getattr(scene.lab, fault)
     end("h3")
-    scene.nothing_lives()
-    done = job.wait(20)
+    done = check_host_lost(scene, job)
     if fault == "power_off":  # a crash closes the connections, so it is heard at once
         check_silence_is_told(done)
-    assert done.code == 125, done.said
-    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
-    scene.check()
 
 
 def test_a_laptop_that_is_closed_loses_its_job_on_every_host(scene: Scene) -> None:

@@ -219,23 +219,23 @@ def on_login(engine: PbsEngine) -> Callable[..., Done]:
     return run
 
 
-def test_outside_a_job(on_login: Callable[..., Done]) -> None:
+def test_the_engine_is_refused_outside_a_job(on_login: Callable[..., Done]) -> None:
     check_refusal(on_login("--engine", "pbs", "train.py"), 2, "not inside a PBS job", "muster submit --pbs")
 
 
-def test_a_host_without_pbsdsh(engine: PbsEngine, shared: Path) -> None:
+def test_a_missing_pbsdsh_is_reported(engine: PbsEngine, shared: Path) -> None:
     (shared / "nothing").mkdir(exist_ok=True)
     env = {"PATH": str(shared / "nothing"), "PBS_EXEC": str(shared / "nothing")}
     done = engine.run(ONE_EACH, "train.py", **env)
     check_refusal(done, 125, "there is no pbsdsh on this host", "--pbs-start ssh")
 
 
-def test_a_host_that_is_not_in_the_job(engine: PbsEngine) -> None:
+def test_a_host_that_is_not_in_the_job_is_refused(engine: PbsEngine) -> None:
     done = engine.run({"h1": 1, "h2": 1}, "--engine", "pbs", "-H", "h2,h3", "train.py")
     check_refusal(done, 125, r"^h3: it is not in PBS job \S+, 2 hosts \(h1, h2\)", "leave -H out")
 
 
-def test_a_job_folder_that_the_hosts_do_not_share(engine: PbsEngine) -> None:
+def test_a_job_folder_that_the_hosts_do_not_share_is_reported(engine: PbsEngine) -> None:
     done = engine.run(ONE_EACH, "--no-zygote", "train.py", XDG_STATE_HOME="/tmp/mine")
     check_refusal(done, 125, "^h[23]: the job's folder is not to be seen there", "XDG_STATE_HOME.*--pbs-start ssh")
 
@@ -255,12 +255,12 @@ def test_a_job_folder_that_the_hosts_do_not_share_is_enough_for_ssh(engine: PbsE
     ],
     ids=["unset", "missing", "empty", "another file"],
 )
-def test_a_nodefile_that_cannot_be_used(engine: PbsEngine, nodefile: str | None, error: str) -> None:
+def test_a_nodefile_that_cannot_be_used_is_refused(engine: PbsEngine, nodefile: str | None, error: str) -> None:
     done = engine.run({"h1": 1}, "train.py", PBS_NODEFILE=nodefile)
     check_refusal(done, 2, error, ".")
 
 
-def test_more_ranks_than_pbs_gave_gpus(engine: PbsEngine) -> None:
+def test_more_ranks_than_pbs_gave_gpus_are_refused(engine: PbsEngine) -> None:
     request = ("-l", "select=1:ncpus=2:ngpus=2:host=h1", "-l", "place=scatter")
     done = engine.run({}, "--no-zygote", "--nproc", "3", "train.py", request=request, CUDA_VISIBLE_DEVICES=None)
     check_refusal(done, 125, "^h1: 3 ranks need 3 GPUs, but it has 2", "h1:2")

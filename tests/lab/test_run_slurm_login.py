@@ -144,23 +144,23 @@ def bare_path(shared: Path) -> str:
     return str(folder)
 
 
-def test_outside_an_allocation(on_login: Callable[..., Done]) -> None:
+def test_the_engine_is_refused_outside_an_allocation(on_login: Callable[..., Done]) -> None:
     done = on_login("--engine", "slurm", "train.py")
     check_refusal(done, 2, r"not inside a Slurm allocation \(SLURM_JOB_ID is not set\)", "--slurm-args")
 
 
-def test_a_machine_without_salloc(on_login: Callable[..., Done], shared: Path) -> None:
+def test_a_missing_salloc_is_reported(on_login: Callable[..., Done], shared: Path) -> None:
     done = on_login("--engine", "slurm", "--slurm-args", "-N2", "train.py", PATH=bare_path(shared))
     check_refusal(done, 125, "there is no `salloc` on this machine", "login node")
 
 
-def test_an_allocation_without_srun(engine: SlurmEngine, shared: Path) -> None:
+def test_a_missing_srun_is_reported(engine: SlurmEngine, shared: Path) -> None:
     done = engine.run({"h1": 1}, "--no-zygote", "train.py", PATH=bare_path(shared))
     check_refusal(done, 125, "there is no `srun` on this machine", "module")
 
 
 @pytest.mark.parametrize("args", ["--partition=nowhere", "--no-such-option", "-N2 -w h1,h99", "-N1 --gpus=9"])
-def test_a_request_that_slurm_refuses(on_login: Callable[..., Done], args: str) -> None:
+def test_a_request_that_slurm_refuses_is_reported(on_login: Callable[..., Done], args: str) -> None:
     done = on_login("--engine", "slurm", "--slurm-args", args, "train.py")
     assert done.code != 0, done.said
     assert done.err.startswith("salloc: "), done.said
@@ -168,15 +168,15 @@ def test_a_request_that_slurm_refuses(on_login: Callable[..., Done], args: str) 
     assert "Traceback" not in done.err
 
 
-def test_slurm_args_with_open_quotes(on_login: Callable[..., Done]) -> None:
+def test_slurm_args_with_open_quotes_are_refused(on_login: Callable[..., Done]) -> None:
     check_refusal(on_login("--slurm-args", '-N2 --comment="x', "train.py"), 2, "--slurm-args .* no closing", "quotes")
 
 
-def test_slurm_args_for_another_engine(on_login: Callable[..., Done]) -> None:
+def test_slurm_args_for_another_engine_are_refused(on_login: Callable[..., Done]) -> None:
     check_refusal(on_login("--engine", "mpi", "--slurm-args", "-N2", "train.py"), 2, "not for mpi", "leave one")
 
 
-def test_slurm_args_inside_an_allocation(engine: SlurmEngine) -> None:
+def test_slurm_args_inside_an_allocation_are_refused(engine: SlurmEngine) -> None:
     done = engine.run({"h1": 1}, "--slurm-args", "-N2", "train.py")
     check_refusal(done, 2, r"this is one already \(\d+\)", "leave them out")
 
@@ -187,7 +187,7 @@ def test_a_script_that_is_not_there_is_told_before_the_queue(on_login: Callable[
     assert "salloc" not in done.err
 
 
-def test_a_host_that_is_not_in_the_allocation(engine: SlurmEngine) -> None:
+def test_a_host_that_is_not_in_the_allocation_is_refused(engine: SlurmEngine) -> None:
     done = engine.run({"h1": 1, "h2": 1}, "--engine", "slurm", "-H", "h2,h3", "train.py")
     check_refusal(done, 125, r"^h3: it is not in Slurm allocation \d+, 2 hosts \(h1, h2\)", "leave -H out")
 
@@ -198,18 +198,18 @@ def test_other_hosts_than_the_allocations_are_reached_by_ssh_and_this_is_told(en
     assert re.search(r"detected: Slurm allocation \d+, 1 host; -H names other hosts, so ssh is used", done.err)
 
 
-def test_a_part_of_a_heterogeneous_job(engine: SlurmEngine) -> None:
+def test_a_part_of_a_heterogeneous_job_is_refused(engine: SlurmEngine) -> None:
     done = engine.run({}, "-H", "h2", "train.py", request=["-N1", "-wh1", ":", "-N1", "-wh2"])
     check_refusal(done, 2, "-H names 1 of the 2 hosts of a heterogeneous job", "leave -H out")
 
 
-def test_more_ranks_than_slurm_gave_gpus(engine: SlurmEngine) -> None:
+def test_more_ranks_than_slurm_gave_gpus_are_refused(engine: SlurmEngine) -> None:
     request = ["-N1", "-wh1", "--gpus-per-node=1"]
     done = engine.run({}, "--no-zygote", "--nproc", "2", "train.py", request=request, CUDA_VISIBLE_DEVICES=None)
     check_refusal(done, 125, "^h1: 2 ranks need 2 GPUs, but it has 1", "h1:1")
 
 
-def test_muster_under_srun_with_several_tasks(engine: SlurmEngine, shared: Path) -> None:
+def test_muster_under_srun_with_several_tasks_is_refused(engine: SlurmEngine, shared: Path) -> None:
     command = f"cd {shared}; XDG_STATE_HOME={shared}/srun srun -N2 -n2 {MUSTER} run train.py 2>&1"
     done = engine.lab.run("h1", ["env", "-i", f"PATH={PLAIN['PATH']}", "sh", "-c", command], timeout=60)
     assert done.returncode == 2
@@ -235,7 +235,7 @@ def test_muster_under_srun_with_one_task_runs_the_job(engine: SlurmEngine, share
     ],
     ids=["no hosts", "broken hosts", "broken tasks", "tasks of others", "broken groups"],
 )
-def test_variables_that_make_no_sense(engine: SlurmEngine, env: dict[str, str | None], error: str) -> None:
+def test_variables_that_make_no_sense_are_refused(engine: SlurmEngine, env: dict[str, str | None], error: str) -> None:
     done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "train.py", **env)
     assert done.code == 2, done.said
     assert re.search(f"^error: .*{error}", done.err, re.MULTILINE), done.said
@@ -243,7 +243,7 @@ def test_variables_that_make_no_sense(engine: SlurmEngine, env: dict[str, str | 
     assert "Traceback" not in done.err
 
 
-def test_an_allocation_that_is_over(engine: SlurmEngine) -> None:
+def test_an_allocation_that_is_over_is_reported(engine: SlurmEngine) -> None:
     env = {"SLURM_JOB_ID": "4711", "SLURM_JOBID": "4711"}
     done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "train.py", **env)
     check_refusal(done, 125, "[Ii]nvalid job id", "get a new one")

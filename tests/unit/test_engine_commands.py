@@ -106,7 +106,7 @@ def test_other_lines_of_srun_are_no_reason():
         ("", "ended with code 1", "srun"),
     ],
 )
-def test_sruns_words_are_explained(text: str, message: str, hint: str):
+def test_errors_of_srun_are_explained(text: str, message: str, hint: str):
     error = explain_srun(StartCommand(argv=("srun", "--nodes=1", "--ntasks=1", "x"), agents=()), 1, text)
     assert message in error.message
     assert "srun: error" not in error.message
@@ -251,7 +251,7 @@ def test_a_user_or_a_port_that_mpirun_cannot_be_told_is_refused():
         ("-----\nA new kind of trouble\n-----", "A new kind of trouble"),
     ],
 )
-def test_mpiruns_words_are_explained(text: str, words: str):
+def test_errors_of_mpirun_are_explained(text: str, words: str):
     error = MpiEngine().explain(mpi("openmpi", 4), 1, text)
     assert isinstance(error, MusterError)
     assert words in error.message

@@ -23,7 +23,7 @@ def read(hostfile: Path, text: str) -> tuple[Host, ...]:
     return read_hostfile(hostfile)
 
 
-def test_the_open_mpi_form(hostfile: Path):
+def test_the_open_mpi_form_is_read(hostfile: Path):
     text = """\
 # our cluster
 gpu01 slots=4 max_slots=8   # the new one
@@ -38,11 +38,11 @@ gpu03 max-slots=8
     )
 
 
-def test_the_deepspeed_form(hostfile: Path):
+def test_the_deepspeed_form_is_read(hostfile: Path):
     assert read(hostfile, "worker-1 slots=4\nworker-2 slots=2\n") == parse_hosts("worker-1:4,worker-2:2")
 
 
-def test_the_mpich_form(hostfile: Path):
+def test_the_mpich_form_is_read(hostfile: Path):
     assert read(hostfile, "gpu01:4\ngpu02:2\n") == parse_hosts("gpu01:4,gpu02:2")
 
 
@@ -50,7 +50,7 @@ def test_the_pbs_form_counts_the_lines_of_a_host(hostfile: Path):
     assert read(hostfile, "n1\nn1\nn2\nn2\nn1\n") == parse_hosts("n1:3,n2:2")
 
 
-def test_lines_in_the_grammar_of_the_command_line(hostfile: Path):
+def test_lines_in_the_grammar_of_the_command_line_are_read(hostfile: Path):
     text = "gpu[01-04]:8\nbox:0,2,5, big:2\nssh://alice@gate:2222\nold[1-2] slots=2 port=22\n"
     expected = "gpu[01-04]:8,box:0,2,5,big:2,ssh://alice@gate:2222,ssh://old[1-2]:22:2"
     assert read(hostfile, text) == parse_hosts(expected)

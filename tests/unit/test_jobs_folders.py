@@ -250,7 +250,7 @@ def test_a_process_has_one_birth_and_none_when_it_is_gone():
         wait_until("its end", lambda: not birth(process.pid))  # a zombie has ended too
 
 
-def test_the_columns_of_ps():
+def test_ps_shows_places_and_ages_in_few_columns():
     hosts = tuple(HostState(name=f"gpu{number:02d}") for number in range(8))
     assert places(state_of(world_size=2)) == "2@h1"
     assert places(state_of(world_size=64, hosts=hosts)) == "64@8 hosts"

@@ -81,7 +81,7 @@ def test_the_rate_rises_over_the_warm_up_and_never_falls_below_zero(schedule):
 
 
 @pytest.mark.parametrize(("schedule", "end"), [("cosine", 0.0), ("linear", 0.0), ("step", 0.01), ("constant", 1.0)])
-def test_where_each_schedule_ends(schedule, end):
+def test_each_schedule_ends_at_its_last_rate(schedule, end):
     assert learning_rate(schedule, 30.0, epochs=30, warmup=5) == pytest.approx(end)
 
 

@@ -150,7 +150,7 @@ QUIET: dict[str, Work] = {
 
 
 @pytest.mark.parametrize("case", QUIET)
-def test_nobody_is_named_for(case: str):
+def test_nobody_is_named_where_no_rank_is_slow(case: str):
     assert named(Simulated(QUIET[case]), 60) == []
 
 
@@ -298,7 +298,7 @@ def test_of_two_hosts_it_cannot_be_told_whose_network_is_slow():
     ],
     ids=["nothing waits", "hardly anything waits", "as much everywhere", "only on the host itself"],
 )
-def test_no_network_is_blamed_where(queues: dict[str, dict[str, float]]):
+def test_no_network_is_blamed_where_none_is_slow(queues: dict[str, dict[str, float]]):
     assert network_stall.slow_network(queues, ADDRESSES) is None
 
 

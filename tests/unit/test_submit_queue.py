@@ -149,7 +149,7 @@ def test_a_program_that_does_not_answer_is_ended(folder: Path, monkeypatch: pyte
     assert files(folder) == []
 
 
-def test_a_machine_without_the_scheduler(folder: Path):
+def test_a_missing_scheduler_is_reported(folder: Path):
     check(submitted(folder, "--slurm", "train.py"), 125, "`sbatch` is not on this machine", "--dry-run")
     check(submitted(folder, "--pbs", "train.py"), 125, "`qsub` is not on this machine", "where PBS jobs are submitted")
 
@@ -175,7 +175,7 @@ def test_without_a_scheduler_the_one_that_is_here_is_named(folder: Path, program
     check(submitted(folder, "train.py"), 2, "^say --slurm or --pbs$", hint)
 
 
-def test_a_folder_that_cannot_be_written(folder: Path):
+def test_a_folder_that_cannot_be_written_is_reported(folder: Path):
     program(folder, "sbatch", "echo 1\n")
     request = a_request(folder / "gone")
     with pytest.raises(MusterError, match=r"gone: the script cannot be written there \(No such file"):

@@ -31,7 +31,7 @@ def test_the_parts_add_up_and_none_is_a_whole_sample_off(total, given_shares):
         (0, (1, 2), [0, 0]),
     ],
 )
-def test_examples(total, given_shares, parts):
+def test_samples_are_split_by_shares(total, given_shares, parts):
     assert split(total, given_shares) == parts
 
 

@@ -1,4 +1,4 @@
-"""What an agent reads of its host and its ranks, and what the board makes of it."""
+"""What an agent reads of its host and its ranks, and what the job status keeps of it."""
 
 from __future__ import annotations
 

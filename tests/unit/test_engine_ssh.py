@@ -1,4 +1,4 @@
-"""Transports: the exact command line for each host, and what ssh's words mean."""
+"""The command line for each host here and over ssh, and what errors of ssh mean."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("code", "stderr", "said", "hint"), FAILURES)
-def test_the_words_of_ssh_become_one_sentence_and_what_to_type(code: int | None, stderr: str, said: str, hint: str):
+def test_errors_of_ssh_become_one_sentence_and_what_to_type(code: int | None, stderr: str, said: str, hint: str):
     error = explain_ssh_failure(Host(name="box", user="ann"), code, stderr)
     assert error.message.startswith("box: ")
     assert said in error.message
