@@ -67,7 +67,7 @@ def make_job(options: argparse.Namespace, command: list[str], choice: Choice, ca
         call=call,
         cwd=cwd,
         hosts=choice.hosts,
-        env=parse_env(options.env, os.environ),
+        env={**parse_env(options.env, os.environ), **({"MUSTER_WATCH": "0"} if options.no_watch else {})},
         # The hosts of a PBS job are set up alike, and its script's exports are meant for all; not so in a container.
         carried=of_whole_job(os.environ) if choice.engine == "pbs" and not options.image else carried(os.environ),
         grace=options.grace,

@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     # What else `muster run` asks for, as it is there when nobody says anything.
     p.set_defaults(sync=False, preload=[], no_zygote=False, no_check=True, restarts=0, grace=5.0, only_rank=None)
-    p.set_defaults(hang_after=30.0, on_hang="report", role="default", only_local=None)
+    p.set_defaults(hang_after=30.0, on_hang="report", role="default", only_local=None, no_watch=False)
     return p
 
 

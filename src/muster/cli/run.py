@@ -94,6 +94,11 @@ def _add_what(p: Parser) -> None:
         help="start each rank as a fresh interpreter; slower, shares nothing",
     )
     what.add_argument(
+        "--no-watch",
+        action="store_true",
+        help="install no hooks and no thread in the ranks; hangs and stragglers are then not detected",
+    )
+    what.add_argument(
         "--no-check",
         action="store_true",
         help="do not look at the hosts while the job starts (`muster check` looks closer)",
