@@ -72,6 +72,8 @@ class RunSpec:
     """Modules to import once per host, besides torch."""
     zygote: bool = True
     """Fork ranks from a process that has imported torch; False starts each as a fresh interpreter."""
+    watch: bool = True
+    """Let Muster install its hooks, thread and signal handler in the ranks, to detect hangs and stragglers."""
     check: bool = True
     """Look at the hosts while the job starts."""
 

@@ -64,6 +64,8 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
     if spec.sync and os.path.isabs(spec.target) and is_below(spec.target, spec.cwd):
         # The copy is run, not the file it was made from.
         spec = replace(spec, target=os.path.relpath(spec.target, spec.cwd))
+    if not spec.watch:
+        spec = replace(spec, env={**spec.env, "MUSTER_WATCH": "0"})
     script = find_script(spec) if spec.target else None
     text = spec.call.text if spec.call is not None else script.text if script is not None else ""
     if choice.engine.no_restarts and spec.restarts:

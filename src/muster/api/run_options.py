@@ -113,6 +113,13 @@ def add_what(p: Parser) -> None:
         help="start each rank as a fresh interpreter; slower, shares nothing",
     )
     what.add_argument(
+        "--no-watch",
+        dest="watch",
+        action="store_false",
+        default=_UNSET,
+        help="install no hooks and no thread in the ranks; hangs and stragglers are then not detected",
+    )
+    what.add_argument(
         "--no-check",
         dest="check",
         action="store_false",

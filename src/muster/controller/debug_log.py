@@ -21,7 +21,7 @@ from muster.engines.engine import Launch
 from muster.errors import MusterError
 from muster.job import Job, state_folder
 from muster.output.log_files import LogFiles
-from muster.output.screen import SHOWN, Screen
+from muster.output.screen import Screen
 from muster.text import tilde
 
 FILE = "debug.log"
@@ -47,6 +47,7 @@ _root = logging.getLogger("muster")
 _root.addHandler(logging.NullHandler())
 _log = logging.getLogger("muster.debug_log")
 _agent = logging.getLogger("muster.agent")
+_screen = logging.getLogger("muster.screen")
 _attachments: list[logging.Handler] = []
 _open: dict[int, DebugLog] = {}
 """The logs of the jobs that run in this process, by the thread of their event loop."""
@@ -80,7 +81,7 @@ class DebugLog(logging.Handler):
             self._logs.rotate(self.path)
             self._logs.write(self.path, f"older lines are in {FILE}.1\n")
         self._logs.write(self.path, text + "\n")
-        if self._show is not None and record.name != SHOWN:
+        if self._show is not None and record.name != _screen.name:
             self._show(text)
 
 
@@ -90,6 +91,7 @@ def logged(job: Job, launch: Launch, folder: Path, logs: LogFiles, screen: Scree
     handler = DebugLog(job, folder, logs, screen.debug if job.spec.debug else None)
     thread = threading.get_ident()
     _open[thread] = handler
+    screen.log = lambda text: _screen.info("%s", text)
     try:
         with _attached(handler):
             hosts = ", ".join(f"{agent.name}:{agent.host.slots or 'auto'}" for agent in launch.agents)
@@ -114,7 +116,7 @@ def shown(debug: bool) -> Generator[None]:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter("muster: debug: "))
-    handler.addFilter(lambda record: record.name != SHOWN)
+    handler.addFilter(lambda record: record.name != _screen.name)
     with _attached(handler):
         yield
 

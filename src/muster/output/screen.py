@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import re
@@ -21,11 +20,6 @@ _CLEAR = "\r\x1b[K"
 
 _PROMPT = "?"
 """The end of a line behind which a rank waits for input."""
-
-SHOWN = "muster.screen"
-"""The logger of what the screen shows of Muster's own: it is in the debug log too."""
-
-_log = logging.getLogger(SHOWN)
 
 _LABEL = re.compile(r"muster:|\[\S+ +(?P<rank>\d+)\]")
 
@@ -57,6 +51,8 @@ class Screen:
         """Set when nobody reads our stdout any more (`| head`)."""
         self.beside: Callable[[int, str, str], None] | None = None
         """Gets every line too, as plain text: the stream, the text, how it ends. Called in any thread."""
+        self.log: Callable[[str], None] = lambda text: None
+        """Gets what Muster itself says, and hosts, also what --quiet leaves out: for the debug log."""
         self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
         self._colour = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
@@ -71,13 +67,13 @@ class Screen:
     def info(self, text: str) -> None:
         """A sentence of Muster's own, on stderr; left out with --quiet."""
         if self.quiet:
-            _log.info("%s", text)
+            self.log(text)
         else:
             self.warning(text)
 
     def warning(self, text: str) -> None:
         """A sentence that --quiet does not silence: a warning or a failure."""
-        _log.info("%s", text)
+        self.log(text)
         for line in text.splitlines() or [""]:
             self._show(2, f"muster: {line}" if line else "muster:", "\n", coloured=len("muster:"))
 
@@ -116,7 +112,7 @@ class Screen:
 
     def host_line(self, host: str, text: str) -> None:
         """A line the host itself wrote: ssh, a shell profile, an import."""
-        _log.info("[%s] %s", host, text)
+        self.log(f"[{host}] {text}")
         self._show(2, f"[{host}] {text}", "\n")
 
     def repeat(self, stream: int, text: str, end: str) -> None:

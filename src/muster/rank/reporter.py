@@ -99,19 +99,11 @@ class Reporter:
         self.send({"t": "exception", "summary": sentence, "message": sentence, "hint": hint, "done": done})
 
     def watch_groups(self) -> None:
-        """Be there when the script creates a process group, and then sample its progress from a thread.
-
-        MUSTER_WATCH=0 leaves the sampling out.
-        """
+        """Be there when the script creates a process group, and then sample its progress from a thread."""
         from .torch_groups import Hooks
 
-        def nothing() -> None:
-            """Watch nothing."""
-
-        is_watched = os.environ.get("MUSTER_WATCH") != "0"
-        before = (lambda: self.guard(self._joining)) if is_watched else nothing
-        after = (lambda: self.guard(self._start_sampling)) if is_watched else nothing
-        self.guard(Hooks(before, after).install)
+        hooks = Hooks(lambda: self.guard(self._joining), lambda: self.guard(self._start_sampling))
+        self.guard(hooks.install)
 
     def guard(self, hook: Callable[[], None]) -> None:
         """Run what is only for watching: an error in it costs the watch and is told, and never reaches the script."""
@@ -159,6 +151,11 @@ class Reporter:
         """Tell how many collectives are over, and what else is known; the first one's time matters to the user."""
         told, self.told = self.told, max(self.told, done)
         self.send({"t": "progress", "done": self.told, "first": self.told > told == 0, **more})
+
+
+def is_watched() -> bool:
+    """Whether hooks, a thread and a signal handler may be installed in this rank; MUSTER_WATCH=0 leaves them out."""
+    return os.environ.get("MUSTER_WATCH") != "0"
 
 
 def text_of(value: object) -> str:

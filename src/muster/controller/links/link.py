@@ -20,6 +20,7 @@ _AGEING = 1.01
 """By how much the shortest way counts for less with each ping: after a jump of a clock its offset is wrong."""
 
 _log = logging.getLogger("muster.link")
+_LOGGED_FACTS = ("python", "version", "torch", "cpus", "gpus", "interfaces")
 
 Result = TypeVar("Result")
 
@@ -147,7 +148,7 @@ class AgentLink:
             self.facts = message
             # Good to the time a message takes, until the first ping comes back.
             self.clock_offset = message["time"] - time.time()
-            _log.info("%s is up: %s", self.name, message)
+            _log.info("%s is up: %s", self.name, {name: message[name] for name in _LOGGED_FACTS if name in message})
             if not self._up.done():
                 self._up.set_result(None)
         elif message["t"] == "failed":
