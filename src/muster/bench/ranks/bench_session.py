@@ -39,7 +39,7 @@ def measure(settings: dict[str, Any]) -> None:
 
 
 def _introduce(group: Group) -> None:
-    mine = {"host": group.host, "calls_itself": hardware.host_name(), **hardware.gpu(group.device)}
+    mine = {"host": group.host, **hardware.gpu(group.device)}
     cuda: Any = torch.cuda
     version = cuda.nccl.version() if group.backend == "nccl" else ()
     group.tell(
@@ -49,7 +49,6 @@ def _introduce(group: Group) -> None:
         device=group.device.type,
         torch=torch.__version__,
         nccl=".".join(map(str, version)),
-        threads=torch.get_num_threads(),
     )
 
 
