@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from messages import UP
+
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_status import JobStatus
 from muster.engines.engine import AgentSpec, Piped
@@ -20,7 +22,7 @@ def make_board(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
     job = Job(id="20261115-101500-train-3f9a", target="train.py", cwd="/code", hosts=(SEAT.host,), env={}, carried={})
     status = JobStatus(job, Piped(name="local", seats=(SEAT,), commands=()), time.time())
     link = asyncio.run(_make_link())
-    link.facts = {"cpus": 4, "gpus": 0, "visible": None}
+    link.facts = UP  # type: ignore[assignment]
     status.connected([link])
     hosts = [Host(name="h1", slots=ranks)]
     status.begin_attempt(make_plan(job.id, hosts, threads=[0], restarts=0, user_env={}), 0)

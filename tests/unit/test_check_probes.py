@@ -43,8 +43,8 @@ def ask(
     before = children()
     sent: list[dict[str, Any]] = []
     selector = selectors.DefaultSelector()
-    message = {"id": 7, "probes": probes, "ask": {**ASK, **changes}}
-    probing = Probing(selector, sent.append, message, nofile=1024)
+    message: Any = {"probes": probes, "ask": {**ASK, **changes}}
+    probing = Probing(selector, sent.append, 7, message, nofile=1024)
     deadline = time.monotonic() + 50
     while not probing.is_over:
         assert time.monotonic() < deadline

@@ -126,7 +126,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
         )
         out: list[str] = []
         links[0]._on_event = lambda link, event: out.append(event.get("text", ""))
-        await links[0].request("start", limit=30, ranks=[{"rank": 0, "env": {}}])
+        await links[0].request("start", limit=30, ranks=[{"rank": 0, "env": {}}], leader=True, store=False, fed=None)
         await until(lambda: "".join(out).endswith("\n"))
         assert "".join(out).strip() == "clean"
 

@@ -18,8 +18,11 @@ from ..shared.wire import LineReader, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
+
+    from ..shared.replies import ProbeOutcome
+    from ..shared.requests import Probe, RunProbes
 
 _OVERTAKE = 0.2
 """Seconds a probe may keep the others waiting."""
@@ -47,19 +50,20 @@ class Probing:
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        send: Callable[[dict[str, Any]], None],
-        message: dict[str, Any],
+        send: Callable[[Mapping[str, object]], None],
+        request: int,
+        message: RunProbes,
         nofile: int,
     ) -> None:
         self.selector = selector
         self.send = send
-        self.request: int = message["id"]
-        self.probes: list[dict[str, Any]] = message["probes"]
+        self.request = request
+        self.probes = message["probes"]
         """Each with a name, its source text, and the seconds it may take."""
-        self.ask: dict[str, Any] = message["ask"]
+        self.ask = message["ask"]
         """What they are given: `env` and `cwd` are made the child's own first."""
         self.nofile = nofile
-        self.outcomes: dict[int, dict[str, Any]] = {}
+        self.outcomes: dict[int, ProbeOutcome] = {}
         self.children: list[_Child] = []
         self.is_over = False
         self._go_on(0)
@@ -152,7 +156,7 @@ class Probing:
         for probe in self.probes[first:]:
             begin = time.monotonic()
             try:
-                outcome: dict[str, Any] = {"value": _run(probe, self.ask)}
+                outcome: ProbeOutcome = {"value": _run(probe, self.ask)}
             except Exception as error:
                 outcome = {"error": f"{type(error).__name__}: {error}"}
             outcome["seconds"] = time.monotonic() - begin
@@ -161,7 +165,7 @@ class Probing:
                 view = view[os.write(write, view) :]
 
 
-def _run(probe: dict[str, Any], ask: dict[str, Any]) -> Any:
+def _run(probe: Probe, ask: Mapping[str, Any]) -> Any:
     import __future__
 
     space: dict[str, Any] = {"__name__": "probe"}

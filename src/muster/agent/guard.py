@@ -4,14 +4,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Mapping
 
 
 class Guard:
     """Tells the controller what cannot be seen here, and why: once for each."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, send: Callable[[Mapping[str, object]], None]) -> None:
         self._send = send
         self._told: set[str] = set()
 

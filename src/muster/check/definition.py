@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
+from muster.shared import requests
 
 PROBE_LIMIT = 3.0
 """Seconds a probe may take unless it says otherwise; most take a millisecond."""
@@ -36,13 +37,14 @@ def load(names: Iterable[str]) -> dict[str, Check]:
     return {name: import_module(f"muster.check.checks.{name}").CHECK for name in names}
 
 
-def as_requests(checks: Mapping[str, Check]) -> list[dict[str, Any]]:
+def as_requests(checks: Mapping[str, Check]) -> list[requests.Probe]:
     """The probes as an agent takes them."""
-    return [
+    found: list[requests.Probe] = [
         {"name": name, "source": inspect.getsource(check.probe), "limit": check.limit}
         for name, check in checks.items()
         if check.probe is not None
     ]
+    return found
 
 
 def judge_all(checks: Mapping[str, Check], cluster: Cluster) -> list[Finding]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from muster.check.cluster_facts import Reach, Wanted
 from muster.controller.addresses import Offer, dial_targets, who_dials_whom
 from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
+from muster.shared.replies import DialResult
 
 _LISTEN_LIMIT = 10.0
 _DIAL_LIMIT = 15.0
 
-Results = dict[str, Sequence[Mapping[str, Any]]]
+Results = dict[str, Sequence[DialResult]]
 
 
 async def dial_all(links: Sequence[AgentLink], wanted: Wanted) -> Reach | None:
@@ -33,8 +33,8 @@ async def _try_master(links: Sequence[AgentLink], wanted: Wanted, reach: Reach) 
     """The port that rank 0 will open: is it free, and does it lead there?"""
     first = links[0]
     nonce = secrets.token_hex(8)
-    answer = await first.request("listen", limit=_LISTEN_LIMIT, port=wanted.master_port, nonce=nonce)
-    if "problem" in answer:
+    answer = await first.request("listen", limit=_LISTEN_LIMIT, port=wanted.master_port or 0, nonce=nonce)
+    if answer["problem"]:
         return Reach(
             offers=reach.offers, tried=reach.tried, port_problem=answer["problem"].lower(), port_owner=answer["owner"]
         )

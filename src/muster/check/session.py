@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from muster.check.cluster_facts import Refusal
+from muster.controller.events import Event
 from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.dialed import DialledConnector
 from muster.controller.links.link import AgentLink
@@ -78,7 +78,7 @@ async def _tick(links: list[AgentLink]) -> None:
         await asyncio.sleep(HEARTBEAT)
 
 
-def _ignore_event(link: AgentLink, event: dict[str, Any]) -> None:
+def _ignore_event(link: AgentLink, event: Event) -> None:
     """A host that is lost fails the request that waits for it."""
 
 
