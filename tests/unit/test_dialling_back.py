@@ -25,7 +25,7 @@ from muster.controller.links.link import AgentLink
 from muster.engines.engine import ORDER_FILE, AgentSpec, Dialed, StartCommand
 from muster.errors import MusterError
 from muster.hosts import Host
-from muster.shared.wire import HEARTBEAT
+from muster.shared.wire import HEARTBEAT, VERSION
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
@@ -227,11 +227,16 @@ def test_a_second_agent_for_a_seat_is_sent_away_and_that_is_said(tmp_path: Path)
     said: list[str] = []
 
     async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
-        hello = {"token": connector._token, "seat": "a", "host": "far"}
+        hello = {"t": "hello", "token": connector._token, "seat": "a", "host": "far", "protocol": VERSION}
         assert connector.admit(json.dumps(hello).encode()) is None
+        assert connector.admit(json.dumps({**hello, "protocol": 99}).encode()) is None
 
     said = connected(engine(as_seat("a"), keys=("a",)), tmp_path, use)
-    assert said == ["far: an agent came as `a`, which is not awaited; it was sent away"]
+    assert said == [
+        "far: an agent came as `a`, which is not awaited; it was sent away",
+        f"far: an agent that came from there uses protocol version 99, but this Muster uses version {VERSION}; "
+        "it was sent away",
+    ]
 
 
 def test_an_agent_does_not_talk_to_another_program_that_has_the_port():

@@ -20,6 +20,7 @@ else:
 class Hello(TypedDict):
     """The first line of an agent that dials back: the job's token, the seat it takes, its host and its version."""
 
+    t: Literal["hello"]
     token: str
     seat: str
     host: str
@@ -185,6 +186,9 @@ class Gauges(TypedDict):
     host: HostGauges
     ranks: dict[str, RankGauges]
 
+
+HELLO: dict[str, type] = kinds_of(Hello)
+"""What comes before the agent itself, from a host that dials back."""
 
 EVENTS: dict[str, type] = {
     **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
