@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..check_probes import Question
+    from ...shared.requests import Question
 
 _FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.used", "temperature.gpu")
 _MORE = (
