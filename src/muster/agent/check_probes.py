@@ -1,7 +1,7 @@
 """Runs the probes of `muster check` on this host, in children that may hang or die.
 
-One child runs all of them, one after the other, and tells each answer as it has it. One that takes its time is left
-to it while a second child goes on with the rest; one that takes too long is killed, alone.
+One child runs all of them, one after the other, and reports each answer at once. While a slow one keeps it busy, a
+second child continues with the rest; one that takes too long is killed, alone.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Check:
     judge: Callable[[Cluster], Iterable[Finding]]
     """From all answers to findings; pure."""
     probe: Callable[[Question], Any] | None = None
-    """Asks one host: a function of `muster.agent.probes`, which is there already."""
+    """Asks one host: a function of `muster.agent.probes`, which travels with the agent."""
     table: Callable[[Any], Mapping[str, str]] | None = None
     """From one host's answer to facts for people, by what they are called."""
     limit: float = PROBE_LIMIT
