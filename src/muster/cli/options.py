@@ -98,10 +98,8 @@ def spec_of(options: argparse.Namespace, command: list[str], hosts: tuple[Host, 
     """What the options ask for; those that a command does not have keep the default of the spec."""
     given = vars(options)
     target, *args = command or [""]
-    same = {field.name for field in fields(RunSpec)} & given.keys() - {"env", "preload"}
-    asked: dict[str, Any] = {
-        name: tuple(given[name]) if isinstance(given[name], list) else given[name] for name in same
-    }
+    same = {field.name for field in fields(RunSpec)} & given.keys() - {"env", "hosts", "preload"}
+    asked: dict[str, Any] = {name: given[name] for name in same}
     return RunSpec(target=target, args=tuple(args), hosts=hosts, **asked)
 
 
