@@ -26,7 +26,7 @@ _MOST_FOUND = 200
 """Lines of one answer to a search, in one log or in all of them."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-"""Colours, cursor moves and window titles of a terminal."""
+"""Colors, cursor moves and window titles of a terminal."""
 
 _VISIBLE = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421}
 """Control characters as the pictures Unicode has of them."""
@@ -182,7 +182,7 @@ def _find_backwards(block: bytes, needle: bytes, most: int) -> tuple[list[tuple[
 
 
 def _clean(line: bytes) -> str:
-    """A line as a terminal would show it at the end: without colours, and what stands after the last return."""
+    """A line as a terminal would show it at the end: without colors, and what stands after the last return."""
     text = _ESCAPES.sub("", line.decode("utf-8", "replace"))
     text = text.rstrip("\r").rpartition("\r")[2].translate(_VISIBLE)
     if len(text) > _LONGEST_LINE:

@@ -65,9 +65,9 @@ class RankState:
     collectives: int = 0
     """How many have finished, over all process groups."""
     steps: int = 0
-    """How many optimiser steps it has made."""
+    """How many optimizer steps it has made."""
     step_rate: float | None = None
-    """Steps per second lately; collectives per second where the script has no optimiser."""
+    """Steps per second lately; collectives per second where the script has no optimizer."""
     waiting: float | None = None
     """Share of the time lately in which it waited for other ranks (0 to 1)."""
     cpu: float | None = None

@@ -46,7 +46,7 @@ class Place:
     gpu: int | None
     backend: str
     backend_reason: str
-    neighbour: str
+    neighbor: str
     """An address of another machine of the job; empty when there is none, or none is known."""
 
 
@@ -115,13 +115,13 @@ def assign(ranks: Sequence[Facts]) -> list[Place]:
             gpu=gpu,
             backend=backend,
             backend_reason=reason,
-            neighbour=neighbour,
+            neighbor=neighbor,
         )
-        for (local_rank, local_size), gpu, neighbour in zip(locals_, gpus, _neighbours(ranks), strict=True)
+        for (local_rank, local_size), gpu, neighbor in zip(locals_, gpus, _neighbors(ranks), strict=True)
     ]
 
 
-def _neighbours(ranks: Sequence[Facts]) -> list[str]:
+def _neighbors(ranks: Sequence[Facts]) -> list[str]:
     """For each rank the first address, other than a loopback one, that was told on another machine."""
     known: dict[tuple[str, str], str] = {}
     for facts in ranks:
