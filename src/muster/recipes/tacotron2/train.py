@@ -27,7 +27,7 @@ from .model import ModelSizes, Tacotron2, count_parameters
 from .options import SIZES, without_meaning
 from .original import load_weights, read_original, write_weights
 from .step import StepOptions, TrainingStep, average_buffers
-from .text import find_cleaners
+from .symbols import find_cleaners
 from .validate import validate
 
 WEIGHTS = "tacotron2.pt"
