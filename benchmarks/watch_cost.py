@@ -56,8 +56,8 @@ class Watch:
 
     def __init__(self) -> None:
         package = "_muster_agent" if "_muster_agent" in sys.modules else "muster"
-        names = ("reporter", "sampler", "torch_adapter")
-        self.report, self.sampling, self.adapter = (import_module(f"{package}.rank.{name}") for name in names)
+        names = ("reporter", "sampler")
+        self.report, self.sampling = (import_module(f"{package}.rank.{name}") for name in names)
         self.fd = self._socket()
         self.voice: Voice | None = None
 
@@ -91,7 +91,6 @@ def main() -> None:
     args = p.parse_args()
     torch.set_num_threads(1)
     watch = Watch()
-    watch.adapter.keep_recorder_small()  # as watched ranks have it; in both kinds of rounds
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

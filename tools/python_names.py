@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 
 ORDER = (
-    *("init", "World", "detect", "Detection", "launch", "LaunchError"),
+    *("run", "RunSpec", "Outcome", "launch", "LaunchError", "init", "World", "detect", "Detection"),
     *("Checkpoints", "Batches", "Batch", "measure_shares", "Progress", "together", "MusterError", "UsageError"),
 )
 """As a reader meets them; a public name that is not here stops the build."""

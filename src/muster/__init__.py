@@ -1,7 +1,8 @@
 """Muster runs an unmodified PyTorch script on every GPU you have.
 
 In a script, `import muster` is optional; it gives `with muster.init() as world:` under every launcher.
-`muster.launch(function, hosts="a:8,b:8")` runs a Python function on every rank, from a script or a notebook.
+`muster.run("train.py", hosts="a:8,b:8")` runs a script from Python, as `muster run` does from a shell, and
+`muster.launch(function, hosts="a:8,b:8")` a Python function on every rank.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ __all__ = [
     "Detection",
     "LaunchError",
     "MusterError",
+    "Outcome",
     "Progress",
+    "RunSpec",
     "UsageError",
     "World",
     "__version__",
@@ -23,15 +26,19 @@ __all__ = [
     "init",
     "launch",
     "measure_shares",
+    "run",
     "together",
 ]
 
 TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
 if TYPE_CHECKING:
     from muster.api.launch import launch
+    from muster.api.outcome import Outcome
+    from muster.api.run_script import run
     from muster.errors import LaunchError, MusterError, UsageError
     from muster.rank.world.context import World, init
     from muster.rank.world.detect import Detection, detect
+    from muster.spec import RunSpec
     from muster.training.batches import Batch, Batches
     from muster.training.checkpoints import Checkpoints
     from muster.training.progress import Progress
@@ -45,13 +52,16 @@ _HOMES = {
     "Detection": "muster.rank.world.detect",
     "LaunchError": "muster.errors",
     "MusterError": "muster.errors",
+    "Outcome": "muster.api.outcome",
     "Progress": "muster.training.progress",
+    "RunSpec": "muster.spec",
     "UsageError": "muster.errors",
     "World": "muster.rank.world.context",
     "detect": "muster.rank.world.detect",
     "init": "muster.rank.world.context",
     "launch": "muster.api.launch",
     "measure_shares": "muster.training.shares",
+    "run": "muster.api.run_script",
     "together": "muster.training.together",
 }
 

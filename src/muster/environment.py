@@ -49,23 +49,6 @@ def carried(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if any(fnmatchcase(name, pattern) for pattern in CARRIED)}
 
 
-_OF_THIS_HOST = (
-    *("_", "HOST", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "SSH_*", "XDG_RUNTIME_DIR", "XDG_SESSION_*"),
-    *("PBS_NODENUM", "PBS_TASKNUM", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"),
-)
-
-
-def of_whole_job(env: Mapping[str, str]) -> dict[str, str]:
-    """All variables but those that are about this host: what the job script exported holds on its other hosts too.
-
-    PBS gives a job OMP_NUM_THREADS for one process per chunk; several ranks share those CPUs.
-    """
-    kept = {name: value for name, value in env.items() if not any(fnmatchcase(name, p) for p in _OF_THIS_HOST)}
-    if "NCPUS" in kept and kept.get("OMP_NUM_THREADS") == kept["NCPUS"]:
-        del kept["OMP_NUM_THREADS"]
-    return kept
-
-
 def parse_env(options: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     """What `--env NAME=VALUE` and `--env NAME` (the value it has here) stand for."""
     wanted: dict[str, str] = {}

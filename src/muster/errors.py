@@ -24,6 +24,11 @@ EXIT_MUSTER = 125
 """Exit code when Muster itself or a host failed, not the script (the number docker and podman use for the same)."""
 
 
+def with_hint(message: str, hint: str | None, *, between: str = "\n\n") -> str:
+    """The message and, after a blank line unless `between` is another, its hint."""
+    return f"{message}{between}hint: {hint}" if hint else message
+
+
 class MusterError(Exception):
     """A failure told in one sentence, with a hint that says what to type next."""
 
@@ -36,10 +41,14 @@ class MusterError(Exception):
         self.told = False
         """True in a rank beside one that tells the same: it leaves without a word."""
 
+    def for_python(self) -> MusterError:
+        """The same error with its hint in what a traceback shows of it, and without the frames of Muster."""
+        self.args = (with_hint(str(self), self.hint),)
+        return self.with_traceback(None)
+
     def report(self) -> str:
         """Return what a script prints before it leaves with `exit_code`; nothing where another rank prints it."""
-        hint = f"hint: {self.hint}\n" if self.hint else ""
-        return "" if self.told else f"error: {self}\n{hint}"
+        return "" if self.told else with_hint(f"error: {self}", self.hint, between="\n") + "\n"
 
 
 class UsageError(MusterError):
@@ -79,7 +88,7 @@ class LaunchError(MusterError):
         self.traceback = traceback
         """As it was printed there."""
         self._returned = dict(returned or {})
-        self.args = ("\n  ".join([message, *traceback.splitlines()]) + (f"\n\nhint: {hint}" if hint else ""),)
+        self.args = (with_hint("\n  ".join([message, *traceback.splitlines()]), hint),)
 
     @property
     def results(self) -> dict[int, Any]:

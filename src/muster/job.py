@@ -1,4 +1,4 @@
-"""A job: all that the user asked for, before any host has answered."""
+"""A job: a run whose hosts and code are settled, before any host has answered."""
 
 from __future__ import annotations
 
@@ -7,76 +7,43 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from muster.errors import MusterError
 from muster.hosts import Host
+from muster.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
-    """A Python function with its arguments, as it is sent to the ranks."""
+class Script:
+    """The file every host must have alike."""
 
-    name: str
-    data: bytes = field(repr=False)
-    """What a rank unpickles; `agent/call.py` knows the form."""
-    python: tuple[int, int] | None
-    """The version of Python it needs, because it holds code; None where all code is only named."""
-    file: str = ""
-    """The file of the module it names, if that lies below the working directory: hosts must have it alike."""
-    path: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    """What the caller has before and after the interpreter's own folders in sys.path; relative where below the cwd."""
-    text: str = field(default="", repr=False)
-    """Its source, where there is one, to see what it will import."""
+    path: str
+    """Relative to the working directory where it lies below it."""
+    digest: list[int]
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One `muster run` or `muster.launch`."""
+    """What is run, on which hosts, and what was found out about it here."""
 
     id: str
-    target: str
-    """The script as typed, or the name of the module or function."""
-    kind: Literal["script", "module", "function"] = "script"
-    args: tuple[str, ...] = ()
-    call: Call | None = None
-    """The function, if it is one."""
-    cwd: str
+    spec: RunSpec
+    """With an absolute working directory."""
     hosts: tuple[Host, ...]
     """At least one; this machine when the user named none."""
-    env: Mapping[str, str]
-    """Variables the user named with `--env`; they win over everything."""
     carried: Mapping[str, str]
     """Variables of the default set that travel to other hosts."""
+    script: Script | None = None
+    """The script's file; that of a module or of a named function if it lies in the working directory."""
     preload: tuple[str, ...] = ("torch",)
     """What the zygote imports; empty means no zygote."""
     preload_reason: str = ""
     """Why it imports something nobody asked for, or is left out."""
     has_store: bool = True
     """Whether Muster keeps the store where ranks meet; False when the script chooses a port of its own for it."""
-    grace: float = 5.0
-    restarts: int = 0
-    role: str = "default"
-    """ROLE_NAME of every rank."""
-    hang_after: float = 30.0
-    """Seconds without progress after which a hang is looked for; 0 for never."""
-    on_hang: Literal["report", "kill"] = "report"
-    master_addr: str | None = None
-    master_port: int | None = None
-    interface: str | None = None
-    sync: bool = False
-
-    @property
-    def command(self) -> str:
-        """The script's command line, for people."""
-        words = (*(("-m",) if self.kind == "module" else ()), self.target, *self.args)
-        return " ".join(words)
-
-    def with_preload(self, modules: tuple[str, ...], reason: str = "") -> Job:
-        """The same job with other modules for the zygote; none means no zygote."""
-        return replace(self, preload=modules, preload_reason=reason)
 
 
 def new_job_id(target: str) -> str:

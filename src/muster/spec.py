@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from muster.errors import UsageError
 from muster.hosts import Host
 
 
@@ -46,6 +47,8 @@ class RunSpec:
     """Run on that many virtual hosts, which live as long as the run."""
     nproc: int | None = None
     """Ranks per host where `hosts` does not say; None for one per GPU."""
+    ssh: tuple[str, ...] = ("ssh",)
+    """The ssh program, with options that come before all others."""
     python: str | None = None
     """The interpreter on the hosts; None for this one's path, else python3."""
 
@@ -69,6 +72,8 @@ class RunSpec:
     """Modules to import once per host, besides torch."""
     zygote: bool = True
     """Fork ranks from a process that has imported torch; False starts each as a fresh interpreter."""
+    watch: bool = True
+    """Let Muster install its hooks, thread and signal handler in the ranks, to detect hangs and stragglers."""
     check: bool = True
     """Look at the hosts while the job starts."""
 
@@ -92,5 +97,22 @@ class RunSpec:
     only_ranks: frozenset[int] | None = None
     """The ranks whose output is shown; None for all."""
     only_local_ranks: frozenset[int] | None = None
+    debug: bool = False
+    """Show the debug log on the screen too."""
     dashboard: bool = False
     dashboard_port: int = 0
+
+    @property
+    def command(self) -> str:
+        """The script's command line, for people."""
+        return " ".join((*(("-m",) if self.kind == "module" else ()), self.target, *self.args))
+
+    def __post_init__(self) -> None:
+        for name, least in (("nproc", 1), ("lab", 1), ("restarts", 0), ("grace", 0), ("hang_after", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise UsageError(f"{name} must be at least {least}, got {value}", hint=f"leave {name} out")
+        if self.master_port is not None and not 0 < self.master_port < 65536:
+            raise UsageError(f"master_port must be a port (1 to 65535), got {self.master_port}", hint="leave it out")
+        if self.on_hang not in ("report", "kill"):
+            raise UsageError(f"on_hang must be 'report' or 'kill', got {self.on_hang!r}", hint="leave it out")

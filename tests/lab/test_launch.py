@@ -251,8 +251,8 @@ def test_a_restart_gives_the_results_of_the_attempt_that_ended_well():
     ("arguments", "sentence"),
     [
         ({"engine": "slurm"}, "not inside a Slurm allocation"),
-        ({"nproc": 0}, "`0` is not a number above 0"),
-        ({"timeout": 0}, "timeout=0"),
+        ({"nproc": 0}, "nproc must be at least 1, got 0"),
+        ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"options": "--nprocs 3"}, "there is no option --nprocs"),
         ({"options": "train.py"}, "`train.py` is not an option"),
         ({"options": "--python 'a"}, "no closing quotation"),

@@ -40,6 +40,11 @@ def run(folder: Path, *argv: str, seconds: float = LONG) -> subprocess.Completed
     return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
 
 
+def debug_log(folder: Path) -> Path:
+    (path,) = (folder / "state").glob("muster/jobs/*/debug.log")
+    return path
+
+
 def test_a_job_whose_board_fails_keeps_its_heartbeat_and_ends_well(tmp_path: Path):
     code = SICK_BOARD.format(module="monitor.job_status", name="JobStatus", function="tick")
     done = run(tmp_path, sys.executable, "-c", code)
@@ -47,15 +52,19 @@ def test_a_job_whose_board_fails_keeps_its_heartbeat_and_ends_well(tmp_path: Pat
     assert "all of it" in done.stdout
     assert done.stderr.count("LookupError: sick") == 1
     assert "the job goes on" in done.stderr
+    log = debug_log(tmp_path)
+    assert f"please report it with {log}" in done.stderr
+    assert "ERROR muster.debug_log: internal error: LookupError: sick" in log.read_text()
+    assert ", in fail\n" in log.read_text()
 
 
 def test_a_heartbeat_that_fails_ends_the_job_with_its_own_error(tmp_path: Path):
     code = SICK_BOARD.format(module="agents", name="Agents", function="beat")
     done = run(tmp_path, sys.executable, "-c", code)
     assert done.returncode == 125
-    assert "LookupError: sick" in done.stderr
-    assert "in tick" in done.stderr
-    assert "a bug of Muster ended the job" in done.stderr
+    assert "error: internal error in Muster: LookupError: sick (<string>:5); please report it with " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert ", in tick\n" in debug_log(tmp_path).read_text()
     assert "is lost" not in done.stderr
 
 
@@ -66,6 +75,9 @@ def test_a_host_that_hides_what_it_uses_runs_its_ranks_all_the_same(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout
     assert done.stderr.count("what the host uses cannot be told: KeyError: b'MemTotal'; the job goes on") == 1
+    log = debug_log(tmp_path).read_text()
+    assert ": unseen what=what the host uses why=KeyError: b'MemTotal'\nTraceback " in log
+    assert "host_metrics.py" in log
 
 
 def test_a_page_that_cannot_be_started_is_told_and_the_job_runs_without_it(tmp_path: Path):

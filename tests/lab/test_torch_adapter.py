@@ -80,11 +80,11 @@ dist.destroy_process_group()
 """
 
 RECORDED = """
-import time, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 from collections import deque
 from muster.rank import torch_adapter
 
-torch_adapter.keep_recorder_small()
+os.environ["TORCH_FR_BUFFER_SIZE"] = "64"
 dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 group = dist.new_group([0])
 begin = time.time()

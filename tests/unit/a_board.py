@@ -7,18 +7,22 @@ import time
 
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_status import JobStatus
-from muster.engines.engine import AgentSpec, Piped
+from muster.engines.engine import AgentSpec, Launch, StartCommand
+from muster.engines.local.engine import LocalEngine
 from muster.hosts import Host
 from muster.job import Job
 from muster.plan import make_plan
+from muster.spec import RunSpec
 
 SEAT = AgentSpec(host=Host(name="h1"), name="h1")
+LAUNCH = Launch(engine=LocalEngine(), commands=(StartCommand(argv=("true",), agents=(SEAT,)),), channel="pipes")
 
 
 def make_board(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
     """The status, and the link over which its events come."""
-    job = Job(id="20261115-101500-train-3f9a", target="train.py", cwd="/code", hosts=(SEAT.host,), env={}, carried={})
-    status = JobStatus(job, Piped(name="local", seats=(SEAT,), commands=()), time.time())
+    spec = RunSpec(target="train.py", cwd="/code")
+    job = Job(id="20261115-101500-train-3f9a", spec=spec, hosts=(SEAT.host,), carried={})
+    status = JobStatus(job, LAUNCH, time.time())
     link = asyncio.run(_make_link())
     link.facts = {"cpus": 4, "gpus": 0, "visible": None}
     status.connected([link])

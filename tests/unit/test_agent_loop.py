@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -72,6 +73,7 @@ def test_an_examination_that_fails_is_answered_and_told_once(talk: Talk, rank: A
         assert talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 60}) == NOTHING
     told = talk.hear()
     assert (told["t"], told["what"]) == ("unseen", "why a rank is slow")
+    assert "in do_examine" in told["traceback"]
     talk.agent.send({"t": "next"})
     assert talk.hear() == {"t": "next"}
 
@@ -100,3 +102,33 @@ def test_gauges_that_fail_are_told_once_and_come_back(talk: Talk, rank: Any):
     unseen, told = talk.hear(), talk.hear()
     assert (unseen["t"], unseen["what"]) == ("unseen", "what the host and its ranks use")
     assert told["ranks"]["0"]["pid"] == pid
+
+
+def test_a_bug_that_ends_the_agent_is_sent_with_its_traceback(talk: Talk, monkeypatch: pytest.MonkeyPatch):
+    def fail() -> None:
+        raise LookupError("sick")
+
+    monkeypatch.setattr(talk.agent.dialling, "step", fail)
+    monkeypatch.setattr(talk.agent, "stop_everything", lambda: None)
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        with pytest.raises(LookupError):
+            talk.agent.run()
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in handlers.items():
+            if signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+    talk.lines.readline()  # the greeting
+    assert talk.hear()["t"] == "up"
+    failed = talk.hear()
+    assert failed["error"] == "LookupError: sick"
+    assert ", in turn" in failed["traceback"]
+
+
+def test_why_the_agent_ends_without_being_asked_is_for_the_log(talk: Talk):
+    talk.agent.end("SIGTERM")
+    talk.agent.end("SIGHUP")
+    talk.agent.stop_everything()
+    note = talk.hear()
+    assert (note["t"], note["text"]) == ("log", "the agent ends: SIGTERM")

@@ -12,10 +12,9 @@ from waiting import wait_until_async
 
 from muster.controller.agents import Agents
 from muster.controller.links.link import AgentLink
-from muster.engines.command import Command
-from muster.engines.engine import AgentSpec, Piped
+from muster.engines.engine import AgentSpec, Launch, StartCommand
+from muster.engines.local.engine import LocalEngine
 from muster.hosts import Host
-from muster.output.screen import Screen
 from muster.shared.wire import GREETING
 
 # Tells four things at once when it is first pinged, and how often it was pinged when it is asked.
@@ -46,12 +45,13 @@ def test_no_lease_runs_out_while_there_is_much_to_hear(tmp_path: Path):
 
     async def main() -> list[int]:
         hosts = [Host(name=name) for name in ("a", "b")]
-        commands = tuple(Command(host=host, argv=(sys.executable, "-Sc", TALKER), over_ssh=False) for host in hosts)
-        seats = tuple(AgentSpec(host=host, name=host.name) for host in hosts)
-        engine = Piped(name="local", seats=seats, commands=commands)
-        agents = Agents(engine, tmp_path, Screen(quiet=True), on_event=on_event, on_text=lambda _, text: None)
+        specs = [AgentSpec(host=host, name=host.name) for host in hosts]
+        argv = (sys.executable, "-Sc", TALKER)
+        commands = tuple(StartCommand(argv=argv, agents=(spec,), remote=False) for spec in specs)
+        launch = Launch(engine=LocalEngine(), commands=commands, channel="pipes")
+        agents = Agents(launch, tmp_path, on_event=on_event, on_text=lambda _, text: None)
         try:
-            await agents.connect("job")
+            await agents.connect("job", lambda error: None)
             agents.beat()
             await wait_until_async("8 events", lambda: len(heard) == 8)
             return [(await link.request("count", limit=20))["pings"] for link in agents.links]

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from muster.bench.bandwidth import OPERATIONS, bus_bandwidth
 from muster.bench.collect import MARKER, Collector, pcie_bandwidth
 from muster.bench.figure import bandwidth_figure, efficiency_figure
+from muster.bench.measurement_table import header, matrices, row_line
 from muster.bench.measurements import Pair, Rank, Report, Row
 from muster.bench.ranks.pair_schedule import chosen_ranks, rounds
 from muster.bench.result_files import as_png, save
-from muster.bench.sizes import bit_rate_text, rate_text, read_size, size_text, sizes_between, time_text
-from muster.bench.table import header, matrices, row_line
+from muster.bench.sizes import read_size, sizes_between
 from muster.errors import MusterError, UsageError
 
 # --- sizes ----------------------------------------------------------------------------------------------------
@@ -51,13 +51,6 @@ def test_the_largest_size_is_measured_even_if_no_step_hits_it():
 def test_a_smallest_size_above_the_largest_is_refused():
     with pytest.raises(UsageError, match="2 MB, is above the largest, 1 MB"):
         sizes_between(2 << 20, 1 << 20, 2)
-
-
-def test_numbers_are_said_as_people_say_them():
-    assert [size_text(8), size_text(65536), size_text(3 << 29)] == ["8 B", "64 KB", "1.5 GB"]
-    assert [rate_text(1.183e9), rate_text(4.776e6), rate_text(4.78e11)] == ["1.18 GB/s", "4.78 MB/s", "478 GB/s"]
-    assert [bit_rate_text(1e10), bit_rate_text(2.5e9), bit_rate_text(1e8)] == ["10 Gbit/s", "2.5 Gbit/s", "100 Mbit/s"]
-    assert [time_text(42.13e-6), time_text(0.0032), time_text(9.1)] == ["42.1 us", "3.2 ms", "9.1 s"]
 
 
 # --- bandwidth ------------------------------------------------------------------------------------------------

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from healthy import cluster
 
+from muster.check.deep import ranks
 from muster.check.deep.judge_ranks import culprits, judge, table, with_names
-from muster.check.deep.measure import RANKS
+from muster.check.deep.ranks.link_tests import rounds
 
 HOSTS = ("a", "b", "c", "d")
 
@@ -131,23 +133,20 @@ def test_one_host_explains_the_links_of_its_peers():
     assert culprits([frozenset("ab")], [frozenset("ab")]) == [("a", "b")]
 
 
-def test_the_script_of_the_ranks_needs_nothing_but_torch():
+def test_the_package_of_the_ranks_needs_nothing_but_torch():
     imported: set[str] = set()
-    for node in ast.walk(ast.parse(RANKS.read_text(), feature_version=(3, 9))):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add((node.module or "").partition(".")[0])
+    for path in Path(ranks.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 9))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add((node.module or "").partition(".")[0])
     assert imported - sys.stdlib_module_names == {"torch"}
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 4, 5, 6, 9, 16])
 def test_every_pair_is_measured_once_and_nobody_twice_at_a_time(hosts: int):
-    space: dict[str, Any] = {}
-    tree = ast.parse(RANKS.read_text())
-    (rounds,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "rounds"]
-    exec("from __future__ import annotations\n" + ast.unparse(rounds), space)
-    schedule = space["rounds"](hosts)
+    schedule = rounds(hosts)
     pairs = [pair for pairs in schedule for pair in pairs]
     assert sorted(pairs) == [(a, b) for a in range(hosts) for b in range(a + 1, hosts)]
     for at_once in schedule:

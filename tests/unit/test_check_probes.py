@@ -1,4 +1,4 @@
-"""Probes as they travel: their source alone, old Pythons, and what hangs, dies or fails on the way."""
+"""Probes on a host: old Pythons, and what hangs, dies or fails on the way."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import ast
 import os
 import selectors
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from waiting import process_state, wait_until
 
+from muster.agent import probes
 from muster.agent.check_probes import Probing
 from muster.check.checks import BEFORE_RUN, QUICK
 from muster.check.definition import PROBE_LIMIT, as_requests, load
@@ -20,6 +22,7 @@ from muster.check.definition import PROBE_LIMIT, as_requests, load
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
 REQUESTS = as_requests(load(QUICK))
+MODULES = sorted(Path(probes.__path__[0]).glob("*.py"))
 
 ASK: dict[str, Any] = {
     "host": "here",
@@ -36,13 +39,15 @@ ASK: dict[str, Any] = {
 
 
 def ask(
-    probes: list[dict[str, Any]], at_each_turn: Callable[[Probing], None] = lambda probing: None, **changes: Any
+    requests: Sequence[Mapping[str, Any]],
+    at_each_turn: Callable[[Probing], None] = lambda probing: None,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Run probes as an agent does, and return its reply."""
     before = children()
     sent: list[dict[str, Any]] = []
     selector = selectors.DefaultSelector()
-    message = {"id": 7, "probes": probes, "ask": {**ASK, **changes}}
+    message = {"id": 7, "probes": requests, "ask": {**ASK, **changes}}
     probing = Probing(selector, sent.append, message, nofile=1024)
 
     def turn() -> bool:
@@ -71,7 +76,11 @@ def call_it_too_late(probing: Probing) -> None:
 
 
 def probe(name: str, body: str, limit: float = 30.0) -> dict[str, Any]:
-    return {"name": name, "source": f"def probe(ask):\n    {body}\n", "limit": limit}
+    """A request for a probe in a module of its own, beside those of Muster."""
+    module = ModuleType(f"{probes.__name__}.test_{name}")
+    exec(f"def answer(ask):\n    {body}\n", module.__dict__)
+    sys.modules[module.__name__] = module
+    return {"name": name, "probe": f"test_{name}.answer", "limit": limit}
 
 
 def test_every_probe_answers_on_this_machine():
@@ -83,19 +92,19 @@ def test_every_probe_answers_on_this_machine():
     assert answers["limits"]["value"]["nofile"]["soft"] == 1024  # what ranks get, not the agent's own
 
 
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request["name"])
-def test_a_probe_is_understood_by_python_3_9(request_: dict[str, Any]):
-    tree = ast.parse(request_["source"], feature_version=(3, 9))
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_a_probe_is_understood_by_python_3_9(path: Path):
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
     newer = [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "strict"]
     assert newer == []  # zip(strict=...) came with 3.10
 
 
-def test_no_probe_of_the_quick_level_imports_torch():
-    for request in REQUESTS:
-        for node in ast.walk(ast.parse(request["source"])):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert all(name.partition(".")[0] in sys.stdlib_module_names for name in names), request["name"]
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_no_probe_of_the_quick_level_imports_torch(path: Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        assert all(name.partition(".")[0] in sys.stdlib_module_names for name in names)
 
 
 def test_the_check_of_a_run_is_part_of_the_quick_one():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.api.arguments import Parser, seconds, with_dashes
 from muster.cli import main, run
-from muster.cli.arguments import Parser, seconds, with_dashes
 from muster.engines.slurm.salloc import _without
 from muster.errors import UsageError
 
@@ -77,7 +77,7 @@ def test_an_age_may_have_any_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_an_underscore_in_an_option_is_as_good_as_a_dash():
     options, command = run.parse(["--dry_run", "--only_rank=0", "--hang_after", "5m", "train.py", "--batch_size", "3"])
     assert options.dry_run
-    assert options.only_rank == {0}
+    assert options.only_ranks == {0}
     assert options.hang_after == 300
     assert command == ["train.py", "--batch_size", "3"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from muster.api.hints import COMMAND_MEANINGS, MEANINGS, misplaced, nearest
 from muster.cli import COMMANDS, main, run
-from muster.cli.hints import COMMAND_MEANINGS, MEANINGS, misplaced, nearest
 from muster.cli.lab import COMMANDS as LAB_COMMANDS
 from muster.errors import UsageError
 

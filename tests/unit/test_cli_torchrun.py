@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -11,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from muster.api.run_options import spec_of
+from muster.api.torchrun_options import FLAGS, Flag, explain, refuse
 from muster.cli import run
-from muster.cli.assembly import make_job
 from muster.cli.submit import split
-from muster.cli.torchrun import FLAGS, Flag, explain
-from muster.engines.choice import Choice
 from muster.errors import UsageError
-from muster.hosts import Host, parse_hosts
-from muster.job import Job
+from muster.hosts import parse_hosts
+from muster.spec import RunSpec
 
-HERE = (Host(name="here"),)
 ROOT = Path(__file__).parents[2]
 BIN = os.path.dirname(sys.executable)
 
@@ -32,10 +29,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def job_of(*argv: str) -> tuple[argparse.Namespace, Job]:
-    """The options and the job of `muster run ARGV`, on this machine."""
+def spec(*argv: str) -> RunSpec:
+    """The run that `muster run ARGV` asks for."""
     options, command = run.parse(argv)
-    return options, make_job(options, command, Choice(engine="local", hosts=HERE))
+    refuse(options)
+    return spec_of(options, command)
 
 
 def notes(*argv: str, hosts: str = "here") -> tuple[str, ...]:
@@ -117,15 +115,15 @@ def test_without_options_of_torchrun_there_is_nothing_to_explain():
 
 @pytest.mark.parametrize("name", ["--nproc-per-node", "--nproc_per_node", "-nproc-per-node", "-np", "-n"])
 def test_the_number_of_ranks_has_the_names_of_torchrun_and_mpirun(name: str):
-    assert run.parse([name, "4", "train.py"])[0].nproc == 4
+    assert spec(name, "4", "train.py").nproc == 4
 
 
 @pytest.mark.parametrize(
     ("value", "nproc"), [("gpu", None), ("auto", None), ("cpu", len(os.sched_getaffinity(0))), ("3", 3)]
 )
 def test_the_number_of_ranks_may_be_that_of_gpus_or_cpus(value: str, nproc: int | None):
-    assert run.parse([f"--nproc-per-node={value}", "train.py"])[0].nproc == nproc
-    assert run.parse(["torchrun", f"--nproc-per-node={value}", "train.py"])[0].nproc == nproc
+    assert spec(f"--nproc-per-node={value}", "train.py").nproc == nproc
+    assert spec("torchrun", f"--nproc-per-node={value}", "train.py").nproc == nproc
 
 
 @pytest.mark.parametrize("value", ["xpu", "0", "-1", "two", ""])
@@ -135,20 +133,18 @@ def test_another_number_of_ranks_is_refused(value: str):
 
 
 def test_options_that_have_another_name_in_muster():
-    options, job = job_of(
-        "--max_restarts", "3", "--shutdown-timeout=7", "--master_addr=a", "--master_port=5", "train.py"
-    )
-    assert (job.restarts, job.grace, job.master_addr, job.master_port) == (3, 7.0, "a", 5)
-    assert job_of("--module", "json.tool")[1].kind == "module"
-    assert options.role == "default"
+    wanted = spec("--max_restarts", "3", "--shutdown-timeout=7", "--master_addr=a", "--master_port=5", "train.py")
+    assert (wanted.restarts, wanted.grace, wanted.master_addr, wanted.master_port) == (3, 7.0, "a", 5)
+    assert spec("--module", "json.tool").kind == "module"
+    assert wanted.role == "default"
 
 
 def test_a_role_is_the_name_of_the_kind_of_rank():
-    assert job_of("--role", "trainer", "train.py")[1].role == "trainer"
+    assert spec("--role", "trainer", "train.py").role == "trainer"
 
 
 def test_local_ranks_are_a_list():
-    assert run.parse(["--local-ranks-filter", "0,2", "train.py"])[0].only_local == {0, 2}
+    assert run.parse(["--local-ranks-filter", "0,2", "train.py"])[0].only_local_ranks == {0, 2}
     with pytest.raises(UsageError, match=r"--local-ranks-filter: `a` is not a list of local ranks"):
         run.parse(["--local-ranks-filter", "a", "train.py"])
 
@@ -189,7 +185,7 @@ def test_what_is_no_number_of_hosts_is_refused(nodes: str):
 
 def test_a_command_for_another_host_is_refused():
     with pytest.raises(UsageError, match="--node-rank 1: Muster starts the ranks of all hosts from one") as refused:
-        job_of("torchrun", "--nnodes=2", "--node_rank=1", "train.py")
+        spec("torchrun", "--nnodes=2", "--node_rank=1", "train.py")
     assert "run it once" in (refused.value.hint or "")
 
 
@@ -207,7 +203,7 @@ def test_a_command_for_another_host_is_refused():
 )
 def test_an_option_that_would_change_the_job_is_refused(argv: list[str], error: str):
     with pytest.raises(UsageError) as refused:
-        job_of(*argv)
+        spec(*argv)
     assert refused.value.message.startswith(error)
     assert refused.value.hint
 
@@ -242,9 +238,9 @@ def test_torchrun_may_run_a_module():
 
 
 def test_torchrun_starts_one_rank_on_a_host_unless_told_otherwise():
-    assert run.parse(["torchrun", "train.py"])[0].nproc == 1
-    assert run.parse(["--nproc", "4", "torchrun", "train.py"])[0].nproc == 4
-    assert run.parse(["train.py"])[0].nproc is None
+    assert spec("torchrun", "train.py").nproc == 1
+    assert spec("--nproc", "4", "torchrun", "train.py").nproc == 4
+    assert spec("train.py").nproc is None
 
 
 def test_options_before_torchrun_are_kept():
@@ -261,7 +257,7 @@ def test_the_old_launcher_passes_the_local_rank_to_the_script():
 def test_python_may_stand_before_the_script(python: str):
     options, command = run.parse([python, "train.py", "-u", "--lr", "1"])
     assert (options.module, options.env, command) == (False, [], ["train.py", "-u", "--lr", "1"])
-    assert options.python is None
+    assert not hasattr(options, "python")
     options, command = run.parse([python, "-m", "pkg.train", "--lr", "1"])
     assert (options.module, command) == (True, ["pkg.train", "--lr", "1"])
 
@@ -306,23 +302,23 @@ def test_options_of_python_without_a_variable_are_refused(words: list[str], erro
 
 
 def test_another_interpreter_is_the_one_of_the_ranks(folder: Path):
-    assert run.parse(["/opt/py/bin/python3", "train.py"])[0].python == "/opt/py/bin/python3"
-    assert run.parse(["venv/bin/python", "train.py"])[0].python == str(folder / "venv/bin/python")
-    assert run.parse(["python3.99", "train.py"])[0].python == "python3.99"
-    assert run.parse(["--python", "/a/python", "/b/python", "train.py"])[0].python == "/a/python"
+    assert spec("/opt/py/bin/python3", "train.py").python == "/opt/py/bin/python3"
+    assert spec("venv/bin/python", "train.py").python == str(folder / "venv/bin/python")
+    assert spec("python3.99", "train.py").python == "python3.99"
+    assert spec("--python", "/a/python", "/b/python", "train.py").python == "/a/python"
 
 
 def test_the_interpreter_beside_torchrun_is_the_one_of_the_ranks(folder: Path):
     (folder / "bin").mkdir()
-    assert run.parse(["bin/torchrun", "train.py"])[0].python is None
+    assert spec("bin/torchrun", "train.py").python is None
     (folder / "bin" / "python").touch()
-    assert run.parse(["bin/torchrun", "train.py"])[0].python == str(folder / "bin" / "python")
+    assert spec("bin/torchrun", "train.py").python == str(folder / "bin" / "python")
 
 
 @pytest.mark.parametrize("name", ["python.py", "torchrun.py", "pythonic", "my-torchrun"])
 def test_a_script_with_a_similar_name_is_a_script(folder: Path, name: str):
     (folder / name).write_text("")
-    assert job_of(name, "-u")[1].target == name
+    assert spec(name, "-u").target == name
 
 
 @pytest.mark.parametrize("argv", [["torchrun"], ["python"], ["torchrun", "-np", "2"], ["python", "-u"]])
@@ -337,8 +333,8 @@ def test_the_old_launcher_without_a_script_has_nothing_to_run():
 
 
 def test_a_variable_that_is_named_wins_over_an_option_of_python():
-    _, job = job_of("--env", "PYTHONUNBUFFERED=x", "python", "-u", "train.py")
-    assert job.env == {"PYTHONUNBUFFERED": "x"}
+    wanted = spec("--env", "PYTHONUNBUFFERED=x", "python", "-u", "train.py")
+    assert wanted.env == {"PYTHONUNBUFFERED": "x"}
 
 
 def test_a_module_called_torchrun_is_a_module():

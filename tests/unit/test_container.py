@@ -26,7 +26,8 @@ from muster.engines.container.container import (
     pull_in,
     script,
 )
-from muster.engines.mpi.engine import Mpi, mpi_engine
+from muster.engines.mpi.engine import MpiEngine, mpirun_command
+from muster.engines.mpi.local_mpi import Mpi
 from muster.hosts import parse_hosts
 from muster.shared.machine import gpu_count
 
@@ -409,7 +410,7 @@ def test_a_container_has_the_gpus_it_was_given_not_all_of_its_host(tmp_path: Pat
 def test_ranks_of_mpich_talk_to_it_over_a_port_because_no_descriptor_gets_into_a_container():
     mpich = Mpi(program="mpirun", flavour="mpich", version=0)
     hosts = parse_hosts("a:2,b:1")
-    engine = mpi_engine(mpich, hosts, python=None, box=box("/work"))
-    assert engine.summons[0].argv[:7] == ("mpirun", "-np", "3", "-hosts", "a:2,b:1", "-pmi-port", "/bin/sh")
-    assert "PMI_ID" in engine.seat_from, "there is no PMI_RANK then"
-    assert "-pmi-port" not in mpi_engine(mpich, hosts, python=None).summons[0].argv
+    command = mpirun_command(mpich, hosts, python=None, box=box("/work"))
+    assert command.argv[:7] == ("mpirun", "-np", "3", "-hosts", "a:2,b:1", "-pmi-port", "/bin/sh")
+    assert "PMI_ID" in MpiEngine.key_from, "there is no PMI_RANK then"
+    assert "-pmi-port" not in mpirun_command(mpich, hosts, python=None).argv

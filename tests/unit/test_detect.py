@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.engines.rank_variables import Clue
 from muster.errors import MusterError
 from muster.rank.world.detect import detect, from_arguments
-from muster.rank.world.master_address import DEFAULT_PORT, FIRST_JOB_PORT, JOB_PORTS, Clue, Meeting, job_port, meet
+from muster.rank.world.master_address import DEFAULT_PORT, FIRST_JOB_PORT, JOB_PORTS, Meeting, job_port, meet
 
 TORCHRUN = {
     "RANK": "3",

@@ -23,7 +23,7 @@ from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.dialed import DialledConnector
 from muster.controller.links.link import AgentLink
-from muster.engines.engine import ORDER_FILE, AgentSpec, Dialed, StartCommand
+from muster.engines.engine import ORDER_FILE, AgentSpec, Engine, Launch, StartCommand
 from muster.errors import MusterError
 from muster.hosts import Host
 from muster.shared.wire import HEARTBEAT
@@ -37,15 +37,23 @@ def seat(key: str) -> AgentSpec:
     return AgentSpec(host=Host(name=key), name=key, key=key)
 
 
-def engine(*argvs: tuple[str, ...], keys: tuple[str, ...] = ("a", "b")) -> Dialed:
-    """One summons for each seat; the seat's key is in the variable SEAT, or a word of the command line."""
-    return Dialed(
-        name="test",
-        summons=tuple(StartCommand(argv=argv, seats=(seat(key),)) for argv, key in zip(argvs, keys, strict=True)),
-        seat_from=("SEAT",),
-        explain=lambda summons, code, text: MusterError(f"{summons.seats[0].name}: code {code}: {text}"),
-        why_ended=lambda line: "the scheduler ended it" if line == "the end" else None,
-    )
+class Summoner(Engine):
+    """Its agents find their key in the variable SEAT, or as a word of the command line."""
+
+    name = "test"
+    key_from = ("SEAT",)
+
+    def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
+        return MusterError(f"{command.agents[0].name}: code {code}: {text}")
+
+    def why_ended(self, line: str) -> str | None:
+        return "the scheduler ended it" if line == "the end" else None
+
+
+def launch(*argvs: tuple[str, ...], keys: tuple[str, ...] = ("a", "b")) -> Launch:
+    """One command for each agent."""
+    commands = tuple(StartCommand(argv=argv, agents=(seat(key),)) for argv, key in zip(argvs, keys, strict=True))
+    return Launch(engine=Summoner(), commands=commands, channel="dial-back")
 
 
 def as_seat(key: str, *agent: str) -> tuple[str, ...]:
@@ -53,7 +61,7 @@ def as_seat(key: str, *agent: str) -> tuple[str, ...]:
 
 
 def connected(
-    made: Dialed,
+    made: Launch,
     folder: Path,
     use: Callable[[DialledConnector, list[AgentLink]], Awaitable[None]],
     meanwhile: Callable[[DialledConnector, list[AgentLink]], Awaitable[None]] | None = None,
@@ -63,7 +71,7 @@ def connected(
 
     async def main() -> None:
         connector = DialledConnector(made, folder, lambda source, text: said.append(f"{source}: {text}"))
-        links = [AgentLink(place, lambda link, event: None, lambda source, text: None) for place in made.seats]
+        links = [AgentLink(place, lambda link, event: None, lambda source, text: None) for place in made.agents]
         beside = [asyncio.ensure_future(beat(links))]
         if meanwhile is not None:
             beside.append(asyncio.ensure_future(meanwhile(connector, links)))
@@ -99,7 +107,7 @@ def test_agents_take_the_seats_they_were_summoned_for(tmp_path: Path):
             answer = await link.request("compare", limit=30, cwd=str(tmp_path), script=None, digest=None)
             assert answer["cwd"]
 
-    connected(engine(as_seat("a"), as_seat("b")), tmp_path, use)
+    connected(launch(as_seat("a"), as_seat("b")), tmp_path, use)
 
 
 def test_an_order_in_a_file_is_readable_by_the_user_alone_and_gone_afterwards(tmp_path: Path):
@@ -107,7 +115,7 @@ def test_an_order_in_a_file_is_readable_by_the_user_alone_and_gone_afterwards(tm
         assert (tmp_path / "order.json").stat().st_mode & 0o777 == 0o600
 
     by_file = [(*AGENT, ORDER_FILE, key) for key in ("a", "b")]
-    connected(engine(*by_file), tmp_path, use)
+    connected(launch(*by_file), tmp_path, use)
     assert not (tmp_path / "order.json").exists()
 
 
@@ -132,7 +140,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
         assert "".join(out).strip() == "clean"
 
     (tmp_path / "t.py").write_text('import os; print("MUSTER_DIAL" if "MUSTER_DIAL" in os.environ else "clean")')
-    connected(engine(as_seat("a"), keys=("a",)), tmp_path, use)
+    connected(launch(as_seat("a"), keys=("a",)), tmp_path, use)
 
 
 def test_an_agent_that_dies_is_noticed_at_once(tmp_path: Path):
@@ -144,7 +152,7 @@ def test_an_agent_that_dies_is_noticed_at_once(tmp_path: Path):
         assert links[0].lost is not None
         assert "connection to it broke" in links[0].lost.message
 
-    connected(engine(as_seat("a"), keys=("a",)), tmp_path, use)
+    connected(launch(as_seat("a"), keys=("a",)), tmp_path, use)
 
 
 def _children() -> list[int]:
@@ -152,14 +160,14 @@ def _children() -> list[int]:
 
 
 def test_a_summons_that_ends_without_its_agent_is_explained_by_its_own_words(tmp_path: Path):
-    made = engine(("sh", "-c", "echo no such partition >&2; exit 3"), as_seat("b"))
+    made = launch(("sh", "-c", "echo no such partition >&2; exit 3"), as_seat("b"))
     with pytest.raises(MusterError, match="a: code 3: no such partition"):
         connected(made, tmp_path, nothing)
 
 
 def test_a_program_that_is_not_there_is_said_with_its_name(tmp_path: Path):
     with pytest.raises(MusterError, match="`/no/srun` cannot be started") as caught:
-        connected(engine(("/no/srun",), keys=("a",)), tmp_path, nothing)
+        connected(launch(("/no/srun",), keys=("a",)), tmp_path, nothing)
     assert caught.value.hint
 
 
@@ -169,7 +177,7 @@ def test_an_agent_that_never_comes_is_named_after_the_limit_with_the_addresses_i
         await move_on(40)
 
     with pytest.raises(MusterError, match=r"^b: no agent has come from there within 40 s of `sleep`") as caught:
-        connected(engine(as_seat("a"), ("sleep", "60")), tmp_path, nothing, meanwhile)
+        connected(launch(as_seat("a"), ("sleep", "60")), tmp_path, nothing, meanwhile)
     assert "127.0.0.1" in (caught.value.hint or "")
 
 
@@ -179,7 +187,7 @@ def test_a_scheduler_that_ends_the_job_is_heard(tmp_path: Path):
         assert connector.why_ended() == "the scheduler ended it"
 
     script = 'SEAT=a "$@" & sleep 0.5; echo the end >&2; wait'
-    connected(engine(("sh", "-c", script, "sh", *AGENT), keys=("a",)), tmp_path, use)
+    connected(launch(("sh", "-c", script, "sh", *AGENT), keys=("a",)), tmp_path, use)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +219,9 @@ def test_a_caller_without_the_token_is_sent_away_and_the_real_agent_still_comes(
                     self.answer = b""
 
     async def main() -> None:
-        made = engine(("sh", "-c", 'sleep 0.3; SEAT=a "$@"', "sh", *AGENT), keys=("a",))
+        made = launch(("sh", "-c", 'sleep 0.3; SEAT=a "$@"', "sh", *AGENT), keys=("a",))
         connector = Strange(made, tmp_path, lambda source, text: None)
-        link = AgentLink(made.seats[0], lambda link, event: None, lambda source, text: None)
+        link = AgentLink(made.agents[0], lambda link, event: None, lambda source, text: None)
         try:
             await connector.connect([link], agent_payload("job"), 40, lambda error: None)
             await connector.strange
@@ -232,7 +240,7 @@ def test_a_second_agent_for_a_seat_is_sent_away_and_that_is_said(tmp_path: Path)
         hello = {"token": connector._token, "seat": "a", "host": "far"}
         assert connector.admit(json.dumps(hello).encode()) is None
 
-    said = connected(engine(as_seat("a"), keys=("a",)), tmp_path, use)
+    said = connected(launch(as_seat("a"), keys=("a",)), tmp_path, use)
     assert said == ["far: an agent came as `a`, which is not awaited; it was sent away"]
 
 
@@ -286,4 +294,4 @@ def test_hosts_that_pull_an_image_are_given_the_time(tmp_path: Path):
     async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
         assert connector.last_words == "n1 pulls box:1"
 
-    connected(engine(slow, keys=("a",)), tmp_path, use, meanwhile)
+    connected(launch(slow, keys=("a",)), tmp_path, use, meanwhile)

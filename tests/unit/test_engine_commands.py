@@ -8,10 +8,12 @@ import pytest
 
 from muster.agent import dial_back
 from muster.engines.allocation import Allocation
-from muster.engines.engine import ORDER_FILE, AgentSpec, Dialed, StartCommand, leaders
-from muster.engines.mpi.engine import Mpi, identify, mpi_engine
-from muster.engines.pbs.engine import attached, explain_pbsdsh, pbs_engine
-from muster.engines.slurm.engine import explain_srun, salloc_argv, slurm_engine, task_variables, why_ended
+from muster.engines.engine import ORDER_FILE, AgentSpec, StartCommand, leaders
+from muster.engines.mpi.engine import MpiEngine, mpirun_command
+from muster.engines.mpi.local_mpi import Mpi, identify
+from muster.engines.pbs.engine import attached, explain_pbsdsh, pbsdsh_commands
+from muster.engines.slurm.engine import SlurmEngine, explain_srun, srun_commands, task_variables, why_ended
+from muster.engines.slurm.salloc import salloc_argv
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host, parse_hosts
 from muster.plan import make_plan
@@ -19,13 +21,8 @@ from muster.plan import make_plan
 OPENMPI = Mpi(program="mpirun", flavour="openmpi", version=4)
 
 
-def seats(*names: str) -> list[AgentSpec]:
+def agents(*names: str) -> list[AgentSpec]:
     return [AgentSpec(host=Host(name=name), name=name, key=name) for name in names]
-
-
-def one(engine: Dialed) -> list[str]:
-    (summons,) = engine.summons
-    return list(summons.argv)
 
 
 # --- Slurm ----------------------------------------------------------------------------------------------------
@@ -33,8 +30,9 @@ def one(engine: Dialed) -> list[str]:
 
 def slurm(*names: str, groups: tuple[int, ...] = (), of: int | None = None) -> list[str]:
     hosts = tuple(Host(name=f"n{number}") for number in range(1, (of or len(names)) + 1))
-    allocation = Allocation(engine="slurm", id="7", hosts=hosts, groups=groups)
-    return one(slurm_engine(allocation, seats(*names), python=None, box=None))
+    allocation = Allocation(kind="Slurm allocation", id="7", hosts=hosts, groups=groups)
+    (command,) = srun_commands(allocation, agents(*names), python=None, box=None)
+    return list(command.argv)
 
 
 def test_one_srun_starts_one_agent_on_each_host_and_lets_the_ranks_share_its_cpus():
@@ -56,10 +54,9 @@ def test_a_heterogeneous_job_is_one_srun_over_its_groups():
 
 
 def test_what_was_asked_of_the_jobs_tasks_is_not_asked_of_the_agents():
-    allocation = Allocation(engine="slurm", id="7", hosts=(Host(name="n1"),))
-    engine = slurm_engine(allocation, seats("n1"), python=None, box=None)
-    assert {"SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK", "SLURM_CPU_BIND"} <= set(engine.unset)
-    assert "SLURM_JOB_ID" not in engine.unset
+    unset = SlurmEngine().unset
+    assert {"SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK", "SLURM_CPU_BIND"} <= set(unset)
+    assert "SLURM_JOB_ID" not in unset
 
 
 def test_a_rank_finds_the_variables_srun_would_have_given_it():
@@ -110,7 +107,7 @@ def test_other_lines_of_srun_are_no_reason():
     ],
 )
 def test_errors_of_srun_are_explained(text: str, message: str, hint: str):
-    error = explain_srun(StartCommand(argv=("srun", "--nodes=1", "--ntasks=1", "x"), seats=()), 1, text)
+    error = explain_srun(StartCommand(argv=("srun", "--nodes=1", "--ntasks=1", "x"), agents=()), 1, text)
     assert message in error.message
     assert "srun: error" not in error.message
     assert hint in (error.hint or "")
@@ -127,20 +124,22 @@ def test_an_allocation_of_ones_own_runs_the_same_command_inside_salloc_and_the_u
 # --- PBS ------------------------------------------------------------------------------------------------------
 
 
-def pbs(library_path: str | None = None, python: str | None = None) -> Dialed:
+def pbs(library_path: str | None = None, python: str | None = None) -> tuple[StartCommand, ...]:
     lines = {"n1": 0, "n2": 4}
-    return pbs_engine(seats("n1", "n2"), lines, pbsdsh="pbsdsh", python=python, library_path=library_path, box=None)
+    return pbsdsh_commands(
+        agents("n1", "n2"), lines, pbsdsh="pbsdsh", python=python, library_path=library_path, box=None
+    )
 
 
 def test_each_host_gets_one_task_by_its_first_line_and_reads_its_order_from_a_file():
-    first, second = pbs().summons
+    first, second = pbs()
     assert first.argv[:4] == ("pbsdsh", "-n", "0", "--")
     assert second.argv[:4] == ("pbsdsh", "-n", "4", "--")
     assert second.argv[4:] == (sys.executable, "-c", dial_back.COMMAND, ORDER_FILE, "n2")
 
 
 def test_a_python_of_a_module_finds_its_libraries_in_the_empty_environment_of_a_task():
-    assert pbs(library_path="/sw/lib").summons[0].argv[4:6] == ("/usr/bin/env", "LD_LIBRARY_PATH=/sw/lib")
+    assert pbs(library_path="/sw/lib")[0].argv[4:6] == ("/usr/bin/env", "LD_LIBRARY_PATH=/sw/lib")
 
 
 @pytest.mark.parametrize(
@@ -154,8 +153,8 @@ def test_a_python_of_a_module_finds_its_libraries_in_the_empty_environment_of_a_
     ],
 )
 def test_pbsdsh_tells_nothing_but_a_number_and_it_is_explained(status: int, words: str):
-    summons = pbs(python="/my/python", library_path="/sw/lib").summons[1]
-    error = explain_pbsdsh(summons, 0, f"pbsdsh: task 0x00000001 exit status {status}")
+    command = pbs(python="/my/python", library_path="/sw/lib")[1]
+    error = explain_pbsdsh(command, 0, f"pbsdsh: task 0x00000001 exit status {status}")
     assert isinstance(error, HostError)
     assert error.message.startswith("n2: ")
     assert words in error.message
@@ -163,7 +162,7 @@ def test_pbsdsh_tells_nothing_but_a_number_and_it_is_explained(status: int, word
 
 
 def test_words_of_pbsdsh_itself_are_shown():
-    error = explain_pbsdsh(pbs().summons[0], 1, "pbsdsh: tm_init failed, rc = TM_ESYSTEM (17000)")
+    error = explain_pbsdsh(pbs()[0], 1, "pbsdsh: tm_init failed, rc = TM_ESYSTEM (17000)")
     assert "tm_init failed" in error.message
 
 
@@ -192,13 +191,13 @@ def test_a_program_that_is_no_mpi_is_not_taken_for_one():
     assert identify("mpiexec", "PBS mpiexec wrapper 1.0") is None
 
 
-def mpi(flavour: str, version: int = 0, **settings: object) -> Dialed:
+def mpi(flavour: str, version: int = 0, **settings: object) -> StartCommand:
     launcher = Mpi(program="mpirun", flavour=flavour, version=version)  # type: ignore[arg-type]
-    return mpi_engine(launcher, parse_hosts("a:2,b:1"), python="/p", **settings)  # type: ignore[arg-type]
+    return mpirun_command(launcher, parse_hosts("a:2,b:1"), python="/p", **settings)  # type: ignore[arg-type]
 
 
 def test_open_mpi_gets_the_hosts_with_their_slots_and_the_options_training_needs():
-    argv = one(mpi("openmpi", 4, exported=["PATH"], networks=["10.0.0.0/24"], args=["--verbose"]))
+    argv = list(mpi("openmpi", 4, exported=["PATH"], networks=["10.0.0.0/24"], args=["--verbose"]).argv)
     assert argv == [
         *("mpirun", "-np", "3", "-H", "a:2,b:1", "--bind-to", "none", "--map-by", "slot"),
         *("--mca", "oob_tcp_if_include", "10.0.0.0/24", "-x", "MUSTER_DIAL", "-x", "PATH", "--verbose"),
@@ -207,34 +206,34 @@ def test_open_mpi_gets_the_hosts_with_their_slots_and_the_options_training_needs
 
 
 def test_open_mpi_5_has_another_name_for_the_network_of_its_daemons():
-    argv = one(mpi("openmpi", 5, networks=["10.0.0.0/24"]))
+    argv = list(mpi("openmpi", 5, networks=["10.0.0.0/24"]).argv)
     assert argv[argv.index("--prtemca") :][:3] == ["--prtemca", "prte_if_include", "10.0.0.0/24"]
 
 
 def test_mpich_and_intel_mpi_get_unequal_hosts_in_their_own_way():
-    assert one(mpi("mpich"))[1:5] == ["-np", "3", "-hosts", "a:2,b:1"]
-    argv = one(mpi("intel"))
+    assert list(mpi("mpich").argv)[1:5] == ["-np", "3", "-hosts", "a:2,b:1"]
+    argv = list(mpi("intel").argv)
     assert argv[1:3] == ["-genvlist", "MUSTER_DIAL"]
     block = ["/p", "-c", dial_back.COMMAND]
     assert argv[3:] == ["-host", "a", "-n", "2", *block, ":", "-host", "b", "-n", "1", *block]
 
 
 def test_every_rank_has_an_agent_and_the_first_of_a_host_speaks_for_it():
-    engine = mpi("openmpi", 4)
-    assert [(seat.name, seat.rank, seat.key) for seat in engine.seats] == [("a", 0, "0"), ("a", 1, "1"), ("b", 2, "2")]
-    assert leaders(engine.seats) == [0, 2]
+    found = mpi("openmpi", 4).agents
+    assert [(agent.name, agent.rank, agent.key) for agent in found] == [("a", 0, "0"), ("a", 1, "1"), ("b", 2, "2")]
+    assert leaders(found) == [0, 2]
 
 
 def test_mpirun_must_know_how_many_ranks_a_host_takes():
     with pytest.raises(UsageError, match="how many ranks") as caught:
-        mpi_engine(OPENMPI, parse_hosts("a"), python=None)
+        mpirun_command(OPENMPI, parse_hosts("a"), python=None)
     assert "-H a:8" in (caught.value.hint or "")
 
 
 def test_a_user_or_a_port_that_mpirun_cannot_be_told_is_refused():
     for written in ("bob@b:1", "ssh://b:2222:1"):
         with pytest.raises(UsageError, match="user or a port"):
-            mpi_engine(OPENMPI, parse_hosts(written), python=None)
+            mpirun_command(OPENMPI, parse_hosts(written), python=None)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +252,7 @@ def test_a_user_or_a_port_that_mpirun_cannot_be_told_is_refused():
     ],
 )
 def test_errors_of_mpirun_are_explained(text: str, words: str):
-    engine = mpi("openmpi", 4)
-    error = engine.explain(engine.summons[0], 1, text)
+    error = MpiEngine().explain(mpi("openmpi", 4), 1, text)
     assert isinstance(error, MusterError)
     assert words in error.message
     assert error.hint
@@ -264,7 +262,7 @@ def test_mpis_own_traffic_takes_the_interface_the_hosts_found():
     from dataclasses import replace
 
     plan = make_plan("j", parse_hosts("a:1"), threads=[0], restarts=0, user_env={})
-    engine = mpi("openmpi", 4)
+    engine = MpiEngine()
     assert dict(engine.rank_env(plan, 0)) == {}
     place = replace(plan.placements[0], env={"GLOO_SOCKET_IFNAME": "ib0"})
     assert engine.rank_env(replace(plan, placements=(place,)), 0)["OMPI_MCA_btl_tcp_if_include"] == "ib0"

@@ -90,7 +90,7 @@ def test_hosts_tasks_and_groups_are_those_of_the_allocation(env, hosts, groups):
     allocation = read_slurm(env)
     assert [(host.name, host.tasks) for host in allocation.hosts] == hosts
     assert all(host.slots is None for host in allocation.hosts)
-    assert (allocation.engine, allocation.id, allocation.groups) == ("slurm", env["SLURM_JOB_ID"], groups)
+    assert (allocation.kind, allocation.id, allocation.groups) == ("Slurm allocation", env["SLURM_JOB_ID"], groups)
 
 
 NODELISTS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.engines.command import Command
+from muster.engines.engine import StartCommand
 from muster.engines.local.engine import is_this_machine, local_command
 from muster.engines.ssh.engine import explain_ssh_failure, ssh_command
 from muster.hosts import Host, parse_hosts
@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 HOSTS = "gpu01:8,root@box:2,ssh://ann@node.example.org:2222:4,[2001:db8::5]:1"
 
 
-def as_text(commands: list[Command]) -> str:
+def as_text(commands: list[StartCommand]) -> str:
     """One argument a line, one command a paragraph; the interpreter's path is this machine's own."""
     paragraphs = ["\n".join(command.argv) for command in commands]
     return "\n\n".join(paragraphs).replace(sys.executable, "PYTHON") + "\n"

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import failure_texts as texts
 import pytest
-from explaining import GB, MB, disk, end, why
+from explaining import disk, end, why
 
-from muster.controller.diagnosis.explain.case import size
 from muster.controller.diagnosis.failure_facts import Memory
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.controller.diagnosis.verdict import judge
@@ -245,13 +244,6 @@ def test_a_line_for_lists_of_jobs_has_the_cause_and_the_fix_but_not_the_others()
 
 def test_no_explanation_leaves_the_verdict_as_short_as_it_was():
     assert lines([end(0, message="bad sample", kind="ValueError")]) == ()
-
-
-@pytest.mark.parametrize(
-    ("count", "words"), [(0, "0 bytes"), (64 * MB, "64 MB"), (3 * GB // 2, "1.5 GB"), (1023 * MB, "1023 MB")]
-)
-def test_sizes_are_written_as_people_say_them(count: int, words: str):
-    assert size(count) == words
 
 
 def test_no_sentence_begins_with_a_capital_or_ends_with_a_stop_since_it_stands_in_a_line_of_its_own():

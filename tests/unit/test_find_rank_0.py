@@ -13,9 +13,10 @@ import pytest
 
 from muster.engines.mpi import pmi
 from muster.engines.pbs.nodefile import with_nodefile
+from muster.engines.rank_variables import Clue
 from muster.errors import MusterError
 from muster.rank.world.find_rank_0 import PORTS, Answer, find_rank_0
-from muster.rank.world.master_address import Clue, meet
+from muster.rank.world.master_address import meet
 
 pytestmark = pytest.mark.timeout(100)
 

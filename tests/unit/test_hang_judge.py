@@ -26,7 +26,6 @@ from hanging import (
 from muster.controller.monitor.hang import judge, last_calls_differ, working
 from muster.controller.monitor.hang_text import detail, sentence, sentence_of_differing, still_working
 from muster.controller.monitor.observation import Child, Group, Meeting, Seen, last_seen_at
-from muster.controller.monitor.rank_names import numbers
 
 
 def said(*ranks: Seen) -> str:
@@ -444,74 +443,6 @@ def meetings(*told: tuple[str, int | None, int | None] | None, hosts: str = "aaa
         replace(joining(rank), host=host, meeting=Meeting(at=one[0], size=one[1], rank=one[2]) if one else None)
         for rank, (one, host) in enumerate(zip(told, hosts, strict=False))
     ]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "words"),
-    [
-        (
-            meetings(("a:1", 2, 0), ("a:2", 2, 1)),
-            f"they look for each other in different places: rank 0 at a:1, rank 1 at a:2; {LEAVE}",
-        ),
-        (
-            meetings(("a:1", 3, 0), ("a:1", 3, 1), ("b:1", 3, 2)),
-            f"they look for rank 0 under different names: rank 1 at a:1, rank 2 at b:1; {LEAVE}",
-        ),
-        (meetings(("a:1", 4, 0), ("a:1", 4, 1)), "they expect 4 ranks, and this job has 2"),
-        (
-            meetings(("a:1", 2, 0), ("a:1", 3, 1), ("a:1", 3, 2)),
-            "they expect different numbers of ranks: 2 (rank 0), 3 (ranks 1, 2)",
-        ),
-        (
-            meetings(("a:1", 3, 0), ("a:1", 3, 1), ("a:1", 3, 1)),
-            "ranks 1, 2 all come as rank 1, which only one can be",
-        ),
-        (meetings(("a:1", 2, 0), ("a:1", 2, 1)), f"all 2 have come and look for each other at a:1: {HELD}"),
-        (meetings(("a:1", None, None), ("a:1", None, None)), f"all 2 have come and look for each other at a:1: {HELD}"),
-        (meetings(("a:1", 2, 0), None), NOT_SEEN),
-        (meetings(("", 2, 0), ("", 2, 1)), NOT_SEEN),
-        (
-            meetings(("file:///tmp/x", 2, 0), ("file:///tmp/x", 2, 1), hosts="ab"),
-            "they look for each other in the file /tmp/x, which all hosts must share",
-        ),
-        (
-            meetings(("file:///tmp/x", 2, 0), ("file:///tmp/x", 2, 1)),
-            f"all 2 have come and look for each other at file:///tmp/x: {HELD}",
-        ),
-    ],
-)
-def test_why_ranks_in_init_process_group_do_not_find_each_other_is_told(ranks: list[Seen], words: str):
-    assert said(*ranks).endswith(f"; {words}")
-
-
-@pytest.mark.parametrize("own", ["localhost", "127.0.1.1", "::1", "[::1]", "0.0.0.0"])
-def test_ranks_that_look_for_rank_0_on_their_own_host_are_told_so(own: str):
-    ranks = meetings(*((f"{own}:29500", 3, rank) for rank in range(3)), hosts="abb")
-    assert said(*ranks).endswith(
-        f"; ranks 1, 2 look for rank 0 on their own host, at {own}:29500, and it is on a; {LEAVE}"
-    )
-
-
-def test_rank_0_may_call_its_own_host_as_it_likes():
-    ranks = meetings(("localhost:29500", 2, 0), ("gpu01:29500", 2, 1), hosts="ab")
-    assert said(*ranks).endswith(f"; all 2 have come and look for each other at gpu01:29500: {HELD}")
-
-
-def test_a_rank_that_still_imports_is_waited_for():
-    assert judge(job(joining(0), Seen(rank=1, host="a", answered=None, works=True))) is None
-
-
-@pytest.mark.parametrize(
-    ("ranks", "words"),
-    [
-        ([3], "rank 3"),
-        ([2, 0, 1], "ranks 0, 1, 2"),
-        ([0, 1, 2, 3, 5], "ranks 0-3, 5"),
-        (range(0, 64, 2), "ranks " + ", ".join(map(str, range(0, 32, 2))) + ", …"),
-    ],
-)
-def test_many_ranks_are_listed_shortly(ranks: list[int], words: str):
-    assert numbers(ranks) == words
 
 
 # --- thousands of ranks -------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from muster.engines.engine import AgentSpec
 from muster.hosts import parse_hosts
 from muster.job import Job
 from muster.plan import make_plan
+from muster.spec import RunSpec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
@@ -107,7 +108,7 @@ def test_the_board_shows_what_an_agent_sends():
 
 def a_board() -> JobStatus:
     hosts = parse_hosts("box:1")
-    job = Job(id="j", target="train.py", cwd="/", hosts=tuple(hosts), env={}, carried={})
+    job = Job(id="j", spec=RunSpec(target="train.py", cwd="/"), hosts=tuple(hosts), carried={})
     engine: Any = SimpleNamespace(name="local", seats=[AgentSpec(host=hosts[0], name="box")])
     status = JobStatus(job, engine, time.time())
     status.begin_attempt(make_plan("j", hosts, threads=[1], restarts=0, user_env={}), 0)
@@ -225,8 +226,9 @@ from muster.agent import gpu_metrics as gpus
 from muster.agent.host_metrics import Gauges
 from muster.agent.guard import Guard
 sent = []
-gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
-gauges.gpus = reader = gpus.Reader(gauges.gpus.selector if gauges.gpus else selectors.DefaultSelector())
+selector = selectors.DefaultSelector()
+gauges = Gauges(selector, sent.append, True, Guard(sent.append))
+gauges.gpus = reader = gpus.Reader(selector)
 open_before = set(os.listdir("/proc/self/fd"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_before) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 for _ in range(2):
@@ -234,6 +236,7 @@ for _ in range(2):
     gauges.step([SimpleNamespace(number=0, pid=os.getpid(), exited=False)])
 assert set(os.listdir("/proc/self/fd")) == open_before
 unseen, *told = sent
+assert "Traceback" in unseen.pop("traceback")
 assert unseen == {"t": "unseen", "what": "what its GPUs do", "why": "OSError: [Errno 24] Too many open files"}, unseen
 assert [message["ranks"]["0"]["pid"] for message in told] == [os.getpid()] * 2
 assert told[0]["host"]["memory_total"]

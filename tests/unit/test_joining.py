@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.rank.joining import meeting
-from muster.rank.reporter import is_users
+from muster.shared.user_code import is_musters, is_users
 
 
 def called(**given: Any) -> list[FrameType]:
@@ -71,4 +71,23 @@ def test_elsewhere_there_is_no_meeting():
 
 def test_what_runs_in_a_rank_for_muster_is_not_the_users_code_in_a_checkout_either():
     assert not is_users(is_users.__code__.co_filename)
+    assert is_musters(is_users.__code__.co_filename)
     assert is_users("/home/me/train.py")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/home/me/torch/train.py", True),
+        ("/home/me/lib/python3-course/train.py", True),
+        ("<string>", False),
+        ("<muster>/rank/script.py", False),
+        ("/usr/lib/python3.12/threading.py", False),
+        ("/opt/lib64/python3.13t/threading.py", False),
+        ("/usr/lib/python312.zip/threading.py", False),
+        ("/usr/lib/python3/dist-packages/numpy/x.py", False),
+        ("/src/pytorch/torch/nn/modules/module.py", False),
+    ],
+)
+def test_whose_file_it_is(path: str, expected: bool):
+    assert is_users(path) is expected

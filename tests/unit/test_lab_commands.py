@@ -10,7 +10,7 @@ import pytest
 
 from muster.cli import main
 from muster.cli.lab import COMMANDS, FAULTS
-from muster.lab.keeper import FAULTS as KEEPER_FAULTS
+from muster.lab.lab_server import FAULTS as SERVER_FAULTS
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def test_the_help_lists_every_command_and_fault(capsys: pytest.CaptureFixture[st
     assert all(f"\n  {name} " in listed for name in (*COMMANDS, *FAULTS))
 
 
-def test_the_keeper_can_do_every_fault_of_the_command_line() -> None:
-    assert set(FAULTS) == set(KEEPER_FAULTS)
+def test_the_server_can_do_every_fault_of_the_command_line() -> None:
+    assert set(FAULTS) == set(SERVER_FAULTS)
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_status_says_that_no_lab_is_up(capsys: pytest.CaptureFixture[str], own_s
 def test_the_lab_imports_nothing_of_muster_but_errors() -> None:
     code = "import sys, muster.lab.lab_client, muster.cli.lab\nprint(*(m for m in sys.modules if m[:7] == 'muster.'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
-    foreign = {name for name in done.stdout.split() if not name.startswith(("muster.lab", "muster.cli"))}
+    foreign = {name for name in done.stdout.split() if not name.startswith(("muster.lab", "muster.cli", "muster.api"))}
     assert foreign == {"muster.errors"}

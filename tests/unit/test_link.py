@@ -15,9 +15,9 @@ from waiting import wait_until_async
 
 from muster.controller.links.link import AgentLink
 from muster.controller.links.piped import PipeLine
-from muster.engines.command import Command
 from muster.engines.container.container import Container
-from muster.engines.engine import AgentSpec
+from muster.engines.engine import AgentSpec, StartCommand
+from muster.engines.local.engine import LocalEngine
 from muster.errors import HostError
 from muster.hosts import Host
 from muster.shared.wire import GREETING
@@ -42,6 +42,8 @@ for line in sys.stdin:
         {otherwise}
 """
 
+FAR = AgentSpec(host=Host(name="far"), name="far")
+
 ECHO = 'say(re=order["id"], n=order.get("n"))'
 
 
@@ -54,14 +56,10 @@ def with_link(code: str, use: Callable[[AgentLink, list[dict[str, Any]]], Awaita
     events: list[dict[str, Any]] = []
 
     async def main() -> None:
-        command = Command(host=Host(name="far"), argv=(sys.executable, "-Sc", code), over_ssh=False)
-        link = AgentLink(
-            AgentSpec(host=command.host, name=command.host.name),
-            lambda _, event: events.append(event),
-            lambda _, text: None,
-        )
+        command = StartCommand(argv=(sys.executable, "-Sc", code), agents=(FAR,), remote=False)
+        link = AgentLink(FAR, lambda _, event: events.append(event), lambda _, text: None)
         try:
-            await link.open(PipeLine(link, command), b"", 30)
+            await link.open(PipeLine(link, LocalEngine(), command), b"", 30)
             await use(link, events)
         finally:
             await link.close(5)
@@ -149,13 +147,11 @@ def test_a_program_that_is_no_agent_is_explained_by_its_last_words():
 
 def test_a_program_that_says_nothing_is_given_up_after_the_limit():
     async def main() -> None:
-        command = Command(host=Host(name="far"), argv=("cat",), over_ssh=False)
-        link = AgentLink(
-            AgentSpec(host=command.host, name=command.host.name), lambda _, event: None, lambda _, text: None
-        )
+        command = StartCommand(argv=("cat",), agents=(FAR,), remote=False)
+        link = AgentLink(FAR, lambda _, event: None, lambda _, text: None)
         try:
             with pytest.raises(HostError, match="far: no agent answered within 0 s"):
-                await link.open(PipeLine(link, command), b"", 0.3)
+                await link.open(PipeLine(link, LocalEngine(), command), b"", 0.3)
         finally:
             await link.close(0.1)
 
@@ -170,16 +166,16 @@ import os, sys, time
 print("far pulls box:1\\nCopying blob 1", file=sys.stderr, flush=True)
 while not os.path.exists({str(pulled)!r}): time.sleep(0.02)
 """
-    command = Command(
-        host=Host(name="far"),
+    command = StartCommand(
         argv=(sys.executable, "-Sc", says + agent()),
-        over_ssh=False,
+        agents=(FAR,),
+        remote=False,
         box=Container(image="box:1"),
     )
 
     async def main() -> None:
-        link = AgentLink(AgentSpec(host=command.host, name="far"), lambda _, event: None, lambda _, text: None)
-        opening = asyncio.ensure_future(link.open(PipeLine(link, command, words.append), b"", 30))
+        link = AgentLink(FAR, lambda _, event: None, lambda _, text: None)
+        opening = asyncio.ensure_future(link.open(PipeLine(link, LocalEngine(), command, words.append), b"", 30))
         try:
             await wait_until_async("2 messages", lambda: len(words) == 2)
             await move_on(30)

@@ -85,6 +85,7 @@ def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):
     wait_until("the answer", lambda: local_ranks.step() or sent)
     silent_rank.stacks = -1
     unseen, reply = sent
+    assert "in step" in unseen.pop("traceback")
     assert unseen == {"t": "unseen", "what": "where a rank is", "why": "OSError: [Errno 9] Bad file descriptor"}
     assert reply["re"] == 5
     assert reply["ranks"]["0"]["state"] in ("S", "R")

@@ -16,7 +16,8 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import Heard, RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.engines.engine import Piped
+from muster.engines.engine import Launch
+from muster.engines.local.engine import LocalEngine
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 
@@ -28,12 +29,13 @@ WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "
 
 def watcher_of(status: JobStatus, screen: Screen, folder: Path) -> RankMonitor:
     """A watcher over a job whose hosts are all gone."""
-    engine = Piped(name="local", seats=(), commands=())
-    agents = Agents(engine, folder, screen, on_event=lambda link, event: None, on_text=lambda host, text: None)
+    launch = Launch(engine=LocalEngine(), commands=(), channel="pipes")
+    agents = Agents(launch, folder, on_event=lambda link, event: None, on_text=lambda host, text: None)
     return RankMonitor(agents, status, screen, folder)
 
 
-def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path: Path):
+def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     out = io.StringIO()
     screen = Screen(streams={1: out, 2: out})
     logs = LogFiles(screen.warning)
@@ -55,14 +57,18 @@ def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path:
     assert monitor.heard[1].progress == WELL
     assert (tmp_path / "state.json").exists()
     (said,) = out.getvalue().splitlines()
-    assert said.startswith("muster: what `muster ps`, `top` and the page show of this job may be wrong from here on: ")
-    assert "KeyError: 'host' (job_status.py:" in said
-    assert said.endswith(", a bug of Muster; the job goes on")
+    what = "what `muster ps`, `top` and the page show of this job may be wrong from here on, the job goes on"
+    assert said.startswith(f"muster: {what}: internal error in Muster: KeyError: 'host' (job_status.py:")
+    assert said.endswith(f"); please report it with {tmp_path}/muster/debug.log")
+    assert ", in on_event\n" in (tmp_path / "muster" / "debug.log").read_text()
 
 
 @pytest.mark.parametrize("can_be_written", [True, False])
-def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(tmp_path: Path, can_be_written: bool):
+def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(
+    tmp_path: Path, can_be_written: bool, monkeypatch: pytest.MonkeyPatch
+):
     """So that the second Ctrl-C ends the job at once."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     out = io.StringIO()
     screen = Screen(streams={1: out, 2: out})
     status, _ = make_board()
@@ -81,5 +87,5 @@ def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(tmp_pat
     asyncio.run(look())
     screen.close()
     assert wanted == [True, False]
-    said = "the stacks of 0 ranks are in" if can_be_written else "where the ranks are cannot be told: AttributeError"
-    assert said in out.getvalue()
+    failure = "where the ranks are cannot be told: internal error in Muster: AttributeError"
+    assert ("the stacks of 0 ranks are in" if can_be_written else failure) in out.getvalue()

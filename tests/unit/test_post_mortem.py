@@ -123,7 +123,7 @@ def test_nothing_has_been_killed_for_memory_between_two_looks():
 
 
 def test_the_control_groups_of_this_process_are_folders_the_own_one_first():
-    groups = machine.memory_groups()
+    groups = machine.control_groups("memory")
     if not groups:
         pytest.skip("no control groups are to be seen here")
     assert all(os.path.isdir(group) for group in groups)
@@ -168,7 +168,7 @@ def test_control_groups_are_found_under_both_versions_and_in_containers(
 ):
     (tmp_path / "mountinfo").write_text(mountinfo)
     (tmp_path / "cgroup").write_text(cgroup)
-    assert machine.memory_groups(str(tmp_path)) == folders
+    assert machine.control_groups("memory", str(tmp_path)) == folders
 
 
 def test_a_disk_that_never_answers_is_waited_for_once_and_not_for_long(tmp_path: Path):

@@ -44,5 +44,10 @@ def test_detection_does_not_load_torch_or_the_controller_side():
     loaded = loaded_by("import muster; muster.detect({}); muster.init")
     assert not {"torch", "asyncio", "numpy"} & loaded
     ours = {name for name in loaded if name.startswith("muster.")}
-    readers = ("muster.errors", "muster.hosts", "muster.engines")  # pure, and the same words on both sides
+    readers = (
+        "muster.errors",
+        "muster.hosts",
+        "muster.engines",
+        "muster.text",
+    )  # pure, and the same words on both sides
     assert all(name.startswith(("muster.rank", *readers)) for name in ours)

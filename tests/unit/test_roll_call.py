@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.errors import MusterError
-from muster.rank.world.roll_call import Facts, assign, call_roll, number_list
+from muster.rank.world.roll_call import Facts, assign, call_roll
 
 
 def facts(host="a", gpus=(), backend=None, local=(None, None), machine="boot1", address=""):
@@ -109,8 +109,3 @@ def test_two_processes_with_one_rank_are_told():
     call_roll(shelf, 0, 1, facts(), limit=30, where="h1:29500")
     with pytest.raises(MusterError, match="two processes say they are rank 0 of 1"):
         call_roll(shelf, 0, 1, facts(), limit=30, where="h1:29500")
-
-
-def test_a_long_list_of_ranks_is_cut_short():
-    assert number_list([4]) == "rank 4"
-    assert number_list(range(12)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

@@ -6,7 +6,7 @@ import pytest
 
 from muster.engines.allocation import Allocation
 from muster.engines.engine import AgentSpec
-from muster.engines.slurm.engine import slurm_engine
+from muster.engines.slurm.engine import srun_commands
 from muster.engines.slurm.job_gpus import gpus_of_job, read_gpus
 from muster.hosts import Host
 
@@ -44,9 +44,9 @@ def test_slurm_is_not_asked_where_steps_get_all_gpus_by_themselves() -> None:
 
 def options(gpus: dict[str, int], *names: str) -> list[tuple[str, ...]]:
     """The first words of each srun."""
-    allocation = Allocation(engine="slurm", id="1", hosts=tuple(Host(name=name) for name in gpus))
-    seats = [AgentSpec(host=Host(name=name), name=name, key=name) for name in names]
-    return [summons.argv[3:5] for summons in slurm_engine(allocation, seats, python="p", box=None, gpus=gpus).summons]
+    allocation = Allocation(kind="Slurm allocation", id="1", hosts=tuple(Host(name=name) for name in gpus))
+    agents = [AgentSpec(host=Host(name=name), name=name, key=name) for name in names]
+    return [command.argv[3:5] for command in srun_commands(allocation, agents, python="p", box=None, gpus=gpus)]
 
 
 def test_equal_hosts_share_an_srun_and_unequal_ones_have_one_each() -> None:

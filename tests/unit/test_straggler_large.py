@@ -6,6 +6,7 @@ import asyncio
 import io
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,7 +192,8 @@ def test_what_a_judgement_was_about_is_of_no_concern_to_the_next_attempt():
     assert searched(history, work) == ""
 
 
-def test_an_error_in_a_judgement_ends_the_search_with_one_line():
+def test_an_error_in_a_judgement_ends_the_search_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     history = HeldUp("no such rank")
     history.may_go_on.set()
 
@@ -203,5 +205,8 @@ def test_an_error_in_a_judgement_ends_the_search_with_one_line():
             await wait_until_async("its end", lambda: search._is_off)  # pyright: ignore[reportPrivateUsage]
 
     said = searched(history, work)
-    assert said == "muster: slow ranks are no longer looked for: LookupError: no such rank (a bug of Muster)\n"
+    assert said.startswith(
+        "muster: slow ranks are no longer looked for: internal error in Muster: LookupError: no such rank (test_"
+    )
+    assert said.endswith(f"; please report it with {tmp_path}/muster/debug.log\n")
     assert history.judgements == 1

@@ -11,9 +11,9 @@ import pytest
 from muster.cli import run, submit
 from muster.cli.submit import split
 from muster.engines.pbs.batch import Pbs
-from muster.engines.slurm.batch import Slurm
+from muster.engines.slurm.batch import Slurm, slurm_time
 from muster.errors import UsageError
-from muster.submit.batch_units import Memory, pbs_time, read_memory, read_time, slurm_time
+from muster.submit.batch_units import Memory, clock, read_memory, read_time
 from muster.submit.request import Activation, Request, check_extra, check_name, check_word, job_name
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
@@ -48,7 +48,7 @@ PLAIN = Request(
     ],
 )
 def test_a_time_is_written_as_each_scheduler_wants_it(text: str, slurm: str, pbs: str):
-    assert (slurm_time(read_time(text)), pbs_time(read_time(text))) == (slurm, pbs)
+    assert (slurm_time(read_time(text)), clock(read_time(text))) == (slurm, pbs)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1:2", "1:60:00", "1:00:60", "h", "2 h", "1.5h", "٣", "9" * 5000])

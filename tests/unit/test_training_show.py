@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from muster.errors import UsageError
 from muster.training.metrics import FILE, Metrics, read_rows
 from muster.training.plot import svg, ticks
-from muster.training.progress import clock
 
 
 def points(text: str) -> list[int]:
@@ -52,13 +51,6 @@ def test_ticks_are_few_and_cover_the_range(low, span):
     assert marks[0] <= low + slack
     assert marks[-1] >= high - slack
     assert marks == sorted(marks)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0:00:00"), (59.6, "0:01:00"), (200, "0:03:20"), (90000, "25:00:00")]
-)
-def test_seconds_are_shown_as_a_clock_shows_them(seconds, words):
-    assert clock(seconds) == words
 
 
 # In a process without torch, where `torch.utils.tensorboard` cannot be imported.

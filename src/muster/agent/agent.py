@@ -14,7 +14,7 @@ from ..shared.wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encod
 from . import code_sync
 from .channel import Pipes, Tls
 from .connectivity import BACKLOG, Dialling, Listener, free_port, own_addresses, owner_of
-from .guard import Guard
+from .guard import Guard, traceback_of
 from .local_ranks import LocalRanks
 from .rank_stdin import inherited
 
@@ -64,6 +64,7 @@ class Agent:
         self.ranks = LocalRanks(self.selector, self.send, self.transmit, nofile, self.guard, inherited())
         self.dialling = Dialling(self.selector, self.send)
         self.ending = False
+        self.why_ended = ""
         self.last_heard = time.monotonic()
         self.grace = LAST_GRACE
         self.listener: Listener | None = None
@@ -83,7 +84,7 @@ class Agent:
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)
-        signal.signal(signal.SIGHUP, lambda number, frame: self.end())
+        signal.signal(signal.SIGHUP, lambda number, frame: self.end("SIGHUP"))
         signal.signal(signal.SIGTERM, self.on_sigterm)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda number, frame: self.ranks.pass_on(number))
@@ -96,7 +97,8 @@ class Agent:
             while not self.ending:
                 self.turn()
         except Exception as error:
-            self.send({"t": "failed", "error": f"{type(error).__name__}: {error}"})
+            error_text = f"{type(error).__name__}: {error}"
+            self.send({"t": "failed", "error": error_text, "traceback": traceback_of(error)})
             raise
         finally:
             self.stop_everything()
@@ -117,7 +119,7 @@ class Agent:
         self.gauge()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if nothing waits to be read: after a freeze of this host the controller's words do.
-            self.end()
+            self.end(f"nothing heard from the controller for {LEASE:g} s")
 
     def examine(self) -> None:
         """Go on with watching the ranks from outside, if that is asked for."""
@@ -149,17 +151,20 @@ class Agent:
             self.gauges.end()
             self.gauges = None
 
-    def end(self) -> None:
-        """Leave the loop."""
+    def end(self, why: str = "") -> None:
+        """Leave the loop; `why` is for the debug log, where it was not the controller's wish."""
         self.ending = True
+        self.why_ended = self.why_ended or why
 
     def on_sigterm(self, number: int, frame: object) -> None:
         """A scheduler's SIGTERM is a warning for the ranks, and SIGKILL follows when their time is over."""
         if not (self.scheduler and self.ranks.pass_on(number)):
-            self.end()
+            self.end("SIGTERM")
 
     def stop_everything(self) -> None:
         """The end of the agent: ranks get a short grace, then everything below is killed, the spawner last."""
+        if self.why_ended:
+            self.guard.note(f"the agent ends: {self.why_ended}")
         if self.probing is not None:
             self.probing.drop()
         self.end_gauges()
@@ -283,7 +288,9 @@ class Agent:
     def do_prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Start the process that will start the ranks."""
         self.grace = message["grace"]
-        return self.ranks.prepare(message)
+        reply = self.ranks.prepare(message)
+        self.guard.note(f"process {self.ranks.spawner and self.ranks.spawner.pid} will start the ranks")
+        return reply
 
     def do_call(self, message: dict[str, Any]) -> dict[str, Any]:
         """Take a piece of the function that the ranks will run."""

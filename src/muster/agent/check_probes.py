@@ -1,4 +1,4 @@
-"""Questions about this host: small programs that came over the channel, run in children that may hang or die.
+"""Runs the probes of `muster check` on this host, in children that may hang or die.
 
 One child runs all of them, one after the other, and tells each answer as it has it. One that takes its time is left
 to it while a second child goes on with the rest; one that takes too long is killed, alone.
@@ -11,6 +11,7 @@ import resource
 import select
 import selectors
 import signal
+import sys
 import time
 
 from ..shared import processes
@@ -19,7 +20,35 @@ from ..shared.wire import LineReader, encode
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypedDict
+
+    class Question(TypedDict):
+        """What every probe is given."""
+
+        env: dict[str, str]
+        """Variables of the job, which the child process sets for itself first."""
+        cwd: str
+        """The working directory of the ranks, where the child process goes if it exists."""
+        script: str
+        code: list[str]
+        """Files below `cwd` that the hosts should have as the controller does."""
+        master: str | None
+        """The address that the user chose for rank 0."""
+        paths: list[str]
+        """Files and folders that the job reads."""
+        peers: dict[str, list[str]]
+        """The addresses of the other hosts."""
+
+    class Request(TypedDict):
+        """One probe to run."""
+
+        name: str
+        """The check that asks."""
+        probe: str
+        """`module.function` in the package `probes`."""
+        limit: float
+        """Seconds it may take."""
+
 
 _OVERTAKE = 0.2
 """Seconds a probe may keep the others waiting."""
@@ -54,10 +83,8 @@ class Probing:
         self.selector = selector
         self.send = send
         self.request: int = message["id"]
-        self.probes: list[dict[str, Any]] = message["probes"]
-        """Each with a name, its source text, and the seconds it may take."""
-        self.ask: dict[str, Any] = message["ask"]
-        """What they are given: `env` and `cwd` are made the child's own first."""
+        self.probes: list[Request] = message["probes"]
+        self.ask: Question = message["ask"]
         self.nofile = nofile
         self.outcomes: dict[int, dict[str, Any]] = {}
         self.children: list[_Child] = []
@@ -161,11 +188,8 @@ class Probing:
                 view = view[os.write(write, view) :]
 
 
-def _run(probe: dict[str, Any], ask: dict[str, Any]) -> Any:
-    import __future__
-
-    space: dict[str, Any] = {"__name__": "probe"}
-    # Annotations stay text: the host's Python may be older than the one they were written for.
-    code = compile(probe["source"], f"<probe {probe['name']}>", "exec", __future__.annotations.compiler_flag)
-    exec(code, space)
-    return space["probe"](ask)
+def _run(probe: Request, ask: Question) -> Any:
+    module, _, function = probe["probe"].partition(".")
+    name = f"{__package__}.probes.{module}"
+    __import__(name)
+    return getattr(sys.modules[name], function)(ask)

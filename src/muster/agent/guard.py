@@ -1,15 +1,20 @@
-"""What only looks at this host and its ranks may fail, and never ends the agent for it."""
+"""What the agent reports for the debug log: what it did, and errors in what only looks at this host and its ranks."""
 
 from __future__ import annotations
+
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+_LONGEST = 16_000
+"""Characters of a traceback that are sent: the end, where the cause is."""
+
 
 class Guard:
-    """Tells the controller what cannot be seen here, and why: once for each."""
+    """Reports errors that must not end the agent, once for each thing that cannot be seen, and notes for the log."""
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
@@ -19,4 +24,19 @@ class Guard:
         """`what` could not be looked at now."""
         if what not in self._told:
             self._told.add(what)
-            self._send({"t": "unseen", "what": what, "why": f"{type(error).__name__}: {error}"})
+            why = f"{type(error).__name__}: {error}"
+            self._send({"t": "unseen", "what": what, "why": why, "traceback": traceback_of(error)})
+
+    def note(self, text: str) -> None:
+        """Have a line written into the job's debug log."""
+        self._send({"t": "log", "text": text, "time": time.time()})
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an error, as far as a log needs it; empty where no descriptor is left to load what writes it."""
+    try:
+        from traceback import format_exception  # not at the start, which it would delay
+
+        return "".join(format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
+    except OSError:
+        return ""

@@ -289,6 +289,7 @@ class LocalRanks:
         for message in messages:
             if message["t"] == "started":
                 self.ranks[message["rank"]].pid = message["pid"]
+                self.guard.note(f"started rank {message['rank']}, process {message['pid']}")
                 self._start_next()
             elif message["t"] == "exit":
                 self._on_exit(self.ranks[message["rank"]], message)

@@ -212,7 +212,7 @@ def _start_rank(
     except BaseException:
         from traceback import format_exc
 
-        os.write(2, f"muster: internal error, please report it:\n{format_exc()}".encode())
+        os.write(2, f"internal error in Muster, please report it with this traceback:\n{format_exc()}".encode())
     finally:  # whatever went wrong, this process must not go on as a second spawner
         os._exit(125)
 

@@ -1,23 +1,20 @@
-"""`muster.launch`: the command line's job, with a Python function in place of the script."""
+"""`muster.launch`: a Python function on every rank, called from a script or a notebook."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from muster.api.pickling import carry
 from muster.api.results import exception_of, failure_of, results_of
-from muster.api.thread import Running
-from muster.cli.assembly import assembled, shown, staged
-from muster.cli.run import parser
+from muster.api.run_options import spec_from_words, spec_with
+from muster.api.run_script import run_in_thread
 from muster.errors import MusterError, UsageError
-from muster.job import Call
 from muster.shared import bootstrap
+from muster.spec import RunSpec
 
 Result = TypeVar("Result")
 
@@ -29,7 +26,7 @@ def launch(
     *,
     hosts: str | Sequence[str] | None = None,
     nproc: int | None = None,
-    engine: Literal["auto", "local", "ssh", "slurm", "pbs", "mpi"] = "auto",
+    engine: str | None = None,
     env: Mapping[str, object] | None = None,
     image: str | None = None,
     timeout: float | None = None,
@@ -63,21 +60,17 @@ def launch(
     ranks had returned by then. Wrong arguments and unreachable hosts raise MusterError. Ctrl-C ends the job, and
     KeyboardInterrupt is raised when everything has ended.
     """
-    begin = time.time()
     try:
         _refuse_while_imported_by_a_rank()
-        if timeout is not None and not timeout > 0:
-            raise UsageError(f"timeout={timeout} is no number of seconds above 0", hint="leave it out for no limit")
         call = carry(fn, args, kwargs or {}, cwd=os.getcwd())
-        given = {"--hosts": hosts if hosts is None or isinstance(hosts, str) else ",".join(hosts)}
-        given |= {"--nproc": nproc, "--engine": engine, "--image": image}
-        parsed = _parse(given, env or {}, [*(["--quiet"] if quiet else []), *_words(options)])
-        running = _run(call, parsed, timeout, begin)
-        verdict, attempt = running.finish()
+        given = {"hosts": hosts, "nproc": nproc, "engine": engine, "env": env, "image": image, "quiet": quiet or None}
+        spec = RunSpec(target=call.name, kind="function", call=call, cwd=os.getcwd())
+        spec = spec_from_words(spec, _words(options))
+        spec = spec_with(spec, {name: value for name, value in given.items() if value is not None})
+        running = run_in_thread(spec, timeout)
     except MusterError as error:
-        # With its hint in what a traceback shows of it, and without the frames of the controller.
-        error.args = (f"{error}\n\nhint: {error.hint}",) if error.hint else error.args
-        raise error.with_traceback(None) from None
+        raise error.for_python() from None
+    verdict, attempt = running.verdict, running.attempt
     if verdict.ok and attempt is not None:
         return results_of(call.name, attempt)
     failure = failure_of(verdict, attempt)
@@ -89,54 +82,11 @@ def launch(
     raise raised from failure
 
 
-def _run(call: Call, options: argparse.Namespace, timeout: float | None, begin: float) -> Running:
-    """Run the job to its end, with all it shows."""
-    for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
-        if stream is not None:
-            stream.flush()
-    with (
-        assembled(options, [call.name], call) as assembly,
-        staged(assembly, options, begin, _streams()) as make_controller,
-        shown(make_controller, options) as make,
-    ):
-        running = Running(make)
-        running.wait(timeout)
-    return running
-
-
 def _words(options: str | Sequence[str]) -> Sequence[str]:
     try:
         return shlex.split(options) if isinstance(options, str) else options
     except ValueError as error:
         raise UsageError(f"options={options!r}: {str(error).lower()}", hint="a list of words needs no quotes") from None
-
-
-def _parse(given: Mapping[str, object], env: Mapping[str, object], words: Sequence[str]) -> argparse.Namespace:
-    """The options of `muster run`, from the arguments of launch()."""
-    line = [f"{name}={value}" for name, value in given.items() if value is not None]
-    line += [f"--env={name}={value}" for name, value in env.items()]
-    parsed = parser().parse_args([*line, *words])
-    if parsed.command:
-        raise UsageError(f"options: `{parsed.command[0]}` is not an option of `muster run`", hint="leave it out")
-    refused = {
-        "module": ("-m", "name a function of the module instead"),
-        "detach": ("--detach", "call launch() in a thread to go on meanwhile"),
-        "dry_run": ("--dry-run", "`muster run --dry-run` prints a plan"),
-        "slurm_args": ("--slurm-args", "run this program inside `salloc` or `sbatch`; launch() then uses its hosts"),
-    }
-    for name, (option, hint) in refused.items():
-        if getattr(parsed, name):
-            raise UsageError(f"options: launch() has no use for {option}", hint=hint)
-    return parsed
-
-
-def _streams() -> dict[int, TextIO | None]:
-    """Where output goes that the user shall see, where that is not descriptor 1 or 2: a notebook, a test's capture."""
-    streams: dict[int, TextIO | None] = {}
-    for fd, stream, original in ((1, sys.stdout, sys.__stdout__), (2, sys.stderr, sys.__stderr__)):
-        if stream is not original:
-            streams[fd] = stream
-    return streams
 
 
 def _refuse_while_imported_by_a_rank() -> None:

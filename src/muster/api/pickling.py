@@ -17,9 +17,9 @@ import cloudpickle
 
 from muster.controller.source_code import is_below
 from muster.errors import UsageError
-from muster.job import Call
 from muster.rank.function_call import dumps, holds_code
 from muster.rank.reporter import type_name
+from muster.spec import Call
 
 
 def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, cwd: str) -> Call:

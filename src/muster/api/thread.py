@@ -26,11 +26,10 @@ _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 class Running:
     """One job from start to end, as the thread that waits for it sees it."""
 
-    def __init__(self, make: Callable[[], Controller]) -> None:
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller
         self.timed_out = False
-        self._make = make
         self._verdict: Verdict | None = None
-        self._controller: Controller | None = None
         self._interruption: BaseException | None = None
         self._failure: BaseException | None = None
         self._caught: list[int] = []
@@ -39,8 +38,8 @@ class Running:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="muster-launch")
 
-    def wait(self, timeout: float | None) -> None:
-        """Run the job to its end, however that comes; what interrupts us is kept until then."""
+    def wait(self, timeout: float | None) -> Running:
+        """Run the job to its end, however that comes, and return this; what interrupts us is kept for `finish`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._signals():
             self._thread.start()
@@ -54,9 +53,21 @@ class Running:
                     self._interruption = self._interruption or error
                     self._ask(lambda controller: controller.on_signal(signal.SIGINT))
             self._thread.join()
+        return self
 
-    def finish(self) -> tuple[Verdict, Attempt | None]:
-        """How the job ended; raises what kept it from its end, or ends this process if a signal was to end it."""
+    @property
+    def verdict(self) -> Verdict:
+        """How the job ended."""
+        assert self._verdict is not None
+        return self._verdict
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The last attempt at running the ranks, if there was one."""
+        return self.controller.attempt
+
+    def finish(self) -> None:
+        """Raise what kept the job from its end, or end this process if a signal was to end it."""
         if self._interruption is not None:
             raise self._interruption
         for number in self._caught:
@@ -65,9 +76,6 @@ class Running:
             signal.raise_signal(number)
         if self._failure is not None:
             raise self._failure
-        assert self._verdict is not None
-        assert self._controller is not None
-        return self._verdict, self._controller.attempt
 
     def _work(self) -> None:
         try:
@@ -78,10 +86,9 @@ class Running:
             self._over.set()
 
     async def _main(self) -> None:
-        self._controller = self._make()
         self._loop = asyncio.get_running_loop()
         self._loop.call_soon(self._answer)
-        self._verdict = await self._controller.run()
+        self._verdict = await self.controller.run()
 
     def _ask(self, what: Callable[[Controller], None]) -> None:
         """Have the controller do something in its own thread, as soon as it is there."""
@@ -93,9 +100,8 @@ class Running:
                 pass  # it has ended meanwhile
 
     def _answer(self) -> None:
-        assert self._controller is not None
         while self._asked:
-            self._asked.popleft()(self._controller)
+            self._asked.popleft()(self.controller)
 
     @contextmanager
     def _signals(self) -> Generator[None]:

@@ -21,11 +21,6 @@ BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
 OPERATIONS = tuple(BUS_FACTORS)
 
 
-def algorithm_bandwidth(size: int, seconds: float) -> float:
-    """Bytes per second, where `size` is the whole array: the parts of all ranks together."""
-    return size / seconds
-
-
 def bus_bandwidth(operation: str, size: int, seconds: float, ranks: int) -> float:
-    """Bytes per second over the busiest link."""
-    return algorithm_bandwidth(size, seconds) * BUS_FACTORS[operation](ranks)
+    """Bytes per second over the busiest link, where `size` is the whole array: the parts of all ranks together."""
+    return size / seconds * BUS_FACTORS[operation](ranks)

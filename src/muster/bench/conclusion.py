@@ -5,10 +5,10 @@ from __future__ import annotations
 from statistics import median
 
 from muster.bench.expected import Limit, copies_sentence, limit_of
+from muster.bench.measurement_table import directed
 from muster.bench.measurements import Report
 from muster.bench.odd import ODD, odd_ones
-from muster.bench.sizes import rate_text, size_text, time_text
-from muster.bench.table import directed
+from muster.text import duration, rate_text, size_text
 
 FULL = 1 << 20
 """Bytes below which an operation tells of latency, not of what a link carries."""
@@ -19,20 +19,16 @@ GOOD = 0.8
 
 def verdict(report: Report) -> list[str]:
     """Sentences, the most important first."""
-    said = _wrong(report)
+    said = [
+        f"WRONG DATA: {row.operation} of {size_text(row.size)} left {row.wrong} elements with a wrong value."
+        for row in report.rows
+        if row.wrong
+    ]
     if len(report.ranks) == 1:
         return [*said, *_alone(report), *_left_out(report)]
     limit = limit_of(report)
     said += [limit.sentence, *_reached(report, limit)]
     return [*said, *_odd(report), *_left_out(report)]
-
-
-def _wrong(report: Report) -> list[str]:
-    bad = [row for row in report.rows if row.wrong]
-    return [
-        f"WRONG DATA: {row.operation} of {size_text(row.size)} left {row.wrong} elements with a wrong value."
-        for row in bad
-    ]
 
 
 def _reached(report: Report, limit: Limit) -> list[str]:
@@ -87,7 +83,7 @@ def _odd(report: Report) -> list[str]:
 def _alone(report: Report) -> list[str]:
     (rank,) = report.ranks
     calls = [row for row in report.rows if row.operation == "all-reduce"]
-    quick = f"; a call of all-reduce takes {time_text(calls[0].time)} at {size_text(calls[0].size)}" if calls else ""
+    quick = f"; a call of all-reduce takes {duration(calls[0].time)} at {size_text(calls[0].size)}" if calls else ""
     said = [
         f"There is one rank, so no data went from one to another: this shows that {report.backend} works here and its "
         f"results are right{quick}. It cannot show what links between GPUs or hosts give: the bandwidths above are of "
@@ -109,7 +105,7 @@ def _left_out(report: Report) -> list[str]:
         slowest = max(late, key=lambda left: left.seconds)
         said.append(
             f"Left out to save time: {names}; one call of {slowest.operation} would take about "
-            f"{time_text(slowest.seconds)} there. `--max 1G` measures all the same."
+            f"{duration(slowest.seconds)} there. `--max 1G` measures all the same."
         )
     if any(left.why == "memory" for left in report.left_out):
         rank = report.ranks[report.narrowest]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.bench.measurements import Carrier, Rank, Report
-from muster.bench.sizes import bit_rate_text, rate_text
+from muster.text import bit_rate_text, rate_text
 
 _TCP = 52
 """Bytes of IPv4 and TCP headers with timestamps in each packet."""
@@ -35,14 +35,14 @@ def payload(carrier: Carrier) -> float | None:
 def network_limit(report: Report) -> Limit:
     """What a host's network can carry: that of the slowest host."""
     by_host = {rank.host: rank.carriers for rank in report.ranks}
-    unknown = {host: carriers for host, carriers in by_host.items() if not _known(carriers)}
-    if unknown:
-        host, carriers = next(iter(unknown.items()))
-        return Limit(rate=None, sentence=f"What the network should give is not known: {_why_unknown(host, carriers)}.")
+    why = next(filter(None, (_why_unknown(host, carriers) for host, carriers in by_host.items())), "")
+    if why:
+        return Limit(rate=None, sentence=f"What the network should give is not known: {why}.")
     rates = {host: sum(payload(carrier) or 0.0 for carrier in carriers) for host, carriers in by_host.items()}
     slowest = min(rates, key=lambda host: rates[host])
-    links = " and ".join(f"{carrier.name} ({_speed(carrier)})" for carrier in by_host[slowest])
-    whose = "every host" if len({_shape(carriers) for carriers in by_host.values()}) == 1 else f"{slowest}, the slowest"
+    links = " and ".join(f"{carrier.name} ({bit_rate_text(carrier.speed or 0.0)})" for carrier in by_host[slowest])
+    kinds = {tuple((carrier.name, carrier.speed) for carrier in carriers) for carriers in by_host.values()}
+    whose = "every host" if len(kinds) == 1 else f"{slowest}, the slowest"
     sentence = f"The network of {whose} is {links}, which carries {rate_text(rates[slowest])} of data each way."
     return Limit(rate=rates[slowest], sentence=sentence)
 
@@ -87,23 +87,14 @@ def copies_sentence(rank: Rank) -> str:
     )
 
 
-def _known(carriers: Sequence[Carrier]) -> bool:
-    return bool(carriers) and all(payload(carrier) is not None for carrier in carriers)
-
-
 def _why_unknown(host: str, carriers: Sequence[Carrier]) -> str:
+    """Why nobody knows what a host's network carries; empty where it is known."""
     if not carriers:
         return f"no interface of {host} counted the data"
-    carrier = next(carrier for carrier in carriers if payload(carrier) is None)
+    carrier = next((carrier for carrier in carriers if payload(carrier) is None), None)
+    if carrier is None:
+        return ""
     if carrier.virtual and carrier.speed is not None:
         word = bit_rate_text(carrier.speed)
         return f"{carrier.name} of {host} is virtual, and the {word} that it claims bind nobody"
     return f"{carrier.name} of {host} does not say its speed"
-
-
-def _speed(carrier: Carrier) -> str:
-    return bit_rate_text(carrier.speed or 0.0)
-
-
-def _shape(carriers: Sequence[Carrier]) -> tuple[tuple[str, float | None], ...]:
-    return tuple((carrier.name, carrier.speed) for carrier in carriers)

@@ -7,9 +7,9 @@ from html import escape
 from math import ceil, floor, log2, log10
 
 from muster.bench.expected import limit_of
+from muster.bench.measurement_table import directed, rank_names
 from muster.bench.measurements import Report
-from muster.bench.sizes import rate_text, significant, size_text
-from muster.bench.table import directed, rank_names
+from muster.text import count, rate_text, significant, size_text
 
 _COLOURS = ("#2da44e", "#0969da", "#bf3989", "#bc4c00", "#8250df", "#1b7c83")
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 50, 520, 300
@@ -28,11 +28,11 @@ def bandwidth_figure(report: Report) -> str:
         name: [(row.size, row.busbw) for row in report.rows if row.operation == name and row.busbw > 0]
         for name in dict.fromkeys(row.operation for row in report.rows)
     }
-    count = len(report.ranks)
+    several = len(report.ranks) > 1
     where = report.hosts[0] if len(report.hosts) == 1 else f"{len(report.hosts)} hosts"
-    title = f"Bus bandwidth, {count} rank{'s' if count > 1 else ''} on {where}, {report.backend}"
+    title = f"Bus bandwidth, {count(len(report.ranks), 'rank')} on {where}, {report.backend}"
     body = _curves(
-        {name: curve for name, curve in curves.items() if curve}, title, limit_of(report).rate if count > 1 else None
+        {name: curve for name, curve in curves.items() if curve}, title, limit_of(report).rate if several else None
     )
     height = _TOP + _HEIGHT + 60
     width = _LEFT + _WIDTH + 150
@@ -52,24 +52,19 @@ def efficiency_figure(curves: Mapping[str, Mapping[int, float]], title: str) -> 
     def place(number: int, value: float) -> tuple[float, float]:
         return _LEFT + _WIDTH * ranks.index(number) / last, _TOP + _HEIGHT * (1 - value / highest)
 
-    lines = [_text(_LEFT, _TOP - 22, title, "title"), _text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 42, "ranks", "middle")]
-    for step in steps:
-        y = place(ranks[0], step)[1]
-        lines += [_line(_LEFT, y, _LEFT + _WIDTH, y, "grid"), _text(_LEFT - 8, y + 4, f"{100 * step:.0f} %", "end")]
-    lines += [_text(place(number, 0)[0], _TOP + _HEIGHT + 20, str(number), "middle") for number in ranks]
-    ideal = place(ranks[0], 1.0)[1]
-    lines.append(_line(_LEFT, ideal, _LEFT + _WIDTH, ideal, "limit"))
+    marks = {place(ranks[0], step)[1]: f"{100 * step:.0f} %" for step in steps}
+    lines = _axes(title, "ranks", {place(number, 0)[0]: str(number) for number in ranks}, marks)
+    lines.append(_across(place(ranks[0], 1.0)[1], "limit"))
     for at, (name, curve) in enumerate(curves.items()):
         lines += _curve([place(number, value) for number, value in sorted(curve.items())], at, name, at)
     return _document(lines, _LEFT + _WIDTH + 150, _TOP + _HEIGHT + 60, title)
 
 
 def _curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str, limit: float | None) -> list[str]:
-    lines = [_text(_LEFT, _TOP - 22, title, "title")]
     sizes = [size for curve in curves.values() for size, _ in curve]
     rates = [rate for curve in curves.values() for _, rate in curve] + ([limit] if limit else [])
     if not sizes:
-        return [*lines, _text(_LEFT, _TOP, "no data went from one rank to another")]
+        return [_text(_LEFT, _TOP - 22, title, "title"), _text(_LEFT, _TOP, "no data went from one rank to another")]
     first, last = floor(log2(min(sizes))), max(ceil(log2(max(sizes))), floor(log2(min(sizes))) + 1)
     low, high = floor(log10(min(rates))), max(ceil(log10(max(rates))), floor(log10(min(rates))) + 1)
 
@@ -77,19 +72,25 @@ def _curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str, limit
         x = _LEFT + _WIDTH * (log2(size) - first) / (last - first)
         return x, _TOP + _HEIGHT * (1 - (log10(rate) - low) / (high - low))
 
-    for power in range(low, high + 1):
-        y = place(2**first, 10.0**power)[1]
-        lines += [_line(_LEFT, y, _LEFT + _WIDTH, y, "grid"), _text(_LEFT - 8, y + 4, rate_text(10.0**power), "end")]
-    for power in range(first, last + 1, max(1, ceil((last - first) / 9))):
-        lines.append(_text(place(2**power, 10.0**low)[0], _TOP + _HEIGHT + 20, size_text(2**power), "middle"))
-    lines.append(_text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 42, "size", "middle"))
+    powers = range(first, last + 1, max(1, ceil((last - first) / 9)))
+    columns = {place(2**power, 10.0**low)[0]: size_text(2**power).replace("bytes", "B") for power in powers}
+    marks = {place(2**first, 10.0**power)[1]: rate_text(10.0**power) for power in range(low, high + 1)}
+    lines = _axes(title, "size", columns, marks)
     if limit:
         y = place(2**first, limit)[1]
-        lines += [_line(_LEFT, y, _LEFT + _WIDTH, y, "limit"), _text(_LEFT + 6, y - 6, f"link: {rate_text(limit)}")]
+        lines += [_across(y, "limit"), _text(_LEFT + 6, y - 6, f"link: {rate_text(limit)}")]
     ends = sorted(curves, key=lambda name: -curves[name][-1][1])
     for at, (name, curve) in enumerate(curves.items()):
         lines += _curve([place(*point) for point in curve], at, name, ends.index(name))
     return lines
+
+
+def _axes(title: str, name: str, columns: Mapping[float, str], marks: Mapping[float, str]) -> list[str]:
+    """The title, the labels below and beside the figure, by their place, and the grid."""
+    lines = [_text(_LEFT, _TOP - 22, title, "title"), _text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 42, name, "middle")]
+    for y, label in marks.items():
+        lines += [_across(y, "grid"), _text(_LEFT - 8, y + 4, label, "end")]
+    return lines + [_text(x, _TOP + _HEIGHT + 20, label, "middle") for x, label in columns.items()]
 
 
 def _curve(points: Sequence[tuple[float, float]], number: int, name: str, line: int) -> list[str]:
@@ -137,5 +138,5 @@ def _text(x: float, y: float, text: str, kind: str = "label") -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+def _across(y: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{_LEFT:.1f}" y1="{y:.1f}" x2="{_LEFT + _WIDTH:.1f}" y2="{y:.1f}"/>'

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from muster.bench.bandwidth import algorithm_bandwidth, bus_bandwidth
+from muster.bench.bandwidth import bus_bandwidth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Row:
     @property
     def algbw(self) -> float:
         """Algorithm bandwidth in bytes per second."""
-        return algorithm_bandwidth(self.size, self.time)
+        return self.size / self.time
 
     @property
     def busbw(self) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import TypeVar
 
-from muster.bench.measurements import Rank, Report
-from muster.bench.sizes import rate_text, time_text
-from muster.bench.table import directed, rank_names
+from muster.bench.measurement_table import directed, rank_names
+from muster.bench.measurements import Report
+from muster.text import duration, rate_text
 
 ODD = 0.7
 """Below this part of the median a bandwidth is odd."""
@@ -16,6 +17,8 @@ SLOW = 3.0
 """Above this many medians a latency is odd: it varies more than a bandwidth does."""
 
 _MOST_NAMED = 5
+
+_Key = TypeVar("_Key", str, tuple[str, str])
 
 
 def odd_ones(report: Report) -> list[str]:
@@ -26,16 +29,10 @@ def odd_ones(report: Report) -> list[str]:
 def _network(report: Report) -> list[str]:
     """A slow host has no good link at all, so hosts are held against each other by the best link of each."""
     host_of = {rank.number: rank.host for rank in report.ranks}
-    links: dict[tuple[str, str], float] = {}
-    latencies: dict[tuple[str, str], float] = {}
-    for (a, b), rate in directed(report.pairs).items():
-        link = host_of[a], host_of[b]
-        if link[0] != link[1]:
-            links[link] = max(rate, links.get(link, 0.0))
-    for pair in report.pairs:
-        link = host_of[pair.a], host_of[pair.b]
-        if link[0] != link[1]:
-            latencies[link] = min(pair.latency, latencies.get(link, pair.latency))
+    rates = (((host_of[a], host_of[b]), rate) for (a, b), rate in directed(report.pairs).items())
+    times = (((host_of[pair.a], host_of[pair.b]), pair.latency) for pair in report.pairs)
+    links = _by_key(max, ((link, rate) for link, rate in rates if link[0] != link[1]))
+    latencies = _by_key(min, ((link, latency) for link, latency in times if link[0] != link[1]))
     said, senders, receivers = _odd_hosts(links)
     rest = {link: rate for link, rate in links.items() if link[0] not in senders and link[1] not in receivers}
     said += _odd_links({f"{a} to {b}": rate for (a, b), rate in rest.items()})
@@ -43,7 +40,7 @@ def _network(report: Report) -> list[str]:
 
 
 def _odd_hosts(links: Mapping[tuple[str, str], float]) -> tuple[list[str], list[str], list[str]]:
-    sends, receives = _best(links, end=0), _best(links, end=1)
+    sends, receives = (_by_key(max, ((link[end], rate) for link, rate in links.items())) for end in (0, 1))
     if len(sends) < 3:  # of two hosts nobody can say which is the odd one
         return [], [], []
     senders, receivers = _below(sends), _below(receives)
@@ -73,16 +70,13 @@ def _odd_links(links: Mapping[str, float]) -> list[str]:
 
 
 def _late(latencies: Mapping[tuple[str, str], float]) -> list[str]:
-    nearest: dict[str, float] = {}
-    for link, latency in latencies.items():
-        for host in link:
-            nearest[host] = min(latency, nearest.get(host, latency))
+    nearest = _by_key(min, ((host, latency) for link, latency in latencies.items() for host in link))
     if len(nearest) < 3:
         return []
     usual = median(nearest.values())
     late = {host for host, latency in nearest.items() if latency > SLOW * usual}
     said = [
-        f"{host} is far away: 8 bytes take {time_text(nearest[host])} at least, and {time_text(usual)} between others."
+        f"{host} is far away: 8 bytes take {duration(nearest[host])} at least, and {duration(usual)} between others."
         for host in nearest
         if host in late
     ]
@@ -90,7 +84,7 @@ def _late(latencies: Mapping[tuple[str, str], float]) -> list[str]:
     usual = median(rest.values()) if rest else 0.0
     return said + _few(
         [
-            f"{a} and {b} are far apart: 8 bytes take {time_text(latency)}, and {time_text(usual)} between others."
+            f"{a} and {b} are far apart: 8 bytes take {duration(latency)}, and {duration(usual)} between others."
             for (a, b), latency in rest.items()
             if latency > SLOW * usual
         ],
@@ -113,12 +107,14 @@ def _inside(report: Report) -> list[str]:
 def _copies(report: Report) -> list[str]:
     said: list[str] = []
     for way, words in (("to_gpu", "filled"), ("from_gpu", "emptied")):
-        rates = {_gpu_name(rank): rank.copies[way] for rank in report.ranks if way in rank.copies}
+        rates = {
+            f"the GPU of rank {rank.number} on {rank.host}": rank.copies[way]
+            for rank in report.ranks
+            if way in rank.copies
+        }
         said += _held_against_others(rates, f"is {words} from its host")
-    memory: dict[str, float] = {}
-    for rank in report.ranks:
-        memory[rank.host] = max(memory.get(rank.host, 0.0), rank.copies.get("memory", 0.0))
-    return said + _held_against_others({host: rate for host, rate in memory.items() if rate}, "copies memory")
+    memory = _by_key(max, ((rank.host, rank.copies["memory"]) for rank in report.ranks if "memory" in rank.copies))
+    return said + _held_against_others(memory, "copies memory")
 
 
 def _held_against_others(rates: Mapping[str, float], does: str) -> list[str]:
@@ -131,15 +127,12 @@ def _held_against_others(rates: Mapping[str, float], does: str) -> list[str]:
     ]
 
 
-def _gpu_name(rank: Rank) -> str:
-    return f"the GPU of rank {rank.number} on {rank.host}"
-
-
-def _best(links: Mapping[tuple[str, str], float], *, end: int) -> dict[str, float]:
-    best: dict[str, float] = {}
-    for link, rate in links.items():
-        best[link[end]] = max(rate, best.get(link[end], 0.0))
-    return best
+def _by_key(pick: Callable[[float, float], float], items: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
+    """The largest value of each key, or the smallest."""
+    found: dict[_Key, float] = {}
+    for key, value in items:
+        found[key] = pick(value, found.get(key, value))
+    return found
 
 
 def _below(rates: Mapping[str, float]) -> list[str]:

@@ -1,26 +1,15 @@
-"""The rank side as a folder that is sent to the hosts: they need torch, and no Muster."""
+"""The command lines of the rank side, which is sent to the hosts: they need torch, and no Muster."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from muster.bench.collect import MARKER
 
 MODULE = "muster_bench"
 """What `python -m` runs on the hosts."""
-
-_SOURCE = Path(__file__).with_name("ranks")
-
-
-def pack(folder: Path) -> None:
-    """Copy the rank side into a folder."""
-    shutil.copytree(
-        _SOURCE, folder / MODULE, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
-    )
 
 
 def collectives(

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from muster.bench.sizes import significant
 from muster.errors import UsageError
 from muster.hosts import Host
+from muster.text import significant
 
 Kind = Literal["weak", "strong"]
 

@@ -145,6 +145,10 @@ class Cluster:
         """One host's answer; nothing where it gave none."""
         return self.machine(host).answers.get(check) or {}
 
+    def gpus(self, host: str) -> list[dict[str, Any]]:
+        """What nvidia-smi said of each GPU of a host."""
+        return self.answer("gpus", host).get("gpus", [])
+
     def machine(self, name: str) -> Machine:
         """One host by its name."""
         return next(machine for machine in self.machines if machine.name == name)

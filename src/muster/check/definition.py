@@ -1,31 +1,30 @@
-"""What a check is made of, and how its probe becomes text that travels."""
+"""What a check is made of, and how its probe is named to an agent."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
 
+if TYPE_CHECKING:
+    from muster.agent.check_probes import Question, Request
+
 PROBE_LIMIT = 3.0
 """Seconds a probe may take unless it says otherwise; most take a millisecond."""
-
-Probe = Callable[[dict[str, Any]], Any]
-Judge = Callable[[Cluster], Iterable[Finding]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """One thing that can be wrong with hosts."""
 
-    judge: Judge
+    judge: Callable[[Cluster], Iterable[Finding]]
     """From all answers to findings; pure."""
-    probe: Probe | None = None
-    """Asks one host. Its source alone travels: it imports what it needs, from Python 3.9's standard library."""
+    probe: Callable[[Question], Any] | None = None
+    """Asks one host: a function of `muster.agent.probes`, which is there already."""
     table: Callable[[Any], Mapping[str, str]] | None = None
     """From one host's answer to facts for people, by what they are called."""
     limit: float = PROBE_LIMIT
@@ -36,12 +35,12 @@ def load(names: Iterable[str]) -> dict[str, Check]:
     return {name: import_module(f"muster.check.checks.{name}").CHECK for name in names}
 
 
-def as_requests(checks: Mapping[str, Check]) -> list[dict[str, Any]]:
+def as_requests(checks: Mapping[str, Check]) -> list[Request]:
     """The probes as an agent takes them."""
     return [
-        {"name": name, "source": inspect.getsource(check.probe), "limit": check.limit}
+        {"name": name, "probe": f"{probe.__module__.rpartition('.')[2]}.{probe.__name__}", "limit": check.limit}
         for name, check in checks.items()
-        if check.probe is not None
+        if (probe := check.probe) is not None
     ]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from muster.controller.phrases import names
+from muster.text import names
 
 Severity = Literal["error", "warning", "note"]
 
@@ -26,7 +27,7 @@ class Fix:
     """The host it is for; empty for this machine."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """One thing that is wrong."""
 
@@ -50,6 +51,10 @@ class Finding:
     def as_data(self) -> dict[str, Any]:
         """For --json."""
         return asdict(self)
+
+
+Findings = Iterator[Finding]
+"""What a judge returns."""
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import SEVERITIES, Finding
-from muster.controller.phrases import count, names
+from muster.text import count, names
 
 Facts = dict[str, dict[str, str]]
 """By what is asked, then by host."""
@@ -64,46 +64,41 @@ def as_data(report: Report) -> dict[str, Any]:
 
 
 def _measured(measured: Facts) -> str:
-    if not measured:
-        return ""
-    width = max(map(len, measured))
-    lines = [
-        f"  {label:<{width}}  {'   '.join(f'{value} ({host})' for host, value in values.items())}"
-        for label, values in measured.items()
-    ]
-    return "\n".join(["measured", *lines])
+    rows = {label: [f"{value} ({host})" for host, value in values.items()] for label, values in measured.items()}
+    return "\n".join(_rows("measured", rows))
+
+
+def _rows(title: str, rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """A title, and a line for each label with its values; nothing without labels."""
+    width = max(map(len, rows), default=0)
+    lines = [f"  {label:<{width}}  {'   '.join(values)}" for label, values in rows.items()]
+    return [title, *lines] if lines else []
 
 
 def _unknown(cluster: Cluster) -> str:
     """What could not be found out, so that silence is not taken for health."""
-    lines = [
-        f"not known: {machine.name}: the check `{check}` {why}"
-        for machine in cluster.machines
-        for check, why in (
-            *((check, f"failed there ({error})") for check, error in machine.broken.items()),
-            *((check, f"took longer than {seconds:.0f} s there") for check, seconds in machine.hung.items()),
-        )
-    ]
+    lines: list[str] = []
+    for machine in cluster.machines:
+        why = {check: f"failed there ({error})" for check, error in machine.broken.items()}
+        why |= {check: f"took longer than {seconds:.0f} s there" for check, seconds in machine.hung.items()}
+        lines += [f"not known: {machine.name}: the check `{check}` {reason}" for check, reason in why.items()]
     return "\n".join(lines)
 
 
 def _table(known: Facts, hosts: int) -> str:
-    differ = {label: values for label, values in known.items() if len(set(values.values())) > 1}
-    same = {label: next(iter(values.values())) for label, values in known.items() if label not in differ and values}
-    lines: list[str] = []
-    if differ:
-        lines.append("what differs")
-        width = max(map(len, differ))
-        for label, values in differ.items():
-            groups: dict[str, list[str]] = {}
-            for host, value in values.items():
-                groups.setdefault(value, []).append(host)
-            told = [f"{value} ({names(on)})" for value, on in sorted(groups.items(), key=lambda item: -len(item[1]))]
-            lines.append(f"  {label:<{width}}  {'   '.join(told)}")
-    if same:
-        where = "this host has" if hosts == 1 else "the same on all" if not differ else "all else is the same"
-        lines.append(f"{where}: " + "; ".join(f"{label} {value}" for label, value in same.items() if value))
-    return "\n".join(lines)
+    differ: dict[str, list[str]] = {}
+    same: list[str] = []
+    for label, values in known.items():
+        groups: dict[str, list[str]] = {}
+        for host, value in values.items():
+            groups.setdefault(value, []).append(host)
+        if len(groups) > 1:
+            largest_first = sorted(groups.items(), key=lambda item: -len(item[1]))
+            differ[label] = [f"{value} ({names(on)})" for value, on in largest_first]
+        else:
+            same += [f"{label} {value}" for value in groups if value]
+    where = "this host has" if hosts == 1 else "all else is the same" if differ else "the same on all"
+    return "\n".join([*_rows("what differs", differ), *([f"{where}: {'; '.join(same)}"] if same else [])])
 
 
 def grouped(found: Sequence[Finding]) -> list[list[Finding]]:
@@ -126,7 +121,7 @@ def paragraph(alike: Sequence[Finding], cluster: Cluster) -> str:
     if line:
         lines.append(f"  to mend it:    {line}")
     if first.fix.say:
-        lines.append(f"  {'(' + first.fix.say + ')' if line else 'to mend it:    ' + first.fix.say}")
+        lines.append(f"  ({first.fix.say})" if line else f"  to mend it:    {first.fix.say}")
     return "\n".join(lines)
 
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Fix
 
 
-def unset(cluster: Cluster, host: str, variable: str, sources: Mapping[str, str], why: str = "") -> Fix:
-    """Get rid of a variable where it comes from: --env, this shell, or a file of the host.
-
-    `sources` are the files of the host that set variables.
-    """
+def unset(cluster: Cluster, host: str, variable: str, why: str = "") -> Fix:
+    """Get rid of a variable where it comes from: --env, this shell, or a file of the host."""
     wanted = cluster.wanted
+    path = cluster.answer("variables", host)["sources"].get(variable)
     if variable in wanted.named:
         return Fix(say=why, command=wanted.typed("--env", dropped=variable))
-    if variable in wanted.env or (cluster.machine(host).inherits and variable not in sources):
+    if variable in wanted.env or (cluster.machine(host).inherits and path is None):
         return Fix(say=why, command=f"unset {variable}")
-    path = sources.get(variable)
     if path is None:
         return Fix(say=f"unset {variable} where it is set on {host}")
     return Fix(say=why, command=f'{writing(cluster, host, path)}sed -i "/^[^#]*{variable}=/d" {tilde(path)}', on=host)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.check.cluster_facts import Machine, Wanted
 from muster.check.definition import Check, as_requests
 from muster.controller import prepare
 from muster.controller.links.link import AgentLink, LinkLost
-from muster.engines.engine import Engine, Piped
+from muster.engines.engine import Launch
 from muster.job import Job
+
+if TYPE_CHECKING:
+    from muster.agent.check_probes import Question
 
 _PINGS = 4
 _BETWEEN_PINGS = 0.02
@@ -26,26 +29,22 @@ async def gather(
     checks: Mapping[str, Check],
     wanted: Wanted,
     *,
-    nproc: int | None,
     logins: Mapping[str, tuple[str, ...]],
 ) -> list[Machine]:
     """What each host says of itself; one that is lost on the way is left out."""
     requests = as_requests(checks)
-    ranks = {link.name: prepare.settled(job, link, nproc=nproc)[0].slots or 1 for link in links}
+    ranks = {link.name: prepare.settled(job, link)[0].slots or 1 for link in links}
     peers = {link.name: _addresses(link) for link in links}
 
     async def one(link: AgentLink) -> Machine | None:
-        ask = {
-            "host": link.name,
-            "env": {**({} if link.seat.inherits else job.carried), **job.env},
+        ask: Question = {
+            "env": {**({} if link.seat.inherits else job.carried), **job.spec.env},
             "cwd": wanted.cwd,
             "script": wanted.script,
             "code": list(wanted.code),
             "master": wanted.master_addr,
             "paths": list(wanted.paths),
             "peers": {name: found for name, found in peers.items() if name != link.name},
-            "ranks": ranks[link.name],
-            "world": sum(ranks.values()),
         }
         try:
             reply = await link.request("probe", limit=_ANSWER_LIMIT, probes=requests, ask=ask)
@@ -90,12 +89,7 @@ def _addresses(link: AgentLink) -> list[str]:
     return [address for nic in interfaces if not nic["loopback"] for address in nic["addresses"]]
 
 
-def logins_of(engine: Engine) -> dict[str, tuple[str, ...]]:
+def logins_of(launch: Launch) -> dict[str, tuple[str, ...]]:
     """What a person types before a command for a host; a host of a scheduler may have no login."""
-    if not isinstance(engine, Piped):
-        return {}
-    ways: dict[str, tuple[str, ...]] = {}
-    for seat, command in zip(engine.seats, engine.commands, strict=True):
-        port = ("-p", str(seat.host.port)) if seat.host.port else ()
-        ways[seat.name] = ("ssh", *port, seat.host.destination) if command.over_ssh else ()
-    return ways
+    ways = {command.agents[0].name: launch.engine.login(command) for command in launch.commands}
+    return {name: way for name, way in ways.items() if way is not None}

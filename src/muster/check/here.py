@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.agent.code_sync import fingerprint
-from muster.controller.source_code import Script, files_of
+from muster.check.cluster_facts import Wanted
+from muster.controller.source_code import files_of
+from muster.job import Job, Script
 
 _MOST_FILES = 400
 _MOST_BYTES = 8 << 20
@@ -18,6 +20,31 @@ _WRITTEN = re.compile(r"out|save|log|result|cache|tmp|temp|write|dump|export", r
 """How options are called whose paths a job makes itself, often on one host only."""
 
 _SUFFIXES = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh")
+
+
+def wanted_by(job: Job, argv: Sequence[str], *, data: Sequence[str] = (), torch: bool = True) -> Wanted:
+    """What the checks must know of a job; `argv` is what was typed, `data` what every host must have."""
+    spec = job.spec
+    script = None if spec.sync else job.script
+    paths = tuple(dict.fromkeys([*data, *paths_in(spec.args)]))
+    return Wanted(
+        env={**job.carried, **spec.env},
+        named=spec.env,
+        cwd=spec.cwd,
+        script=script.path if script else "",
+        code=code_here(spec.cwd, script) if len(job.hosts) > 1 else {},
+        torch=torch,
+        paths=paths,
+        data=tuple(data),
+        here=are_here(spec.cwd, paths),
+        master_addr=spec.master_addr,
+        master_port=spec.master_port,
+        interface=spec.interface,
+        python=spec.python,
+        image=spec.image,
+        sync=spec.sync,
+        argv=("muster", *argv),
+    )
 
 
 def code_here(cwd: str, script: Script | None) -> dict[str, list[int]]:

@@ -7,22 +7,20 @@ from pathlib import Path
 
 from muster.check.cluster_facts import Cluster, Wanted
 from muster.check.definition import Check
-from muster.check.dialling import dial_all
+from muster.check.dialing import dial_all
 from muster.check.gather import gather, logins_of
 from muster.check.session import session
-from muster.engines.engine import Engine
+from muster.engines.engine import Launch
 from muster.job import Job
 
 
-async def quick(
-    job: Job, engine: Engine, checks: dict[str, Check], wanted: Wanted, *, nproc: int | None, folder: Path
-) -> Cluster:
+async def quick(job: Job, launch: Launch, checks: dict[str, Check], wanted: Wanted, *, folder: Path) -> Cluster:
     """All that can be known of the hosts without torch."""
-    async with session(engine, job.id, folder) as hosts:
+    async with session(launch, job.id, folder) as hosts:
         links = hosts.links
         dial = len(links) > 1 or wanted.master_port is not None or wanted.master_addr is not None
         machines, reach = await asyncio.gather(
-            gather(job, links, checks, wanted, nproc=nproc, logins=logins_of(engine)),
+            gather(job, links, checks, wanted, logins=logins_of(launch)),
             dial_all(links, wanted) if dial and links else _nobody(),
         )
         return Cluster(machines=tuple(machines), refusals=tuple(hosts.refusals), wanted=wanted, reach=reach)

@@ -7,14 +7,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from muster.check.cluster_facts import Refusal
-from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.dialed import DialledConnector
+from muster.controller.agents import Agents
 from muster.controller.links.link import AgentLink
-from muster.controller.links.piped import PipedConnector
-from muster.engines.engine import Dialed, Engine, Piped, leaders
+from muster.engines.engine import Launch
 from muster.errors import HostError, MusterError
 from muster.shared.wire import HEARTBEAT
 
@@ -39,54 +36,45 @@ class Session:
 
 
 @asynccontextmanager
-async def session(engine: Engine, job_id: str, folder: Path) -> AsyncGenerator[Session]:
+async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[Session]:
     """Connect to every host, whatever becomes of the others, and leave nothing there afterwards."""
-    links = [AgentLink(seat, _ignore_event, _ignore_text) for seat in engine.seats]
-    connector = PipedConnector(engine) if isinstance(engine, Piped) else DialledConnector(engine, folder, _ignore_text)
-    ticking = asyncio.ensure_future(_tick(links))
+    agents = Agents(launch, folder, on_event=_ignore, on_text=_ignore)
+    beating = asyncio.ensure_future(_beat(agents))
     failed: dict[str, HostError] = {}
+    limit = CONNECT_LIMIT if launch.channel == "pipes" else QUEUE_LIMIT
+
+    def on_failure(error: HostError) -> None:
+        failed[error.host] = error
+
     try:
-        scheduler = engine.scheduler if isinstance(engine, Dialed) else ""
-        limit = CONNECT_LIMIT if isinstance(engine, Piped) else QUEUE_LIMIT
-
-        def on_failure(error: HostError) -> None:
-            failed[error.host] = error
-
         try:
-            await connector.connect(links, agent_payload(job_id, scheduler), limit, on_failure)
+            await agents.connect(job_id, on_failure, limit=limit)
         except HostError as error:
-            failed[error.host] = error
+            on_failure(error)
         except MusterError:
-            if not failed:  # not the fault of some hosts, which are told one by one
+            if not failed:  # not the fault of some hosts, which are reported one by one
                 raise
-        speaking = [links[position] for position in leaders(engine.seats)]
         yield Session(
-            links=[link for link in speaking if link.facts and not link.lost],
-            refusals=[Refusal(name=name, why=error, spec=_spec(engine, name)) for name, error in failed.items()],
+            links=[link for link in agents.leaders if link.facts and not link.lost],
+            refusals=[Refusal(name=name, why=error, spec=_spec(launch, name)) for name, error in failed.items()],
         )
     finally:
-        ticking.cancel()
-        await asyncio.gather(*(link.close(limit=_CLOSE_LIMIT) for link in links))
-        await connector.close()
+        beating.cancel()
+        await agents.close(limit=_CLOSE_LIMIT)
 
 
-async def _tick(links: list[AgentLink]) -> None:
+async def _beat(agents: Agents) -> None:
     """An agent that hears nothing for five seconds ends itself."""
     while True:
-        for link in links:
-            link.beat()
+        agents.beat()
         await asyncio.sleep(HEARTBEAT)
 
 
-def _ignore_event(link: AgentLink, event: dict[str, Any]) -> None:
-    """A host that is lost fails the request that waits for it."""
+def _ignore(source: object, what: object) -> None:
+    """A host that is lost fails the request that waits for it; what it prints is of no interest."""
 
 
-def _ignore_text(source: str, text: str) -> None:
-    """Words of a host outside any answer."""
-
-
-def _spec(engine: Engine, name: str) -> str:
+def _spec(launch: Launch, name: str) -> str:
     """A host as `-H` reads it, without its slots."""
-    host = next((seat.host for seat in engine.seats if name in (seat.name, seat.host.name)), None)
+    host = next((agent.host for agent in launch.agents if name in (agent.name, agent.host.name)), None)
     return str(replace(host, slots=None, gpus=None)) if host else name

@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 
-from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError
+from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError, with_hint
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
@@ -61,6 +61,11 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of our output has gone (`muster recipes | head -1`); Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+    except Exception as error:
+        from muster.controller.debug_log import internal_error
+
+        print_error(MusterError(internal_error(error)))
+        return EXIT_MUSTER
 
 
 def _open_all_three() -> None:
@@ -92,7 +97,7 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _unknown(name: str) -> int:
-    from muster.cli.hints import COMMAND_MEANINGS, nearest
+    from muster.api.hints import COMMAND_MEANINGS, nearest
 
     near = nearest(name, COMMANDS, COMMAND_MEANINGS)
     if near:
@@ -107,7 +112,4 @@ def _unknown(name: str) -> int:
 
 def print_error(error: MusterError) -> None:
     """Print `error:` and, after a blank line, `hint:` to stderr."""
-    text = f"error: {error.message}\n"
-    if error.hint:
-        text += f"\nhint: {error.hint}\n"
-    sys.stderr.write(text)
+    sys.stderr.write(f"error: {with_hint(error.message, error.hint)}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.cli.arguments import Parser
+from muster.api.arguments import Parser
 from muster.errors import EXIT_MUSTER
 from muster.jobs import job_client
 from muster.jobs.job_folders import KeptJob, find

@@ -13,11 +13,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from muster.api.arguments import Parser, natural
+from muster.api.run_options import (
+    add_debug,
+    add_engine,
+    add_network,
+    add_quiet,
+    add_where,
+    allocate,
+    asking_for_allocation,
+    spec_of,
+)
 from muster.bench.bandwidth import OPERATIONS
-from muster.bench.sizes import read_size, size_text, sizes_between
-from muster.cli.arguments import Parser, natural
-from muster.cli.options import add_engine, add_network, add_where, allocate, places
+from muster.bench.sizes import read_size, sizes_between
 from muster.errors import UsageError
+from muster.text import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -25,8 +35,8 @@ if TYPE_CHECKING:
     from muster.bench.collect import Collector
     from muster.bench.listen import Hear, ListeningScreen
     from muster.bench.measurements import Report
-    from muster.cli.options import Places
     from muster.hosts import Host
+    from muster.spec import RunSpec
 
 CALL_LIMIT = 2.0
 """Seconds that one call may take; larger sizes are left out unless --max asks for them."""
@@ -94,12 +104,10 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--out", metavar="FOLDER", type=Path, help="where JSON and figure go (default: the job's folder)")
     out.add_argument("--json", action="store_true", help="print the measurements as JSON instead of tables")
     out.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
-    out.add_argument("--quiet", action="store_true", help="no words of Muster's own unless something fails")
+    add_quiet(out)
+    add_debug(out)
     p.taking_options.add("--split")
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    # What else `muster run` asks for, as it is there when nobody says anything.
-    p.set_defaults(sync=False, preload=[], no_zygote=False, no_check=True, restarts=0, grace=5.0, only_rank=None)
-    p.set_defaults(hang_after=30.0, on_hang="report", role="default", only_local=None)
     return p
 
 
@@ -112,8 +120,9 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"muster bench: `{what}` is nothing to measure", hint=f"to see how a script scales: --scaling {what}"
         )
-    if options.slurm_args is not None:
-        return allocate(options, "bench", argv, "muster-bench")
+    engine = asking_for_allocation(options)
+    if engine is not None:
+        return allocate(engine, options, spec_of(options, ()), ["bench", *argv], "muster-bench")
     if options.scaling:
         from muster.cli.scaling import scale
 
@@ -123,6 +132,7 @@ def main(argv: list[str]) -> int:
 
 def collectives(options: argparse.Namespace, begin: float) -> int:
     """Measure operations and pairs."""
+    from muster.api.prepared import lab_hosts
     from muster.bench.collect import Collector
     from muster.bench.rank_command import collectives
 
@@ -136,8 +146,9 @@ def collectives(options: argparse.Namespace, begin: float) -> int:
     )
     collector = Collector()
     live = _Live(collector, show=not options.json)
-    with places(options) as where, rank_side() as code:
-        ran = run_once(options, where, command, live.hear, begin, code=code)
+    spec = spec_of(options, command, check=False)
+    with lab_hosts(spec, dry_run=options.dry_run) as located, rank_side() as code:
+        ran = run_once(sent(located, code), live.hear, begin, dry_run=options.dry_run)
     if ran.code != 0 or options.dry_run:
         return ran.code
     return conclude(collector.report(ran.hosts), options, ran.folder)
@@ -147,8 +158,8 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
     """Print matrices and verdict, and write the files."""
     from muster.bench.conclusion import verdict
     from muster.bench.figure import bandwidth_figure
+    from muster.bench.measurement_table import matrices
     from muster.bench.result_files import save
-    from muster.bench.table import matrices
 
     said = verdict(report)
     data = {**report.as_data(), "verdict": said}
@@ -162,7 +173,7 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
 
 def tell_files(paths: Sequence[Path], options: argparse.Namespace) -> None:
     """Say where the files are."""
-    if not options.quiet:
+    if not getattr(options, "quiet", False):
         *most, last = (path.name for path in paths)
         sys.stderr.write(f"muster: {', '.join(most)} and {last} are in {paths[0].parent}\n")
 
@@ -197,46 +208,37 @@ class Ran:
 @contextmanager
 def rank_side() -> Generator[Path]:
     """A folder with what the ranks run, to be sent to every host."""
-    from muster.bench.rank_command import pack
+    from muster.bench import ranks
+    from muster.bench.rank_command import MODULE
+    from muster.controller.rank_package import pack
 
     with TemporaryDirectory(prefix="muster-bench-") as folder:
-        pack(Path(folder))
+        pack(ranks, Path(folder), MODULE)
         yield Path(folder)
 
 
+def sent(spec: RunSpec, code: Path) -> RunSpec:
+    """The same run of a module that is in a folder, which is sent to every host."""
+    return replace(spec, kind="module", sync=True, cwd=str(code))
+
+
 def run_once(
-    options: argparse.Namespace,
-    where: Places,
-    command: list[str],
-    hear: Hear,
-    begin: float,
-    *,
-    code: Path | None = None,
-    hosts: Sequence[Host] | None = None,
+    spec: RunSpec, hear: Hear, begin: float, *, hosts: Sequence[Host] | None = None, dry_run: bool = False
 ) -> Ran:
-    """Run one job to its end; `code` is a folder to send, with a module in it, else the command is the user's."""
+    """Run one job to its end, on some of its hosts if they are named."""
+    from muster.api.execution import execute
+    from muster.api.prepared import prepare
     from muster.bench.listen import ListeningScreen
-    from muster.cli.assembly import Assembly, make_job, staged
-    from muster.cli.options import make_means
-    from muster.cli.run import dry_run
+    from muster.cli.run import print_plan
     from muster.controller.foreground import run_job
-    from muster.engines.build import build
     from muster.job import job_folder
 
-    if hosts is not None:
-        where = replace(where, choice=replace(where.choice, hosts=tuple(hosts)))
-    if code is not None:
-        options = argparse.Namespace(**{**vars(options), "module": True, "sync": True})
-    job = make_job(options, command, where.choice)
-    if code is not None:
-        job = replace(job, cwd=str(code))
-    assembly = Assembly(job=job, engine=build(where.choice, make_means(options, job, where)), choice=where.choice)
-    folder = job_folder(job.id)
-    if options.dry_run:
-        return Ran(code=dry_run(assembly, options), folder=folder)
-    screen = ListeningScreen(hear, quiet=options.quiet)
-    with staged(assembly, options, begin, screen=screen) as make_controller:
-        return Ran(code=run_job(make_controller), folder=folder)
+    prepared = prepare(spec, hosts=hosts)
+    folder = job_folder(prepared.job.id)
+    if dry_run:
+        return Ran(code=print_plan(prepared), folder=folder)
+    verdict = execute(prepared, run_job, screen=ListeningScreen(hear, quiet=spec.quiet), begin=begin)
+    return Ran(code=verdict.exit_code, folder=folder)
 
 
 class _Live:
@@ -259,7 +261,7 @@ class _Live:
         return True
 
     def _row(self, screen: ListeningScreen) -> None:
-        from muster.bench.table import header, row_line
+        from muster.bench.measurement_table import header, row_line
 
         row = self._collector.rows[-1]
         if row.operation != self._operation:

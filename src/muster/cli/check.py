@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 import time
 from dataclasses import replace
 from textwrap import dedent
 
-from muster.check.cluster_facts import Cluster, Wanted
+from muster.api.arguments import Parser
+from muster.api.prepared import lab_hosts, prepare
+from muster.api.run_options import (
+    add_debug,
+    add_engine,
+    add_network,
+    add_where,
+    allocate,
+    asking_for_allocation,
+    spec_of,
+)
+from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
-from muster.cli.arguments import Parser
-from muster.cli.options import Places, add_engine, add_network, add_where, allocate, make_means, places
-from muster.controller.source_code import find_script
-from muster.engines.build import build
-from muster.environment import carried, of_whole_job, parse_env
-from muster.job import Job, make_job_folder, new_job_id
+from muster.job import make_job_folder
 from muster.plan import labels
+from muster.spec import RunSpec
 
 EXIT_ERRORS = 3
 """Exit code when a job on these hosts would fail."""
@@ -71,8 +77,8 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as for `python -m`")
     what.add_argument("--strict", action="store_true", help="exit code 1 when there are warnings")
     what.add_argument("--json", action="store_true", help="print it for programs")
+    add_debug(what)
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    p.set_defaults(dry_run=False, sync=False)
     return p
 
 
@@ -80,13 +86,18 @@ def main(argv: list[str]) -> int:
     """Check the hosts and return the exit code."""
     begin = time.monotonic()
     options = parser().parse_args(argv)
-    if options.slurm_args is not None:
-        return allocate(options, "check", argv, "check")
-    with places(options) as where:
-        return check(options, where, argv, begin)
+    command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
+    spec = spec_of(options, command, check=False)
+    engine = asking_for_allocation(options)
+    if engine is not None:
+        return allocate(engine, options, spec, ["check", *argv], "check")
+    from muster.controller.debug_log import shown
+
+    with shown(spec.debug), lab_hosts(spec) as located:
+        return check(options, located, argv, begin)
 
 
-def check(options: argparse.Namespace, where: Places, argv: list[str], begin: float) -> int:
+def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: float) -> int:
     """Run the checks and print the report."""
     import asyncio
     import json
@@ -94,20 +105,20 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
     from muster.check.checks import QUICK
     from muster.check.definition import judge_all, load
     from muster.check.findings_report import Report, as_data, facts, render
+    from muster.check.here import wanted_by
     from muster.check.quick import quick
     from muster.check.session import CONNECT_TIMEOUT
 
-    job = make_job(options, where)
     # The first value ssh is given counts.
-    impatient = replace(where, ssh=(*where.ssh, f"-oConnectTimeout={CONNECT_TIMEOUT}"))
-    engine = build(where.choice, make_means(options, job, impatient))
+    prepared = prepare(replace(spec, ssh=(*spec.ssh, f"-oConnectTimeout={CONNECT_TIMEOUT}")))
+    job = prepared.job
     checks = load(QUICK)
-    wanted = make_wanted(options, job, argv)
+    wanted = wanted_by(job, ["check", *argv], data=options.data)
     folder = make_job_folder(job.id)
-    for sentence in where.choice.said:
+    for sentence in prepared.notes:
         print(f"muster: {sentence}", file=sys.stderr)
     try:
-        cluster = asyncio.run(quick(job, engine, checks, wanted, nproc=options.nproc, folder=folder))
+        cluster = asyncio.run(quick(job, prepared.launch, checks, wanted, folder=folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     found = judge_all(checks, cluster)
@@ -117,14 +128,14 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
         if any(finding.severity == "error" for finding in found):
             print("muster: no ranks were started: mend the errors first", file=sys.stderr)
         else:
-            deeper, measured = deep(options, job, where, cluster)
+            deeper, measured = deep(replace(spec, quiet=options.json), cluster)
             found = worst_first([*deeper, *found])
     report = Report(
         findings=found,
         facts=known,
         measured=measured,
         cluster=cluster,
-        hosts=len(where.choice.hosts),
+        hosts=len(job.hosts),
         seconds=time.monotonic() - begin,
     )
     if options.json:
@@ -137,65 +148,22 @@ def check(options: argparse.Namespace, where: Places, argv: list[str], begin: fl
     return EXIT_WARNINGS if options.strict and "warning" in severities else 0
 
 
-def deep(
-    options: argparse.Namespace, job: Job, where: Places, cluster: Cluster
-) -> tuple[list[Finding], dict[str, dict[str, str]]]:
-    """Run ranks on the hosts; what they found, and what they measured."""
+def deep(spec: RunSpec, cluster: Cluster) -> tuple[list[Finding], dict[str, dict[str, str]]]:
+    """Run ranks on the hosts, as a job would; what they found, and what they measured."""
+    from muster.api.execution import execute
     from muster.check.deep.judge_ranks import judge, table, with_names
-    from muster.check.deep.measure import measure
+    from muster.check.deep.measure import deep_spec, read_results
+    from muster.controller.foreground import run_job
+    from muster.job import job_folder
 
-    job = replace(job, id=new_job_id("check"), sync=True)
-    if where.choice.engine == "mpi":
-        job = job.with_preload(())
-    engine = build(where.choice, make_means(options, job, where))
-    measured = measure(job, engine, nproc=options.nproc, quiet=options.json)
-    if measured.failure:
-        what = f"the ranks of the deep check failed: {measured.failure}"
+    with deep_spec(spec) as ranks:
+        prepared = prepare(ranks)
+        verdict = execute(prepared, run_job, summary=False)
+    if not verdict.ok:
+        failure = f"{verdict.sentence}\n{verdict.detail}".strip()
+        what = f"the ranks of the deep check failed: {failure}"
         return [Finding(severity="error", hosts=(), what=what, symptom="the same, in your job", check="deep")], {}
-    results = with_names(measured.results, labels(where.choice.hosts))
+    folder = job_folder(prepared.job.id)
+    results = with_names(read_results(folder), labels(prepared.job.hosts))
+    shutil.rmtree(folder, ignore_errors=True)
     return list(judge(cluster, results)), table(results)
-
-
-def make_job(options: argparse.Namespace, where: Places) -> Job:
-    """The job that would run; its script may be left open."""
-    command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
-    target, *args = command or [""]
-    whole = where.choice.engine == "pbs" and not options.image
-    return Job(
-        id=new_job_id("check"),
-        target=target,
-        kind="module" if options.module else "script",
-        args=tuple(args),
-        cwd=os.getcwd(),
-        hosts=where.choice.hosts,
-        env=parse_env(options.env, os.environ),
-        carried=of_whole_job(os.environ) if whole else carried(os.environ),
-        master_addr=options.master_addr,
-        master_port=options.master_port,
-        interface=options.interface,
-    )
-
-
-def make_wanted(options: argparse.Namespace, job: Job, argv: list[str]) -> Wanted:
-    """What the checks must know of the job."""
-    from muster.check.here import are_here, code_here, paths_in
-
-    script = find_script(job) if job.target else None
-    data = tuple(options.data)
-    paths = tuple(dict.fromkeys([*data, *paths_in(job.args)]))
-    return Wanted(
-        env={**job.carried, **job.env},
-        named=job.env,
-        cwd=job.cwd,
-        script=script.path if script else "",
-        code=code_here(job.cwd, script),
-        paths=paths,
-        data=data,
-        here=are_here(job.cwd, paths),
-        master_addr=job.master_addr,
-        master_port=job.master_port,
-        interface=job.interface,
-        python=options.python,
-        image=options.image,
-        argv=("muster", "check", *argv),
-    )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from muster.cli.arguments import Parser, has_unit, seconds
+from muster.api.arguments import Parser, has_unit, seconds
 from muster.errors import UsageError
 
 EXIT_NO_LAB = 1
@@ -68,7 +68,7 @@ def _listed(entries: dict[str, Any]) -> str:
 
 
 def _unknown(name: str) -> UsageError:
-    from muster.cli.hints import nearest
+    from muster.api.hints import nearest
 
     near = nearest(name, [*COMMANDS, *FAULTS])
     hint = f"did you mean `muster lab {near}`?" if near else "`muster lab --help` lists the commands"

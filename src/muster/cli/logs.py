@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from muster.cli.arguments import Parser, natural
+from muster.api.arguments import Parser, natural
 from muster.errors import UsageError
 from muster.jobs.job_folders import KeptJob, find, fresh, read_job
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, rank_log

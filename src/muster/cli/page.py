@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from muster.cli.arguments import Parser, port
+from muster.api.arguments import Parser, port
 
 EXAMPLES = """\
 examples:

@@ -9,11 +9,12 @@ import sys
 import time
 from typing import Any
 
-from muster.cli.arguments import Parser, has_unit, seconds
+from muster.api.arguments import Parser, has_unit, seconds
 from muster.errors import EXIT_MUSTER, UsageError
 from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job, running_jobs
 from muster.jobs.prune import last_written, prune
-from muster.jobs.ps_text import age, places, status, table
+from muster.jobs.ps_text import places, status, table
+from muster.text import age, count, printable, size_text
 
 _RECENT = 10
 """Jobs that have ended which are shown without --all."""
@@ -61,14 +62,10 @@ def main(argv: list[str]) -> int:
         return 0
     _print_table(jobs)
     if left_out:
-        sys.stderr.write(f"\n{_older(left_out)}: `muster ps --all`\n")
+        sys.stderr.write(f"\n{count(left_out, 'older job')}: `muster ps --all`\n")
     elif not jobs:
         sys.stderr.write("no jobs yet: `muster run train.py` starts one\n")
     return 0
-
-
-def _older(number: int) -> str:
-    return f"{number} older job{'' if number == 1 else 's'}"
 
 
 def _chosen(*, everything: bool) -> tuple[list[KeptJob], int]:
@@ -92,7 +89,7 @@ def _print_table(jobs: list[KeptJob]) -> None:
     for job in jobs:
         state = job.state
         begin = state.begin if state is not None else last_written(job)
-        where, command = (places(state), _plain(state.command)) if state is not None else ("?", "?")
+        where, command = (places(state), printable(state.command)) if state is not None else ("?", "?")
         rows.append((job.id, status(job, now), age(now - begin), where, command))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(table(rows, width)))
@@ -103,19 +100,13 @@ def _as_data(job: KeptJob) -> dict[str, Any]:
     return {**known, "status": status(job, time.time()), "folder": str(job.folder)}
 
 
-def _plain(text: str) -> str:
-    """Without what would move a cursor."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
 def _prune(older: float) -> int:
     done = prune(older)
-    size = f"{done.size / 1e6:.1f} MB" if done.size >= 1e5 else f"{done.size / 1e3:.1f} kB"
-    jobs = f"{len(done.removed)} job{'' if len(done.removed) == 1 else 's'}"
+    jobs = count(len(done.removed), "job")
     for job in done.removed:
         print(job)
     if done.removed:
-        sys.stderr.write(f"removed the folders of {jobs} that ended over {age(older)} ago: {size}\n")
+        sys.stderr.write(f"removed the folders of {jobs} that ended over {age(older)} ago: {size_text(done.size)}\n")
     else:
         sys.stderr.write(f"nothing is removed: no job that can go ended over {age(older)} ago\n")
     if done.with_code:

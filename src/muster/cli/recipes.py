@@ -8,7 +8,7 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 
-from muster.cli.arguments import Parser
+from muster.api.arguments import Parser
 from muster.errors import UsageError
 
 FOLDER = Path(__file__).parent.parent / "recipes"

@@ -9,10 +9,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muster.api.prepared import lab_hosts
+from muster.api.run_options import spec_of
 from muster.bench.figure import efficiency_figure
 from muster.bench.rank_command import training_step
 from muster.bench.result_files import save
@@ -29,16 +31,15 @@ from muster.bench.scaling_curve import (
     table,
     with_batch,
 )
-from muster.cli.bench import Ran, rank_side, run_once, tell_files
-from muster.cli.options import places
+from muster.cli.bench import Ran, rank_side, run_once, sent, tell_files
 from muster.cli.recipes import find_recipes
-from muster.controller.phrases import count as counted
 from muster.errors import MusterError, UsageError
+from muster.text import count as counted
 
 if TYPE_CHECKING:
     from muster.bench.listen import ListeningScreen
-    from muster.cli.options import Places
     from muster.hosts import Host
+    from muster.spec import RunSpec
 
 BATCH = 64
 """Samples of one rank in the built-in training step."""
@@ -77,8 +78,9 @@ def scale(options: argparse.Namespace, begin: float) -> int:
     """Run the script with all ranks, then with fewer, and print how the rates grow."""
     work = work_of(options)
     options.module = work.module
-    with places(options) as where, nullcontext() if work.command else rank_side() as code:
-        runner = _Runner(options=options, where=where, work=work, begin=begin, code=code)
+    spec = spec_of(options, (), check=False)
+    with lab_hosts(spec, dry_run=options.dry_run) as located, nullcontext() if work.command else rank_side() as code:
+        runner = _Runner(options=options, spec=sent(located, code) if code else located, work=work, begin=begin)
         if options.dry_run:
             return runner.start("weak", 0, None).code
         return runner.all_runs()
@@ -119,10 +121,9 @@ class _Runner:
     """One `--scaling`."""
 
     options: argparse.Namespace
-    where: Places
+    spec: RunSpec
     work: Work
     begin: float
-    code: Path | None
 
     def all_runs(self) -> int:
         """All ranks first, which shows how many there are; then 1, 2, 4 … of them."""
@@ -132,13 +133,13 @@ class _Runner:
             return first.code
         hosts = first.planned
         total = sum(host.slots or 0 for host in hosts)
-        self.keep_threads(first)
+        alike = self.with_threads_of(first)
         rate = self.rate_of(hearer, first)
         runs = [self.run_of("weak", total, hosts, rate)]
         notes: list[str] = []
         for kind, count in self.left(total, notes):
             hearer = _Hearer()
-            ran = self.start(kind, count, first_ranks(hosts, count), hearer=hearer)
+            ran = alike.start(kind, count, first_ranks(hosts, count), hearer=hearer)
             if ran.code != 0:
                 return ran.code
             runs.append(self.run_of(kind, count, first_ranks(hosts, count), self.rate_of(hearer, ran)))
@@ -170,15 +171,19 @@ class _Runner:
         """Run the script once; without hosts on all of them."""
         begin = self.begin if hosts is None else time.time()
         words = self.work.words(kind, count or 1)
-        if hosts is not None and not self.options.quiet:
+        if hosts is not None and not self.spec.quiet:
             sys.stderr.write(f"muster: {kind} scaling with {counted(count, 'rank')}\n")
-        return run_once(self.options, self.where, words, (hearer or _Hearer()).hear, begin, code=self.code, hosts=hosts)
+        spec = replace(self.spec, target=words[0], args=tuple(words[1:]))
+        hear = (hearer or _Hearer()).hear
+        return run_once(spec, hear, begin, hosts=hosts, dry_run=self.options.dry_run)
 
-    def keep_threads(self, first: Ran) -> None:
-        """A rank that has its host for itself shall not get more threads than it has beside others."""
+    def with_threads_of(self, first: Ran) -> _Runner:
+        """The same, so that a rank that has its host for itself gets no more threads than it has beside others."""
         threads = {place["threads"] for place in first.plan["hosts"]}
-        if threads != {0} and len(threads) == 1:
-            self.options.env.append(f"OMP_NUM_THREADS={threads.pop()}")
+        if threads == {0} or len(threads) > 1:
+            return self
+        env = {**self.spec.env, "OMP_NUM_THREADS": str(threads.pop())}
+        return replace(self, spec=replace(self.spec, env=env))
 
     def rate_of(self, hearer: _Hearer, ran: Ran) -> Rate:
         """What the script printed, which it must have."""

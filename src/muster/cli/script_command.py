@@ -7,8 +7,8 @@ import os
 import re
 import sys
 
-from muster.cli.arguments import Parser
-from muster.cli.torchrun import LOCAL_RANK, MODULES
+from muster.api.arguments import Parser
+from muster.api.torchrun_options import LOCAL_RANK, MODULES
 from muster.errors import UsageError
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
@@ -40,10 +40,10 @@ def read_command(parser: Parser, options: argparse.Namespace) -> list[str]:
             if command and word == "torch.distributed.launch" and not hasattr(options, "use_env"):
                 command[1:1] = [LOCAL_RANK]
         elif not options.module and name == "torchrun":
-            options.python = options.python or _interpreter(word)
+            _set_python(options, word)
             command = _torchrun(parser, options, command[1:])
         elif not options.module and _PYTHON.fullmatch(name):
-            options.python = options.python or _interpreter(word)
+            _set_python(options, word)
             vars(options).pop("no_python", None)  # torchrun --no-python python train.py
             command = _python(options, command[1:])
         else:
@@ -57,7 +57,8 @@ def _plain(command: list[str]) -> list[str]:
 
 def _torchrun(parser: Parser, options: argparse.Namespace, words: list[str]) -> list[str]:
     """Read torchrun's options, on top of Muster's; like torchrun, one rank on each host unless they say more."""
-    options.nproc = 1 if options.nproc is None else options.nproc
+    if getattr(options, "nproc", None) is None:
+        options.nproc = 1
     options.command = []
     return _plain(parser.parse_args(words, options).command)
 
@@ -107,6 +108,13 @@ def _variable(switch: str) -> str:
             hint="leave it out; `--env NAME=VALUE` sets a variable that python reads",
         )
     return _SWITCHES[switch]
+
+
+def _set_python(options: argparse.Namespace, word: str) -> None:
+    """Take the interpreter that python or torchrun, as typed, stand for, unless --python names one."""
+    found = _interpreter(word)
+    if found and not hasattr(options, "python"):
+        options.python = found
 
 
 def _interpreter(word: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from muster.cli.arguments import Parser
+from muster.api.arguments import Parser
 from muster.errors import MusterError, UsageError
 
 EXIT_LEFT = 1

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from muster.cli.arguments import Parser, seconds
+from muster.api.arguments import Parser, seconds
 from muster.errors import EXIT_MUSTER, UsageError
 from muster.jobs import job_client
 from muster.jobs.job_folders import KeptJob, find, read_job

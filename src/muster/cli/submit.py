@@ -9,13 +9,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from muster.api.arguments import Parser, positive, with_dashes
+from muster.api.hints import nearest
+from muster.api.prepared import make_job
+from muster.api.run_options import asking_for_allocation, spec_of
+from muster.api.torchrun_options import refuse
 from muster.cli import run
-from muster.cli.arguments import Parser, positive, with_dashes
-from muster.cli.assembly import make_job
-from muster.cli.hints import nearest
-from muster.engines.choice import Choice
-from muster.engines.pbs.batch import Pbs
-from muster.engines.slurm.batch import Slurm
+from muster.engines.engine import Choice
+from muster.engines.table import built_in, load
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.submit.activation import named_activation, own_activation
@@ -45,21 +46,31 @@ _NOT_IN_A_JOB = {
     "hosts": ("-H", "--nodes says how many the job shall have"),
     "hostfile": ("--hostfile", "--nodes says how many the job shall have"),
     "lab": ("--lab", "`muster run --lab` runs it on virtual hosts, now and here"),
-    "slurm_args": ("--slurm-args", "options for Slurm go into the script with --extra"),
 }
+
+
+def _schedulers() -> dict[str, Scheduler]:
+    """The batch systems, by the option that names each."""
+    return {f"--{engine.name}": engine.batch for engine in built_in() if engine.batch is not None}
 
 
 def parser() -> Parser:
     """The options of `muster submit` itself."""
     p = Parser(
         prog="muster submit",
-        usage="muster submit --slurm|--pbs [options] [options of muster run] SCRIPT [its arguments]",
+        usage=f"muster submit {'|'.join(_schedulers())} [options] [options of muster run] SCRIPT [its arguments]",
         description="Write a batch script whose body is one `muster run`, and submit it.",
         epilog=EXAMPLES,
     )
     to = p.add_argument_group("to").add_mutually_exclusive_group()
-    to.add_argument("--slurm", action="store_true", help="write #SBATCH directives, submit with sbatch")
-    to.add_argument("--pbs", action="store_true", help="write #PBS directives, submit with qsub")
+    for flag, scheduler in _schedulers().items():
+        to.add_argument(
+            flag,
+            dest="scheduler",
+            action="store_const",
+            const=scheduler,
+            help=f"write {scheduler.mark} directives, submit with {scheduler.program}",
+        )
     what = p.add_argument_group("what the job asks for (what you leave out, the site decides)")
     what.add_argument("--nodes", metavar="N", type=positive, help="how many nodes")
     what.add_argument("--gpus-per-node", metavar="N", type=positive, help="GPUs on each")
@@ -166,11 +177,12 @@ def _tied(name: str, value: str | None) -> list[str]:
 
 def choose(options: argparse.Namespace) -> Scheduler:
     """The scheduler the user named."""
-    if options.slurm or options.pbs:
-        return Slurm() if options.slurm else Pbs()
-    here = [flag for flag, program in (("--slurm", "sbatch"), ("--pbs", "qsub")) if shutil.which(program)]
-    hint = f"this machine has {'sbatch' if here == ['--slurm'] else 'qsub'}: add {here[0]}" if len(here) == 1 else None
-    raise UsageError("say --slurm or --pbs", hint=hint or "for example `muster submit --slurm --nodes 2 train.py`")
+    if options.scheduler is not None:
+        return options.scheduler
+    known = _schedulers()
+    here = [(flag, each.program) for flag, each in known.items() if shutil.which(each.program)]
+    hint = f"this machine has {here[0][1]}: add {here[0][0]}" if len(here) == 1 else None
+    raise UsageError(f"say {' or '.join(known)}", hint=hint or "for example `muster submit --slurm --nodes 2 train.py`")
 
 
 def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Scheduler) -> Request:
@@ -179,10 +191,16 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     for dest, (flag, instead) in _NOT_IN_A_JOB.items():
         if getattr(run_options, dest) is not None:
             raise UsageError(f"{flag} has no place in a submitted job: the scheduler chooses its hosts", hint=instead)
+    asked = asking_for_allocation(run_options)
+    if asked is not None:
+        flag, instead = asked.allocation_option, f"options for {asked.signals_from} go into the script with --extra"
+        raise UsageError(f"{flag} has no place in a submitted job: the scheduler chooses its hosts", hint=instead)
     if not script:
         raise UsageError("no script to run", hint="for example `muster submit --slurm --nodes 2 train.py --lr 0.1`")
     # Finds a missing script or a bad option now, not after hours in the queue.
-    make_job(run_options, script, Choice(engine="local", hosts=(Host(name="node"),)))
+    refuse(run_options)
+    spec = spec_of(run_options, script)
+    make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
     return Request(
         typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
         run=(*line.run, *line.script),
@@ -199,7 +217,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         account=check_word("--account", options.account) if options.account is not None else None,
         modules=tuple(options.modules),
         extra=tuple(check_extra(scheduler.mark, line) for line in options.extra),
-        nproc=run_options.nproc,
+        nproc=spec.nproc,
         variables=tuple(name for name in run_options.env if "=" not in name),
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from muster.cli.arguments import Parser
+from muster.api.arguments import Parser
 from muster.jobs.job_folders import KeptJob, find, fresh, read_job, the_running_one
 from muster.jobs.ps_text import how_it_ended
 from muster.jobs.top_view import frame

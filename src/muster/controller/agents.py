@@ -10,16 +10,14 @@ from typing import Any
 
 from muster.agent.stopping import time_to_stop
 from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.connector import make_connector
 from muster.controller.links.link import AgentLink, LinkLost
-from muster.controller.links.piped import PipedConnector
-from muster.controller.phrases import names
 from muster.controller.stdin_source import Feed, is_for_ranks
-from muster.engines.engine import Dialed, Engine, Piped, leaders
+from muster.engines.engine import Launch, leaders
 from muster.errors import HostError
-from muster.output.screen import Screen
 from muster.plan import Plan, rank_environment
 from muster.shared.wire import HEARTBEAT
+from muster.text import names
 
 CONNECT_LIMIT = 60.0
 """Seconds until an agent must have answered: ssh's own 10 s, and a slow home directory."""
@@ -33,23 +31,19 @@ class Agents:
 
     def __init__(
         self,
-        engine: Engine,
+        launch: Launch,
         folder: Path,
-        screen: Screen,
         *,
         on_event: Callable[[AgentLink, dict[str, Any]], None],
         on_text: Callable[[str, str], None],
     ) -> None:
-        self.engine = engine
-        self.screen = screen
+        self.launch = launch
         self.on_event = on_event
         self.on_text = on_text
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
         """The links that speak for their hosts: all of them, or under MPI the first of each host."""
-        self.connector: PipedConnector | DialledConnector = (
-            PipedConnector(engine) if isinstance(engine, Piped) else DialledConnector(engine, folder, on_text)
-        )
+        self.connector = make_connector(launch, folder, on_text)
         self.failed: set[str] = set()
         """Hosts that could not be connected."""
         self._feed: Feed | None = None
@@ -60,32 +54,27 @@ class Agents:
 
     @property
     def scheduler(self) -> str:
-        """The batch system whose agents these are, or nothing."""
-        return self.engine.scheduler if isinstance(self.engine, Dialed) else ""
+        """Who else signals the ranks, and means them."""
+        return self.launch.engine.signals_from
 
     def give_stdin(self) -> None:
         """Let rank 0 read what we could; to be called before connecting."""
-        if not is_for_ranks():
-            return
-        if isinstance(self.connector, PipedConnector) and self.engine.seats[0].here:
-            self.connector.gives_stdin = True
-        else:
+        if is_for_ranks() and not self.connector.give_stdin():
             self._feed = Feed()
 
-    async def connect(self, job_id: str) -> None:
-        """Start an agent for every seat, side by side."""
-        seats = self.engine.seats
-        self.links = [AgentLink(seat, self._on_event, self.on_text) for seat in seats]
-        self.leaders = [self.links[position] for position in leaders(seats)]
-        if self.connector.called:
-            self.screen.info(f"connecting to {names(self.connector.called)}")
+    async def connect(
+        self, job_id: str, on_failure: Callable[[HostError], None], *, limit: float = CONNECT_LIMIT
+    ) -> None:
+        """Start all agents, side by side; `on_failure` is called for a host that has none while others are awaited."""
+        specs = self.launch.agents
+        self.links = [AgentLink(spec, self._on_event, self.on_text) for spec in specs]
+        self.leaders = [self.links[position] for position in leaders(specs)]
 
-        def on_failure(error: HostError) -> None:
+        def failed(error: HostError) -> None:
             self.failed.add(error.host)
-            if len(self.links) > 1:  # the others may take their time; this one is known now
-                self.screen.warning(error.message)
+            on_failure(error)
 
-        await self.connector.connect(self.links, agent_payload(job_id, self.scheduler), CONNECT_LIMIT, on_failure)
+        await self.connector.connect(self.links, agent_payload(job_id, self.scheduler), limit, failed)
 
     def missing(self) -> str:
         """Which hosts are up and which are not."""
@@ -145,8 +134,7 @@ class Agents:
 
     def _rank_env(self, plan: Plan, rank: int, attempt: int) -> dict[str, str]:
         """The plan's variables for a rank, and over them those of its engine."""
-        env = rank_environment(plan, rank, attempt=attempt)
-        return {**env, **self.engine.rank_env(plan, rank)} if isinstance(self.engine, Dialed) else env
+        return {**rank_environment(plan, rank, attempt=attempt), **self.launch.engine.rank_env(plan, rank)}
 
     def signal(self, number: int) -> None:
         """Give a signal to all ranks; a host that is lost has none."""
@@ -160,16 +148,16 @@ class Agents:
         except LinkLost:
             pass
 
-    async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> list[str]:
+    async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> dict[str, list[int]]:
         """End whatever still runs on the hosts that are left, with SIGINT first if `interrupt`.
 
-        Returns the hosts on which processes could not be ended.
+        Returns the processes that could not be ended, by host.
         """
         if self._feed is not None:
             self._feed.end()
         links = [link for link in self.links if not link.lost]
         stuck = await asyncio.gather(*(self._stop_host(link, grace, on_loss, interrupt) for link in links))
-        return [link.name for link, left in zip(links, stuck, strict=True) if left]
+        return {link.name: left for link, left in zip(links, stuck, strict=True) if left}
 
     def hurry(self, grace: float, on_loss: OnLoss) -> None:
         """Shorten the grace of a stop that is under way."""
@@ -179,17 +167,14 @@ class Agents:
 
         self._begin(again())
 
-    async def _stop_host(self, link: AgentLink, grace: float, on_loss: OnLoss, interrupt: bool) -> bool:
+    async def _stop_host(self, link: AgentLink, grace: float, on_loss: OnLoss, interrupt: bool) -> list[int]:
         limit = time_to_stop(grace, interrupt=interrupt) + 10
         try:
             answer = await link.request("stop", limit=limit, grace=grace, interrupt=interrupt)
         except LinkLost as error:
             on_loss(link.name, error.why)
-            return False
-        if answer["left"]:
-            pids = ", ".join(map(str, answer["left"]))
-            self.screen.warning(f"{link.name}: process {pids} does not die: the kernel holds it (disk or driver)")
-        return bool(answer["left"])
+            return []
+        return answer["left"]
 
     async def close(self, limit: float) -> None:
         """Say goodbye to every agent and end what carried it."""

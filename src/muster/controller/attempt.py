@@ -20,6 +20,7 @@ from muster.output.lines import LineSplitter
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
+from muster.shared.user_code import is_musters
 
 _LAST_LINES = 300
 """Lines of a rank's stderr kept for the verdict: what a crash is about stands above the stacks of all threads."""
@@ -30,8 +31,7 @@ _DYING_LIMIT = 3.0
 _CAUSE_LIMIT = 3.0
 """Seconds to wait for the rank that has gone to say why, when others have only lost their connection to it."""
 
-# Frames below the user's script in the stack that faulthandler prints at a crash.
-_NOT_THE_USERS = re.compile(r'File "(<muster>|<string>|.*/muster/(agent|rank|shared)/)|^Extension modules: ')
+_FRAME = re.compile(r'File "(.*?)"')
 
 # What MPICH and its kin write before they end everything.
 _MPI_ABORT = re.compile(r"Abort\((\d+)\) on node \d+ \(rank \d+ in comm \d+\): (.*)")
@@ -187,7 +187,7 @@ class Attempt:
             left=state.left.get("how", ""),
             rss=event.get("rss", 0),
             has_stdin=event.get("stdin", False),
-            last_words="\n".join(line for line in state.last_words if not _NOT_THE_USERS.search(line)),
+            last_words="\n".join(line for line in state.last_words if not _is_below_script(line)),
             **facts_of(event.get("facts", {})),
         )
         if not self.running or (state.end.failed and self._is_known(state.end)):
@@ -261,3 +261,9 @@ class Attempt:
 def _begun(groups: dict[str, list[int]]) -> int | None:
     """How many collectives a rank had called; numbers of several groups say nothing about each other."""
     return next(iter(groups.values()))[0] if len(groups) == 1 else None
+
+
+def _is_below_script(line: str) -> bool:
+    """Whether a line of the stack that faulthandler prints at a crash is of what called the user's script."""
+    frame = _FRAME.search(line)
+    return line.startswith("Extension modules: ") or bool(frame and (frame[1] == "<string>" or is_musters(frame[1])))

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from traceback import format_exception
 from typing import Any
 
 from muster.agent.stopping import time_to_stop
 from muster.controller import prepare
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
@@ -23,17 +23,17 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.controller.phrases import count, tilde
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.timeline import Timeline
-from muster.engines.engine import Engine
-from muster.errors import EXIT_MUSTER, MusterError
+from muster.engines.engine import Launch
+from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
 from muster.shared.wire import HEARTBEAT, LAST_GRACE
+from muster.text import count, names, tilde
 
 STILL_WAITING = 5.0
 """Seconds between two lines that say what is waited for, where no terminal can renew one."""
@@ -46,30 +46,31 @@ class Controller:
         self,
         job: Job,
         *,
-        engine: Engine,
-        nproc: int | None,
+        launch: Launch,
         folder: Path,
         screen: Screen,
         logs: LogFiles,
-        only: Collection[int] | None,
         begin: float,
-        only_local: Collection[int] | None = None,
         check: Check | None = None,
+        summary: bool = True,
     ) -> None:
         self.job = job
-        self.engine = engine
-        self.nproc = nproc
+        self.launch = launch
         self.folder = folder
         self.screen = screen
         self.logs = logs
-        self.only = only
-        self.only_local = only_local
+        self.only: Collection[int] | None = None
+        """The ranks whose output is shown; None for all."""
+        self.summary = summary
+        """Whether the screen shows how the job ended."""
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
-        self.agents = Agents(engine, folder, screen, on_event=self.on_event, on_text=screen.host_line)
-        self.status = JobStatus(job, engine, begin)
+        self.agents = Agents(launch, folder, on_event=self.on_event, on_text=screen.host_line)
+        self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
-        self.monitor = RankMonitor(self.agents, self.status, screen, folder, job.hang_after, job.on_hang == "kill")
+        self.monitor = RankMonitor(
+            self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
+        )
         self.observers = Observers(
             self.status, self.record, self.monitor, StragglerMonitor(self.status, screen), screen
         )
@@ -77,12 +78,13 @@ class Controller:
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
-        self.grace = job.grace
+        self.grace = job.spec.grace
         self.stopped_by = ""
         """Who ended the job from outside: a signal, a timeout."""
         self.signal: signal.Signals | None = None
         self._body: asyncio.Task[Verdict] | None = None
         self._passed_on: set[signal.Signals] = set()
+        self._bug = ""  # the internal error that ended the job
 
     # --- the whole ------------------------------------------------------------------------------------------
 
@@ -98,13 +100,14 @@ class Controller:
 
     async def run(self) -> Verdict:
         """Run the job, let other commands ask about it meanwhile, and say how it ended."""
-        try:
-            async with self.server:
-                verdict = await self.live()
-                self.status.ended(verdict.exit_code, verdict.in_short)
-                return verdict
-        finally:
-            self.observers.finish()
+        with logged(self.job, self.launch, self.folder, self.logs, self.screen):
+            try:
+                async with self.server:
+                    verdict = await self.live()
+                    self.status.ended(verdict.exit_code, verdict.in_short)
+                    return verdict
+            finally:
+                self.observers.finish()
 
     async def live(self) -> Verdict:
         """The job from start to end; whatever happens, no process of it is left."""
@@ -123,15 +126,16 @@ class Controller:
             await self.end()
             ticking.cancel()
         if self.stopped_by:
-            usual = self.engine.usual_reason(self.signal) if self.signal is not None else None
+            usual = self.launch.engine.usual_reason(self.signal) if self.signal is not None else None
             reason = self.agents.connector.why_ended() or usual
             because = f" ({reason})" if reason else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
             self.screen.warning(sentence)
             return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
-            raise MusterError("a bug of Muster ended the job; please report the lines above")
-        self.tell_summary(verdict)
+            raise MusterError(self._bug)
+        if self.summary:
+            self.tell_summary(verdict)
         return verdict
 
     async def body(self) -> Verdict:
@@ -147,32 +151,32 @@ class Controller:
             raise
         self.record.keep(plan)
         previous: Verdict | None = None
-        for number in range(self.job.restarts + 1):
+        for number in range(self.job.spec.restarts + 1):
             if number:
                 plan = await another_port(self.job, self.agents.links[0], plan)
             verdict = await self.try_once(plan, number)
             reason = None if verdict.ok else await self.scheduler_reason()
             if reason:
                 return verdict.because(reason)
-            if verdict.ok or not verdict.can_restart or number == self.job.restarts:
+            if verdict.ok or not verdict.can_restart or number == self.job.spec.restarts:
                 return verdict
             if previous is not None and is_same_failure(previous, verdict):
                 note = "the same failure came back at the same place without any progress, so it is not tried again"
                 return replace(verdict, notes=(*verdict.notes, note))
             self.tell_failure(verdict)
-            self.screen.warning(f"restart {number + 1} of {self.job.restarts}")
+            self.screen.warning(f"restart {number + 1} of {self.job.spec.restarts}")
             previous = verdict
         raise AssertionError("the last attempt returns")
 
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error nobody caught: show it and end the job, for one that goes on half blind would hang."""
-        error = context.get("exception")
-        self.screen.show_block("".join(format_exception(error)) if error else context["message"])
+        """An error nobody caught: report it and end the job, for one that goes on half blind would hang."""
+        self._bug = internal_error(context.get("exception") or context["message"])
         if self._body is not None:
             self._body.cancel()
 
     def on_signal(self, number: signal.Signals) -> None:
         """End the job; where it seems to hang, after a look at where its ranks are."""
+        self.timeline.note(f"got {signal.Signals(number).name}")
         looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
         if not self.stopped_by:
             self.signal = signal.Signals(number)
@@ -230,9 +234,16 @@ class Controller:
     async def connect(self) -> None:
         """Have an agent on every host."""
         self.waiting_for = self.agents.missing
-        await self.agents.connect(self.job.id)
+        if self.agents.connector.called:
+            self.screen.info(f"connecting to {names(self.agents.connector.called)}")
+        await self.agents.connect(self.job.id, self.on_unreachable)
         self.status.connected(self.agents.leaders)
-        self.timeline.connected = self.timeline.now()
+        self.timeline.connected = self.timeline.note("connected")
+
+    def on_unreachable(self, error: HostError) -> None:
+        """A host has no agent: while others are awaited, that is known now."""
+        if len(self.agents.links) > 1:
+            self.screen.warning(error.message)
 
     async def prepare(self) -> Plan:
         """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
@@ -242,18 +253,18 @@ class Controller:
             screen.info(job.preload_reason)
         if job.preload and not screen.is_live:
             screen.info(self.waiting_for())
-        plan = prepare.plan_for(job, links, nproc=self.nproc, screen=screen)
-        self.only = prepare.shown_ranks(plan, self.only, self.only_local)
+        plan = prepare.plan_for(job, links, screen=screen)
+        self.only = prepare.shown_ranks(plan, job.spec.only_ranks, job.spec.only_local_ranks)
         if job.preload:
             prepare.check_torch(links)
-        if job.call is not None:
-            prepare.check_python(job.call, links)
-        folders = await prepare.sync(job, links, screen) if job.sync else [job.cwd] * len(links)
+        if job.spec.call is not None:
+            prepare.check_python(job.spec.call, links)
+        folders = await prepare.sync(job, links, screen) if job.spec.sync else [job.spec.cwd] * len(links)
         folders = await prepare.check_code(job, links, folders, screen)
         by_host = dict(zip((link.name for link in links), folders, strict=True))
         beside = [asyncio.ensure_future(prepare.import_everywhere(job, self.agents.links, by_host, screen))]
-        if job.call is not None:
-            beside.append(asyncio.ensure_future(prepare.send_call(job.call, self.agents.links, screen)))
+        if job.spec.call is not None:
+            beside.append(asyncio.ensure_future(prepare.send_call(job.spec.call, self.agents.links, screen)))
         self.startup_check.begin(job, links)
         try:
             plan = await meet(job, links, plan, screen)
@@ -263,7 +274,7 @@ class Controller:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        self.timeline.imported = self.timeline.now()
+        self.timeline.imported = self.timeline.note(f"ready to start ranks, {plan}")
         self.waiting_for = None
         return plan
 
@@ -281,6 +292,7 @@ class Controller:
         watching = self.monitor.begin(attempt)
         try:
             await self.agents.start(plan, number, self.on_loss)
+            self.timeline.note(f"attempt {number}: ranks started")
             if not attempt.losses:
                 self.observers.write()  # what --detach says, other machines can see
                 self.status.started()
@@ -306,6 +318,10 @@ class Controller:
         self.status.stopping()
         grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
         stuck = await self.agents.stop(grace, self.on_loss, interrupt=self.interrupts)
+        for host, pids in stuck.items():
+            if host not in self.status.stuck:
+                which = ", ".join(map(str, pids))
+                self.screen.warning(f"{host}: process {which} does not die: the kernel holds it (disk or driver)")
         if stuck and self.attempt is not None:
             self.attempt.stuck, self.status.stuck = True, tuple(stuck)
 
@@ -383,13 +399,13 @@ class Controller:
 
     def tell_summary(self, verdict: Verdict) -> None:
         """The last line: how it went, and where the time went."""
-        code = f", exit code {verdict.exit_code}" if self.job.call is None else ""
+        code = f", exit code {verdict.exit_code}" if self.job.spec.call is None else ""
         if verdict.ok:
             if self.agents.connector.why_ended():
                 self.screen.warning(f"{self.agents.connector.why_ended()}; its ranks ended in good order")
             self.screen.info(f"done after {self.timeline.now():.1f} s ({self.timeline}){code}")
             return
-        if self.job.call is None:  # a function's failure is told by the exception it becomes
+        if self.job.spec.call is None:  # a function's failure is told by the exception it becomes
             self.tell_failure(verdict)
         self.screen.warning(
             f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {tilde(self.folder)}"

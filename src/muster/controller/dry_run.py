@@ -6,23 +6,23 @@ import os
 import re
 from collections.abc import Sequence
 
-from muster.controller.phrases import count
-from muster.engines.engine import AgentSpec, Engine, leaders
+from muster.engines.engine import AgentSpec, Launch, leaders
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job
 from muster.plan import FOUND_AT_START, Plan, fill_slots, make_plan, rank_environment
 from muster.shared.machine import gpu_count
+from muster.text import count
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
-def describe(job: Job, engine: Engine, *, nproc: int | None) -> str:
+def describe(job: Job, launch: Launch) -> str:
     """Rank, host, GPU and environment of every rank, and what is started for each host."""
-    seats = [engine.seats[position] for position in leaders(engine.seats)]
-    plan = _plan(job, seats, nproc)
+    agents = [launch.agents[position] for position in leaders(launch.agents)]
+    plan = _plan(job, agents)
     # A host that is not asked is taken to have the GPUs its slots are for; this machine is known.
-    known_gpus = {seat.name: not seat.here or gpu_count(os.environ) > 0 for seat in seats}
+    known_gpus = {agent.name: not agent.here or gpu_count(os.environ) > 0 for agent in agents}
     lines = [f"job {plan.job_id}: {count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}", ""]
     lines.append(f"{'rank':>4}  {'host':<20}  {'local':>5}  GPU")
     for placement in plan.placements:
@@ -36,16 +36,16 @@ def describe(job: Job, engine: Engine, *, nproc: int | None) -> str:
     ]
     lines += ["", "environment of rank 0; RANK, LOCAL_RANK and the like count up in the others"]
     lines += [f"  {name}={value}" for name, value in rank_environment(plan, 0).items()]
-    lines += [f"  {name}={_hide(name, value)}" for name, value in {**job.carried, **job.env}.items()]
+    lines += [f"  {name}={_hide(name, value)}" for name, value in {**job.carried, **job.spec.env}.items()]
     for placement in plan.placements:
         if placement.env:
             lines += [f"on {placement.name}"] + [f"  {name}={value}" for name, value in placement.env.items()]
-    lines += ["", f"in {job.cwd}: python {job.command}"]
+    lines += ["", f"in {job.spec.cwd}: python {job.spec.command}"]
     lines += [f"imported once on each host: {', '.join(job.preload)}" if job.preload else "no zygote"]
     lines += [job.preload_reason] if job.preload_reason else []
-    one_each = len(engine.lines) == len(seats)
+    one_each = len(launch.lines) == len(agents)
     lines += ["", "started here, one for each host" if one_each else "started here, one for all hosts"]
-    lines += [f"  {line}" for line in engine.lines]
+    lines += [f"  {line}" for line in launch.lines]
     return "\n".join(lines) + "\n"
 
 
@@ -54,24 +54,25 @@ def _hide(name: str, value: str) -> str:
     return "(set, not shown)" if _SECRET.search(name) else value
 
 
-def _plan(job: Job, seats: Sequence[AgentSpec], nproc: int | None) -> Plan:
+def _plan(job: Job, agents: Sequence[AgentSpec]) -> Plan:
     hosts: list[Host] = []
-    for seat in seats:
-        host = seat.host
-        if host.slots is None and nproc is None and not seat.here:
+    nproc = job.spec.nproc
+    for agent in agents:
+        host = agent.host
+        if host.slots is None and nproc is None and not agent.here:
             raise UsageError(
                 f"{host.name}: how many GPUs it has is known only when it is asked, and a dry run asks nobody",
                 hint=f"write `{host.name}:8`, or `--nproc 8`",
             )
-        hosts.append(fill_slots(host, nproc=nproc, gpus=gpu_count(os.environ) if seat.here else 0))
-    env = {**job.carried, **job.env}
+        hosts.append(fill_slots(host, nproc=nproc, gpus=gpu_count(os.environ) if agent.here else 0))
+    env = {**job.carried, **job.spec.env}
     plan = make_plan(
         job.id,
         hosts,
         threads=[0] * len(hosts),
-        restarts=job.restarts,
+        restarts=job.spec.restarts,
         user_env=env,
-        role=job.role,
+        role=job.spec.role,
         has_store=job.has_store,
     )
-    return plan.at(job.master_addr or FOUND_AT_START, job.master_port or 0)
+    return plan.at(job.spec.master_addr or FOUND_AT_START, job.spec.master_port or 0)

@@ -9,13 +9,14 @@ from typing import Any
 
 from muster.controller import source_code
 from muster.controller.links.link import AgentLink, all_or_errors
-from muster.controller.phrases import count, names
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
-from muster.job import Call, Job
+from muster.job import Job
 from muster.output.screen import Screen
 from muster.plan import Plan, check_gpus, default_threads, fill_slots, make_plan
 from muster.shared.machine import gpu_count
+from muster.spec import Call
+from muster.text import count, names, size_text
 
 IMPORT_LIMIT = 600.0
 """Seconds for the imports: torch from a cold network file system takes minutes."""
@@ -29,33 +30,33 @@ _SYNC_HINT = "`--sync` sends this folder to every host before the start"
 
 def what_is_done(job: Job, hosts: int) -> str:
     """What takes the time until ranks can start, in words."""
-    if not job.preload and job.call is not None:
-        return f"sending {job.call.name} to {count(hosts, 'host')}"
+    if not job.preload and job.spec.call is not None:
+        return f"sending {job.spec.call.name} to {count(hosts, 'host')}"
     return f"importing {', '.join(job.preload) or 'nothing'} on {count(hosts, 'host')}"
 
 
-def plan_for(job: Job, links: Sequence[AgentLink], *, nproc: int | None, screen: Screen) -> Plan:
+def plan_for(job: Job, links: Sequence[AgentLink], *, screen: Screen) -> Plan:
     """Place the ranks, now that the hosts have said what they have."""
-    user_env = {**job.carried, **job.env}
+    user_env = {**job.carried, **job.spec.env}
     hosts: list[Host] = []
     threads: list[int] = []
     for link in links:
-        host, gpus = settled(job, link, nproc=nproc)
+        host, gpus = settled(job, link)
         check_gpus(host, gpus)
-        if link.seat.host.slots is None and link.seat.host.tasks is None and nproc is None and gpus == 0:
+        if link.seat.host.slots is None and link.seat.host.tasks is None and job.spec.nproc is None and gpus == 0:
             screen.info(f"{link.name} has no GPU: one rank there (`--nproc N` for more)")
         hosts.append(host)
         said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None
         threads.append(0 if said else default_threads(link.facts["cpus"], host.slots or 1))
-    visible: list[str | None] = [job.env.get("CUDA_VISIBLE_DEVICES", link.facts["visible"]) for link in links]
+    visible: list[str | None] = [job.spec.env.get("CUDA_VISIBLE_DEVICES", link.facts["visible"]) for link in links]
     return make_plan(
         job.id,
         hosts,
         threads=threads,
-        restarts=job.restarts,
+        restarts=job.spec.restarts,
         user_env=user_env,
         visible=visible,
-        role=job.role,
+        role=job.spec.role,
         has_store=job.has_store,
     )
 
@@ -79,12 +80,12 @@ def shown_ranks(plan: Plan, only: Collection[int] | None, local: Collection[int]
     return only
 
 
-def settled(job: Job, link: AgentLink, *, nproc: int | None) -> tuple[Host, int]:
+def settled(job: Job, link: AgentLink) -> tuple[Host, int]:
     """A host with the number of its ranks, and how many GPUs they have."""
-    gpus = _visible(job.env, link.facts["gpus"])
+    gpus = _visible(job.spec.env, link.facts["gpus"])
     if link.seat.host.tasks and link.facts["visible"] is None:
         gpus = 0  # a scheduler that counts tasks and shows no GPU has given none, whatever the host has
-    return fill_slots(link.seat.host, nproc=nproc, gpus=gpus), gpus
+    return fill_slots(link.seat.host, nproc=job.spec.nproc, gpus=gpus), gpus
 
 
 def check_torch(links: Sequence[AgentLink]) -> None:
@@ -103,16 +104,16 @@ async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str
 
     A function that is sent with all its code needs no folder: without ours, its ranks work in the home folder.
     """
-    script = source_code.find_script(job)
+    script = job.script
     fields = {"script": script and script.path, "digest": script and script.digest}
     answers = await all_or_errors(
         [link.request("compare", limit=30, cwd=cwd, **fields) for link, cwd in zip(links, folders, strict=True)]
     )
     found: list[str] = []
     for link, cwd, answer in zip(links, folders, answers, strict=True):
-        name = script.path if script is not None else job.target
+        name = script.path if script is not None else job.spec.target
         if not answer["cwd"]:
-            if job.kind != "function" or script is not None:
+            if job.spec.kind != "function" or script is not None:
                 raise HostError(link.name, f"there is no folder {cwd}", hint=_SYNC_HINT)
             screen.info(f"{link.name} has no folder {cwd}: its ranks work in the home folder there")
         elif answer["script"] == "missing":
@@ -139,7 +140,7 @@ async def send_call(call: Call, links: Sequence[AgentLink], screen: Screen) -> N
     """Send the function and its arguments to every agent."""
     if len(call.data) > _WORTH_A_WORD:
         hosts = list(dict.fromkeys(link.name for link in links))
-        screen.info(f"sending {call.name} and its arguments ({len(call.data) / 1e6:.1f} MB) to {names(hosts)}")
+        screen.info(f"sending {call.name} and its arguments ({size_text(len(call.data))}) to {names(hosts)}")
     problem = f"{call.name} and its arguments cannot be kept in memory there"
     await all_or_errors([_send_pieces(link, "call", call.data, problem) for link in links])
 
@@ -157,13 +158,14 @@ async def _send_pieces(link: AgentLink, do: str, data: bytes, problem: str) -> d
 
 async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str]:
     """Send the working directory to every host, into the job's folder there, and return those folders."""
-    script = source_code.find_script(job)
-    if script is not None and not source_code.is_below(script.path, job.cwd):
+    script = job.script
+    if script is not None and not source_code.is_below(script.path, job.spec.cwd):
         raise UsageError(
-            f"--sync sends {job.cwd}, and {job.target} is not in it", hint="change to the folder of your project first"
+            f"--sync sends {job.spec.cwd}, and {job.spec.target} is not in it",
+            hint="change to the folder of your project first",
         )
-    data = await asyncio.to_thread(source_code.archive, job.cwd)  # seconds for a large folder; heartbeats go on
-    screen.info(f"sending {job.cwd} ({len(data) / 1e6:.1f} MB) to {names([link.name for link in links])}")
+    data = await asyncio.to_thread(source_code.archive, job.spec.cwd)  # seconds for a large folder; heartbeats go on
+    screen.info(f"sending {job.spec.cwd} ({size_text(len(data))}) to {names([link.name for link in links])}")
     problem = "the code cannot be written there"
     answers = await all_or_errors([_send_pieces(link, "unpack", data, problem) for link in links])
     return [answer["folder"] for answer in answers]
@@ -177,14 +179,14 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
             "prepare",
             limit=IMPORT_LIMIT,
             # An agent on this machine has inherited the whole environment; others get the default set.
-            env={**({} if link.seat.inherits else job.carried), **job.env},
+            env={**({} if link.seat.inherits else job.carried), **job.spec.env},
             cwd=folders[link.name],
             preload=list(job.preload),
-            kind=job.kind,
-            target=job.target,
-            args=job.args,
-            path=job.call.path if job.call is not None else (),
-            grace=job.grace,
+            kind=job.spec.kind,
+            target=job.spec.target,
+            args=job.spec.args,
+            path=job.spec.call.path if job.spec.call is not None else (),
+            grace=job.spec.grace,
         )
         if answer.get("t") == "broken":
             if answer.get("missing") == "torch":

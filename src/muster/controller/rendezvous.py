@@ -24,14 +24,14 @@ async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen)
     held = await all_or_errors(requests)
     for name, interface in meeting.interfaces.items():
         screen.info(f"{name}: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are {interface} ({meeting.reasons[name]})")
-    user_env = {**job.carried, **job.env}
+    user_env = {**job.carried, **job.spec.env}
     placements = [_with_interface(place, meeting.interfaces.get(place.name), user_env) for place in plan.placements]
     return replace(plan, placements=tuple(placements)).at(meeting.master_addr, held[0]["port"])
 
 
 async def another_port(job: Job, link: AgentLink, plan: Plan) -> Plan:
     """A new port for a restart: the old one may still be busy with the last attempt's connections."""
-    port = job.master_port or 0
+    port = job.spec.master_port or 0
     answer = await link.request("another_port", limit=10, port=port)
     if "problem" in answer:
         raise _port_taken(link.name, port, answer)
@@ -40,7 +40,7 @@ async def another_port(job: Job, link: AgentLink, plan: Plan) -> Plan:
 
 async def _offers(job: Job, links: Sequence[AgentLink]) -> list[addresses.Offer]:
     """Have every host listen; on the first host, where rank 0 runs, on the master port."""
-    port = job.master_port or 0
+    port = job.spec.master_port or 0
     nonces = [secrets.token_hex(8) for _ in links]
     answers = await all_or_errors(
         [
@@ -66,7 +66,7 @@ async def _offers(job: Job, links: Sequence[AgentLink]) -> list[addresses.Offer]
 
 async def _try(job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.Offer]) -> addresses.Meeting:
     """Have the hosts dial each other and choose from what they found."""
-    interface, master = job.interface, job.master_addr
+    interface, master = job.spec.interface, job.spec.master_addr
     if len(offers) == 1 and master is None:
         return addresses.alone(offers[0], interface=interface)
     if len(offers) == 1:

@@ -7,42 +7,32 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.agent.code_sync import fingerprint
 from muster.errors import UsageError
-from muster.job import Job
+from muster.job import Script
+from muster.spec import RunSpec
 
 _MOST_SYNCED = 512 << 20
 """Bytes that --sync sends at most: above that it is data, which belongs on a shared disk."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Script:
-    """The file every host must have alike."""
-
-    path: str
-    """Relative to the working directory where it lies below it."""
-    digest: list[int]
-    text: str
-
-
-def find_script(job: Job) -> Script | None:
+def find_script(spec: RunSpec) -> Script | None:
     """The script's file; that of a module or of a named function if it lies in the working directory, else None."""
-    if job.call is not None:
-        return _read(job.call.file, Path(job.cwd, job.call.file)) if job.call.file else None
-    if job.kind == "script":
-        path = Path(job.cwd, job.target)
+    if spec.call is not None:
+        return _read(spec.call.file, Path(spec.cwd, spec.call.file)) if spec.call.file else None
+    if spec.kind == "script":
+        path = Path(spec.cwd, spec.target)
         if path.is_dir():
-            raise UsageError(f"{job.target} is a folder, not a script", hint="name the .py file in it")
+            raise UsageError(f"{spec.target} is a folder, not a script", hint="name the .py file in it")
         if not path.is_file():
-            raise UsageError(f"{job.target}: there is no such script in {job.cwd}", hint=_similar(path))
-        return _read(job.target, path)
-    parts = job.target.split(".")
+            raise UsageError(f"{spec.target}: there is no such script in {spec.cwd}", hint=_similar(path))
+        return _read(spec.target, path)
+    parts = spec.target.split(".")
     for candidate in (Path(*parts).with_suffix(".py"), Path(*parts, "__main__.py")):
-        if Path(job.cwd, candidate).is_file():
-            return _read(str(candidate), Path(job.cwd, candidate))
+        if Path(spec.cwd, candidate).is_file():
+            return _read(str(candidate), Path(spec.cwd, candidate))
     return None
 
 

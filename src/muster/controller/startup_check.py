@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from muster.controller.debug_log import internal_error
 from muster.controller.links.link import AgentLink
 from muster.errors import MusterError
 from muster.job import Job
@@ -60,3 +61,5 @@ class StartupCheck:
         error = None if task.cancelled() else task.exception()
         if self._too_late and isinstance(error, MusterError):
             self._tell(error.message)
+        elif self._too_late and error is not None:
+            self._tell(internal_error(error))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
+
+_log = logging.getLogger("muster.controller")
 
 
 @dataclass
@@ -18,6 +21,12 @@ class Timeline:
     def now(self) -> float:
         """Seconds since the command started."""
         return time.time() - self.begin
+
+    def note(self, what: str) -> float:
+        """Put into the debug log what has just happened; returns the seconds since the command started."""
+        now = self.now()
+        _log.info("%s, after %.3f s", what, now)
+        return now
 
     def __str__(self) -> str:
         phases = {

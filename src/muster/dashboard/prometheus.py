@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, get_args
 
 from muster.jobs.state import GpuState, HostState, JobState, Phase, RankPhase, RankState
 
@@ -12,127 +12,95 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _Labels = Mapping[str, str]
 _Sample = tuple[_Labels, float | None]
+_Item = TypeVar("_Item")
+_Families = Mapping[str, tuple[str, Callable[[_Item], float | None]]]
+"""By name: what it is, and its value for one item. Names that end in _total are counters, all others gauges."""
+
+_JOB: _Families[JobState] = {
+    "job_begin_timestamp_seconds": ("When the job began.", lambda job: job.begin),
+    "job_ranks": ("How many ranks it has.", lambda job: job.world_size),
+    "job_restarts_total": ("How often all ranks were started again.", lambda job: job.attempt),
+    "job_exit_code": ("Its exit code, once it has ended.", lambda job: job.exit_code),
+}
+
+_HOST: _Families[HostState] = {
+    "host_up": ("1 if the host answers.", lambda host: host.state == "up"),
+    "host_cpus": ("CPUs of the host.", lambda host: host.cpus or None),
+    "host_cpu_use_ratio": ("Share of its CPUs in use.", lambda host: host.cpu_use),
+    "host_load": ("Load average of a minute.", lambda host: host.load),
+    "host_memory_used_bytes": ("Memory in use.", lambda host: host.memory_used),
+    "host_memory_total_bytes": ("Memory it has.", lambda host: host.memory_total),
+    "host_disk_wait_ratio": (
+        "Share of the time in which some task waited for a disk.",
+        lambda host: host.disk_wait,
+    ),
+    "host_network_receive_bytes_per_second": (
+        "Bytes that came in, loopback left out.",
+        lambda host: host.network_in,
+    ),
+    "host_network_transmit_bytes_per_second": (
+        "Bytes that went out, loopback left out.",
+        lambda host: host.network_out,
+    ),
+}
+
+_GPU: _Families[GpuState] = {
+    "gpu_use_ratio": ("Share of the time in which it computed.", lambda gpu: gpu.use),
+    "gpu_memory_used_bytes": ("Memory in use.", lambda gpu: gpu.memory_used),
+    "gpu_memory_total_bytes": ("Memory it has.", lambda gpu: gpu.memory_total),
+    "gpu_clock_hertz": ("Clock now.", lambda gpu: None if gpu.clock is None else gpu.clock * 1e6),
+    "gpu_temperature_celsius": ("Temperature.", lambda gpu: gpu.temperature),
+    "gpu_throttled": ("1 if its clock is held down.", lambda gpu: bool(gpu.throttled)),
+}
+
+_RANK: _Families[RankState] = {
+    "rank_steps_total": ("Optimizer steps in this attempt.", lambda rank: rank.steps),
+    "rank_collectives_total": ("Collectives finished in this attempt.", lambda rank: rank.collectives),
+    "rank_steps_per_second": (
+        "Steps per second lately; collectives where the script has no optimizer.",
+        lambda rank: rank.step_rate,
+    ),
+    "rank_waiting_ratio": (
+        "Share of the time lately in which it waited for other ranks.",
+        lambda rank: rank.waiting,
+    ),
+    "rank_cpus_used": ("CPUs it uses, with its children.", lambda rank: rank.cpu),
+    "rank_memory_bytes": ("Its memory (RSS), with its children.", lambda rank: rank.memory),
+    "rank_gpu_memory_bytes": ("Its memory on GPUs.", lambda rank: rank.gpu_memory),
+    "rank_exit_code": ("Its exit code, once it has ended.", lambda rank: rank.exit_code),
+}
 
 
 def metrics(state: JobState) -> str:
     """All gauges and counters of a job; what is not known has no line."""
     job = {"job": state.id}
+    about = {**job, "command": state.command, "engine": state.engine, "controller_host": state.host}
+    reports = Counter[str](hang=0, straggler=0)
+    reports.update(report.kind for report in state.reports)
+    by_kind = [({**job, "kind": kind}, number) for kind, number in reports.items()]
+    hosts = [({**job, "host": host.name}, host) for host in state.hosts]
+    gpus = [({**at, "gpu": str(gpu.index)}, gpu) for at, host in hosts for gpu in host.gpus]
+    ranks = [({**job, "rank": str(rank.rank), "host": rank.host}, rank) for rank in state.ranks]
+    states = [sample for at, rank in ranks for sample in _choice(at, "state", rank.state, RankPhase)]
     lines = [
-        *_job(state, job),
-        *_hosts(state.hosts, job),
-        *_gpus([(host.name, gpu) for host in state.hosts for gpu in host.gpus], job),
-        *_ranks(state.ranks, job),
+        *_family("job_info", "What runs, and where its controller is.", [(about, 1)]),
+        *_family("job_phase", "1 for the phase the job is in.", _choice(job, "phase", state.phase, Phase)),
+        *_families(_JOB, [(job, state)]),
+        *_family("job_reports_total", "What Muster found while the job ran, by kind.", by_kind),
+        *_families(_HOST, hosts),
+        *_family("gpu_info", "The name of the GPU.", [({**at, "name": gpu.name}, 1) for at, gpu in gpus]),
+        *_families(_GPU, gpus),
+        *_family("rank_state", "1 for the state the rank is in.", states),
+        *_families(_RANK, ranks),
     ]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _job(state: JobState, job: _Labels) -> list[str]:
-    kinds = Counter[str](hang=0, straggler=0)
-    kinds.update(report.kind for report in state.reports)
-    about = {**job, "command": state.command, "engine": state.engine, "controller_host": state.host}
+def _families(families: _Families[_Item], items: Sequence[tuple[_Labels, _Item]]) -> list[str]:
     return [
-        *_family("job_info", "gauge", "What runs, and where its controller is.", [(about, 1)]),
-        *_family("job_phase", "gauge", "1 for the phase the job is in.", _choice(job, "phase", state.phase, Phase)),
-        *_family("job_begin_timestamp_seconds", "gauge", "When the job began.", [(job, state.begin)]),
-        *_family("job_ranks", "gauge", "How many ranks it has.", [(job, state.world_size)]),
-        *_family("job_restarts_total", "counter", "How often all ranks were started again.", [(job, state.attempt)]),
-        *_family(
-            "job_reports_total",
-            "counter",
-            "What Muster found while the job ran, by kind.",
-            [({**job, "kind": kind}, number) for kind, number in kinds.items()],
-        ),
-        *_family("job_exit_code", "gauge", "Its exit code, once it has ended.", [(job, state.exit_code)]),
-    ]
-
-
-def _hosts(hosts: Iterable[HostState], job: _Labels) -> list[str]:
-    of = [({**job, "host": host.name}, host) for host in hosts]
-    return [
-        *_family("host_up", "gauge", "1 if the host answers.", [(at, host.state == "up") for at, host in of]),
-        *_family("host_cpus", "gauge", "CPUs of the host.", [(at, host.cpus or None) for at, host in of]),
-        *_family("host_cpu_use_ratio", "gauge", "Share of its CPUs in use.", [(at, host.cpu_use) for at, host in of]),
-        *_family("host_load", "gauge", "Load average of a minute.", [(at, host.load) for at, host in of]),
-        *_family("host_memory_used_bytes", "gauge", "Memory in use.", [(at, host.memory_used) for at, host in of]),
-        *_family("host_memory_total_bytes", "gauge", "Memory it has.", [(at, host.memory_total) for at, host in of]),
-        *_family(
-            "host_disk_wait_ratio",
-            "gauge",
-            "Share of the time in which some task waited for a disk.",
-            [(at, host.disk_wait) for at, host in of],
-        ),
-        *_family(
-            "host_network_receive_bytes_per_second",
-            "gauge",
-            "Bytes that came in, loopback left out.",
-            [(at, host.network_in) for at, host in of],
-        ),
-        *_family(
-            "host_network_transmit_bytes_per_second",
-            "gauge",
-            "Bytes that went out, loopback left out.",
-            [(at, host.network_out) for at, host in of],
-        ),
-    ]
-
-
-def _gpus(gpus: Iterable[tuple[str, GpuState]], job: _Labels) -> list[str]:
-    of = [({**job, "host": host, "gpu": str(gpu.index)}, gpu) for host, gpu in gpus]
-    mega = 1e6
-    return [
-        *_family("gpu_info", "gauge", "The name of the GPU.", [({**at, "name": gpu.name}, 1) for at, gpu in of]),
-        *_family(
-            "gpu_use_ratio", "gauge", "Share of the time in which it computed.", [(at, gpu.use) for at, gpu in of]
-        ),
-        *_family("gpu_memory_used_bytes", "gauge", "Memory in use.", [(at, gpu.memory_used) for at, gpu in of]),
-        *_family("gpu_memory_total_bytes", "gauge", "Memory it has.", [(at, gpu.memory_total) for at, gpu in of]),
-        *_family(
-            "gpu_clock_hertz",
-            "gauge",
-            "Clock now.",
-            [(at, None if gpu.clock is None else gpu.clock * mega) for at, gpu in of],
-        ),
-        *_family("gpu_temperature_celsius", "gauge", "Temperature.", [(at, gpu.temperature) for at, gpu in of]),
-        *_family(
-            "gpu_throttled", "gauge", "1 if its clock is held down.", [(at, bool(gpu.throttled)) for at, gpu in of]
-        ),
-    ]
-
-
-def _ranks(ranks: Iterable[RankState], job: _Labels) -> list[str]:
-    of = [({**job, "rank": str(rank.rank), "host": rank.host}, rank) for rank in ranks]
-    states = [sample for at, rank in of for sample in _choice(at, "state", rank.state, RankPhase)]
-    return [
-        *_family("rank_state", "gauge", "1 for the state the rank is in.", states),
-        *_family(
-            "rank_steps_total", "counter", "Optimiser steps in this attempt.", [(at, rank.steps) for at, rank in of]
-        ),
-        *_family(
-            "rank_collectives_total",
-            "counter",
-            "Collectives finished in this attempt.",
-            [(at, rank.collectives) for at, rank in of],
-        ),
-        *_family(
-            "rank_steps_per_second",
-            "gauge",
-            "Steps per second lately; collectives where the script has no optimiser.",
-            [(at, rank.step_rate) for at, rank in of],
-        ),
-        *_family(
-            "rank_waiting_ratio",
-            "gauge",
-            "Share of the time lately in which it waited for other ranks.",
-            [(at, rank.waiting) for at, rank in of],
-        ),
-        *_family("rank_cpus_used", "gauge", "CPUs it uses, with its children.", [(at, rank.cpu) for at, rank in of]),
-        *_family(
-            "rank_memory_bytes", "gauge", "Its memory (RSS), with its children.", [(at, rank.memory) for at, rank in of]
-        ),
-        *_family("rank_gpu_memory_bytes", "gauge", "Its memory on GPUs.", [(at, rank.gpu_memory) for at, rank in of]),
-        *_family(
-            "rank_exit_code", "gauge", "Its exit code, once it has ended.", [(at, rank.exit_code) for at, rank in of]
-        ),
+        line
+        for name, (about, value) in families.items()
+        for line in _family(name, about, [(labels, value(item)) for labels, item in items])
     ]
 
 
@@ -141,8 +109,9 @@ def _choice(labels: _Labels, name: str, value: str, kind: object) -> list[_Sampl
     return [({**labels, name: choice}, choice == value) for choice in get_args(kind)]
 
 
-def _family(name: str, kind: str, about: str, samples: Iterable[_Sample]) -> list[str]:
+def _family(name: str, about: str, samples: Iterable[_Sample]) -> list[str]:
     """All samples of one name, or nothing if there are none."""
+    kind = "counter" if name.endswith("_total") else "gauge"
     known = [f"muster_{name}{_labels(labels)} {_number(value)}" for labels, value in samples if value is not None]
     return [f"# HELP muster_{name} {about}", f"# TYPE muster_{name} {kind}", *known] if known else []
 

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+from muster.controller.debug_log import internal_error
 from muster.dashboard.job_source import Source
 from muster.dashboard.routes import Answer, NotThere, route
 
@@ -116,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         except NotThere as error:
             return _refused(HTTPStatus.NOT_FOUND, str(error))
         except Exception as error:
-            return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, f"a bug of Muster, {type(error).__name__}: {error}")
+            return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, internal_error(error))
 
     def _answer(self, answer: Answer, *, body: bool = True) -> None:
         self.send_response(answer.status)

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from muster.errors import HostError
 from muster.hosts import Host
-
-_CALLED = {"slurm": "Slurm allocation", "pbs": "PBS job"}
+from muster.text import count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """The hosts of one job of a scheduler; `str(allocation)` is how it is told on the screen."""
+    """The hosts of one job of a scheduler; `str(allocation)` is how the screen shows it."""
 
-    engine: Literal["slurm", "pbs"]
-    """The scheduler."""
+    kind: str
+    """What the scheduler's users call it: `Slurm allocation`, `PBS job`."""
     id: str
     """The job's name in the scheduler's own commands: `4711`, `12.server`."""
     hosts: tuple[Host, ...]
     """Each host once; the first is where rank 0 runs."""
     groups: tuple[int, ...] = ()
-    """The group of each host in a heterogeneous Slurm job (for `srun --het-group`); empty where there are none."""
+    """The group of each host in a heterogeneous job; empty where there are none."""
     notes: tuple[str, ...] = ()
     """What was worked out from what, a short sentence each; printed at the start."""
 
     def __str__(self) -> str:
-        many = "1 host" if len(self.hosts) == 1 else f"{len(self.hosts)} hosts"
-        return f"{_CALLED[self.engine]} {self.id}, {many}"
+        return f"{self.kind} {self.id}, {count(len(self.hosts), 'host')}"
+
+    def has_all(self, hosts: Sequence[Host]) -> bool:
+        """Whether all these hosts belong to the job."""
+        return all(self._own(host) is not None for host in hosts)
+
+    def pick(self, hosts: Sequence[Host] | None, nproc: int | None) -> tuple[Host, ...]:
+        """All hosts, or those the user picked; the user's number of ranks wins over the scheduler's."""
+        if hosts is None:
+            return tuple(host if nproc is None else replace(host, slots=None) for host in self.hosts)
+        picked: list[Host] = []
+        for host in hosts:
+            given = self._own(host)
+            if given is None:
+                names = ", ".join(other.name for other in self.hosts)
+                raise HostError(host.name, f"it is not in {self} ({names})", hint="leave -H out to use all of them")
+            slots = host.slots if host.slots is not None or nproc is not None else given.slots
+            picked.append(replace(given, slots=slots, gpus=host.gpus))
+        return tuple(picked)
+
+    def _own(self, host: Host) -> Host | None:
+        return next((other for other in self.hosts if _same(host, other)), None)
+
+
+def _same(host: Host, other: Host) -> bool:
+    return other.name in (host.name, host.name.partition(".")[0]) or host.name == other.name.partition(".")[0]

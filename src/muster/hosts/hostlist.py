@@ -64,9 +64,13 @@ def read_mentions(reader: Reader, *, room: int = MAX_HOSTS) -> list[Mention]:
         url = reader.accept("ssh://")
         user = _read_user(reader)
         names = read_names(reader, room=room - len(mentions))
-        port = _read_port(reader) if url and reader.accept(":") else None
+        port = None
+        if url and reader.accept(":"):
+            at = reader.at
+            port = checked_port(reader, reader.number("the port", _PORT_HINT), at)
         slots, gpus = _read_slots(reader, names[0]) if reader.accept(":") else (None, None)
-        _refuse_path(reader)
+        if reader.next == "/":
+            raise reader.error("a `/` has no place here", hint=_PORT_HINT)
         hosts = (Host(name=name, user=user, port=port, slots=slots, gpus=gpus) for name in names)
         mentions += (Mention(host=host, reader=reader, at=start) for host in hosts)
     return mentions
@@ -117,11 +121,6 @@ def _read_user(reader: Reader) -> str | None:
     return None if user is None else checked_user(reader, user[:-1], start)
 
 
-def _read_port(reader: Reader) -> int:
-    start = reader.at
-    return checked_port(reader, reader.number("the port", _PORT_HINT), start)
-
-
 def _read_slots(reader: Reader, name: str) -> tuple[int, tuple[int, ...] | None]:
     start = reader.at
     if reader.next == "[":
@@ -150,11 +149,6 @@ def _checked_gpu(reader: Reader, digits: str, at: int) -> int:
     if int(digits) >= MAX_SLOTS:
         raise reader.error(f"no host has a GPU {digits}", at=at, hint=_SLOTS_HINT)
     return int(digits)
-
-
-def _refuse_path(reader: Reader) -> None:
-    if reader.next == "/":
-        raise reader.error("a `/` has no place here", hint=_PORT_HINT)
 
 
 def _merge_one(group: list[Mention]) -> Host:

@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from muster.job import JOB_ID, short_name, state_folder
 from muster.jobs import job_client
 from muster.jobs.location import STATE, address, birth, is_hidden, remove_address
 from muster.jobs.state import JobState, from_data
+from muster.text import names
 
 Life = Literal["alive", "ended", "died", "elsewhere", "unknown"]
 """alive: its controller runs here; died: it was killed; elsewhere: on another machine, or in a container here that does
@@ -83,11 +84,11 @@ def read_job(folder: Path) -> KeptJob:
     return KeptJob(id=folder.name, folder=folder, state=state, life=life)
 
 
-def fresh(job: KeptJob, *, history: bool = False) -> KeptJob:
+def fresh(job: KeptJob) -> KeptJob:
     """The same job with its state of this moment, if it answers; otherwise as it was last written."""
     if not job.may_run or address(job.folder) is None:
         return job
-    state = _ask_state(job.folder, history=history)
+    state = _ask_state(job.folder)
     return read_job(job.folder) if state is None else replace(job, state=state)
 
 
@@ -133,7 +134,7 @@ def the_running_one() -> KeptJob:
         raise UsageError("no job is running", hint="`muster ps` lists those that have ended")
     if len(running) > 1:
         raise UsageError(
-            f"{len(running)} jobs are running: {_some(job.id for job in running)}", hint="name one of them"
+            f"{len(running)} jobs are running: {names([job.id for job in running], 6)}", hint="name one of them"
         )
     return running[0]
 
@@ -144,7 +145,7 @@ def _name(folder: Path) -> str:
 
 
 def _ambiguous(text: str, ids: Sequence[str]) -> UsageError:
-    return UsageError(f"`{text}` could be {len(ids)} jobs: {_some(ids)}", hint="type more of the one you mean")
+    return UsageError(f"`{text}` could be {len(ids)} jobs: {names(ids, 6)}", hint="type more of the one you mean")
 
 
 def _unknown(text: str, folders: Sequence[Path]) -> UsageError:
@@ -152,14 +153,9 @@ def _unknown(text: str, folders: Sequence[Path]) -> UsageError:
 
     known = {name: folder.name for folder in reversed(folders) for name in (folder.name, _name(folder))}
     near = get_close_matches(text, known, n=1)
-    hint = f"did you mean `{known[near[0]]}`?" if near else f"the newest are {_some(f.name for f in folders)}"
+    newest = names([folder.name for folder in folders], 6)
+    hint = f"did you mean `{known[near[0]]}`?" if near else f"the newest are {newest}"
     return UsageError(f"there is no job `{text}`", hint=hint)
-
-
-def _some(ids: Iterator[str] | Sequence[str]) -> str:
-    """A few of many."""
-    names = list(ids)
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _read_state(folder: Path) -> JobState | None:
@@ -169,9 +165,9 @@ def _read_state(folder: Path) -> JobState | None:
         return None  # a Muster that kept none, or one that was killed at once
 
 
-def _ask_state(folder: Path, *, history: bool = False) -> JobState | None:
+def _ask_state(folder: Path) -> JobState | None:
     try:
-        return from_data(job_client.state(folder, since=None if history else _END_OF_TIME))
+        return from_data(job_client.state(folder, since=_END_OF_TIME))
     except (MusterError, TypeError, KeyError):
         return None
 

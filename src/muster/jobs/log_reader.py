@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Generator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -43,9 +42,9 @@ def rank_log(folder: Path, attempt: int, rank: int) -> Path:
 class Tail:
     """One file that may still grow, or not be there yet."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, at: int = 0) -> None:
         self._path = path
-        self._at = 0
+        self._at = at
 
     def new(self) -> Generator[bytes]:
         """What has been added since the last time."""
@@ -75,8 +74,7 @@ class Merged:
 
     def new(self) -> Generator[RankLine]:
         """The lines that are complete since the last time."""
-        with ExitStack() as stack:
-            stack.callback(self._close)
+        try:
             for rank, stream, length in self._pieces():
                 data = self._read(rank, length)
                 if len(data) < length:
@@ -84,12 +82,14 @@ class Merged:
                     self._behind.append((rank, stream, length))
                 else:
                     yield from self._lines(rank, stream, data)
+        finally:
+            self._close()
 
     def rest(self) -> Generator[RankLine]:
-        """What ranks wrote last without ending the line, and all of a job that kept no order."""
+        """What a rank's file has beyond what the order tells, the lines without an end included."""
         yield from self.new()
         for rank in sorted(self._ranks()):
-            for data in self._after(rank):
+            for data in Tail(self._folder / f"rank-{rank}.log", self._at.get(rank, 0)).new():
                 yield from self._lines(rank, 1, data)
         for (rank, _), splitter in self._splitters.items():
             yield from (RankLine(rank, line) for line in splitter.finish())
@@ -132,13 +132,6 @@ class Merged:
         data = file.read(length)
         self._at[rank] = self._at.get(rank, 0) + len(data)
         return data
-
-    def _after(self, rank: int) -> Generator[bytes]:
-        """What a rank's file has beyond what the order tells."""
-        with (self._folder / f"rank-{rank}.log").open("rb") as file:
-            file.seek(self._at.get(rank, 0))
-            while piece := file.read(_PIECE):
-                yield piece
 
     def _ranks(self) -> list[int]:
         try:

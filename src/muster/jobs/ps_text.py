@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.state import JobState
+from muster.text import cut
 
 SILENT = 15.0
 """Seconds after which a job on another machine that has written no new state is called silent; it does every 3 s."""
@@ -52,19 +53,11 @@ def places(state: JobState, width: int = 18) -> str:
     return f"{state.world_size or ''}@{hosts}"
 
 
-def age(seconds: float) -> str:
-    """`12s`, `5m`, `3h`, `2d`."""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
-
-
 def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """Rows in columns; the last column is cut at `width`, if there is one."""
     columns = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
     lines: list[str] = []
     for row in rows:
         line = "".join(f"{cell:<{length}}  " for cell, length in zip(row, columns, strict=False)) + row[-1]
-        lines.append(line if width is None or len(line) <= width else line[: max(0, width - 1)] + "…")
+        lines.append(line if width is None else cut(line, width))
     return lines

@@ -10,8 +10,9 @@ from textwrap import wrap
 from typing import Generic, TypeVar
 
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, age, status
+from muster.jobs.ps_text import LEASE, status
 from muster.jobs.state import HostState, JobState, RankState
+from muster.text import age, count, cut, printable, short_size
 
 _COLOURS = {
     "running": 32,
@@ -37,6 +38,9 @@ _LINES_OF_A_REPORT = 3
 
 Item = TypeVar("Item", HostState, RankState)
 
+_Paint = Callable[[str, int | None], str]
+"""Gives a text the color with this number, where there are colors."""
+
 
 @dataclass(frozen=True)
 class _Column(Generic[Item]):
@@ -52,7 +56,10 @@ def frame(job: KeptJob, *, width: int, height: int, now: float, colour: bool) ->
     state = job.state
     if state is None:
         return [f"job {job.id} has left no state"[:width]]
-    paint = _Paint(colour)
+
+    def paint(text: str, code: int | None) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if colour and code is not None and text.strip() else text
+
     head = _head(job, state, width, now, paint)
     foot = _foot(job, state, width, paint)
     room = max(4, height - len(head) - len(foot) - 2)
@@ -61,28 +68,18 @@ def frame(job: KeptJob, *, width: int, height: int, now: float, colour: bool) ->
     return [*head, "", *hosts, *([""] if ranks else []), *ranks, *foot][:height]
 
 
-class _Paint:
-    """Colours, where there are any."""
-
-    def __init__(self, colour: bool) -> None:
-        self._colour = colour
-
-    def __call__(self, text: str, code: int | None) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code is not None and text.strip() else text
-
-
 def _head(job: KeptJob, state: JobState, width: int, now: float, paint: _Paint) -> list[str]:
     ended = job.life in ("ended", "died")
     lasted = age((state.now if ended else now) - state.begin)
-    ranks = f"{state.world_size} rank{'' if state.world_size == 1 else 's'} on " if state.world_size else ""
-    hosts = f"{len(state.hosts)} host{'' if len(state.hosts) == 1 else 's'}"
+    ranks = f"{count(state.world_size, 'rank')} on " if state.world_size else ""
+    hosts = count(len(state.hosts), "host")
     attempt = f", attempt {state.attempt}" if state.attempt else ""
     rates = [rank.step_rate for rank in state.ranks if rank.step_rate is not None]
     unit = "steps/s" if any(rank.steps for rank in state.ranks) else "collectives/s"
     rate = f", {min(rates):.3g} {unit}" if rates and not ended else ""
     first = f"{job.id}  {status(job, now)}, {lasted}{attempt}"
-    second = f"{ranks}{hosts} ({state.engine}){rate}: {_plain(state.command)}"
-    return [paint(_cut(first, width), _BOLD), _cut(second, width)]
+    second = f"{ranks}{hosts} ({state.engine}){rate}: {printable(state.command)}"
+    return [paint(cut(first, width), _BOLD), cut(second, width)]
 
 
 def _foot(job: KeptJob, state: JobState, width: int, paint: _Paint) -> list[str]:
@@ -94,8 +91,8 @@ def _foot(job: KeptJob, state: JobState, width: int, paint: _Paint) -> list[str]
     for report in state.reports[-_REPORTS:]:
         when = time.strftime("%H:%M:%S", time.localtime(report.time))
         lines.append(f"{when} {report.sentence}")
-    wrapped = [part for line in lines for part in wrap(_plain(line), max(10, width))[:_LINES_OF_A_REPORT]]
-    return ["", *(paint(_cut(line, width), 33) for line in wrapped)] if wrapped else []
+    wrapped = [part for line in lines for part in wrap(printable(line), max(10, width))[:_LINES_OF_A_REPORT]]
+    return ["", *(paint(cut(line, width), 33) for line in wrapped)] if wrapped else []
 
 
 def _hosts(state: JobState, width: int, most: int, paint: _Paint) -> list[str]:
@@ -105,14 +102,14 @@ def _hosts(state: JobState, width: int, most: int, paint: _Paint) -> list[str]:
         _Column[HostState]("HOST", lambda host: host.name, 9, left=True),
         _Column[HostState]("STATE", lambda host: host.state, 9, left=True),
         _Column[HostState]("CPU", _host_cpu, 8),
-        _Column[HostState]("MEMORY", lambda host: _memory(host.memory_used, host.memory_total), 7),
+        _Column[HostState]("MEMORY", lambda host: _sizes(host.memory_used, host.memory_total), 7),
         _Column[HostState]("DISK WAIT", lambda host: _share(host.disk_wait), 4),
-        _Column[HostState]("NET IN/OUT", _network, 5),
+        _Column[HostState]("NET IN/OUT", lambda host: _sizes(host.network_in, host.network_out), 5),
         _Column[HostState]("GPUS", _host_gpus, 6),
     ]
     lines = _table(columns, hosts, shown, width, paint)
     if len(shown) < len(hosts):
-        lines.append(paint(_cut(f"… {len(hosts) - len(shown)} more hosts", width), _DIM))
+        lines.append(paint(cut(f"… {len(hosts) - len(shown)} more hosts", width), _DIM))
     return lines
 
 
@@ -129,7 +126,7 @@ def _ranks(state: JobState, width: int, most: int, paint: _Paint) -> list[str]:
     if len(shown) < len(ranks):
         kinds = Counter(rank.state for rank in ranks)
         counted = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
-        lines.append(paint(_cut(f"… {len(ranks) - len(shown)} more ranks; of all: {counted}", width), _DIM))
+        lines.append(paint(cut(f"… {len(ranks) - len(shown)} more ranks; of all: {counted}", width), _DIM))
     return lines
 
 
@@ -147,15 +144,15 @@ def _columns(state: JobState) -> list[_Column[RankState]]:
     return [
         _Column("RANK", lambda rank: str(rank.rank), 9),
         _Column("HOST", lambda rank: rank.host, 4, left=True),
-        _Column("STATE", _rank_state, 9, left=True),
+        _Column("STATE", lambda rank: f"{rank.state} {rank.exit_code or ''}".rstrip(), 9, left=True),
         _Column("STEPS" if steps else "COLLECTIVES", done, 6),
         _Column("PER S", lambda rank: "" if rank.step_rate is None else f"{rank.step_rate:.3g}", 7),
         _Column("WAITS", lambda rank: _share(rank.waiting), 8),
         _Column("CPU", lambda rank: "" if rank.cpu is None else f"{rank.cpu:.2f}", 6),
-        _Column("MEM", lambda rank: _bytes(rank.memory), 5),
+        _Column("MEM", lambda rank: short_size(rank.memory), 5),
         _Column("GPU", gpu, 7),
-        _Column("GPU MEM", lambda rank: _bytes(rank.gpu_memory), 5),
-        _Column("LAST SEEN", lambda rank: _plain(rank.place), 2, left=True),
+        _Column("GPU MEM", lambda rank: short_size(rank.gpu_memory), 5),
+        _Column("LAST SEEN", lambda rank: printable(rank.place), 2, left=True),
     ]
 
 
@@ -168,19 +165,15 @@ def _table(
     while len(sizes) > 2 and sum(sizes.values()) + 2 * (len(sizes) - 1) > width:
         del sizes[min(sizes, key=lambda column: column.worth)]
     titles = "  ".join(_pad(column.title, column, size) for column, size in sizes.items())
-    lines = [paint(_cut(titles.rstrip(), width), _DIM)]
+    lines = [paint(cut(titles.rstrip(), width), _DIM)]
     for item in shown:
         cells = {column: _pad(column.cell(item), column, size) for column, size in sizes.items()}
         plain = "  ".join(cells.values()).rstrip()
         painted = (
             paint(cell, _COLOURS.get(item.state) if column.title == "STATE" else None) for column, cell in cells.items()
         )
-        lines.append("  ".join(painted).rstrip() if len(plain) <= width else _cut(plain, width))
+        lines.append("  ".join(painted).rstrip() if len(plain) <= width else cut(plain, width))
     return lines
-
-
-def _rank_state(rank: RankState) -> str:
-    return f"{rank.state} {rank.exit_code}" if rank.exit_code else rank.state
 
 
 def _pad(text: str, column: _Column[Item], size: int) -> str:
@@ -200,34 +193,9 @@ def _host_gpus(host: HostState) -> str:
     return f"{len(host.gpus)}x{mean}{throttled}"
 
 
-def _network(host: HostState) -> str:
-    if host.network_in is None or host.network_out is None:
-        return ""
-    return f"{_bytes(host.network_in)}/{_bytes(host.network_out)}"
-
-
-def _memory(used: int | None, total: int | None) -> str:
-    return "" if used is None else f"{_bytes(used)}/{_bytes(total)}"
+def _sizes(first: float | None, second: float | None) -> str:
+    return "" if first is None else f"{short_size(first)}/{short_size(second)}"
 
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
-
-
-def _bytes(value: float | None) -> str:
-    """`512K`, `2.1G`, in steps of 1024, as top and free write them."""
-    if value is None:
-        return ""
-    for unit, size in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
-        if value >= size:
-            return f"{value / size:.1f}{unit}" if value < 10 * size else f"{value / size:.0f}{unit}"
-    return f"{value:.0f}"
-
-
-def _plain(text: str) -> str:
-    """Without what would move a cursor."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]

@@ -63,9 +63,7 @@ class Cables:
 
     def _netem(self) -> bool:
         if self._kernel_can_delay is None:
-            probe = link_rules.shaping("lo", Link(delay_ms=1), netem=True) + link_rules.shaping(
-                "lo", Link(), netem=True
-            )
+            probe = "".join(link_rules.shaping("lo", link, netem=True) for link in (Link(delay_ms=1), Link()))
             try:
                 self._site.in_switch(["tc", "-b", "-"], text=probe, what="no netem")
                 self._kernel_can_delay = True
@@ -81,7 +79,9 @@ class Cables:
         port, near, far = link_rules.port_of(name), link_rules.near_end(name), link_rules.far_end(name)
         if had_wire:
             self._site.in_switch(["ip", "-b", "-"], text=f"link del {near}\nlink set {port} master br0\n", what=what)
-        self._offload(name, on=not delay_ms)
+        # Else the wire gets frames of 64 kB whose checksums nobody has filled in.
+        offloads = _offloads(on=not delay_ms)
+        self._site.in_network_of(name, ["ethtool", "-K", "eth0", *offloads], what=what)
         if not delay_ms:
             return
         batch = (
@@ -97,11 +97,6 @@ class Cables:
         wire = Node(f"the slow wire of {name}", self._site.switch_argv(argv), env=None, errors=None)
         self._wires[name] = wire
         wire.expect("ready", time.monotonic() + 20)
-
-    def _offload(self, name: str, *, on: bool) -> None:
-        """Without this the wire gets frames of 64 kB whose checksums nobody has filled in."""
-        what = f"the cable of {name} could not be made slow"
-        self._site.in_network_of(name, ["ethtool", "-K", "eth0", *_offloads(on=on)], what=what)
 
     def _end_wire(self, name: str) -> None:
         if wire := self._wires.pop(name, None):

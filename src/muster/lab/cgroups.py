@@ -49,11 +49,12 @@ def read_hierarchies(mountinfo: str, own_cgroups: str, *, root: bool) -> Hierarc
 
 
 class Cgroups:
-    """The groups of one lab; `ledger` is the file from which the switch learns what to remove."""
+    """The groups of one lab; from the file `ledger` the switch learns what to remove, `pids` tells who is in a host."""
 
-    def __init__(self, lab: str, ledger: Path) -> None:
+    def __init__(self, lab: str, ledger: Path, pids: Callable[[str], list[int]]) -> None:
         self._lab = lab
         self._ledger = ledger
+        self._pids = pids
         self._made: dict[tuple[Path, str], Path] = {}
         self._hierarchies = read_hierarchies(
             Path("/proc/self/mountinfo").read_text(),
@@ -61,18 +62,18 @@ class Cgroups:
             root=os.getuid() == 0,
         )
 
-    def freeze(self, host: str, pids: Callable[[], list[int]]) -> None:
+    def freeze(self, host: str) -> None:
         """Stop every process of a host, in a way that they cannot see or prevent."""
         unified, v1 = self._hierarchies.unified, self._hierarchies.freezer_v1
         try:
             if unified:
-                group = self._join(unified, host, pids)
+                group = self._join(unified, host)
                 if (group / "cgroup.freeze").exists():
                     (group / "cgroup.freeze").write_text("1")
                     _wait_for(group / "cgroup.events", "frozen 1", f"{host} to freeze")
                     return
             if v1:
-                group = self._join(v1, host, pids)
+                group = self._join(v1, host)
                 (group / "freezer.state").write_text("FROZEN")
                 _wait_for(group / "freezer.state", "FROZEN", f"{host} to freeze")
                 return
@@ -90,45 +91,38 @@ class Cgroups:
             elif hierarchy == self._hierarchies.freezer_v1:
                 (group / "freezer.state").write_text("THAWED")
 
-    def limit_cpu(self, host: str, cores: float | None, pids: Callable[[], list[int]]) -> Path:
+    def limit_cpu(self, host: str, cores: float | None) -> Path:
         """Give all processes of a host together `cores` of CPU time (None: no limit); return their group."""
         quota = None if cores is None else max(1000, round(cores * CPU_PERIOD_US))
-        unified, v1 = self._hierarchies.unified, self._hierarchies.cpu_v1
-        try:
-            if v1:
-                group = self._join(v1, host, pids)
-                (group / "cpu.cfs_period_us").write_text(str(CPU_PERIOD_US))
-                (group / "cpu.cfs_quota_us").write_text(str(quota or -1))
-                return group
-            if unified and "cpu" in (unified / "cgroup.controllers").read_text().split():
-                group = self._join_with(unified, "cpu", host, pids)
-                (group / "cpu.max").write_text(f"{quota or 'max'} {CPU_PERIOD_US}")
-                return group
-        except OSError as error:
-            raise _refused(host, "slowed", error) from error
-        raise LabError(f"{host} cannot be slowed: this machine has no CPU quota for control groups")
+        v1 = {"cpu.cfs_period_us": str(CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota or -1)}
+        v2 = {"cpu.max": f"{quota or 'max'} {CPU_PERIOD_US}"}
+        return self._limit(host, "cpu", v1, v2, done="slowed", lacks="CPU quota")
 
-    def limit_memory(self, host: str, size: str | None, pids: Callable[[], list[int]]) -> Path:
+    def limit_memory(self, host: str, size: str | None) -> Path:
         """Let all processes of a host together hold `size` of memory (None: no limit); return their group."""
-        unified, v1 = self._hierarchies.unified, self._hierarchies.memory_v1
-        try:
-            if v1:
-                group = self._join(v1, host, pids)
-                (group / "memory.limit_in_bytes").write_text(size or "-1")
-                return group
-            if unified and "memory" in (unified / "cgroup.controllers").read_text().split():
-                group = self._join_with(unified, "memory", host, pids)
-                (group / "memory.max").write_text(size or "max")
-                return group
-        except OSError as error:
-            raise _refused(host, "given less memory", error) from error
-        raise LabError(f"{host} cannot be given less memory: this machine has no limits for control groups")
+        v1, v2 = {"memory.limit_in_bytes": size or "-1"}, {"memory.max": size or "max"}
+        return self._limit(host, "memory", v1, v2, done="given less memory", lacks="limits")
 
-    def _join_with(self, unified: Path, controller: str, host: str, pids: Callable[[], list[int]]) -> Path:
-        """The group of a host in the unified hierarchy, with a controller it may not have had before."""
-        for folder in (unified, self._folder(unified)):
-            (folder / "cgroup.subtree_control").write_text(f"+{controller}")
-        return self._join(unified, host, pids)
+    def _limit(
+        self, host: str, controller: str, v1: dict[str, str], v2: dict[str, str], *, done: str, lacks: str
+    ) -> Path:
+        """Write the settings of a controller, in version 1 where it has a hierarchy of its own."""
+        own = {"cpu": self._hierarchies.cpu_v1, "memory": self._hierarchies.memory_v1}[controller]
+        unified = self._hierarchies.unified
+        try:
+            if own:
+                group, settings = self._join(own, host), v1
+            elif unified and controller in (unified / "cgroup.controllers").read_text().split():
+                for folder in (unified, self._folder(unified)):
+                    (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+                group, settings = self._join(unified, host), v2
+            else:
+                raise LabError(f"{host} cannot be {done}: this machine has no {lacks} for control groups")
+            for name, text in settings.items():
+                (group / name).write_text(text)
+        except OSError as error:
+            raise _refused(host, done, error) from error
+        return group
 
     def release(self, host: str) -> None:
         """Remove the groups of a host whose processes are gone."""
@@ -142,14 +136,14 @@ class Cgroups:
             folder.mkdir()
         return folder
 
-    def _join(self, hierarchy: Path, host: str, pids: Callable[[], list[int]]) -> Path:
+    def _join(self, hierarchy: Path, host: str) -> Path:
         key = (hierarchy, host)
         if key not in self._made:
             group = self._folder(hierarchy) / host
             self._note(group)
             group.mkdir()
             self._made[key] = group
-        _move(self._made[key], pids)
+        _move(self._made[key], lambda: self._pids(host))
         return self._made[key]
 
     def _note(self, group: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.lab.system_programs import find
+
+SSH_PORT = 22
 
 HOST_FILES = "/run/muster-lab"
 """Where a host in namespaces keeps the files of this module."""
@@ -35,23 +36,15 @@ Subsystem sftp internal-sftp
 CLIENT_CONFIG = """\
 Host *
   User {user}
-  IdentityFile "{key}"
+  IdentityFile "{folder}/id_ed25519"
   IdentitiesOnly yes
-  UserKnownHostsFile "{known_hosts}"
+  UserKnownHostsFile "{folder}/known_hosts"
   GlobalKnownHostsFile /dev/null
   StrictHostKeyChecking yes
   PreferredAuthentications publickey
   ConnectTimeout 5
   LogLevel ERROR
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """Where the sshd of a host listens."""
-
-    address: str
-    port: int = 22
 
 
 def make_keys(folder: Path) -> None:
@@ -67,20 +60,18 @@ def make_keys(folder: Path) -> None:
     (folder / "authorized_keys").write_text((folder / "id_ed25519.pub").read_text())
 
 
-def known_hosts(endpoints: Mapping[str, Endpoint], host_key: str) -> str:
+def known_hosts(addresses: Mapping[str, str], host_key: str, port: int = SSH_PORT) -> str:
     """One known_hosts line per host, under its name and its address."""
-    return "".join(
-        f"{name},[{end.address}]:{end.port},{end.address} {host_key.strip()}\n" for name, end in endpoints.items()
-    )
+    return "".join(f"{name},[{address}]:{port},{address} {host_key.strip()}\n" for name, address in addresses.items())
 
 
-def client_config(endpoints: Mapping[str, Endpoint], *, user: str, key: str, known_hosts: str) -> str:
-    """The ssh configuration with an entry for each host."""
+def client_config(addresses: Mapping[str, str], folder: Path, *, user: str, port: int = SSH_PORT) -> str:
+    """The ssh configuration with an entry for each host; the user's key and known_hosts lie in `folder`."""
     entries = "".join(
-        f"Host {name}\n  HostName {end.address}\n  Port {end.port}\n  HostKeyAlias {name}\n"
-        for name, end in endpoints.items()
+        f"Host {name}\n  HostName {address}\n  Port {port}\n  HostKeyAlias {name}\n"
+        for name, address in addresses.items()
     )
-    return entries + CLIENT_CONFIG.format(user=user, key=key, known_hosts=known_hosts)
+    return entries + CLIENT_CONFIG.format(user=user, folder=folder)
 
 
 def sshd_config(files: str, pid_file: str) -> str:
@@ -88,13 +79,13 @@ def sshd_config(files: str, pid_file: str) -> str:
     return SSHD_CONFIG.format(files=files, pid_file=pid_file)
 
 
-def etc_hosts(endpoints: Mapping[str, Endpoint]) -> str:
+def etc_hosts(addresses: Mapping[str, str]) -> str:
     """/etc/hosts with every host.
 
     The ::ffff: lines answer the reverse look-ups of torch, whose sockets are IPv6 with mapped addresses;
     without them it warns "The hostname of the client socket cannot be retrieved".
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
-    lines += [f"{end.address} {name}" for name, end in endpoints.items()]
-    lines += [f"::ffff:{end.address} {name}" for name, end in endpoints.items()]
+    lines += [f"{address} {name}" for name, address in addresses.items()]
+    lines += [f"::ffff:{address} {name}" for name, address in addresses.items()]
     return "\n".join(lines) + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
 from typing import Literal
 
 from muster.lab.system_programs import find
@@ -12,17 +11,20 @@ from muster.lab.system_programs import find
 Kind = Literal["root", "userns", "loopback"]
 """Namespaces as root, namespaces inside a user namespace, or mere loopback addresses."""
 
-USERNS_LIMITS = (
-    "the hosts have only one user, you, who can become root in none of them",
-    "freeze and slow --cpu work only where a control group was delegated to you",
-)
-
-LOOPBACK_LIMITS = (
-    "the hosts are loopback addresses with an sshd and a process tree each, and share this machine's name, "
-    "disk, /tmp and network",
-    "the names h1, h2, ... are known to the lab's own ssh only",
-    "of the faults only crash and reboot can be made",
-)
+LIMITS: dict[Kind, tuple[str, ...]] = {
+    "root": (),
+    "userns": (
+        "the hosts have only one user, you, who can become root in none of them",
+        "freeze and slow --cpu work only where a control group was delegated to you",
+    ),
+    "loopback": (
+        "the hosts are loopback addresses with an sshd and a process tree each, and share this machine's name, "
+        "disk, /tmp and network",
+        "the names h1, h2, ... are known to the lab's own ssh only",
+        "of the faults only crash and reboot can be made",
+    ),
+}
+"""What is missing in each kind, one sentence each."""
 
 NAMESPACES = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
 
@@ -31,29 +33,16 @@ NAMESPACES = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
 TRIAL = "mount -t tmpfs trial /tmp && mount -t proc proc /proc && ip link set lo up"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A kind of lab, and what is missing in it, one sentence each."""
-
-    kind: Kind
-    limits: tuple[str, ...]
-
-
-def describe(kind: Kind, reason: str | None = None) -> Choice:
-    """A kind with its limits; `reason` says why it was not a better one."""
-    missing = {"root": (), "userns": USERNS_LIMITS, "loopback": LOOPBACK_LIMITS}[kind]
-    return Choice(kind=kind, limits=((reason,) if reason else ()) + missing)
-
-
-def choose() -> Choice:
-    """The best kind that works here, found by trying."""
+def choose() -> tuple[Kind, tuple[str, ...]]:
+    """The best kind that works here, found by trying, and what is missing in it: first why it is not a better one."""
     as_root = _try([]) if os.getuid() == 0 else "you are not root"
     if as_root is None:
-        return describe("root")
+        return "root", LIMITS["root"]
     in_user_namespace = _try(["--user", "--map-root-user"])
     if in_user_namespace is None:
-        return describe("userns", f"the hosts live in a user namespace, because {as_root}")
-    return describe("loopback", f"the kernel allows no namespaces, because {as_root}, and {in_user_namespace}")
+        return "userns", (f"the hosts live in a user namespace, because {as_root}", *LIMITS["userns"])
+    why = f"the kernel allows no namespaces, because {as_root}, and {in_user_namespace}"
+    return "loopback", (why, *LIMITS["loopback"])
 
 
 def _try(user: list[str]) -> str | None:

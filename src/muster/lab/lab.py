@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from muster.errors import LabError
 from muster.lab import link_rules
 from muster.lab.fake_gpus import gpus_of
-from muster.lab.faults import Condition, Faults, check_rate
-from muster.lab.kinds import Kind, choose, describe
-from muster.lab.link_rules import Direction, Refusal
+from muster.lab.faults import BETTER_LAB, Faults, State, checked_size
+from muster.lab.kinds import LIMITS, Kind, choose
 from muster.lab.loopback import LoopbackSite
 from muster.lab.mounts import file_systems_of, hidden_folders
 from muster.lab.mpi_service import Mpi
 from muster.lab.namespaces import HostSettings, NamespaceSite
 from muster.lab.podman_service import Podman
 from muster.lab.service import Service
-from muster.lab.site import Site
 from muster.lab.slurm_service import Slurm
-
-State = Literal["up", "off", "frozen"]
-
-BETTER_LAB = "run the lab as root, or where user namespaces are allowed"
+from muster.lab.system_programs import find
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +36,7 @@ class HostStatus:
     faults: tuple[str, ...]
 
 
-class Lab:
+class Lab(Faults):
     """Hosts h1 to hN, each with its own address, hostname, disk, process tree and sshd.
 
     >>> with Lab(2, bind=("/data",)) as lab:
@@ -59,7 +53,7 @@ class Lab:
     them ready for jobs when `start` returns. `mpi` makes sure that Open MPI and MPICH can start ranks from every
     host on every other, and `podman` that containers run in the hosts, from `muster.lab.podman_service.IMAGE`.
 
-    Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks.
+    Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks, one sentence each.
     """
 
     def __init__(
@@ -77,19 +71,12 @@ class Lab:
     ) -> None:
         if not 1 <= hosts <= link_rules.MAX_HOSTS:
             raise LabError(f"a lab has 1 to {link_rules.MAX_HOSTS} hosts, not {hosts}")
-        choice = describe(kind) if kind else choose()
-        self.names: tuple[str, ...] = tuple(f"h{number}" for number in range(1, hosts + 1))
-        """The hosts in order."""
-        self.kind: Kind = choice.kind
-        """How the hosts are made."""
-        self.limits: tuple[str, ...] = choice.limits
-        """What this lab cannot do on this machine, one sentence each; empty when it can do everything."""
+        self.kind, self.limits = (kind, LIMITS[kind]) if kind else choose()
+        super().__init__(tuple(f"h{number}" for number in range(1, hosts + 1)), checked_size(disk))
         shared = (*_needed_folders(), *(_shared_folder(path) for path in bind))
         devices = None if gpus is None else gpus_of(self.names, gpus)
-        self._settings = HostSettings(bind=shared, disk=_size(disk), shm=_size(shm), gpus=devices)
+        self._settings = HostSettings(bind=shared, disk=disk, shm=checked_size(shm), gpus=devices)
         self._services = self._chosen_services(slurm=slurm, mpi=mpi, podman=podman)
-        self._site: Site | None = None
-        self._faults: Faults | None = None
 
     def _chosen_services(self, *, slurm: bool, mpi: bool, podman: bool) -> tuple[Service, ...]:
         if self._settings.gpus is not None and self.kind == "loopback":
@@ -105,7 +92,8 @@ class Lab:
             if self.kind not in service.kinds:
                 best = "that lives in namespaces" if "userns" in service.kinds else "made by root"
                 raise LabError(f"{service.title} needs a lab {best}", hint="start the lab as root, say with sudo")
-            service.check()
+            for program in service.programs:
+                find(program)
         return tuple(services)
 
     def __enter__(self) -> Lab:
@@ -119,34 +107,26 @@ class Lab:
 
     def start(self) -> None:
         """Bring all hosts up; they answer ssh, and what they were to have works, when this returns."""
-        site = self._make_site()
+        if self.kind == "loopback":
+            site = LoopbackSite(self.names)
+        else:
+            site = NamespaceSite(self.names, self._settings, rootless=self.kind == "userns")
         try:
             site.open()
-            self._site = site
-            if isinstance(site, NamespaceSite):
-                self._faults = Faults(site, self._settings.disk)
+            self._attach(site)
             for service in self._services:
                 service.write(site.folder / "boot")
             site.start(self.names)
             for service in self._services:
                 service.wait(self.names, self.run)
         except BaseException:
-            self._site, self._faults = None, None
+            self._detach()
             site.close()
             raise
 
-    def _make_site(self) -> NamespaceSite | LoopbackSite:
-        if self.kind == "loopback":
-            return LoopbackSite(self.names)
-        return NamespaceSite(self.names, self._settings, rootless=self.kind == "userns")
-
     def stop(self) -> None:
         """Take the lab down; nothing of it is left when this returns."""
-        if self._faults:
-            self._faults.close()
-        if self._site:
-            self._site.close()
-        self._site, self._faults = None, None
+        self._detach()
 
     # --- reaching the hosts ---------------------------------------------------------------------------
 
@@ -208,147 +188,19 @@ class Lab:
         """How each host is."""
         return [
             HostStatus(
-                name=name,
-                address=self.address(name),
-                state=self._state(name),
-                faults=self._condition(name).describe(),
+                name=name, address=self.address(name), state=self._state(name), faults=self._condition(name).describe()
             )
             for name in self.names
         ]
 
-    def _state(self, host: str) -> State:
-        if not self._up().running(host):
-            return "off"
-        return "frozen" if self._condition(host).frozen else "up"
-
-    def _condition(self, host: str) -> Condition:
-        return self._faults.condition(host) if self._faults else Condition()
-
-    # --- faults --------------------------------------------------------------------------------
-
-    def cut(self, host: str) -> None:
-        """Cut the cable of a host: it has no carrier, and its peers hear nothing more."""
-        self._relink(host, "cut", cut=True)
-
-    def loss(self, host: str, percent: float) -> None:
-        """Lose this share of the packets to and from a host."""
-        if not 0 <= percent <= 100:
-            raise LabError(f"{percent:g} percent of the packets cannot be lost", hint="give a number from 0 to 100")
-        self._relink(host, "loss", loss_percent=percent)
-
-    def delay(self, host: str, milliseconds: float) -> None:
-        """Deliver each packet to and from a host this much later; a round trip takes twice as much longer."""
-        if not 0 <= milliseconds <= 60_000:
-            raise LabError(f"a delay of {milliseconds:g} ms cannot be made", hint="give a number from 0 to 60000")
-        self._relink(host, "delay", delay_ms=milliseconds)
-
-    def slow(self, host: str, *, cpu: float | None = None, rate: str | None = None) -> None:
-        """Slow a host down: `cpu` is how many cores all its processes share, `rate` its network speed."""
-        if cpu is None and rate is None:
-            raise LabError(f"say in what way {host} is slow", hint=f"muster lab slow {host} --cpu 0.1")
-        if cpu is not None and cpu < 0.01:
-            raise LabError(f"{cpu:g} cores are too few", hint="0.01 is the least: a hundredth of a core")
-        if rate is not None:
-            self._relink(host, "slow", rate=check_rate(rate))
-        if cpu is not None:
-            self._breakable(host, "slow").limit_cpu(host, cpu)
-
-    def limit_memory(self, host: str, size: str) -> None:
-        """Let all processes of a host together hold this much memory: 256m, 2g. The kernel kills who needs more."""
-        self._breakable(host, "limit-memory").limit_memory(host, _size(size))
-
-    def block_port(self, host: str, port: int, *, how: Refusal = "reject", direction: Direction = "in") -> None:
-        """Close a TCP port of a host ("in"), or that port of all others for it ("out")."""
-        if not 1 <= port <= 65535:
-            raise LabError(f"{port} is not a port", hint="ports go from 1 to 65535")
-        self._breakable(host, "block-port").block_port(host, port, how, direction)
-
-    def fill_disk(self, host: str) -> None:
-        """Fill / and /tmp of a host: it can write nothing more there, while its peers can."""
-        self._breakable(host, "fill-disk").fill_disk(host)
-
-    def heal(self, host: str) -> None:
-        """Undo cut, loss, delay, slow, limit_memory, block_port and fill_disk."""
-        self._breakable(host, "heal").heal(host)
-
-    def freeze(self, host: str) -> None:
-        """Stop every process of a host; its network is up, but nobody answers."""
-        self._breakable(host, "freeze").freeze(host)
-
-    def thaw(self, host: str) -> None:
-        """Let the processes of a frozen host go on."""
-        self._running(host)
-        if self._faults is None or not self._condition(host).frozen:
-            raise LabError(f"{host} is not frozen")
-        self._faults.thaw(host)
-
-    def crash(self, host: str) -> None:
-        """Kill all processes of a host at once; the kernel closes their connections: peers get FIN or RST."""
-        self._running(host)
-        self._kill(host, silently=False)
-
-    def power_off(self, host: str) -> None:
-        """Pull the plug of a host: it is gone, and its peers hear nothing."""
-        self._running(host)
-        if self._faults is None:
-            raise _cannot("power-off")
-        self._kill(host, silently=True)
-
     def reboot(self, host: str) -> None:
         """Bring a host back, from whatever state: same name, address and keys, no faults, an empty disk."""
-        self._known(host)
-        self._kill(host, silently=True)
+        self._kill(self._known(host), silently=True)
         self._up().start([host])
         if all(status.state == "up" and not status.faults for status in self.status()):
             # Where something else is broken, a service may have good reason not to come back.
             for service in self._services:
                 service.wait([host], self.run)
-
-    def _kill(self, host: str, *, silently: bool) -> None:
-        if self._faults:
-            self._faults.kill(host, silently=silently)
-        else:
-            self._up().kill(host)
-
-    # --- checks --------------------------------------------------------------------------------
-
-    def _relink(self, host: str, fault: str, **changes: Any) -> None:
-        faults = self._breakable(host, fault)
-        faults.change_link(host, replace(faults.condition(host).link, **changes))
-
-    def _breakable(self, host: str, fault: str) -> Faults:
-        self._awake(host)
-        if self._faults is None:
-            raise _cannot(fault)
-        return self._faults
-
-    def _known(self, host: str) -> str:
-        if host not in self.names:
-            many = f"the hosts are h1 to {self.names[-1]}" if len(self.names) > 1 else "the only host is h1"
-            raise LabError(f"there is no host `{host}` in this lab", hint=many)
-        return host
-
-    def _up(self) -> Site:
-        if self._site is None:
-            raise LabError("the lab is not up")
-        return self._site
-
-    def _running(self, host: str) -> None:
-        self._known(host)
-        if self._state(host) == "off":
-            raise LabError(f"{host} is off", hint=f"muster lab reboot {host}")
-
-    def _awake(self, host: str) -> None:
-        self._running(host)
-        if self._state(host) == "frozen":
-            raise LabError(f"{host} is frozen", hint=f"muster lab thaw {host}")
-
-
-def _cannot(fault: str) -> LabError:
-    return LabError(
-        f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses",
-        hint=BETTER_LAB,
-    )
 
 
 def _needed_folders() -> tuple[str, ...]:
@@ -356,12 +208,6 @@ def _needed_folders() -> tuple[str, ...]:
     work = (os.getcwd(), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
     file_systems = file_systems_of((os.path.expanduser("~"), *work), Path("/proc/self/mountinfo").read_text())
     return (*file_systems, *hidden_folders(work))
-
-
-def _size(text: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]*[kmg]?", text):
-        raise LabError(f"`{text}` is not the size of a disk", hint="write it like 256m or 1g")
-    return text
 
 
 def _shared_folder(path: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""How commands find the lab that is up, and talk to its keeper."""
+"""How commands find the lab that is up, and talk to its server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import LabError
-from muster.lab.keeper import SOCKET, socket_address
+from muster.lab.lab_server import SOCKET, socket_address
 
 START_LIMIT = 150.0
-"""Seconds in which the keeper must have said whether the lab is up; two more for each host."""
+"""Seconds in which the server must have said whether the lab is up; two more for each host."""
 
 ANSWER_LIMIT = 150.0
 """Seconds in which a request must be answered: a reboot is the longest."""
@@ -35,24 +35,24 @@ def start(hosts: int, **options: Any) -> dict[str, Any]:
     folder = state_folder()
     settings = {"hosts": hosts, "options": options, "folder": str(folder)}
     with (folder / "lab.log").open("ab") as log:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "muster.lab.keeper", json.dumps(settings)],
+        server = subprocess.Popen(
+            [sys.executable, "-m", "muster.lab.lab_server", json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
             text=True,
         )
-    assert keeper.stdout is not None
+    assert server.stdout is not None
     try:
-        with keeper.stdout as said:
+        with server.stdout as said:
             limit = START_LIMIT + 2 * hosts
             if not select.select([said], [], [], limit)[0]:
                 raise LabError(f"the lab was not up after {limit:g} s", hint="try fewer hosts")
             line = said.readline()
     except BaseException:
-        keeper.kill()
-        keeper.wait()
+        server.kill()
+        server.wait()
         raise
     if not line:
         raise LabError("the keeper of the lab ended at once", hint=f"its last words are in {folder / 'lab.log'}")
@@ -60,7 +60,7 @@ def start(hosts: int, **options: Any) -> dict[str, Any]:
 
 
 def request(verb: str, **arguments: Any) -> dict[str, Any]:
-    """Ask the keeper of the lab that is up to do something, and return its answer."""
+    """Ask the server of the lab that is up to do something, and return its answer."""
     handle = os.open(state_folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as peer:

@@ -49,17 +49,14 @@ class Link:
 
     def describe(self) -> tuple[str, ...]:
         """Each fault in a few words, for the status table."""
-        said: list[str] = []
-        if self.cut:
-            said.append("cut")
-        if self.loss_percent:
-            said.append(f"loss {self.loss_percent:g}%")
-        if self.rate:
-            said.append(f"rate {self.rate}")
-        if self.delay_ms:
-            said.append(f"delay {self.delay_ms:g} ms")
-        said += [f"port {b.port} {b.direction} {b.how}" for b in self.blocks]
-        return tuple(said)
+        said = {
+            "cut": self.cut,
+            f"loss {self.loss_percent:g}%": self.loss_percent,
+            f"rate {self.rate}": self.rate,
+            f"delay {self.delay_ms:g} ms": self.delay_ms,
+        }
+        ports = (f"port {b.port} {b.direction} {b.how}" for b in self.blocks)
+        return (*(text for text, applies in said.items() if applies), *ports)
 
 
 def port_of(name: str) -> str:

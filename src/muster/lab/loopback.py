@@ -3,60 +3,40 @@
 from __future__ import annotations
 
 import os
-import pwd
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from muster.errors import LabError
 from muster.lab import keys, loopback_host
 from muster.lab.node import Node
-from muster.lab.switch import start_switch
+from muster.lab.site import Site
 from muster.lab.system_programs import SYSTEM_PATH, find
 
 NETWORK = "127.0.0"
 
 
-class LoopbackSite:
+class LoopbackSite(Site[Node]):
     """Hosts that have an address, an sshd and a process tree of their own, and share all else."""
-
-    process_type: type[subprocess.Popen[Any]] = subprocess.Popen[Any]
 
     def __init__(self, names: Sequence[str]) -> None:
         # 127.0.0.1 is the machine itself.
-        self.addresses = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, start=2)}
-        self.folder = Path()
-        self._hosts: dict[str, Node] = {}
-        self._janitor: Node | None = None
+        super().__init__({name: f"{NETWORK}.{number}" for number, name in enumerate(names, start=2)})
 
     def open(self) -> None:
         """Make the folder and the keys, and find a port that is free on every address."""
         for program in ("ssh", "sshd", "bash"):
             find(program)
-        self._janitor, self.folder = start_switch([], address="")
+        self._start_switch()
         port = _free_port(list(self.addresses.values()))
-        endpoints = {name: keys.Endpoint(address=a, port=port) for name, a in self.addresses.items()}
-        folder = self.folder / "ssh"
-        keys.make_keys(folder)
-        (folder / "known_hosts").write_text(keys.known_hosts(endpoints, (folder / "host_key.pub").read_text()))
-        self._ssh_config.write_text(
-            keys.client_config(
-                endpoints,
-                user=pwd.getpwuid(os.getuid()).pw_name,
-                key=str(folder / "id_ed25519"),
-                known_hosts=str(folder / "known_hosts"),
-            )
-        )
-        for name, end in endpoints.items():
+        self._write_keys(port)
+        for name, address in self.addresses.items():
             mark = f"{loopback_host.MARK_NAME}={self._mark(name)}"
-            own = f"ListenAddress {end.address}\nPort {end.port}\nSetEnv {mark}\n"
-            self._file(name, "sshd_config").write_text(
-                own + keys.sshd_config(str(folder), str(self._file(name, "pid")))
-            )
+            own = f"ListenAddress {address}\nPort {port}\nSetEnv {mark}\n"
+            shared = keys.sshd_config(str(self.folder / "ssh"), str(self._file(name, "pid")))
+            self._file(name, "sshd_config").write_text(own + shared)
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd does not start without it
 
@@ -66,48 +46,17 @@ class LoopbackSite:
         script = str(Path(loopback_host.__file__))
         for name in names:
             self._file(name, "pid").unlink(missing_ok=True)
-            sshd = [
-                find("sshd"),
-                "-f",
-                str(self._file(name, "sshd_config")),
-                "-E",
-                str(self._file(name, "log")),
-            ]
+            sshd = [find("sshd"), "-f", str(self._file(name, "sshd_config")), "-E", str(self._file(name, "log"))]
             mark, pid_file = self._mark(name), str(self._file(name, "pid"))
             argv = [sys.executable, "-I", "-S", script, mark, pid_file, *sshd]
             env = {"PATH": SYSTEM_PATH, loopback_host.MARK_NAME: mark}
-            self._hosts[name] = Node(name, argv, env=env, errors=self._file(name, "log"))
+            self.hosts[name] = Node(name, argv, env=env, errors=self._file(name, "log"))
         for name in names:
             try:
-                self._hosts[name].expect("up", deadline)
+                self.hosts[name].expect("up", deadline)
             except LabError:
                 self.kill(name)
                 raise
-
-    def kill(self, name: str) -> None:
-        """Kill the processes of a host, if it still runs."""
-        if host := self._hosts.pop(name, None):
-            host.end()
-
-    def close(self) -> None:
-        """Kill the processes of all hosts and remove the folder."""
-        ending = list(self._hosts.values())
-        self._hosts.clear()
-        for host in ending:
-            host.hang_up()
-        for host in ending:
-            host.end()
-        if self._janitor:
-            self._janitor.end()
-            self._janitor = None
-
-    def running(self, name: str) -> bool:
-        """Whether the holder of the host's sshd is alive."""
-        return name in self._hosts and self._hosts[name].alive
-
-    def init(self, name: str) -> int:
-        """The process that holds the host's sshd."""
-        return self._hosts[name].pid
 
     def pids(self, name: str) -> list[int]:
         """The processes of a host, its holder left out."""
@@ -115,15 +64,11 @@ class LoopbackSite:
 
     def ssh_argv(self) -> list[str]:
         """Plain ssh: every host is an address of this machine."""
-        return [find("ssh"), "-F", str(self._ssh_config)]
+        return [find("ssh"), "-F", str(self.ssh_config)]
 
     def enter_argv(self, name: str) -> list[str]:
         """A command that bears the mark of the host."""
         return ["env", f"{loopback_host.MARK_NAME}={self._mark(name)}"]
-
-    @property
-    def _ssh_config(self) -> Path:
-        return self.folder / "ssh_config"
 
     def _mark(self, name: str) -> str:
         return f"{self.folder.name}/{name}"

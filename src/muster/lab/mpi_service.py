@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 from muster.errors import LabError
 from muster.lab.kinds import Kind
-from muster.lab.service import Run
-from muster.lab.system_programs import SYSTEM_PATH, find
-
-SCRIPT = Path(__file__).with_name("mpi.sh")
+from muster.lab.service import Run, Service
+from muster.lab.system_programs import SYSTEM_PATH
 
 _TRIES = 5
 """Times that a program is started which ends by SIGPIPE: hydra on a busy machine, when a part of it ended before."""
 
 
-class Mpi:
+class Mpi(Service):
     """Both MPIs, tried out; they use the ssh that the hosts have."""
 
     title = "MPI"
+    script = "mpi.sh"
+    programs = ("mpirun.openmpi", "mpiexec.hydra")
     kinds: frozenset[Kind] = frozenset({"root", "userns"})
-    daemons: frozenset[str] = frozenset()
-
-    def check(self) -> None:
-        """Raise a LabError if a program is missing."""
-        for program in ("mpirun.openmpi", "mpiexec.hydra"):
-            find(program)
-
-    def write(self, folder: Path) -> None:
-        """Write the boot script."""
-        (folder / SCRIPT.name).write_text(SCRIPT.read_text())
 
     def wait(self, hosts: Sequence[str], run: Run) -> None:
         """Start two processes on each of the first two hosts, with either MPI."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 import subprocess
 import time
@@ -14,10 +13,9 @@ from typing import Any
 
 from muster.errors import LabError
 from muster.lab import keys, link_rules
+from muster.lab.host_processes import HostProcess, living_in
 from muster.lab.node import Node
-from muster.lab.pids import living_in
-from muster.lab.process import HostProcess
-from muster.lab.switch import script_argv, start_switch
+from muster.lab.site import Site, script_argv
 from muster.lab.system_programs import SYSTEM_PATH, find
 
 HOST_SCRIPT = Path(__file__).with_name("host.sh")
@@ -50,11 +48,8 @@ def call(argv: Sequence[str], *, text: str = "", what: str) -> str:
 class HostNode(Node):
     """One running host."""
 
-    init: int = 0
-    """The pid of its init in the owner's PID namespace, once it is built."""
-
     pid_namespace: str = ""
-    """Which PID namespace its processes live in, as /proc/PID/ns/pid tells it."""
+    """Which PID namespace its processes live in, as /proc/PID/ns/pid tells it, once it is built."""
 
     def built(self, deadline: float) -> None:
         """Wait until the host has its disk and lacks only the cable."""
@@ -63,62 +58,37 @@ class HostNode(Node):
 
     def strike(self) -> None:
         """Kill init, and with it every process of the host at once; the kernel still closes their sockets."""
-        if self.alive and self.init:
+        if self.alive and self.pid_namespace:
             os.kill(self.init, signal.SIGKILL)
 
-    def kill(self) -> None:
-        """Kill the host and wait until it is gone."""
-        self.strike()
-        self.end()
 
-
-class NamespaceSite:
+class NamespaceSite(Site[HostNode]):
     """The switch and the hosts of one lab, made as root or, `rootless`, in a user namespace."""
 
     process_type: type[subprocess.Popen[Any]] = HostProcess
 
     def __init__(self, names: Sequence[str], settings: HostSettings, *, rootless: bool) -> None:
-        self.addresses = {name: f"{link_rules.NETWORK}.{number}" for number, name in enumerate(names, start=1)}
+        super().__init__({name: f"{link_rules.NETWORK}.{number}" for number, name in enumerate(names, start=1)})
         self.rootless = rootless
-        self.hosts: dict[str, HostNode] = {}
-        self.folder = Path()
         self._settings = settings
-        self._switch: Node | None = None
-        self._login = pwd.getpwuid(os.getuid())
 
     def open(self) -> None:
         """Start the switch, which also owns the folder of the lab, and write the keys."""
         for program in ("ip", "ssh", "sshd", "nsenter", "unshare", "bash"):
             find(program)
         user = ["--user", "--map-root-user"] if self.rootless else []
-        prefix = [find("unshare"), *user, "--net"]
-        self._switch, self.folder = start_switch(prefix, address=link_rules.SWITCH_ADDRESS)
-        self._write_ssh_files()
-
-    def _write_ssh_files(self) -> None:
-        endpoints = {name: keys.Endpoint(address=address) for name, address in self.addresses.items()}
+        self._start_switch([find("unshare"), *user, "--net"], address=link_rules.SWITCH_ADDRESS)
+        self._write_keys()
         folder = self.folder / "ssh"
-        keys.make_keys(folder)
-        (folder / "known_hosts").write_text(keys.known_hosts(endpoints, (folder / "host_key.pub").read_text()))
-        (folder / "hosts").write_text(keys.etc_hosts(endpoints))
+        (folder / "config").write_text(self._client_config(Path("~/.ssh")))
+        (folder / "hosts").write_text(keys.etc_hosts(self.addresses))
         (folder / "neighbours").write_text(link_rules.neighbours(self.addresses))
         (folder / "sshd_config").write_text(keys.sshd_config(keys.HOST_FILES, f"{keys.HOST_FILES}/sshd.pid"))
-        user = self._login.pw_name
-        inside = keys.client_config(endpoints, user=user, key="~/.ssh/id_ed25519", known_hosts="~/.ssh/known_hosts")
-        (folder / "config").write_text(inside)
-        outside = keys.client_config(
-            endpoints, user=user, key=str(folder / "id_ed25519"), known_hosts=str(folder / "known_hosts")
-        )
-        self.ssh_config.write_text(outside)
-
-    @property
-    def ssh_config(self) -> Path:
-        """The configuration with which the owner's ssh reaches the hosts."""
-        return self.folder / "ssh_config"
 
     def start(self, names: Sequence[str]) -> None:
         """Bring hosts up: all of them built side by side, cabled in one go, then their sshd started."""
-        deadline = _deadline(len(names))
+        # 4 hosts take 0.2 s and 64 take 2.5 s on two idle cores; a machine under load gets many times that.
+        deadline = time.monotonic() + 20 + len(names)
         try:
             for name in names:
                 self.hosts[name] = self._spawn(name)
@@ -132,8 +102,7 @@ class NamespaceSite:
                 self.hosts[name].expect("up", deadline)
         except BaseException:
             for name in names:
-                if host := self.hosts.pop(name, None):
-                    host.kill()
+                self.kill(name)
             raise
 
     def _spawn(self, name: str) -> HostNode:
@@ -158,39 +127,10 @@ class NamespaceSite:
 
     def remove_cable(self, name: str) -> None:
         """Take away what is left of a dead host's cable; the kernel does it too, but only some time later."""
-        batch = link_rules.unplug([name])
-        subprocess.run(
-            self.switch_argv([find("ip"), "-force", "-b", "-"]),
-            input=batch,
-            text=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=CALL_LIMIT,
-        )
-
-    def kill(self, name: str) -> None:
-        """Kill a host, if it still runs; its cable stays behind."""
-        if host := self.hosts.pop(name, None):
-            host.kill()
-
-    def running(self, name: str) -> bool:
-        """Whether the init of a host is alive."""
-        return name in self.hosts and self.hosts[name].alive
-
-    def init(self, name: str) -> int:
-        """The pid 1 of a host, as numbered outside."""
-        return self.hosts[name].init
-
-    def close(self) -> None:
-        """Kill every host, then let the switch clean up the folder and the cgroups."""
-        for host in self.hosts.values():
-            host.strike()
-        for host in self.hosts.values():
-            host.end()
-        self.hosts.clear()
-        if self._switch:
-            self._switch.end()
-            self._switch = None
+        try:
+            self.in_switch(["ip", "-force", "-b", "-"], text=link_rules.unplug([name]), what="unplugging")
+        except LabError:
+            pass  # the kernel was quicker
 
     @property
     def switch_pid(self) -> int:
@@ -234,8 +174,3 @@ class NamespaceSite:
     def pids(self, name: str) -> list[int]:
         """Every living process in a host, in containers too, as numbered outside."""
         return living_in(self.hosts[name].pid_namespace)
-
-
-def _deadline(hosts: int) -> float:
-    # 4 hosts take 0.2 s and 64 take 2.5 s on two idle cores; a machine under load gets many times that.
-    return time.monotonic() + 20 + hosts

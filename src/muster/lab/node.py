@@ -39,6 +39,9 @@ class Node:
             if sink:
                 sink.close()
 
+        self.init = self.pid
+        """The process that holds a host together, as numbered outside."""
+
     @property
     def pid(self) -> int:
         """The pid of the child itself."""
@@ -84,13 +87,13 @@ class Node:
         except BrokenPipeError:
             pass  # it has ended; the next `expect` says why
 
-    def hang_up(self) -> None:
+    def strike(self) -> None:
         """Close the pipe, without waiting for the end that this brings."""
         _pipe(self._process.stdin).close()
 
     def end(self, *, limit: float = 10.0) -> None:
         """Close the pipe and wait until the child has ended by itself; after `limit` seconds kill it."""
-        self.hang_up()
+        _pipe(self._process.stdin).close()
         try:
             self._process.wait(limit)
         except subprocess.TimeoutExpired:

@@ -15,11 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.errors import LabError
-from muster.lab.kinds import Kind
-from muster.lab.service import Run
-from muster.lab.system_programs import find
-
-SCRIPT = Path(__file__).with_name("podman.sh")
+from muster.lab.service import Run, Service
 
 IMAGE = "localhost/muster-lab:latest"
 
@@ -58,22 +54,17 @@ def volumes() -> list[str]:
     return [f"--volume={path}:{path}:ro" for path in outer]
 
 
-class Podman:
+class Podman(Service):
     """podman, and an image, in all hosts of a lab."""
 
     title = "podman"
-    kinds: frozenset[Kind] = frozenset({"root"})
-    daemons: frozenset[str] = frozenset()
+    script = "podman.sh"
+    programs = ("podman", "crun")
 
-    def check(self) -> None:
-        """Raise a LabError if a program is missing."""
-        for program in ("podman", "crun"):
-            find(program)
-
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, header: str = "") -> None:
         """Write the image and the boot script that imports it."""
         (folder / "image.tar").write_bytes(image())
-        (folder / "podman.sh").write_text(f"IMAGE={IMAGE}\n" + SCRIPT.read_text())
+        super().write(folder, f"IMAGE={IMAGE}\n{header}")
 
     def wait(self, hosts: Sequence[str], run: Run) -> None:
         """Try one container; a machine that cannot run it here cannot in the other hosts either."""

@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from muster.lab.kinds import Kind
 
-BOOT_FILES = "/run/muster-lab/boot"
-"""Where a host finds what `Service.write` wrote; it runs the scripts (*.sh) there before it says that it is up."""
+Run = Callable[..., subprocess.CompletedProcess[str]]
+"""Runs a command inside a host, as `Lab.run` does."""
 
 
-class Run(Protocol):
-    """Runs a command inside a host, as `Lab.run` does."""
-
-    def __call__(self, host: str, argv: Sequence[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
-        """Run it to its end, at most `timeout` seconds long."""
-        ...
-
-
-class Service(Protocol):
+class Service(ABC):
     """Something that every host of a lab runs or can run."""
 
     title: str
     """How an error message calls it."""
 
-    kinds: frozenset[Kind]
+    script: str
+    """The file, beside this one, that each host runs when it boots, before it says that it is up."""
+
+    programs: tuple[str, ...]
+    """What this machine must have for it."""
+
+    kinds: frozenset[Kind] = frozenset({"root"})
     """The kinds of lab that can have it."""
 
-    daemons: frozenset[str]
+    daemons: frozenset[str] = frozenset()
     """The names of the processes that belong to it in an idle host."""
 
-    def check(self) -> None:
-        """Raise a LabError if this machine lacks a program for it."""
-        ...
+    def write(self, folder: Path, header: str = "") -> None:
+        """Write the boot script, with a header of its own, to what is /run/muster-lab/boot in the hosts."""
+        (folder / self.script).write_text(header + Path(__file__).with_name(self.script).read_text())
 
-    def write(self, folder: Path) -> None:
-        """Write scripts and files that each host copies and runs when it boots."""
-        ...
-
+    @abstractmethod
     def wait(self, hosts: Sequence[str], run: Run) -> None:
         """Return when it works in these hosts, which have just booted; raise a LabError when it does not come."""
-        ...

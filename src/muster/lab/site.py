@@ -1,57 +1,88 @@
-"""What a lab needs from the hosts it is made of, whichever way they are made."""
+"""What hosts of a lab have in common, whichever way they are made."""
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
+
+from muster.lab import keys
+from muster.lab.node import Node
+from muster.lab.system_programs import SYSTEM_PATH, find
+
+SWITCH_SCRIPT = Path(__file__).with_name("switch.sh")
+
+HostNode = TypeVar("HostNode", bound=Node)
 
 
-class Site(Protocol):
-    """The hosts of one lab."""
+def script_argv(title: str) -> list[str]:
+    """The command line of bash for the script in the environment variable SCRIPT, as short as `ps` should show it."""
+    return [find("bash"), "-c", 'eval "$SCRIPT"', title]
 
-    folder: Path
-    """Keys, configuration and logs of the lab; removed when its owner is gone."""
 
-    addresses: dict[str, str]
-    """The address of each host."""
+class Site(Generic[HostNode]):
+    """The hosts of one lab, and the switch: the process that every lab begins and ends with, which also cleans up."""
 
-    process_type: type[subprocess.Popen[Any]]
+    process_type: type[subprocess.Popen[Any]] = subprocess.Popen[Any]
     """The Popen that fits what `enter_argv` starts."""
 
-    def open(self) -> None:
-        """Make all that the hosts have in common."""
-        ...
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        self.addresses = addresses
+        self.hosts: dict[str, HostNode] = {}
+        self.folder = Path()
+        """Keys, configuration and logs of the lab; removed when its owner is gone."""
+        self._login = pwd.getpwuid(os.getuid())
+        self._switch: Node | None = None
 
-    def start(self, names: Sequence[str]) -> None:
-        """Bring hosts up; they answer ssh when this returns."""
-        ...
+    def _start_switch(self, prefix: Sequence[str] = (), *, address: str = "") -> None:
+        """Start the switch behind the command `prefix`; without an `address` it only cleans up."""
+        env = {"PATH": SYSTEM_PATH, "ADDRESS": address, "TMPDIR": os.environ.get("TMPDIR", "/tmp")}
+        env["SCRIPT"] = SWITCH_SCRIPT.read_text()
+        self._switch = Node("the switch", [*prefix, *script_argv("muster lab switch")], env=env, errors=None)
+        self.folder = Path(self._switch.expect("ready", time.monotonic() + 20)[0])
 
-    def kill(self, name: str) -> None:
-        """End a host and everything in it, if it still runs."""
-        ...
+    def _write_keys(self, port: int = keys.SSH_PORT) -> None:
+        """Make the keys, and the configuration with which the owner's ssh reaches the hosts."""
+        folder = self.folder / "ssh"
+        keys.make_keys(folder)
+        host_key = (folder / "host_key.pub").read_text()
+        (folder / "known_hosts").write_text(keys.known_hosts(self.addresses, host_key, port))
+        self.ssh_config.write_text(self._client_config(folder, port))
 
-    def close(self) -> None:
-        """End all hosts and remove the folder."""
-        ...
+    def _client_config(self, folder: Path, port: int = keys.SSH_PORT) -> str:
+        """The configuration of an ssh that finds its keys in `folder`."""
+        return keys.client_config(self.addresses, folder, user=self._login.pw_name, port=port)
+
+    @property
+    def ssh_config(self) -> Path:
+        """The configuration with which the owner's ssh reaches the hosts."""
+        return self.folder / "ssh_config"
 
     def running(self, name: str) -> bool:
         """Whether a host is up."""
-        ...
+        return name in self.hosts and self.hosts[name].alive
 
     def init(self, name: str) -> int:
-        """The process that holds a running host together."""
-        ...
+        """The process that holds a running host together, as numbered outside."""
+        return self.hosts[name].init
 
-    def pids(self, name: str) -> list[int]:
-        """Every living process of a running host, as numbered outside."""
-        ...
+    def kill(self, name: str) -> None:
+        """End a host and everything in it, if it still runs."""
+        if host := self.hosts.pop(name, None):
+            host.strike()
+            host.end()
 
-    def ssh_argv(self) -> list[str]:
-        """The command line that reaches every host from the owner."""
-        ...
-
-    def enter_argv(self, name: str) -> list[str]:
-        """The command line that runs what follows it inside a host."""
-        ...
+    def close(self) -> None:
+        """End all hosts, then let the switch remove the folder and the control groups."""
+        for host in self.hosts.values():
+            host.strike()
+        for host in self.hosts.values():
+            host.end()
+        self.hosts.clear()
+        if self._switch:
+            self._switch.end()
+            self._switch = None

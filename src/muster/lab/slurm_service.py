@@ -13,11 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from muster.errors import LabError
-from muster.lab.kinds import Kind
-from muster.lab.service import Run
-from muster.lab.system_programs import find
-
-SCRIPT = Path(__file__).with_name("slurm.sh")
+from muster.lab.service import Run, Service
 
 # ReturnToService=2: a rebooted node comes back by itself. Without batch_sched_delay=0 a batch job starts some 3 s
 # late, and heterogeneous jobs wait for the next round of the backfill scheduler, hence the short bf_interval.
@@ -78,31 +74,26 @@ def gres_conf(gpus: Mapping[str, int]) -> str:
     return "".join(lines)
 
 
-class Slurm:
+class Slurm(Service):
     """Slurm on all hosts of a lab; `gpus` says how many each has."""
 
     title = "Slurm"
-    kinds: frozenset[Kind] = frozenset({"root"})
+    script = "slurm.sh"
+    programs = ("munged", "slurmctld", "slurmd", "srun")
     daemons = frozenset({"munged", "slurmctld", "slurmscriptd", "slurmd"})
 
     def __init__(self, gpus: Mapping[str, int]) -> None:
         self._gpus = dict(gpus)
         self._controller = next(iter(gpus))
 
-    def check(self) -> None:
-        """Raise a LabError if a program is missing."""
-        for program in ("munged", "slurmctld", "slurmd", "srun"):
-            find(program)
-
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, header: str = "") -> None:
         """Write the configuration, the key with which the hosts trust each other, and the boot script."""
         key = folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(128))
         (folder / "slurm.conf").write_text(slurm_conf(self._gpus))
         (folder / "gres.conf").write_text(gres_conf(self._gpus))
-        header = f"CONTROLLER={shlex.quote(self._controller)}\n"
-        (folder / "slurm.sh").write_text(header + SCRIPT.read_text())
+        super().write(folder, f"CONTROLLER={shlex.quote(self._controller)}\n{header}")
 
     def wait(self, hosts: Sequence[str], run: Run) -> None:
         """Return when Slurm would give jobs to these hosts, and to all if the controller has booted."""

@@ -41,15 +41,20 @@ class LogFiles:
         """
         data = as_bytes(text)
         with self._lock:
-            if self._queued > _MOST_QUEUED:
-                self._give_up(path, "the disk does not keep up")
-                return
-            self._queued += len(data)
-        self._queue.put(partial(self._add, path, data, order))
+            is_full = self._queued > _MOST_QUEUED
+            self._queued += 0 if is_full else len(data)
+        if is_full:  # told without the lock: what is told may be written here too
+            self._give_up(path, "the disk does not keep up")
+        else:
+            self._queue.put(partial(self._add, path, data, order))
 
     def replace(self, path: Path, make: Callable[[], bytes]) -> None:
         """Queue a file's new content, made in the thread that writes it; readers see the old or the new, never half."""
         self._queue.put(partial(self._replace, path, make))
+
+    def rotate(self, path: Path) -> None:
+        """Queue the beginning of a new file that only this user can read; the one of this name gets `.1` behind it."""
+        self._queue.put(partial(self._rotate, path))
 
     def close(self, limit: float = 30.0) -> None:
         """Write out what is queued; a disk that hangs holds us no longer than `limit` seconds."""
@@ -80,6 +85,16 @@ class LogFiles:
                 self._failed.add(path)
                 why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
                 self._tell(f"{path} cannot be written: {why or error}")
+
+    def _rotate(self, path: Path) -> None:
+        self._close_files()
+        try:
+            if path.exists():
+                path.replace(path.with_name(f"{path.name}.1"))
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+        except OSError as error:
+            self._give_up(path, error.strerror or str(error))
 
     def _append(self, path: Path, data: bytes) -> bool:
         """Whether it could be written."""

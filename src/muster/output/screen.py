@@ -51,6 +51,8 @@ class Screen:
         """Set when nobody reads our stdout any more (`| head`)."""
         self.beside: Callable[[int, str, str], None] | None = None
         """Gets every line too, as plain text: the stream, the text, how it ends. Called in any thread."""
+        self.log: Callable[[str], None] = lambda text: None
+        """Gets what Muster itself says, and hosts, also what --quiet leaves out: for the debug log."""
         self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
         self._colour = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
@@ -64,11 +66,14 @@ class Screen:
 
     def info(self, text: str) -> None:
         """A sentence of Muster's own, on stderr; left out with --quiet."""
-        if not self.quiet:
+        if self.quiet:
+            self.log(text)
+        else:
             self.warning(text)
 
     def warning(self, text: str) -> None:
         """A sentence that --quiet does not silence: a warning or a failure."""
+        self.log(text)
         for line in text.splitlines() or [""]:
             self._show(2, f"muster: {line}" if line else "muster:", "\n", coloured=len("muster:"))
 
@@ -76,6 +81,11 @@ class Screen:
         """Text that stands by itself, such as a traceback."""
         for line in text.splitlines():
             self._show(2, "  " + line, "\n")
+
+    def debug(self, text: str) -> None:
+        """A line of the debug log, for --debug."""
+        for line in text.splitlines():
+            self._show(2, f"muster: debug: {line}", "\n", coloured=len(f"muster: debug: {line}"))
 
     def status(self, text: str) -> None:
         """What is being waited for: one line that renews itself on a terminal, a new line elsewhere."""
@@ -102,6 +112,7 @@ class Screen:
 
     def host_line(self, host: str, text: str) -> None:
         """A line the host itself wrote: ssh, a shell profile, an import."""
+        self.log(f"[{host}] {text}")
         self._show(2, f"[{host}] {text}", "\n")
 
     def repeat(self, stream: int, text: str, end: str) -> None:

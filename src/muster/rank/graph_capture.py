@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_READING = 1.0
-"""Seconds to wait for the end of a reading, which takes a millisecond, or 40 where the user keeps 2000 calls."""
+"""Seconds to wait for the end of a reading, which takes 15 to 40 milliseconds where the recorder is full."""
 
 _LONGEST = 600.0
 """Seconds after which a capture is taken for one that was given up without its `capture_end`."""

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 
-from ..shared import machine
+from ..shared import batch_systems, machine
 from .reporter import text_of
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ def _memory(before: tuple[int | None, int | None]) -> dict[str, Any]:
     group, host = _moved(before[0], now[0]), _moved(before[1], now[1])
     total = _total_memory()
     limit, peak = None, None
-    for folder in machine.memory_groups():
+    for folder in machine.control_groups("memory"):
         of_this = _number(folder, "memory.max", "memory.limit_in_bytes")
         # Without a limit there is a number beyond all memory, or the word `max`.
         if of_this is not None and of_this < total and (limit is None or of_this < limit):
@@ -127,12 +127,8 @@ def _number(folder: str, *names: str) -> int | None:
 
 
 def _inside() -> str:
-    if "SLURM_JOB_ID" in os.environ:
-        return "slurm"
-    if "PBS_JOBID" in os.environ:
-        return "pbs"
     is_container = machine.in_container() or "KUBERNETES_SERVICE_HOST" in os.environ
-    return "container" if is_container else ""
+    return batch_systems.batch_system(os.environ) or ("container" if is_container else "")
 
 
 _hanging: list[bool] = []

@@ -7,6 +7,7 @@ import sys
 import time
 from _thread import allocate_lock
 
+from ..shared.user_code import is_users
 from ..shared.wire import encode
 from . import torch_adapter
 
@@ -98,19 +99,11 @@ class Reporter:
         self.send({"t": "exception", "summary": sentence, "message": sentence, "hint": hint, "done": done})
 
     def watch_groups(self) -> None:
-        """Be there when the script creates a process group, and then sample its progress from a thread.
-
-        MUSTER_WATCH=0 leaves the sampling out.
-        """
+        """Be there when the script creates a process group, and then sample its progress from a thread."""
         from .torch_groups import Hooks
 
-        def nothing() -> None:
-            """Watch nothing."""
-
-        is_watched = os.environ.get("MUSTER_WATCH") != "0"
-        before = (lambda: self.guard(self._joining)) if is_watched else nothing
-        after = (lambda: self.guard(self._start_sampling)) if is_watched else nothing
-        self.guard(Hooks(before, after).install)
+        hooks = Hooks(lambda: self.guard(self._joining), lambda: self.guard(self._start_sampling))
+        self.guard(hooks.install)
 
     def guard(self, hook: Callable[[], None]) -> None:
         """Run what is only for watching: an error in it costs the watch and is told, and never reaches the script."""
@@ -118,18 +111,20 @@ class Reporter:
             hook()
         except Exception as error:
             if not sys.is_finalizing():  # what a thread finds then is half gone
-                self.unwatched(summary_of(error, str(error)))
+                from traceback import format_exception
 
-    def unwatched(self, why: str) -> None:
+                text = "".join(format_exception(type(error), error, error.__traceback__))
+                self.unwatched(summary_of(error, str(error)), text[-_LONGEST:])
+
+    def unwatched(self, why: str, traceback: str = "") -> None:
         """Tell why this rank cannot be watched, the first time."""
         if not self._is_unwatched:
             self._is_unwatched = True
-            self.send({"t": "unwatched", "why": why})
+            self.send({"t": "unwatched", "why": why, "traceback": traceback})
 
     def _joining(self) -> None:
         """The script begins to create its process group, which takes until all ranks do so."""
         if self.sampler is None:
-            torch_adapter.keep_recorder_small()
             self.progress(0, joining=True)
             # From here on it can be asked. Without a thread to ask it takes a signal to learn where it is, and torch's
             # store, which sleeps between two tries to connect, would take that for a failure.
@@ -156,6 +151,11 @@ class Reporter:
         """Tell how many collectives are over, and what else is known; the first one's time matters to the user."""
         told, self.told = self.told, max(self.told, done)
         self.send({"t": "progress", "done": self.told, "first": self.told > told == 0, **more})
+
+
+def is_watched() -> bool:
+    """Whether hooks, a thread and a signal handler may be installed in this rank; MUSTER_WATCH=0 leaves them out."""
+    return os.environ.get("MUSTER_WATCH") != "0"
 
 
 def text_of(value: object) -> str:
@@ -207,11 +207,3 @@ def innermost(frames: Sequence[FrameType]) -> str:
         if is_users(code.co_filename):
             return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
     return ""
-
-
-def is_users(filename: str) -> bool:
-    """Whether a file is the user's own: not of a package, not of the standard library, not of Muster's agent."""
-    library = os.path.dirname(os.__file__) + os.sep
-    ours = os.path.dirname(os.path.dirname(is_users.__code__.co_filename))  # which is in no "-packages" in a checkout
-    folders = [os.path.join(ours, folder, "") for folder in ("agent", "rank", "shared")]
-    return not filename.startswith(("<", library, *folders)) and "-packages" + os.sep not in filename

@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 
+from ..shared.user_code import is_users
 from . import torch_adapter
 from .arrivals import Arrivals
 from .joining import meeting
-from .reporter import LOOK, MARK, MOVED, SIGNAL, STACKS, innermost, is_users
+from .reporter import LOOK, MARK, MOVED, SIGNAL, STACKS, innermost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

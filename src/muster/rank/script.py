@@ -10,7 +10,7 @@ import types
 from _frozen_importlib_external import SourceFileLoader
 
 from . import interpreter_exit, torch_adapter, torch_groups
-from .reporter import SIGNAL, Reporter, place_of, text_of
+from .reporter import SIGNAL, Reporter, is_watched, place_of, text_of
 
 # signal, ctypes and the like are imported where they are used: 10 ms that a fresh rank does not pay.
 
@@ -69,9 +69,10 @@ def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False)
     import faulthandler
 
     faulthandler.enable()  # a crash in C code then shows the Python line it came from
-    # Where the interpreter cannot answer because C code holds its lock, this still can. Forked children have it too.
-    faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
-    reporter.watch_groups()
+    if is_watched():
+        # Where the interpreter cannot answer because C code holds its lock, this can. Forked children have it too.
+        faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
+        reporter.watch_groups()
     sys.argv = [config["target"], *_args(config)]
     sys.orig_argv = [sys.executable, *command(config)]
     if is_forked:

@@ -202,18 +202,6 @@ def peer_of(frame: FrameType) -> int | None:
 
 
 _RECORDED = "TORCH_FR_BUFFER_SIZE"
-_KEPT_CALLS = 64
-
-
-def keep_recorder_small() -> None:
-    """Have the flight recorder keep 64 calls, not 2000, unless the user chose: it is read as a whole, 8 us a call.
-
-    To be called before the first process group is made, which is when torch looks.
-    """
-    import os
-
-    if not {_RECORDED, "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(os.environ):
-        os.environ[_RECORDED] = str(_KEPT_CALLS)
 
 
 def recent_calls() -> dict[str, list[list[float]]]:

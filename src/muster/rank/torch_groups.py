@@ -249,15 +249,15 @@ def have_all_joined(limit: float) -> bool:
 
 def are_alive() -> bool:
     """Whether a group exists, also one that the script has destroyed but a model of its own still refers to."""
-    return any(made() is not None for made in _made)
+    return any(made() is not None for made in _made) or next(_groups(), None) is not None
 
 
 def keep_alive() -> None:
     """Never destroy the groups that exist: the end of gloo's waits for threads that may wait for the GIL."""
     import ctypes
 
-    for made in _made:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made()))
+    for group in [*(made() for made in _made), *(group for group, _ in _groups())]:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def leave_file_stores() -> None:

@@ -42,7 +42,7 @@ def main() -> None:
             collect(world, [*world_report(world), *report])
     except muster.MusterError as error:
         print("\n".join(report), flush=True)
-        parser.exit(error.exit_code, f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        parser.exit(error.exit_code, error.report())
 
 
 def world_report(world: muster.World) -> list[str]:

@@ -31,7 +31,7 @@ def main() -> None:
         with muster.init(backend=args.backend) as world:
             say_hello(world)
     except muster.MusterError as error:
-        parser.exit(error.exit_code, f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        parser.exit(error.exit_code, error.report())
 
 
 def say_hello(world: muster.World) -> None:

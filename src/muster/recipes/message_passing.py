@@ -34,7 +34,7 @@ def main() -> None:
         with muster.init(backend=args.backend) as world:
             pass_messages(world)
     except muster.MusterError as error:
-        parser.exit(error.exit_code, f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        parser.exit(error.exit_code, error.report())
 
 
 def pass_messages(world: muster.World) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TRAVEL_NAME = "_muster_agent"
 
-FOLDERS = ("agent", "rank", "shared")
+FOLDERS = ("agent", "agent.probes", "rank", "shared")
 """The folders of Muster that travel; they are packages of TRAVEL_NAME on the host."""
 
 COMMAND = 'import sys;exec(open(0,"rb",0,closefd=False).readline())'

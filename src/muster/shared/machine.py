@@ -9,6 +9,8 @@ import struct
 import sys
 import time
 
+from . import batch_systems
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,15 +52,14 @@ def torch_version(path: list[str]) -> str | None:
 
 def cpu_count(env: Mapping[str, str]) -> int:
     """How many CPUs this job has here; a scheduler that does not bind processes still says how many it gave."""
-    given = env.get("SLURM_CPUS_ON_NODE" if "SLURM_JOB_ID" in env else "NCPUS" if "PBS_JOBID" in env else "", "")
+    given = batch_systems.cpus_given(env)
     bound = len(os.sched_getaffinity(0))
     return min(bound, int(given)) if given.isdigit() and int(given) > 0 else bound
 
 
 def users_threads(env: Mapping[str, str]) -> str | None:
-    """OMP_NUM_THREADS as the user set it; PBS sets it too, to all CPUs of a chunk, which several ranks share."""
-    by_pbs = "PBS_JOBID" in env and env.get("OMP_NUM_THREADS") == env.get("NCPUS")
-    return None if by_pbs else env.get("OMP_NUM_THREADS")
+    """OMP_NUM_THREADS as the user set it; a batch system may set it too, to CPUs that several ranks share."""
+    return None if batch_systems.sets_threads(env) else env.get("OMP_NUM_THREADS")
 
 
 def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
@@ -122,7 +123,7 @@ def _ipv6_addresses() -> dict[str, list[str]]:
 def memory_kills() -> tuple[int | None, int | None]:
     """How many processes the kernel has killed for memory: of this control group and in all, where that is told."""
     in_all = counted("/proc/vmstat", "oom_kill")
-    for folder in memory_groups():
+    for folder in control_groups("memory"):
         for name in ("memory.events", "memory.oom_control"):  # version 2 and 1
             count = counted(os.path.join(folder, name), "oom_kill")
             if count is not None:
@@ -130,8 +131,8 @@ def memory_kills() -> tuple[int | None, int | None]:
     return None, in_all
 
 
-def memory_groups(proc: str = "/proc/self") -> list[str]:
-    """The control groups that hold this process's memory, as folders: its own first, then those above it."""
+def control_groups(controller: str, proc: str = "/proc/self") -> list[str]:
+    """The control groups that limit this process's `memory` or `cpu`, as folders: its own first, then those above."""
     try:
         with open(os.path.join(proc, "cgroup")) as file:
             own = [line.rstrip("\n").split(":", 2) for line in file]
@@ -139,11 +140,12 @@ def memory_groups(proc: str = "/proc/self") -> list[str]:
             mounts = [line.split(" - ") for line in file if " - cgroup" in line]
     except (OSError, ValueError):
         return []
-    for kind, controller in (("cgroup", "memory"), ("cgroup2", "")):  # version 1 where it has the memory, else 2
-        path = next((path for _, controllers, path in own if controller in controllers.split(",")), None)
+    for kind, name in (("cgroup", controller), ("cgroup2", "")):  # version 1 where it has the controller, else 2
+        path = next((path for _, controllers, path in own if name in controllers.split(",")), None)
         for before, after in mounts:
             root, point = before.split()[3:5]
-            if path is None or after.split()[0] != kind or (kind == "cgroup" and "memory" not in after.split()[-1]):
+            has_it = kind == "cgroup2" or controller in after.split()[-1].split(",")
+            if path is None or after.split()[0] != kind or not has_it:
                 continue
             below = path[len(root.rstrip("/")) :] if path.startswith(root) else ""  # a container may not see it all
             parts = [part for part in below.split("/") if part not in ("", "..")]

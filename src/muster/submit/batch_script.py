@@ -64,7 +64,7 @@ def join(words: Sequence[str]) -> str:
 def quote(word: str) -> str:
     r"""A word as bash reads it back, on one line: $'a\nb' with a line break in it, $'it\'s' with a quote.
 
-    sbatch refuses a script that has a carriage return before a line break anywhere.
+    A scheduler may refuse a script that has a carriage return before a line break anywhere.
     """
     if not _AWKWARD.search(word):
         return shlex.quote(word)

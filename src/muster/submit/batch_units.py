@@ -34,23 +34,13 @@ def read_time(text: str) -> int:
 
 def _time_hint(text: str) -> str:
     if re.fullmatch(r"[0-9]+:[0-5][0-9]", text):
-        # To both schedulers 2:00 is two minutes. Whoever meant two hours would find out after hours in the queue.
+        # To the schedulers 2:00 is two minutes. Whoever meant two hours would find out after hours in the queue.
         return f"write {text}:00 for hours and minutes, or 0:{text} for minutes and seconds"
     return "for example 2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes"
 
 
-def slurm_time(seconds: int) -> str:
-    """`02:00:00`, or `1-12:00:00` from a day on."""
-    days, rest = divmod(seconds, DAY)
-    return f"{days}-{_clock(rest)}" if days else _clock(rest)
-
-
-def pbs_time(seconds: int) -> str:
-    """`36:00:00`: PBS knows no days."""
-    return _clock(seconds)
-
-
-def _clock(seconds: int) -> str:
+def clock(seconds: int) -> str:
+    """`36:00:00`."""
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
@@ -63,7 +53,7 @@ class Memory:
 
 
 def read_memory(text: str) -> Memory:
-    """`200G`, `512000M`, `200GB`. A number alone would be megabytes for Slurm and bytes for PBS, so it is refused."""
+    """`200G`, `512000M`, `200GB`. A number alone means another unit to each scheduler, so it is refused."""
     found = _MEMORY.fullmatch(text.strip())
     if not found or int(found[1]) == 0:
         raise UsageError(f"--mem {text}: this is not an amount of memory", hint="say how much each node needs: 200G")

@@ -1,4 +1,4 @@
-"""The way into the queue: the script's file, and sbatch or qsub."""
+"""The way into the queue: the script's file, and the scheduler's own program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.submit.request import Request
 from muster.submit.scheduler import Scheduler
 
 ANSWER_LIMIT = 120.0
-"""Seconds for sbatch or qsub to answer: a busy controller takes tens of them."""
+"""Seconds for the program to answer: a busy controller takes tens of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,26 +46,15 @@ def submit(text: str, request: Request, scheduler: Scheduler, env: Mapping[str, 
 
 
 def find_program(scheduler: Scheduler, env: Mapping[str, str]) -> str:
-    """The path of sbatch or qsub; a MusterError where there is none, or a qsub that is not PBS's."""
+    """The path of the program that submits; a MusterError where there is none, or it is another scheduler's."""
     found = shutil.which(scheduler.program, path=env.get("PATH"))
     if found is None:
         raise MusterError(
             f"`{scheduler.program}` is not on this machine, so nothing was submitted",
             hint=f"run this where {scheduler.title} jobs are submitted; --dry-run prints the script anywhere",
         )
-    if scheduler.program == "qsub" and _belongs_to_slurm(found):
-        raise MusterError(
-            f"{found} belongs to Slurm and does not understand all of PBS, so nothing was submitted",
-            hint="this is a Slurm cluster: use --slurm instead of --pbs",
-        )
+    scheduler.check_program(found)
     return found
-
-
-def _belongs_to_slurm(qsub: str) -> bool:
-    """Whether this is Slurm's imitation of qsub (Debian: slurm-wlm-torque), a Perl script; PBS's is a binary."""
-    with open(qsub, "rb") as file:
-        begin = file.read(4096)
-    return begin.startswith(b"#!") and b"part of Slurm" in begin
 
 
 def _write(text: str, request: Request, scheduler: Scheduler) -> Path:
@@ -98,10 +87,9 @@ def _ask(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        listing = "squeue --me" if scheduler.program == "sbatch" else "qstat -u $USER"
         raise MusterError(
             f"{scheduler.program} did not answer within {ANSWER_LIMIT:g} s and was ended; the job may be queued or not",
-            hint=f"look with `{listing}` before you submit again",
+            hint=f"look with `{scheduler.listing}` before you submit again",
         ) from None
     except OSError as error:
         raise MusterError(f"{argv[0]} cannot be started: {error.strerror}") from None

@@ -45,7 +45,7 @@ class Request:
     account: str | None = None
     modules: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
-    """Directives as the user wrote them, without `#SBATCH` or `#PBS`."""
+    """Directives as the user wrote them, without the mark of a directive."""
     nproc: int | None = None
     """Ranks per host, where the options of `muster run` say it."""
     variables: tuple[str, ...] = ()

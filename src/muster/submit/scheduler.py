@@ -9,11 +9,13 @@ from muster.submit.request import Request
 
 
 class Scheduler(Protocol):
-    """Slurm or PBS; everything here is pure."""
+    """A batch system; everything here is pure but `check_program`."""
 
     title: str
     program: str
-    """Submits a script: sbatch or qsub."""
+    """Submits a script."""
+    listing: str
+    """The command that lists the user's jobs."""
     options: tuple[str, ...]
     """Given to the program before the script."""
     mark: str
@@ -25,6 +27,10 @@ class Scheduler(Protocol):
 
     def check(self, request: Request) -> None:
         """Raise a UsageError for what this scheduler would refuse, or understand otherwise than meant."""
+        ...
+
+    def check_program(self, path: str) -> None:
+        """Raise a MusterError if the program at this path is another scheduler's of the same name."""
         ...
 
     def directives(self, request: Request) -> list[str]:

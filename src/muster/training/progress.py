@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UsageError
+from muster.text import clock, count
 from muster.training.metrics import Metrics, Row, read_rows
 from muster.training.plot import svg
 from muster.training.together import in_all_ranks
@@ -129,10 +130,9 @@ class Progress:
             return
         if self._run.steps:
             last = "the last " if self._intervals > 1 else ""
-            steps = f"{self._run.steps} step{'s' * (self._run.steps > 1)}"
             self.say(
                 f"{self._unit}/s: {self._run.step_rate:,.1f} in the steps, {self._run.rate:,.1f} end to end "
-                f"({last}{steps}, {clock(self._run.seconds)})"
+                f"({last}{count(self._run.steps, 'step')}, {clock(self._run.seconds)})"
             )
         if self._metrics:
             self._metrics.close()
@@ -264,9 +264,3 @@ class Bar:
         """Wipe it for a line that stays."""
         sys.stderr.write("\r\033[K")
         sys.stderr.flush()
-
-
-def clock(seconds: float) -> str:
-    """Write a time as people read it: `0:03:20`."""
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"

@@ -39,7 +39,7 @@ def measure(settings: dict[str, Any]) -> None:
 
 
 def _introduce(group: Group) -> None:
-    mine = {"host": group.host, "calls_itself": hardware.host_name(), **hardware.gpu(group.device)}
+    mine = {"host": group.host, **hardware.gpu(group.device)}
     cuda: Any = torch.cuda
     version = cuda.nccl.version() if group.backend == "nccl" else ()
     group.tell(
@@ -49,7 +49,6 @@ def _introduce(group: Group) -> None:
         device=group.device.type,
         torch=torch.__version__,
         nccl=".".join(map(str, version)),
-        threads=torch.get_num_threads(),
     )
 
 
@@ -81,7 +80,7 @@ def _measure_operation(group: Group, name: str, position: int, of: int, settings
             continue
         seen.add(exercise.size)
         seconds = time_call(group, exercise.call)
-        wrong = sum(group.gather(exercise.check()))
+        wrong = sum(group.gather(exercise.check(group.rank)))
         group.tell(
             "row", operation=name, size=exercise.size, count=exercise.count, type="float", seconds=seconds, wrong=wrong
         )

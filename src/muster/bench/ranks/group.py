@@ -71,12 +71,6 @@ class Group:
         dist.all_reduce(times, dist.ReduceOp.MAX)
         return [float(each) for each in times]
 
-    def least(self, number: int) -> int:
-        """The smallest number any rank has."""
-        numbers = torch.tensor([number], dtype=torch.int64)
-        dist.all_reduce(numbers, dist.ReduceOp.MIN)
-        return int(numbers.item())
-
     def settle(self) -> None:
         """Wait until the device has done what it was asked for."""
         if self.device.type == "cuda":

@@ -6,7 +6,6 @@ off its counters.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -131,8 +130,3 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except (OSError, ValueError):
         return ""
-
-
-def host_name() -> str:
-    """What this host calls itself."""
-    return os.uname().nodename

@@ -6,7 +6,7 @@ all-to-all the parts of all ranks together), the count is what a rank passes to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,17 +22,6 @@ _PERIOD = 251
 
 _PIECE = _PERIOD * 4096
 """Elements that are filled or checked at a time, so that a check needs no second large buffer."""
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """One operation at one size."""
-
-    size: int
-    count: int
-    call: Call
-    check: Callable[[], int]
-    """Fill the buffers, call once, and count the elements that are wrong on this rank."""
 
 
 class Values(NamedTuple):
@@ -60,87 +49,81 @@ class Values(NamedTuple):
             yield start, whole[: len(tensor) - start]
 
 
+@dataclass(frozen=True)
+class Exercise:
+    """One operation at one size; it works in place where it sends and receives the same buffer."""
+
+    call: Call
+    sent: torch.Tensor
+    received: torch.Tensor
+    expected: Sequence[Values]
+    """What must be received from ranks that sent `Values(plus=rank)`, in parts of the same length."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole array."""
+        return max(len(self.sent), len(self.received)) * WIDTH
+
+    @property
+    def count(self) -> int:
+        """Elements that a rank passes to the call."""
+        return len(self.received) // len(self.expected)
+
+    def check(self, rank: int) -> int:
+        """Fill the buffers, call once, and count the elements that are wrong on this rank."""
+        self.received.fill_(-1)
+        Values(plus=rank).fill(self.sent)
+        self.call()
+        return sum(map(Values.wrong_in, self.expected, self.received.chunk(len(self.expected))))
+
+
 def all_reduce(group: Group, size: int) -> Exercise:
     """Every rank gets the sum of all arrays."""
     data = group.zeros(max(1, size // WIDTH))
-
-    def call() -> object:
-        return dist.all_reduce(data, group=group.measured)
-
-    def check() -> int:
-        Values(plus=group.rank).fill(data)
-        call()
-        return _sum_of_all(group).wrong_in(data)
-
-    return Exercise(len(data) * WIDTH, len(data), call, check)
+    return Exercise(lambda: dist.all_reduce(data, group=group.measured), data, data, [_sum_of_all(group)])
 
 
 def all_gather(group: Group, size: int) -> Exercise:
     """Every rank gets the parts of all."""
     part, whole = _part_and_whole(group, size)
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
-
-    def call() -> object:
-        return gather(whole, part, group=group.measured)
-
-    def check() -> int:
-        Values(plus=group.rank).fill(part)
-        whole.fill_(-1)
-        call()
-        return sum(Values(plus=rank).wrong_in(piece) for rank, piece in enumerate(whole.chunk(group.size)))
-
-    return Exercise(len(whole) * WIDTH, len(part), call, check)
+    return Exercise(
+        lambda: gather(whole, part, group=group.measured),
+        part,
+        whole,
+        [Values(plus=rank) for rank in range(group.size)],
+    )
 
 
 def reduce_scatter(group: Group, size: int) -> Exercise:
     """Every rank gets its part of the sum of all arrays."""
     part, whole = _part_and_whole(group, size)
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
-
-    def call() -> object:
-        return scatter(part, whole, group=group.measured)
-
-    def check() -> int:
-        Values(plus=group.rank).fill(whole)
-        part.fill_(-1)
-        call()
-        return _sum_of_all(group, offset=group.rank * len(part)).wrong_in(part)
-
-    return Exercise(len(whole) * WIDTH, len(part), call, check)
+    return Exercise(
+        lambda: scatter(part, whole, group=group.measured),
+        whole,
+        part,
+        [_sum_of_all(group, offset=group.rank * len(part))],
+    )
 
 
 def broadcast(group: Group, size: int) -> Exercise:
     """Every rank gets the array of rank 0."""
     data = group.zeros(max(1, size // WIDTH))
-
-    def call() -> object:
-        return dist.broadcast(data, src=0, group=group.measured)
-
-    def check() -> int:
-        Values(plus=-group.rank).fill(data)
-        call()
-        return Values().wrong_in(data)
-
-    return Exercise(len(data) * WIDTH, len(data), call, check)
+    return Exercise(lambda: dist.broadcast(data, src=0, group=group.measured), data, data, [Values()])
 
 
 def all_to_all(group: Group, size: int) -> Exercise:
     """Every rank gets one part from each."""
     part, sent = _part_and_whole(group, size)
     received = group.zeros(len(sent))
-
-    def call() -> object:
-        return dist.all_to_all_single(received, sent, group=group.measured)
-
-    def check() -> int:
-        Values(plus=group.rank).fill(sent)
-        received.fill_(-1)
-        call()
-        mine = group.rank * len(part)
-        pieces = enumerate(received.chunk(group.size))
-        return sum(Values(offset=mine, plus=rank).wrong_in(piece) for rank, piece in pieces)
-
-    return Exercise(len(sent) * WIDTH, len(part), call, check)
+    mine = group.rank * len(part)
+    return Exercise(
+        lambda: dist.all_to_all_single(received, sent, group=group.measured),
+        sent,
+        received,
+        [Values(offset=mine, plus=rank) for rank in range(group.size)],
+    )
 
 
 def send_recv(group: Group, size: int) -> Exercise:
@@ -159,13 +142,7 @@ def send_recv(group: Group, size: int) -> Exercise:
         for work in dist.batch_isend_irecv(both):
             work.wait()
 
-    def check() -> int:
-        Values(plus=group.rank).fill(sent)
-        received.fill_(-1)
-        call()
-        return Values(plus=before).wrong_in(received)
-
-    return Exercise(len(sent) * WIDTH, len(sent), call, check)
+    return Exercise(call, sent, received, [Values(plus=before)])
 
 
 OPERATIONS: dict[str, Callable[[Group, int], Exercise]] = {

@@ -2,84 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
+from muster.agent.probes import files
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import copy
-from muster.controller.phrases import names
+from muster.text import names
 
 GONE = "FileNotFoundError on the ranks of one host, while the others wait"
 OTHER = "ranks that see other data: a hang at the end of the epoch, or a model that does not learn"
 SLOW = "a start that takes minutes, or ranks that hang in their first read"
 
 
-def probe(ask: dict[str, Any]) -> dict[str, Any]:
-    """Ask one host: size and a sample of each file, the number of entries of each folder."""
-    import os
-    import zlib
-
-    found: dict[str, Any] = {}
-    for path in ask["paths"]:
-        whole = os.path.join(str(ask["cwd"]), os.path.expanduser(str(path)))
-        try:
-            if os.path.isdir(whole):
-                entries = 0
-                with os.scandir(whole) as listing:
-                    for entries, _ in enumerate(listing, 1):
-                        if entries == 10000:
-                            break
-                found[path] = ["folder", entries, 0]
-            else:
-                with open(whole, "rb") as file:
-                    sample = zlib.crc32(file.read(65536))
-                    size = file.seek(0, 2)
-                    file.seek(max(0, size - 65536))
-                    found[path] = ["file", size, zlib.crc32(file.read(65536), sample)]
-        except OSError:
-            found[path] = None
-    return found
-
-
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """What was named with --data must be there; an argument may be a path that the job makes."""
     found = cluster.answers("data")
     for path in cluster.wanted.paths:
         values = {name: answer.get(path) for name, answer in found.items()}
         have = {name: tuple(value) for name, value in values.items() if value is not None}
         explicit = path in cluster.wanted.data
+        where = f"; {names(list(have))} {'has' if len(have) == 1 else 'have'} it" if have else ""
         for name, value in values.items():
             if value is None and (have or explicit):
-                where = f"; {names(list(have))} {'has' if len(have) == 1 else 'have'} it" if have else ""
-                # row 52
-                yield Finding(
-                    severity="error" if explicit else "warning",
-                    hosts=(name,),
-                    what=f"{path} is not there{where}",
-                    symptom=GONE,
-                    fix=_bring(cluster, name, path),
-                    row=52,
-                )
+                severity = "error" if explicit else "warning"
+                fix = _bring(cluster, name, path)
+                yield Finding(severity, (name,), f"{path} is not there{where}", GONE, fix, row=52)
         common, others = odd_ones(have)
-        for name, value in others.items():
-            kind, size, _ = value
+        for name, (kind, size, _) in others.items():
             what = f"has {size} entries" if kind == "folder" else f"is another file ({size} bytes)"
             usual = f"{common[1]} {'entries' if common[0] == 'folder' else 'bytes'}" if common else ""
-            yield Finding(
-                severity="warning",
-                hosts=(name,),
-                what=f"{path} {what} there, and {usual} on the others",
-                symptom=OTHER,
-                fix=_bring(cluster, name, path),
-                row=52,
-            )
+            what = f"{path} {what} there, and {usual} on the others"
+            yield Finding("warning", (name,), what, OTHER, _bring(cluster, name, path), row=52)
     for machine in cluster.machines:
         if "data" in machine.hung:
             what = f"{', '.join(cluster.wanted.paths)} cannot be read within {CHECK.limit:.0f} s"
             fix = Fix(say="is its server up? a stale mount is renewed by: umount -l, mount")
-            yield Finding(severity="warning", hosts=(machine.name,), what=what, symptom=SLOW, fix=fix, row=52)
+            yield Finding("warning", (machine.name,), what, SLOW, fix, row=52)
 
 
 def _bring(cluster: Cluster, host: str, path: str) -> Fix:
@@ -88,4 +46,4 @@ def _bring(cluster: Cluster, host: str, path: str) -> Fix:
     return Fix(say=f"mount or copy it to {host}")
 
 
-CHECK = Check(probe=probe, judge=judge)
+CHECK = Check(probe=files.data, judge=judge)

@@ -2,59 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.check.cluster_facts import Cluster, Machine
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import unset
 
 GLOO = "Unable to find address for: {}, on one rank; the others: wait timeout after 12000ms"
 NCCL = "NCCL WARN Bootstrap : no socket interface found"
+BY_TRYING = "Muster then finds the right one by trying"
 ALONE = "every host talks to itself: Connect timeout, after a minute"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """A name that a host does not have fails the job."""
     several = len(cluster.machines) > 1
     chosen = cluster.wanted.interface
     for machine in cluster.machines:
         nics = machine.up["interfaces"]
         if chosen is not None and not _addresses(nics, [chosen]):
-            # row 6
-            yield Finding(
-                severity="error",
-                hosts=(machine.name,),
-                what=f"--interface {chosen}: {_lacks(nics, chosen)}",
-                symptom=GLOO.format(chosen),
-                fix=Fix(command=cluster.wanted.typed("--interface"), say="Muster then finds the right one by trying"),
-                row=6,
-            )
-            continue
-        answer = cluster.answer("variables", machine.name)
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if answer and chosen is None else ():
-            yield from _variable(cluster, machine, variable, answer, several=several)
+            what = f"--interface {chosen}: {_lacks(nics, chosen)}"
+            fix = Fix(command=cluster.wanted.typed("--interface"), say=BY_TRYING)
+            yield Finding("error", (machine.name,), what, GLOO.format(chosen), fix, row=6)
+        elif chosen is None:
+            env = cluster.answer("variables", machine.name).get("env", {})
+            for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                if variable in env:
+                    yield from _variable(cluster, machine, variable, env[variable], several=several)
 
 
-def _variable(
-    cluster: Cluster, machine: Machine, variable: str, answer: dict[str, Any], *, several: bool
-) -> Iterator[Finding]:
-    value = answer["env"].get(variable, "")
+def _variable(cluster: Cluster, machine: Machine, variable: str, value: str, *, several: bool) -> Findings:
     nics = machine.up["interfaces"]
-    names = _named(value, nics, gloo=variable.startswith("GLOO"))
-    if not value or (names and _addresses(nics, names) and not (several and _only_loopback(nics, names))):
-        return
+    gloo = variable.startswith("GLOO")
+    names = _named(value, nics, gloo=gloo)
     loopback = bool(names) and _only_loopback(nics, names)
-    used = variable.startswith("NCCL") == bool(machine.up["gpus"])
-    yield Finding(
-        severity="error" if used else "warning",
-        hosts=(machine.name,),
-        what=f"{variable}={value}: {'that is loopback, where no other host is' if loopback else _lacks(nics, value)}",
-        symptom=ALONE if loopback else GLOO.format(value) if variable.startswith("GLOO") else NCCL,
-        fix=unset(cluster, machine.name, variable, answer["sources"], "Muster then finds the right one by trying"),
-        row=6,
-    )
+    if not value or (names and _addresses(nics, names) and not (several and loopback)):
+        return
+    used = gloo != bool(machine.up["gpus"])
+    what = f"{variable}={value}: {'that is loopback, where no other host is' if loopback else _lacks(nics, value)}"
+    symptom = ALONE if loopback else GLOO.format(value) if gloo else NCCL
+    fix = unset(cluster, machine.name, variable, BY_TRYING)
+    yield Finding("error" if used else "warning", (machine.name,), what, symptom, fix, row=6)
 
 
 def _named(value: str, nics: Sequence[Mapping[str, Any]], *, gloo: bool) -> list[str]:

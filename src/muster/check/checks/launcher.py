@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding
+from muster.check.finding import Finding, Findings
 from muster.check.fixes import unset
 
 SYMPTOM = "Timed out waiting for clients: 2/3 clients joined, or a rank twice, where a script is started by hand"
@@ -14,7 +12,7 @@ SYMPTOM = "Timed out waiting for clients: 2/3 clients joined, or a rank twice, w
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """`muster run` sets all of them for each rank, so it is a note."""
     for name, answer in cluster.answers("variables").items():
         for variable in OURS:
@@ -22,15 +20,8 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             if value is None or (variable == "WORLD_SIZE" and value == str(cluster.world_size)):
                 continue
             right = f", and the job has {cluster.world_size} ranks" if variable == "WORLD_SIZE" else ""
-            # row 45
-            yield Finding(
-                severity="note",
-                hosts=(name,),
-                what=f"{variable}={value} is set there{right}; `muster run` sets it for each rank",
-                symptom=SYMPTOM,
-                fix=unset(cluster, name, variable, answer["sources"]),
-                row=45,
-            )
+            what = f"{variable}={value} is set there{right}; `muster run` sets it for each rank"
+            yield Finding("note", (name,), what, SYMPTOM, unset(cluster, name, variable), row=45)
 
 
 CHECK = Check(judge=judge)

@@ -5,12 +5,13 @@ Rows 1, 7, 8, 9 and 10 of the catalogue. Left alone, `muster run` finds both by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import open_firewall
 
 LOOPBACK = "Timed out waiting for clients: 1/2 clients joined; on the others: the client socket has timed out"
@@ -20,32 +21,14 @@ STRANGER = "Ping failed, invalid value returned from server. Expected: 17729, Go
 CLOSED = "1/2 clients joined; on the others: the client socket has timed out"
 
 
-def probe(ask: dict[str, Any]) -> list[str] | None:
-    """Ask one host: what the address stands for there."""
-    import socket
-
-    if not ask["master"]:
-        return None
-    try:
-        found = socket.getaddrinfo(ask["master"], None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
-
-
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """All of it fails the job."""
     wanted = cluster.wanted
     if cluster.reach is not None and cluster.reach.port_problem:
         owner = f" by {cluster.reach.port_owner}" if cluster.reach.port_owner else ""
-        yield Finding(
-            severity="error",
-            hosts=(cluster.machines[0].name,),
-            what=f"port {wanted.master_port} is taken{owner}",
-            symptom=TAKEN,
-            fix=Fix(command=wanted.typed("--master-port"), say="Muster then finds a free one"),
-            row=8,
-        )
+        what = f"port {wanted.master_port} is taken{owner}"
+        fix = Fix(command=wanted.typed("--master-port"), say="Muster then finds a free one")
+        yield Finding("error", (cluster.machines[0].name,), what, TAKEN, fix, row=8)
     if len(cluster.machines) < 2:
         return
     blamed: set[str] = set()
@@ -56,21 +39,15 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
     yield from _port(cluster, blamed)
 
 
-def _address(cluster: Cluster, master: str) -> Iterator[Finding]:
+def _address(cluster: Cluster, master: str) -> Findings:
     """Loopback means every host by itself; a name may mean nothing on some."""
     stands = cluster.answers("master")
     good = cluster.address(cluster.machines[0].name)
     fix = Fix(command=cluster.wanted.typed("--master-addr"), say=f"Muster then finds the address by itself: {good}")
     first, *others = cluster.machines
+    itself = f"--master-addr {master} means the host itself there, not {first.name}"
     if _loopback(stands.get(first.name)) or all(_loopback(stands.get(machine.name)) for machine in others):
-        yield Finding(
-            severity="error",
-            hosts=tuple(machine.name for machine in others),
-            what=f"--master-addr {master} means the host itself there, not {first.name}",
-            symptom=LOOPBACK,
-            fix=fix,
-            row=1,
-        )
+        yield Finding("error", tuple(machine.name for machine in others), itself, LOOPBACK, fix, row=1)
         return
     families = {name: ":" in found[0] for name, found in stands.items() if found}
     for machine in cluster.machines:
@@ -78,17 +55,17 @@ def _address(cluster: Cluster, master: str) -> Iterator[Finding]:
         if found == []:
             what, row, symptom = f"--master-addr {master} is a name it does not know", 7, UNKNOWN
         elif found and machine is not first and _loopback(found):
-            what, row, symptom = f"--master-addr {master} means the host itself there, not {first.name}", 1, LOOPBACK
+            what, row, symptom = itself, 1, LOOPBACK
         elif found and families[machine.name] != families.get(first.name, families[machine.name]):
             kinds = ("IPv6", "IPv4") if families[machine.name] else ("IPv4", "IPv6")
             what = f"--master-addr {master} is {found[0]} there, an {kinds[0]} address, and {kinds[1]} on {first.name}"
             row, symptom = 13, "The IPv6 network addresses of (host) cannot be retrieved, or a hang"
         else:
             continue
-        yield Finding(severity="error", hosts=(machine.name,), what=what, symptom=symptom, fix=fix, row=row)
+        yield Finding("error", (machine.name,), what, symptom, fix, row)
 
 
-def _port(cluster: Cluster, blamed: set[str]) -> Iterator[Finding]:
+def _port(cluster: Cluster, blamed: set[str]) -> Findings:
     """Who answers on the port that rank 0 will open?"""
     reach, wanted = cluster.reach, cluster.wanted
     if reach is None or not reach.master:
@@ -99,21 +76,16 @@ def _port(cluster: Cluster, blamed: set[str]) -> Iterator[Finding]:
     # A web server waits for us to speak first; rank 0's host would have said its nonce.
     strangers = [host for host, problem in failed.items() if problem.startswith(("another", "connected"))]
     for host in strangers:
-        yield Finding(
-            severity="error",
-            hosts=(host,),
-            what=f"something else answers there for port {wanted.master_port} of {first}: a proxy, or another job",
-            symptom=STRANGER,
-            fix=Fix(command=wanted.typed("--master-port"), say="Muster then finds a port that leads there"),
-            row=9,
-        )
+        what = f"something else answers there for port {wanted.master_port} of {first}: a proxy, or another job"
+        fix = Fix(command=wanted.typed("--master-port"), say="Muster then finds a port that leads there")
+        yield Finding("error", (host,), what, STRANGER, fix, row=9)
     closed = [host for host in failed if host not in strangers and _reaches(cluster, host, first)]
     if closed:
         culprit = (first,) if len(closed) == len(problems) - len(strangers) else tuple(closed)
         direction = "in" if culprit == (first,) else "out"
         what = f"port {wanted.master_port} of {first} is closed for {', '.join(closed)} ({failed[closed[0]]})"
         fix = open_firewall(cluster, culprit[0], closed if direction == "in" else [first], direction)
-        yield Finding(severity="error", hosts=culprit, what=what, symptom=CLOSED, fix=fix, row=10)
+        yield Finding("error", culprit, what, CLOSED, fix, row=10)
 
 
 def _reaches(cluster: Cluster, host: str, target: str) -> bool:
@@ -132,4 +104,4 @@ def _loopback(addresses: list[str] | None) -> bool:
     return bool(addresses) and all(address.startswith("127.") or address == "::1" for address in addresses or ())
 
 
-CHECK = Check(probe=probe, judge=judge)
+CHECK = Check(probe=host_network.master, judge=judge)

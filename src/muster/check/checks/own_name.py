@@ -5,57 +5,29 @@ Rows 3, 4, 5 and 13 of the catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import VIRTUAL, Cluster, Machine
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
-from muster.controller.phrases import names
+from muster.check.finding import Finding, Findings, Fix
+from muster.text import names
 
 REFUSED = "Gloo connectFullMesh failed ... Connection refused, remote=[{}], and on the other ranks: Connect timeout"
 UNKNOWN = "Unable to resolve hostname to a (local) address. Using the loopback address as fallback"
 
 
-def probe(ask: dict[str, Any]) -> dict[str, Any]:
-    """Ask one host."""
-    import os
-    import socket
-
-    name = os.uname().nodename
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        found = []
-    with open("/etc/hosts") as file:
-        entries = [line.partition("#")[0].split() for line in file]
-    mine = [words for words in entries if name in words[1:] and not words[0].startswith("::ffff:")]
-    return {
-        "name": name,
-        "addresses": list(dict.fromkeys(str(info[4][0]) for info in found)),
-        "listed": [words[0] for words in mine],
-        "shared": [words[0] for words in mine if "localhost" in words],
-    }
-
-
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """`muster run` sets GLOO_SOCKET_IFNAME where this is wrong, so it is a note; other launchers hang."""
     if len(cluster.machines) < 2:
         return
     for name, own in cluster.answers("own_name").items():
         address = own["addresses"][0] if own["addresses"] else ""
         problem = _problem(cluster, name, own["name"], address)
-        if problem is None:
-            continue
-        what, row = problem
-        yield Finding(
-            severity="note",
-            hosts=(name,),
-            what=what,
-            symptom=UNKNOWN if not address else REFUSED.format(address),
-            fix=_fix(cluster, name, own),
-            row=row,
-        )
+        if problem is not None:
+            what, row = problem
+            symptom = REFUSED.format(address) if address else UNKNOWN
+            yield Finding("note", (name,), what, symptom, _fix(cluster, name, own), row)
 
 
 def _problem(cluster: Cluster, host: str, own: str, address: str) -> tuple[str, int] | None:
@@ -95,4 +67,4 @@ def _fix(cluster: Cluster, name: str, own: dict[str, Any]) -> Fix:
     return Fix(command=f'{sudo}sed -i "s/^{wrong}[[:space:]]/{good} /" /etc/hosts', on=name)
 
 
-CHECK = Check(probe=probe, judge=judge)
+CHECK = Check(probe=host_network.own_name, judge=judge)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = (
     "scp, rsync and mpirun break: `protocol error`, `Received message too long`, or garbage where numbers should be"
@@ -23,15 +21,7 @@ GUARDS = {
 }
 
 
-def probe(ask: dict[str, Any]) -> list[str]:
-    """Ask one host: which files of the user a shell would read."""
-    import os
-
-    files = ("~/.bashrc", "~/.profile", "~/.zshenv", "~/.cshrc")
-    return [path for path in files if os.path.exists(os.path.expanduser(path))]
-
-
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Muster skips such words, so it is a note."""
     files = cluster.answers("profile")
     for machine in cluster.machines:
@@ -43,15 +33,8 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
         fix = Fix(say="let the profile print only where `$-` contains i, in an interactive shell")
         if path in files.get(machine.name, []):
             fix = Fix(command=f'sed -i "1i {guard}" {path}', on=machine.name)
-        # row 21
-        yield Finding(
-            severity="note",
-            hosts=(machine.name,),
-            what=f"its shell profile prints where nobody reads it: `{said.splitlines()[0][:60]}`",
-            symptom=SYMPTOM,
-            fix=fix,
-            row=21,
-        )
+        what = f"its shell profile prints where nobody reads it: `{said.splitlines()[0][:60]}`"
+        yield Finding("note", (machine.name,), what, SYMPTOM, fix, row=21)
 
 
-CHECK = Check(probe=probe, judge=judge)
+CHECK = Check(probe=operating_system.profile, judge=judge)

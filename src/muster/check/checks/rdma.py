@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
+from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster, Machine, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
-from muster.controller.phrases import count
+from muster.check.finding import Finding, Findings, Fix
+from muster.text import count
 
 SYMPTOM = "one line, `NCCL INFO Using network Socket`, and collectives ten times slower"
 
 
-def probe(ask: dict[str, Any]) -> dict[str, Any]:
-    """Ask one host."""
-    import ctypes
-    import glob
-    import os
-
-    def read(path: str) -> str:
-        try:
-            with open(path) as file:
-                return file.read().strip()
-        except OSError:
-            return ""
-
-    ports: list[dict[str, str]] = []
-    for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
-        device = folder.split("/")[4]
-        driver = os.path.basename(os.path.realpath(f"/sys/class/infiniband/{device}/device/driver"))
-        state = read(f"{folder}/state").partition(":")[2].strip().lower()
-        ports.append({"name": f"{device}:{os.path.basename(folder)}", "state": state, "driver": driver})
-    if not ports:
-        return {"ports": []}
-    try:
-        ctypes.CDLL("libibverbs.so.1")
-        verbs = True
-    except OSError:
-        verbs = False
-    places = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/opt/amazon/ofi-nccl/lib", "/opt/aws-ofi-nccl/lib"]
-    places += ["/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu", "/usr/lib", "/usr/local/lib", "/usr/lib/x86_64-linux-gnu"]
-    plugin = any(glob.glob(f"{place}/libnccl-net*.so*") for place in places if place)
-    devices = glob.glob("/dev/infiniband/uverbs*")
-    return {"ports": ports, "verbs": verbs, "plugin": plugin, "devices": len(devices)}
-
-
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Only NCCL uses it, so it matters on hosts with GPUs."""
     with_gpus = [machine for machine in cluster.machines if machine.up["gpus"] and machine.answers.get("rdma")]
     for machine in with_gpus:
@@ -68,18 +35,12 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             fix = Fix(say="see to its cable and subnet manager", command="ibstat", on=machine.name)
         else:
             continue
-        # row 18
-        yield Finding(severity="warning", hosts=(machine.name,), what=what, symptom=SYMPTOM, fix=fix, row=18)
+        yield Finding("warning", (machine.name,), what, SYMPTOM, fix, row=18)
     common, others = odd_ones({machine.name: len(machine.answers["rdma"]["ports"]) for machine in with_gpus})
     for name, ports in others.items():
-        yield Finding(
-            severity="warning",
-            hosts=(name,),
-            what=f"it has {count(ports, 'InfiniBand port')}, the others {common}",
-            symptom=SYMPTOM,
-            fix=Fix(say="load its driver, or leave it out", command="ibstat", on=name),
-            row=18,
-        )
+        what = f"it has {count(ports, 'InfiniBand port')}, the others {common}"
+        fix = Fix(say="load its driver, or leave it out", command="ibstat", on=name)
+        yield Finding("warning", (name,), what, SYMPTOM, fix, row=18)
 
 
 def _devices(cluster: Cluster, machine: Machine) -> Fix:
@@ -94,4 +55,4 @@ def table(answer: dict[str, Any]) -> dict[str, str]:
     return {"InfiniBand": told} if told else {}
 
 
-CHECK = Check(probe=probe, judge=judge, table=table)
+CHECK = Check(probe=host_network.rdma, judge=judge, table=table)

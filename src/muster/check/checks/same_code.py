@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
+from muster.agent.probes import files
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding
+from muster.check.finding import Finding, Findings
 from muster.check.fixes import copy
-from muster.controller.phrases import count, names
+from muster.text import count, names
 
 SYMPTOM = "ranks call other collectives or send other shapes: a hang, or `Received data size doesn't match`"
 
 
-def probe(ask: dict[str, Any]) -> dict[str, Any]:
-    """Ask one host: size and CRC of each file the controller names, None where it is not there."""
-    import os
-    import zlib
-
-    found: dict[str, Any] = {}
-    for path in ask["code"]:
-        try:
-            with open(os.path.join(str(ask["cwd"]), str(path)), "rb") as file:
-                data = file.read()
-            found[path] = [len(data), zlib.crc32(data)]
-        except OSError:
-            found[path] = None
-    return {"folder": os.path.isdir(ask["cwd"]), "files": found}
-
-
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """The script itself is an error, as `muster run` refuses it; what it may import a warning."""
     wanted = cluster.wanted
     if not wanted.script or wanted.sync:
@@ -46,19 +28,14 @@ def judge(cluster: Cluster) -> Iterator[Finding]:
             what = f"{_files(missing)} not there" if len(missing) > 1 else f"{missing[0]} is not there"
         else:
             what = f"{_files(other)} not as here" if len(other) > 1 else f"{other[0]} differs from the one here"
-        # row 24
-        yield Finding(
-            severity="error" if wanted.script in other else "warning",
-            hosts=(name,),
-            what=f"{what} (in {wanted.cwd})" if there["folder"] else what,
-            symptom=SYMPTOM,
-            fix=copy(cluster, name, wanted.cwd, other, say="`muster run --sync` sends this folder with every job"),
-            row=24,
-        )
+        if there["folder"]:
+            what = f"{what} (in {wanted.cwd})"
+        fix = copy(cluster, name, wanted.cwd, other, say="`muster run --sync` sends this folder with every job")
+        yield Finding("error" if wanted.script in other else "warning", (name,), what, SYMPTOM, fix, row=24)
 
 
 def _files(paths: list[str]) -> str:
     return f"{count(len(paths), 'file')} ({names(paths)}) are" if len(paths) > 1 else f"{paths[0]} is"
 
 
-CHECK = Check(probe=probe, judge=judge)
+CHECK = Check(probe=files.same_code, judge=judge)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
+from muster.agent.probes import files
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding, Fix
+from muster.check.finding import Finding, Findings, Fix
+from muster.text import size_text
 
 SYMPTOM = "RuntimeError: Caught RuntimeError in DataLoader worker process 0, or: killed by signal: Bus error"
 
@@ -17,41 +16,20 @@ SMALL = 512 << 20
 FULL = 128 << 20
 
 
-def probe(ask: dict[str, Any]) -> dict[str, int]:
-    """Ask one host."""
-    import os
-
-    found = os.statvfs("/dev/shm")
-    return {"size": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
-
-
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Too small or too full is a warning: only some jobs use it."""
     for name, shm in cluster.answers("shm").items():
+        size, free = size_text(shm["size"]), size_text(shm["free"])
         if shm["size"] < SMALL:
-            # row 33
-            yield Finding(
-                severity="warning",
-                hosts=(name,),
-                what=f"/dev/shm holds only {_megabytes(shm['size'])}",
-                symptom=SYMPTOM,
-                fix=_larger(cluster, name),
-                row=33,
-            )
+            yield Finding("warning", (name,), f"/dev/shm holds only {size}", SYMPTOM, _larger(cluster, name), row=33)
         elif shm["free"] < FULL:
-            yield Finding(
-                severity="warning",
-                hosts=(name,),
-                what=f"/dev/shm is full: {_megabytes(shm['free'])} of {_megabytes(shm['size'])} are free",
-                symptom=SYMPTOM,
-                fix=Fix(say="see who left something there, and remove it", command="ls -lt /dev/shm", on=name),
-                row=33,
-            )
+            fix = Fix(say="see who left something there, and remove it", command="ls -lt /dev/shm", on=name)
+            yield Finding("warning", (name,), f"/dev/shm is full: {free} of {size} are free", SYMPTOM, fix, row=33)
 
 
 def table(answer: dict[str, int]) -> dict[str, str]:
     """Facts for people."""
-    return {"/dev/shm": _megabytes(answer["size"])}
+    return {"/dev/shm": size_text(answer["size"], 2)}
 
 
 def _larger(cluster: Cluster, name: str) -> Fix:
@@ -62,8 +40,4 @@ def _larger(cluster: Cluster, name: str) -> Fix:
     return Fix(command=f"{cluster.sudo(name)}mount -o remount,size={size}g /dev/shm", on=name)
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 2**30:.0f} GB" if size >= 10 << 30 else f"{size / 2**20:.0f} MB"
-
-
-CHECK = Check(probe=probe, judge=judge, table=table)
+CHECK = Check(probe=files.shm, judge=judge, table=table)

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
-from muster.check.finding import Finding
+from muster.check.finding import Finding, Findings
 from muster.check.fixes import unset
+from muster.text import count
 
 SLOW = "data loading and CPU work several times slower than they could be, and CPUs that idle"
 CROWDED = "ranks that fight for the CPUs: everything on them is slow, without a message"
 
 
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """Left alone, `muster run` shares the CPUs out; a value that is set wins over that."""
     for name, answer in cluster.answers("variables").items():
         machine = cluster.machine(name)
         value, cpus = answer["env"].get("OMP_NUM_THREADS", ""), machine.up["cpus"]
         if not value.isdigit() or not int(value):
             continue
-        used = int(value) * machine.ranks
+        used, ranks = int(value) * machine.ranks, count(machine.ranks, "rank")
         if int(value) == 1 and used * 2 <= cpus:  # what torchrun sets; more than one is somebody's choice
-            what = f"OMP_NUM_THREADS={value} leaves {cpus - used} of its {cpus} CPUs idle with {machine.ranks} ranks"
+            what = f"OMP_NUM_THREADS={value} leaves {cpus - used} of its {cpus} CPUs idle with {ranks}"
         elif used > cpus * 2:
-            what = f"OMP_NUM_THREADS={value} makes {used} threads for {cpus} CPUs with {machine.ranks} ranks"
+            what = f"OMP_NUM_THREADS={value} makes {used} threads for {cpus} CPUs with {ranks}"
         else:
             continue
-        # row 29
-        yield Finding(
-            severity="warning",
-            hosts=(name,),
-            what=what.replace("1 ranks", "1 rank") if machine.ranks == 1 else what,
-            symptom=SLOW if used < cpus else CROWDED,
-            fix=unset(cluster, name, "OMP_NUM_THREADS", answer["sources"], "Muster then shares the CPUs out"),
-            row=29,
-        )
+        fix = unset(cluster, name, "OMP_NUM_THREADS", "Muster then shares the CPUs out")
+        yield Finding("warning", (name,), what, SLOW if used < cpus else CROWDED, fix, row=29)
 
 
 CHECK = Check(judge=judge)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
-from muster.check.finding import Finding, Severity
+from muster.check.finding import Finding, Findings, Severity
 from muster.check.fixes import unset
 
 SLOW = "NCCL INFO Using network Socket, or a hang: the job is slow, or never gets past its first collective"
@@ -19,63 +20,12 @@ FOR_DEBUGGING = {
 }
 
 
-def probe(ask: dict[str, Any]) -> dict[str, Any]:
-    """Ask one host: the variables a rank would have there, and which file of the host sets each."""
-    import glob
-    import os
-    import re
-
-    prefixes = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "OMP_", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES")
-    prefixes += ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-    env = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
-    files = [
-        "~/.bashrc",
-        "~/.bash_profile",
-        "~/.profile",
-        "~/.zshenv",
-        "~/.cshrc",
-        "/etc/environment",
-        "/etc/bash.bashrc",
-    ]
-    files += [*sorted(glob.glob("/etc/profile.d/*.sh")), "~/.ssh/environment", "~/.nccl.conf", "/etc/nccl.conf"]
-    sources: dict[str, str] = {}
-    for path in files:
-        try:
-            with open(os.path.expanduser(path), errors="replace") as file:
-                lines = file.readlines()
-        except OSError:
-            continue
-        for line in lines:
-            match = re.match(r"\s*(?:export\s+|setenv\s+)?([A-Z][A-Z0-9_]*)[= ]\s*['\"]?([^'\"#\n]*)", line)
-            if match and match.group(1).startswith(prefixes):
-                sources.setdefault(match.group(1), path)
-                if path.endswith("nccl.conf"):
-                    env.setdefault(match.group(1), match.group(2).strip())
-    gone = {}
-    for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"):
-        if "/" in env.get(name, "") and not os.path.exists(env[name]):
-            gone[name] = env[name]
-    try:
-        adapters = sorted(os.listdir("/sys/class/infiniband"))
-    except OSError:
-        adapters = []
-    return {"env": env, "sources": sources, "gone": gone, "adapters": adapters}
-
-
-def judge(cluster: Cluster) -> Iterator[Finding]:
+def judge(cluster: Cluster) -> Findings:
     """One finding for each variable that cannot be right."""
     found = cluster.answers("variables")
     for name, answer in found.items():
         for variable, what, severity in _misfits(answer):
-            # row 27
-            yield Finding(
-                severity=severity,
-                hosts=(name,),
-                what=what,
-                symptom=SLOW,
-                fix=unset(cluster, name, variable, answer["sources"]),
-                row=27,
-            )
+            yield Finding(severity, (name,), what, SLOW, unset(cluster, name, variable), row=27)
     yield from _only_here(cluster, found)
 
 
@@ -86,11 +36,8 @@ def _misfits(answer: dict[str, Any]) -> Iterator[tuple[str, str, Severity]]:
     wanted = env.get("NCCL_IB_HCA", "")
     if wanted and not wanted.startswith("^") and not _some(wanted, adapters):
         have = ", ".join(adapters) or "none"
-        yield (
-            "NCCL_IB_HCA",
-            f"NCCL_IB_HCA={wanted} names InfiniBand adapters it does not have (it has {have})",
-            "warning",
-        )
+        what = f"NCCL_IB_HCA={wanted} names InfiniBand adapters it does not have (it has {have})"
+        yield "NCCL_IB_HCA", what, "warning"
     if env.get("NCCL_NET") == "IB" and not adapters:
         yield "NCCL_NET", "NCCL_NET=IB asks for InfiniBand, and it has none", "error"
     if env.get("FI_PROVIDER") == "efa" and not adapters:
@@ -109,7 +56,7 @@ def _some(wanted: str, adapters: list[str]) -> bool:
     return any(adapter == name if exact else adapter.startswith(name) for adapter in adapters for name in names)
 
 
-def _only_here(cluster: Cluster, found: dict[str, Any]) -> Iterator[Finding]:
+def _only_here(cluster: Cluster, found: dict[str, Any]) -> Findings:
     """What a host sets by itself, and others do not or set differently."""
     names = {name for answer in found.values() for name in answer["sources"] if name.startswith(("NCCL_", "GLOO_"))}
     for variable in sorted(names - {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - cluster.wanted.env.keys()):
@@ -121,14 +68,8 @@ def _only_here(cluster: Cluster, found: dict[str, Any]) -> Iterator[Finding]:
             rest = f"{common} on the others" if common else "unset on the others"
             sources = found[host]["sources"]
             source = f" ({sources[variable]})" if variable in sources else ""
-            yield Finding(
-                severity="warning",
-                hosts=(host,),
-                what=f"{variable} is {value or 'unset'} there{source}, and {rest}",
-                symptom=SLOW,
-                fix=unset(cluster, host, variable, sources),
-                row=27,
-            )
+            what = f"{variable} is {value or 'unset'} there{source}, and {rest}"
+            yield Finding("warning", (host,), what, SLOW, unset(cluster, host, variable), row=27)
 
 
-CHECK = Check(probe=probe, judge=judge)
+CHECK = Check(probe=operating_system.variables, judge=judge)

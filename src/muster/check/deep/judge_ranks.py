@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from muster.check.checks import rdma
+from muster.check.checks.links import HOLE, SLOW, card_of
 from muster.check.cluster_facts import Cluster
-from muster.check.finding import Finding, Fix
-from muster.controller.phrases import names
+from muster.check.finding import Finding, Findings, Fix
+from muster.text import bit_rate_text, names, size_text
 
-HOLE = "the start looks fine, then the first large all_reduce: Timed out waiting 1800000ms for recv operation"
-SLOW = "every step waits for that host, without a message"
 WRONG = "a loss that becomes NaN, or a model that learns nothing, and no message"
-SOCKET = "one line, `NCCL INFO Using network Socket`, and collectives ten times slower"
 
 LOST = 0.005
 """The share of packets sent again from which a link is bad; a healthy one has next to none."""
@@ -47,14 +47,17 @@ def with_names(results: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> li
     ]
 
 
-def judge(cluster: Cluster, results: Sequence[Result]) -> Iterator[Finding]:
+def judge(cluster: Cluster, results: Sequence[Result]) -> Findings:
     """All that the deep level can find."""
     links: list[Link] = [link for result in results for link in result["links"]]
-    yield from _holes(cluster, links)
-    yield from _losses(links)
-    yield from _slow_links(cluster, links)
-    yield from _devices(results)
-    yield from _collectives(cluster, results)
+    for finding in (
+        *_holes(cluster, links),
+        *_losses(links),
+        *_slow_links(cluster, links),
+        *_devices(results),
+        *_collectives(cluster, results),
+    ):
+        yield replace(finding, check="deep")
 
 
 def culprits(bad: Sequence[Pair], pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
@@ -81,7 +84,7 @@ def _of(culprit: tuple[str, ...], bad: Sequence[Link]) -> Link:
     return next(link for link in bad if frozenset(culprit) <= _pair(link))
 
 
-def _holes(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
+def _holes(cluster: Cluster, links: Sequence[Link]) -> Findings:
     bad = [link for link in links if "hole" in link or "problem" in link]
     for culprit in culprits([_pair(link) for link in bad], [_pair(link) for link in links]):
         link = _of(culprit, bad)
@@ -93,14 +96,13 @@ def _holes(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
         else:
             what = f"nothing gets through {way} ({link.get('problem', 'no answer')})"
             fix = Fix(say="see to the network between them")
-        # row 15
-        yield Finding(severity="error", hosts=culprit, what=what, symptom=HOLE, fix=fix, row=15, check="deep")
+        yield Finding("error", culprit, what, HOLE, fix, row=15)
 
 
 def _smaller_packets(cluster: Cluster, passed: int) -> Fix:
     """Packets that are known to get through, on every host alike."""
     mtu = max(576, passed + 50)
-    used = [card["mtu"] for machine in cluster.machines for card in _cards(cluster, machine.name)]
+    used = [card["mtu"] for machine in cluster.machines if (card := card_of(cluster, machine.name))]
     if used and max(used) <= mtu:
         return Fix(say="packets are small already: see to the network between them")
     lines: list[str] = []
@@ -109,12 +111,11 @@ def _smaller_packets(cluster: Cluster, passed: int) -> Fix:
         card = next((nic["name"] for nic in machine.up["interfaces"] if address in nic["addresses"]), "eth0")
         command = f"{cluster.sudo(machine.name)}ip link set {card} mtu {mtu}"
         lines.append(cluster.line(Fix(command=command, on=machine.name)))
-    return Fix(
-        command=" && ".join(lines), say="until all hosts and switches have one packet size (MTU) and let ICMP pass"
-    )
+    say = "until all hosts and switches have one packet size (MTU) and let ICMP pass"
+    return Fix(command=" && ".join(lines), say=say)
 
 
-def _losses(links: Sequence[Link]) -> Iterator[Finding]:
+def _losses(links: Sequence[Link]) -> Findings:
     """The host whose best link is worst is at fault; then what is left without it, if it is nearly as bad."""
     left: list[Link] = [link for link in links if link.get("sent")]
     worst = 0.0
@@ -125,26 +126,16 @@ def _losses(links: Sequence[Link]) -> Iterator[Finding]:
         if loss[culprit] < max(LOST, worst / 3):
             return
         worst = max(worst, loss[culprit])
-        link = _worst(_with(culprit, left), left)
-        # row 16
-        yield Finding(
-            severity="warning",
-            hosts=(culprit,) if len(hosts) > 2 else tuple(hosts),
-            what=f"{100 * _lost(link, left):.1f} % of packets between {link['from']} and {link['to']} are lost",
-            symptom="collectives that take several times as long, without a message",
-            fix=Fix(say="replace its cable, or see to its switch port"),
-            row=16,
-            check="deep",
-        )
+        link = max(_with(culprit, left), key=lambda link: _lost(link, left))
+        blamed = (culprit,) if len(hosts) > 2 else tuple(hosts)
+        what = f"{100 * _lost(link, left):.1f} % of packets between {link['from']} and {link['to']} are lost"
+        symptom = "collectives that take several times as long, without a message"
+        yield Finding("warning", blamed, what, symptom, Fix(say="replace its cable, or see to its switch port"), row=16)
         left = [link for link in left if culprit not in _pair(link)]
 
 
 def _with(host: str, links: Sequence[Link]) -> list[Link]:
     return [link for link in links if host in _pair(link)]
-
-
-def _worst(some: Sequence[Link], links: Sequence[Link]) -> Link:
-    return max(some, key=lambda link: _lost(link, links))
 
 
 def _lost(link: Link, links: Sequence[Link]) -> float:
@@ -153,7 +144,7 @@ def _lost(link: Link, links: Sequence[Link]) -> float:
     return max(other["again"] / other["sent"] if other["again"] >= FEWEST_LOST else 0.0 for other in both)
 
 
-def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
+def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Findings:
     """A host is as fast as its best link, and is held against the others; a pair against what its cards promise."""
     best: dict[str, float] = {}
     for link in links:
@@ -164,40 +155,21 @@ def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Iterator[Finding]:
     if len(best) < 3:
         return
     for host, rate in best.items():
-        others = [median_of(links, other, host) for other in best if other != host]
-        usual = median(others)
+        usual = median([median_of(links, other, host) for other in best if other != host])
         if 0 < rate < SLOW_LINK * usual:
-            # row 17
-            yield Finding(
-                severity="warning",
-                hosts=(host,),
-                what=f"it gets {_rate(rate)} over the network, the others {_rate(usual)}",
-                symptom=SLOW,
-                fix=Fix(say="see to its cable, switch port and VLAN"),
-                row=17,
-                check="deep",
-            )
+            what = f"it gets {bit_rate_text(8 * rate)} over the network, the others {bit_rate_text(8 * usual)}"
+            yield Finding("warning", (host,), what, SLOW, Fix(say="see to its cable, switch port and VLAN"), row=17)
 
 
-def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Iterator[Finding]:
+def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Findings:
     """Whose fault it is cannot be told from one link."""
-    promised = [_speed(cluster, host) for host in best]
+    # A card gives its speed in Mbit/s, or -1.
+    promised = min(max(0, card_of(cluster, host).get("speed", 0)) * 125000.0 for host in best)
     rate = max(best.values())
-    if 0 < rate < SLOW_PAIR * min(promised):
-        what = f"they get {_rate(rate)} between them, and their cards promise {_rate(min(promised))}"
+    if 0 < rate < SLOW_PAIR * promised:
+        what = f"they get {bit_rate_text(8 * rate)} between them, and their cards promise {bit_rate_text(8 * promised)}"
         fix = Fix(say="see to their cables, switch ports and VLANs")
-        yield Finding(severity="warning", hosts=tuple(best), what=what, symptom=SLOW, fix=fix, row=17, check="deep")
-
-
-def _speed(cluster: Cluster, host: str) -> float:
-    """Bytes per second of the card a host is reached over; 0 where it does not say."""
-    return next((max(0, card["speed"]) * 125000.0 for card in _cards(cluster, host)), 0.0)
-
-
-def _cards(cluster: Cluster, host: str) -> list[dict[str, Any]]:
-    """The card a host is reached over, if it is known."""
-    address = cluster.address(host)
-    return [card for card in cluster.answer("links", host).values() if card["address"] == address]
+        yield Finding("warning", tuple(best), what, SLOW, fix, row=17)
 
 
 def median_of(links: Sequence[Link], host: str, without: str) -> float:
@@ -206,38 +178,33 @@ def median_of(links: Sequence[Link], host: str, without: str) -> float:
     return median(rates) if rates else 0.0
 
 
-def _devices(results: Sequence[Result]) -> Iterator[Finding]:
+def _devices(results: Sequence[Result]) -> Findings:
     for result in results:
-        host, where = str(result["host"]), f"rank {result['rank']}"
-        alike = [other["flops"] for other in results if other["device"] == result["device"] and other is not result]
+        hosts, device, flops = (str(result["host"]),), result["device"], result["flops"]
+        alike = [other["flops"] for other in results if other["device"] == device and other is not result]
         usual = median(alike) if alike else 0.0
+        least, row = (SLOW_CPU, 30) if device == "CPU" else (SLOW_GPU, 48)
         if not result["right"]:
-            what = f"the {result['device']} of {where} computes wrong products"
-            fix = Fix(say="take it out of service")
-            yield Finding(severity="error", hosts=(host,), what=what, symptom=WRONG, fix=fix, row=48, check="deep")
-        elif result["flops"] < (SLOW_CPU if result["device"] == "CPU" else SLOW_GPU) * usual:
-            what = f"the {result['device']} of {where} does {_flops(result['flops'])}, the others {_flops(usual)}"
+            what = f"the {device} of rank {result['rank']} computes wrong products"
+            yield Finding("error", hosts, what, WRONG, Fix(say="take it out of service"), row=48)
+        elif flops < least * usual:
+            what = f"the {device} of rank {result['rank']} does {_flops(flops)}, the others {_flops(usual)}"
             fix = Fix(say="see to its cooling, power and clocks, and to what else runs there")
-            row = 30 if result["device"] == "CPU" else 48
-            yield Finding(severity="warning", hosts=(host,), what=what, symptom=SLOW, fix=fix, row=row, check="deep")
+            yield Finding("warning", hosts, what, SLOW, fix, row)
 
 
-def _collectives(cluster: Cluster, results: Sequence[Result]) -> Iterator[Finding]:
+def _collectives(cluster: Cluster, results: Sequence[Result]) -> Findings:
     for result in results:
-        host = str(result["host"])
         if result.get("wrong"):
             sizes = names([str(size) for size in result["wrong"]])
             what = f"rank {result['rank']} got a wrong sum from all_reduce of {sizes} bytes"
             fix = Fix(say="take it out of service, and check its memory")
-            yield Finding(severity="error", hosts=(host,), what=what, symptom=WRONG, fix=fix, row=48, check="deep")
-    told: set[str] = set()
-    for result in results:
-        host = str(result["host"])
-        if result.get("network") == "Socket" and cluster.answer("rdma", host).get("ports") and host not in told:
-            told.add(host)
+            yield Finding("error", (str(result["host"]),), what, WRONG, fix, row=48)
+    for host in dict.fromkeys(str(result["host"]) for result in results if result.get("network") == "Socket"):
+        if cluster.answer("rdma", host).get("ports"):
             what = "NCCL uses plain sockets there, though it has InfiniBand"
             fix = Fix(say="NCCL_DEBUG=INFO tells why; mostly a missing library, device or plug-in")
-            yield Finding(severity="warning", hosts=(host,), what=what, symptom=SOCKET, fix=fix, row=18, check="deep")
+            yield Finding("warning", (host,), what, rdma.SYMPTOM, fix, row=18)
 
 
 def table(results: Sequence[Result]) -> dict[str, dict[str, str]]:
@@ -247,18 +214,12 @@ def table(results: Sequence[Result]) -> dict[str, dict[str, str]]:
         host = str(result["host"])
         rates = [link["rate"] for link in result["links"] if "rate" in link]
         if rates:
-            facts.setdefault("to the others", {})[host] = _rate(median(rates))
+            facts.setdefault("to the others", {})[host] = bit_rate_text(8 * median(rates))
         facts.setdefault("matrix product", {}).setdefault(host, _flops(result["flops"]))
         if "all_reduce" in result and len(results) > 1:  # alone there is nothing to add
             size, seconds = list(result["all_reduce"].items())[-1]
-            large = f"{int(size) >> 20} MB" if int(size) >> 20 else f"{size} bytes"
-            facts.setdefault(f"all_reduce of {large}", {}).setdefault(host, f"{seconds * 1000:.1f} ms")
+            facts.setdefault(f"all_reduce of {size_text(int(size))}", {}).setdefault(host, f"{seconds * 1000:.1f} ms")
     return facts
-
-
-def _rate(bytes_per_second: float) -> str:
-    bits = bytes_per_second * 8
-    return f"{bits / 1e9:.1f} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.0f} Mbit/s"
 
 
 def _flops(flops: float) -> str:

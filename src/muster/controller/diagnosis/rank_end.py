@@ -58,7 +58,7 @@ class RankEnd:
     disks: tuple[Disk, ...] = ()
     shm: Disk | None = None
     inside: str = ""
-    """What sets the limits there: slurm, pbs, container, or nothing of these."""
+    """What sets the limits there: the name of a scheduler's engine, `container`, or nothing."""
     has_stdin: bool = False
     """Whether it could read what the user typed or piped."""
     rss: int = 0

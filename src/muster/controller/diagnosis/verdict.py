@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from muster.controller.diagnosis.rank_end import HostLoss, RankEnd
-from muster.controller.phrases import count
 from muster.errors import EXIT_HANG, EXIT_MUSTER
+from muster.text import count, cut
 
 TO_MEND = "to mend it: "
 """How the line begins that says what to do, as in `muster check`."""
@@ -125,8 +125,7 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
 def describe(end: RankEnd) -> str:
     """What happened to a rank, in plain words."""
     if end.summary:
-        text = end.summary if len(end.summary) <= 200 else end.summary[:199] + "…"
-        return text + (f" ({end.place})" if end.place else "")
+        return cut(end.summary, 200) + (f" ({end.place})" if end.place else "")
     if end.status < 0:
         name = _signal_name(-end.status)
         if -end.status == signal.SIGKILL:
@@ -210,8 +209,7 @@ def _end_of(text: str) -> str:
 
 
 def _short(end: RankEnd) -> str:
-    text = describe(end)
-    return f"rank {end.rank} on {end.host} ({text[:90]}{'…' if len(text) > 90 else ''})"
+    return f"rank {end.rank} on {end.host} ({cut(describe(end), 90)})"
 
 
 def _after(seconds: float) -> str:

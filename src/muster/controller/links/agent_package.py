@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from types import CodeType
 
 from muster import agent, rank, shared
+from muster.agent import probes
 from muster.shared import bootstrap
 
 
@@ -15,7 +16,7 @@ def agent_payload(job_id: str, scheduler: str = "") -> bytes:
     """What is sent to a new interpreter to make it the agent of a job; a `scheduler`'s signals it gives its ranks."""
     modules = {
         f"{name}.{module.name}": _load(f"{package.__name__}.{module.name}")
-        for name, package in zip(bootstrap.FOLDERS, (agent, rank, shared), strict=True)
+        for name, package in zip(bootstrap.FOLDERS, (agent, probes, rank, shared), strict=True)
         for module in pkgutil.iter_modules(package.__path__)
         if not module.ispkg
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -10,8 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.agent.rank_stdin import INHERITED
+from muster.controller.debug_log import command_line
 from muster.shared import processes
 from muster.shared.wire import Writer
+
+_log = logging.getLogger("muster.child")
 
 
 class Child:
@@ -41,6 +45,7 @@ class Child:
             pass_fds=() if for_ranks is None else (for_ranks,),
             bufsize=0,
         )
+        _log.debug("started process %d: %s", self._process.pid, command_line(argv))
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
         assert stdin is not None
         assert stdout is not None
@@ -84,6 +89,7 @@ class Child:
         deadline = time.monotonic() + limit
         while self._process.poll() is None and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
+        _log.debug("process %d ended with code %s", self._process.pid, self._process.returncode)
         return self._process.returncode
 
     async def terminate(self, limit: float) -> None:

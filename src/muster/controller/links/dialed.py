@@ -1,4 +1,4 @@
-"""Agents that dial back: a TLS port here, the processes that summon the agents, and who may take which seat."""
+"""Agents that dial back: a TLS port here, the processes that start them, and which caller is which agent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
 from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
 from muster.controller.links.piped import Words
-from muster.controller.phrases import names
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
-from muster.engines.engine import ORDER_FILE, Dialed, StartCommand
+from muster.engines.engine import ORDER_FILE, Launch, StartCommand
 from muster.errors import HostError, MusterError
 from muster.shared.machine import interfaces
+from muster.text import names
 
 _HELLO_LIMIT = 10.0
 """Seconds a caller has to say who it is."""
@@ -30,13 +31,13 @@ _HELLO_LIMIT = 10.0
 _LONGEST_HELLO = 4096
 
 _END_LIMIT = 1.0
-"""Seconds for a summons to end by itself once its agents have gone."""
+"""Seconds for a start command to end by itself once its agents have gone."""
 
 _TERM_LIMIT = 5.0
 """Seconds for it to end when told to: mpirun takes its daemons down first, which would outlive its SIGKILL."""
 
 _TERM_LIMIT_AFTER_LOSS = 1.0
-"""The same where a host is lost: srun and mpirun would wait for a word from it, for minutes."""
+"""The same where a host is lost: some launchers would wait for it for minutes."""
 
 
 class NobodyCame(HostError):
@@ -44,7 +45,7 @@ class NobodyCame(HostError):
 
 
 class DialledLine(asyncio.Protocol):
-    """One caller: first unknown, then the connection of the link whose seat it takes."""
+    """One caller: first unknown, then the connection of the link whose agent it is."""
 
     why_lost = "the connection to it broke"
 
@@ -107,21 +108,21 @@ class DialledLine(asyncio.Protocol):
 
 
 class Caller:
-    """A summons' running process, and what it says."""
+    """A start command's running process, and its output."""
 
-    def __init__(self, summons: StartCommand, connector: DialledConnector, env: dict[str, str]) -> None:
-        self.summons = summons
+    def __init__(self, command: StartCommand, connector: DialledConnector, env: dict[str, str]) -> None:
+        self.command = command
         self._connector = connector
         self._words = Words(lambda line: connector.on_line(self, line))
         self._ending: asyncio.Task[None] | None = None
         try:
             self._child = Child(
-                summons.argv, on_data=self._words.feed, on_words=self._words.feed, on_closed=self._on_closed, env=env
+                command.argv, on_data=self._words.feed, on_words=self._words.feed, on_closed=self._on_closed, env=env
             )
         except OSError as error:
             raise MusterError(
-                f"`{summons.argv[0]}` cannot be started ({error.strerror})",
-                hint=f"is it installed here? try `{summons.argv[0]} --version`",
+                f"`{command.argv[0]}` cannot be started ({error.strerror})",
+                hint=connector.launch.engine.program_hint(command),
             ) from None
 
     def _on_closed(self) -> None:
@@ -131,13 +132,13 @@ class Caller:
         code = await self._child.exit_code(_END_LIMIT)
         self.give_up(code)
         if not any(link.closing for link in self._links):
-            self._connector.on_end(self.summons, code)
+            self._connector.on_end(self.command, code)
 
     def give_up(self, code: int | None = None) -> None:
         """No more agents will come: say why, with the words there are."""
         missing = [link for link in self._links if not link.is_attached]
         if missing and not missing[0].closing:
-            error = self._connector.engine.explain(self.summons, code, self._words.text.strip())
+            error = self._connector.launch.engine.explain(self.command, code, self._words.text.strip())
             for link in missing:
                 link.fail(error)
 
@@ -150,7 +151,7 @@ class Caller:
 
     @property
     def _links(self) -> list[AgentLink]:
-        return [link for link in self._connector.links if link.seat in self.summons.seats]
+        return [link for link in self._connector.links if link.seat in self.command.agents]
 
     def note_helpers(self) -> None:
         """Note what it has started here: the ssh clients of mpirun outlive it when their host is dead."""
@@ -167,15 +168,15 @@ class Caller:
 
 
 class DialledConnector:
-    """Brings up the agents of slurm, pbs and mpi jobs."""
+    """Brings up agents that dial back, because what starts them gives them no stdin."""
 
-    def __init__(self, engine: Dialed, folder: Path, on_text: Callable[[str, str], None]) -> None:
-        self.engine = engine
+    def __init__(self, launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> None:
+        self.launch = launch
         self.links: Sequence[AgentLink] = ()
         self.payload = b""
-        self.called = list(dict.fromkeys(seat.name for seat in engine.seats))
+        self.called = list(dict.fromkeys(agent.name for agent in launch.agents))
         self.last_words = ""
-        """What the summons said last, while agents are missing."""
+        """What the start commands printed last, while agents are missing."""
         self._folder = folder
         self._on_text = on_text
         self._token = secrets.token_hex(32)
@@ -186,7 +187,7 @@ class DialledConnector:
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
     ) -> None:
-        """Open the port, send the summons, and wait until every seat is taken."""
+        """Open the port, run the start commands, and wait until every agent has dialled."""
         self.links, self.payload = links, payload
         context, certificate = make_server_context()
         sock = free_port()
@@ -194,12 +195,12 @@ class DialledConnector:
             lambda: DialledLine(self), sock=sock, ssl=context, ssl_handshake_timeout=_HELLO_LIMIT, backlog=1024
         )
         order = self._order(sock.getsockname()[1], certificate, limit)
-        env = {name: value for name, value in os.environ.items() if name not in self.engine.unset}
-        for summons in self.engine.summons:
-            self._callers.append(self._summon(summons, order, env))
-        if self.engine.pull_limit:
+        env = {name: value for name, value in os.environ.items() if name not in self.launch.engine.unset}
+        for command in self.launch.commands:
+            self._callers.append(self._start(command, order, env))
+        if self.launch.pull_limit:
             self.last_words = "a host without the image pulls it first"
-        await self._all_up(max(limit, self.engine.pull_limit))
+        await self._all_up(max(limit, self.launch.pull_limit))
         for caller in self._callers:
             caller.note_helpers()
 
@@ -211,21 +212,21 @@ class DialledConnector:
             "port": port,
             "certificate": certificate,
             "token": self._token,
-            "seat_from": self.engine.seat_from,
-            "killed_at_once": self.engine.killed_at_once,
+            "seat_from": self.launch.engine.key_from,
+            "killed_at_once": self.launch.engine.killed_at_once,
             "limit": limit / 2,
         }
         return json.dumps(order)
 
-    def _summon(self, summons: StartCommand, order: str, env: dict[str, str]) -> Caller:
-        if ORDER_FILE not in summons.argv:
-            return Caller(summons, self, {**env, "MUSTER_DIAL": order})
+    def _start(self, command: StartCommand, order: str, env: dict[str, str]) -> Caller:
+        if ORDER_FILE not in command.argv:
+            return Caller(command, self, {**env, "MUSTER_DIAL": order})
         path = self._folder / "order.json"
         if not path.exists():
             path.touch(mode=0o600)
             path.write_text(order)
-        argv = tuple(str(path) if word == ORDER_FILE else word for word in summons.argv)
-        return Caller(StartCommand(argv=argv, seats=summons.seats), self, env)
+        argv = tuple(str(path) if word == ORDER_FILE else word for word in command.argv)
+        return Caller(replace(command, argv=argv), self, env)
 
     async def _all_up(self, limit: float) -> None:
         waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came([link], limit))) for link in self.links]
@@ -242,16 +243,19 @@ class DialledConnector:
                 task.cancel()
 
     def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
-        summons = next(summons for summons in self.engine.summons if missing[0].seat in summons.seats)
-        program = os.path.basename(summons.argv[0])
+        command = next(command for command in self.launch.commands if missing[0].seat in command.agents)
         return NobodyCame(
             names(list(dict.fromkeys(link.name for link in missing))),
-            f"no agent has come from there within {limit:.0f} s of `{program}`",
+            f"no agent has come from there within {limit:.0f} s of `{command.program}`",
             hint=f"is every host up? the agents dial {' or '.join(_own_addresses())}: is there a firewall between?",
         )
 
+    def give_stdin(self) -> bool:
+        """Agents that dial back cannot inherit our stdin."""
+        return False
+
     def admit(self, line: bytes) -> AgentLink | None:
-        """The link whose seat a caller may take; None sends it away."""
+        """The link whose agent a caller is; None sends it away."""
         try:
             hello = json.loads(line)
             token, key = str(hello["token"]), str(hello["seat"])
@@ -267,29 +271,29 @@ class DialledConnector:
         return None
 
     def on_line(self, caller: Caller, line: str) -> None:
-        """A summons' process has written a line."""
-        reason = self.engine.why_ended(line)
+        """A start command has printed a line."""
+        reason = self.launch.engine.why_ended(line)
         if reason is not None:
             self._why_ended = reason
         elif all(link.facts for link in self.links):
             if not self.links[0].closing:
-                self._on_text(os.path.basename(caller.summons.argv[0]), line)
+                self._on_text(caller.command.program, line)
         else:
             self.last_words = line
             caller.allow_pull(line)
-            if self.engine.is_final(line):
+            if self.launch.engine.is_final(line):
                 caller.give_up()
 
-    def on_end(self, summons: StartCommand, code: int | None) -> None:
-        """A summons has ended before the job was over."""
-        self._why_ended = self._why_ended or self.engine.why_over(summons, code)
+    def on_end(self, command: StartCommand, code: int | None) -> None:
+        """A start command has ended before the job was over."""
+        self._why_ended = self._why_ended or self.launch.engine.why_over(command, code)
 
     def why_ended(self) -> str | None:
         """What the scheduler said about ending the job, if it has."""
         return self._why_ended
 
     async def close(self) -> None:
-        """End the summons' processes and close the port; the agents have gone."""
+        """End the start commands and close the port; the agents have gone."""
         await asyncio.gather(*(caller.end() for caller in self._callers))
         if self._server is not None:
             self._server.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from muster.controller.debug_log import internal_error, log_event
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
 from muster.shared.wire import GREETING, LEASE, LineReader, encode
@@ -16,6 +18,9 @@ SUSPECT_AFTER = 1.5
 
 _AGEING = 1.01
 """By how much the shortest way counts for less with each ping: after a jump of a clock its offset is wrong."""
+
+_log = logging.getLogger("muster.link")
+_LOGGED_FACTS = ("python", "version", "torch", "cpus", "gpus", "interfaces")
 
 Result = TypeVar("Result")
 
@@ -35,7 +40,7 @@ class Line(Protocol):
         """Drop the connection."""
         ...
 
-    async def explain(self, noise: str) -> HostError:
+    async def explain(self, noise: str) -> MusterError:
         """Why no agent came, found out from how the transport ended; `noise` is what came instead."""
         ...
 
@@ -143,12 +148,19 @@ class AgentLink:
             self.facts = message
             # Good to the time a message takes, until the first ping comes back.
             self.clock_offset = message["time"] - time.time()
+            _log.info("%s is up: %s", self.name, {name: message[name] for name in _LOGGED_FACTS if name in message})
             if not self._up.done():
                 self._up.set_result(None)
         elif message["t"] == "failed":
-            self._lose(f"its agent failed ({message['error']}), which is a bug of Muster")
+            self._lose(f"its agent failed: {internal_error(message['error'], message.get('traceback', ''))}")
         else:
-            self._on_event(self, message)
+            self._hand_on(message)
+
+    def _hand_on(self, event: dict[str, Any]) -> None:
+        """Log an event and, unless it is for the log alone, give it to whoever follows this link."""
+        log_event(self.name, event, self.our_time(event["time"]) if "time" in event else None)
+        if event["t"] != "log":
+            self._on_event(self, event)
 
     def on_closed(self) -> None:
         """The agent's side of the connection closed."""
@@ -174,8 +186,11 @@ class AgentLink:
             raise self.lost
         self._next_id += 1
         reply = self._replies[self._next_id] = asyncio.get_running_loop().create_future()
+        _log.debug("%s: request %d, %s", self.name, self._next_id, do)
         self._send({"do": do, "id": self._next_id, **fields})
-        return await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
+        answer = await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
+        _log.debug("%s: reply %d, %s", self.name, answer["re"], do)
+        return answer
 
     def ping(self) -> None:
         """Let the agent hear that its job is still wanted, if it is."""
@@ -192,10 +207,10 @@ class AgentLink:
             self._lose(f"nothing heard from it for {silence:.0f} s: it is off, hangs, or its network is cut")
         elif silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
-            self._on_event(self, {"t": "silent"})
+            self._hand_on({"t": "silent"})
         elif silence < SUSPECT_AFTER and self._suspected:
             self._suspected = False
-            self._on_event(self, {"t": "heard"})
+            self._hand_on({"t": "heard"})
 
     @property
     def silence(self) -> float:
@@ -241,7 +256,7 @@ class AgentLink:
                 reply.set_exception(self.lost)
         self._replies.clear()
         self._gone.set()
-        self._on_event(self, {"t": "lost"})
+        self._hand_on({"t": "lost", "why": why})
         self._close_line()
 
     # --- the end --------------------------------------------------------------------------------------------

@@ -6,22 +6,17 @@ import asyncio
 import codecs
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from muster.controller.links.child_process import Child
 from muster.controller.links.link import AgentLink, all_or_errors
-from muster.engines.command import Command
-from muster.engines.container.container import PULL_LIMIT, explain_container_failure, pull_in, too_slow_pull
-from muster.engines.engine import Piped
-from muster.engines.ssh.engine import explain_ssh_failure
-from muster.errors import HostError
+from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
+from muster.engines.engine import Engine, Launch, StartCommand
+from muster.errors import HostError, MusterError
 from muster.output.lines import LineSplitter
 
 LOGINS_AT_ONCE = 32
 """Logins under way at a time: each costs 0.1 s of CPU here, and jump hosts drop callers beyond a limit."""
-
-
-_SSH_ITSELF = 255
-"""The exit code of ssh when the failure is its own, not that of what it started."""
 
 
 class Words:
@@ -48,11 +43,13 @@ class PipeLine:
     def __init__(
         self,
         link: AgentLink,
-        command: Command,
+        engine: Engine,
+        command: StartCommand,
         on_early_words: Callable[[str], None] = lambda words: None,
         stdin: int | None = None,
     ) -> None:
         self.command = command
+        self._engine = engine
         self._link = link
         self._on_early_words = on_early_words
         self._words = Words(self._on_line)
@@ -68,7 +65,7 @@ class PipeLine:
             raise HostError(
                 link.name,
                 f"`{command.argv[0]}` cannot be started ({error.strerror})",
-                hint="install the OpenSSH client" if command.over_ssh else "name a Python with `--python PATH`",
+                hint=engine.program_hint(command),
             ) from None
 
     def _on_line(self, line: str) -> None:
@@ -87,39 +84,35 @@ class PipeLine:
 
     def close(self) -> None:
         """Close the pipes; a local agent is not killed: it sees that and ends its ranks before it goes."""
-        self._child.close(kill=self.command.over_ssh)
+        self._child.close(kill=self.command.remote)
 
-    async def explain(self, noise: str) -> HostError:
+    async def explain(self, noise: str) -> MusterError:
         """Why no agent came."""
         code = await self._child.exit_code(2.0)
-        said = self._words.text.strip() or noise  # nologin speaks on stdout
-        if self.command.box is not None and not (self.command.over_ssh and code == _SSH_ITSELF):
-            return explain_container_failure(self._link.name, self.command.box, code, said)
-        if self.command.over_ssh:
-            return explain_ssh_failure(self.command.host, code, said)
-        last = said.splitlines()[-1:] or [f"it ended with code {code}"]
-        return HostError(
-            self._link.name, f"the agent did not start: {last[0]}", hint="name a Python with `--python PATH`"
-        )
+        return self._engine.explain(self.command, code, self._words.text.strip() or noise)  # nologin speaks on stdout
 
     @property
     def why_lost(self) -> str:
         """What it means that the pipes have closed."""
-        return "the connection to it broke" if self.command.over_ssh else "its agent died"
+        return "the connection to it broke" if self.command.remote else "its agent died"
 
 
 class PipedConnector:
-    """Brings up the agents of local and ssh jobs."""
+    """Brings up agents whose start commands are the channel to them."""
 
-    def __init__(self, engine: Piped) -> None:
-        self.engine = engine
-        over_ssh = [seat.name for seat, command in zip(engine.seats, engine.commands, strict=True) if command.over_ssh]
-        self.called = over_ssh
+    def __init__(self, launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> None:
+        self.launch = launch
+        self.called = [command.agents[0].name for command in launch.commands if command.remote]
         """The hosts a user may have to wait for."""
         self.gives_stdin = False
         """Whether the agent of rank 0 inherits our stdin, for its ranks."""
         self.last_words = ""
         """What a container program said last, while agents are missing."""
+
+    def give_stdin(self) -> bool:
+        """Let the agent of rank 0 inherit our stdin, if that is possible; to be called before connecting."""
+        self.gives_stdin = self.launch.agents[0].here
+        return self.gives_stdin
 
     def _on_early_words(self, words: str) -> None:
         self.last_words = words
@@ -130,16 +123,16 @@ class PipedConnector:
         """Start an agent on every host, side by side; all failures together are raised at the end."""
         logins = asyncio.Semaphore(LOGINS_AT_ONCE)
 
-        def begin(link: AgentLink, command: Command) -> PipeLine:
+        def begin(link: AgentLink, command: StartCommand) -> PipeLine:
             if not self.gives_stdin or link is not links[0]:
-                return PipeLine(link, command, self._on_early_words)
+                return PipeLine(link, self.launch.engine, command, self._on_early_words)
             stdin = os.dup(0)
             try:
-                return PipeLine(link, command, self._on_early_words, stdin)
+                return PipeLine(link, self.launch.engine, command, self._on_early_words, stdin)
             finally:
                 os.close(stdin)
 
-        async def open_one(link: AgentLink, command: Command) -> None:
+        async def open_one(link: AgentLink, command: StartCommand) -> None:
             async with logins:
                 try:
                     await link.open(begin(link, command), payload, limit)
@@ -148,7 +141,7 @@ class PipedConnector:
                     raise
 
         await all_or_errors(
-            [open_one(link, command) for link, command in zip(links, self.engine.commands, strict=True)]
+            [open_one(link, command) for link, command in zip(links, self.launch.commands, strict=True)]
         )
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from muster.controller.attempt import Attempt
 from muster.controller.monitor.observation import works
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.stack_text import blocking_frame
-from muster.controller.phrases import ranks as ranks_in_words
+from muster.text import rank_list
 
 _TURN = 0.5
 """Seconds between two looks at the clock."""
@@ -70,6 +70,6 @@ class ExitMonitor:
         frame = blocking_frame(str(found.get(ranks[0], {}).get("stack", "")))
         has = "have" if len(ranks) > 1 else "has"
         return (
-            f"{ranks_in_words(ranks)} finished {'their' if len(ranks) > 1 else 'its'} script {seconds:.0f} s ago but "
+            f"{rank_list(ranks)} finished {'their' if len(ranks) > 1 else 'its'} script {seconds:.0f} s ago but "
             f"{has} not exited: rank {ranks[0]} is {frame}"
         )

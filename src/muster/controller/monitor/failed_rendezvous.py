@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from muster.controller.monitor.observation import Meeting, Seen
-from muster.controller.monitor.rank_names import numbers
+from muster.text import rank_list
 
 _MANY = 8
 
@@ -42,7 +42,7 @@ def _places(ranks: Mapping[int, Seen], meetings: Mapping[int, Meeting]) -> str:
     if alone:
         look, own = ("look", "their") if len(alone) > 1 else ("looks", "its")
         at = ", ".join(sorted(set(alone.values()))[:_MANY])
-        return f"{numbers(alone)} {look} for rank 0 on {own} own host, at {at}, and it is on {home}; {_ADVICE}"
+        return f"{rank_list(alone)} {look} for rank 0 on {own} own host, at {at}, and it is on {home}; {_ADVICE}"
     if len(set(others.values())) > 1:
         return f"they look for rank 0 under different names: {_listed(others)}; {_ADVICE}"
     return ""
@@ -51,7 +51,7 @@ def _places(ranks: Mapping[int, Seen], meetings: Mapping[int, Meeting]) -> str:
 def _sizes(meetings: Mapping[int, Meeting]) -> str:
     sizes = _alike({rank: meeting.size for rank, meeting in meetings.items() if meeting.size is not None})
     if len(sizes) > 1:
-        expected = ", ".join(f"{size} ({numbers(members)})" for size, members in list(sizes.items())[:_MANY])
+        expected = ", ".join(f"{size} ({rank_list(members)})" for size, members in list(sizes.items())[:_MANY])
         return f"they expect different numbers of ranks: {expected}{', …' if len(sizes) > _MANY else ''}"
     size = next(iter(sizes), len(meetings))
     return f"they expect {size} ranks, and this job has {len(meetings)}" if size != len(meetings) else ""
@@ -61,7 +61,7 @@ def _claims(meetings: Mapping[int, Meeting]) -> str:
     claims = _alike({rank: meeting.rank for rank, meeting in meetings.items() if meeting.rank is not None})
     for claim, members in claims.items():
         if len(members) > 1:
-            return f"{numbers(members)} all come as rank {claim}, which only one can be"
+            return f"{rank_list(members)} all come as rank {claim}, which only one can be"
     return ""
 
 
@@ -84,7 +84,7 @@ def _is_own_host(place: str) -> bool:
 def _listed(places: Mapping[int, str]) -> str:
     """`rank 0 at a:1, ranks 1, 2 at b:1`."""
     alike = _alike(places)
-    some = ", ".join(f"{numbers(members)} at {place}" for place, members in list(alike.items())[:_MANY])
+    some = ", ".join(f"{rank_list(members)} at {place}" for place, members in list(alike.items())[:_MANY])
     return f"{some}, …" if len(alike) > _MANY else some
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from muster.controller.monitor.failed_rendezvous import why_apart
 from muster.controller.monitor.hang import DEFAULT, Differing, Finding, Wait
 from muster.controller.monitor.observation import Call, Child, Seen
-from muster.controller.monitor.rank_names import numbers
 from muster.controller.monitor.stack_text import Frame, short
+from muster.text import rank_list
 
 _MANY = 8
 
@@ -26,7 +26,7 @@ def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
         waited = max(ranks[wait.rank].quiet for wait in finding.waits)
         clauses += _culprits([_limited(ranks[rank], waited) for rank in finding.culprits])
     elif finding.circle:
-        clauses.append(f"{numbers(finding.circle)} wait for each other, so none of them can be the first to go on")
+        clauses.append(f"{rank_list(finding.circle)} wait for each other, so none of them can be the first to go on")
     else:
         clauses.append(_nobody(finding, ranks))
     return "; ".join(clauses)
@@ -50,7 +50,7 @@ def still_working(waits: Sequence[Wait], works: Sequence[Seen]) -> str:
         f"rank {seen.rank} on {seen.host} has worked for {seen.quiet:.0f} s{_at(seen.place)}, at {seen.cpu:.1f} CPUs"
         for seen in works[:_MANY]
     )
-    return f"{numbers([wait.rank for wait in waits])} wait meanwhile: {busy}; not called a hang as long as it works"
+    return f"{rank_list([wait.rank for wait in waits])} wait meanwhile: {busy}; not called a hang as long as it works"
 
 
 def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
@@ -67,7 +67,7 @@ def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
         places = list(dict.fromkeys(place.place for wait in those if (place := _place(wait, ranks[wait.rank]))))
         where = f" ({', '.join(places[:3])})" if places else ""
         plural = "wait" if len(those) > 1 else "waits"
-        yield f"{numbers([wait.rank for wait in those])} {plural} {what}{where}"
+        yield f"{rank_list([wait.rank for wait in those])} {plural} {what}{where}"
 
 
 def _what(wait: Wait, seen: Seen) -> str:
@@ -84,7 +84,7 @@ def _what(wait: Wait, seen: Seen) -> str:
 def _of_group(name: str, members: Sequence[int]) -> str:
     if name == DEFAULT:
         return ""
-    return f" of the group of {numbers(members)}" if members else f" of group {name}"
+    return f" of the group of {rank_list(members)}" if members else f" of group {name}"
 
 
 def _place(wait: Wait, seen: Seen) -> Frame | None:
@@ -101,7 +101,7 @@ def _culprits(culprits: Sequence[Seen]) -> list[str]:
         if len(same) == 1:
             clauses.append(f"rank {same[0].rank} on {same[0].host} {_state(same[0], many=False)}{_since(same)}")
         else:
-            clauses.append(f"{numbers(seen.rank for seen in same)} {_state(same[0], many=True)}{_since(same)}")
+            clauses.append(f"{rank_list(seen.rank for seen in same)} {_state(same[0], many=True)}{_since(same)}")
     return clauses
 
 
@@ -198,14 +198,14 @@ def sentence_of_differing(differing: Differing, ranks: Mapping[int, Seen]) -> st
         text = f"{call.op}{_shape(call) if sizes else ''}{where}"
         by_kind.setdefault((rank in minority, text), []).append(rank)
     usual = [
-        f"{numbers(members)} {'call' if len(members) > 1 else 'calls'} {text}"
+        f"{rank_list(members)} {'call' if len(members) > 1 else 'calls'} {text}"
         for (odd, text), members in by_kind.items()
         if not odd
     ]
     strange = [
         f"rank {members[0]} on {ranks[members[0]].host} calls {text}"
         if len(members) == 1
-        else f"{numbers(members)} call {text}"
+        else f"{rank_list(members)} call {text}"
         for (odd, text), members in by_kind.items()
         if odd
     ]

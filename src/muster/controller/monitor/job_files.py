@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.controller.monitor.job_status import JobStatus
-from muster.controller.phrases import tilde
 from muster.errors import MusterError
 from muster.jobs.location import STATE
 from muster.output.log_files import LogFiles
 from muster.plan import Plan
+from muster.text import tilde
 
 if TYPE_CHECKING:
     from muster.jobs.state import JobState

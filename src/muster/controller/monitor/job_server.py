@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import socket
 import threading
 from collections import deque
@@ -23,6 +24,8 @@ from muster.output.screen import Screen
 
 if TYPE_CHECKING:
     from muster.jobs.state import Report
+
+_log = logging.getLogger("muster.job_server")
 
 MOST_CLIENTS = 32
 """Connections at a time."""
@@ -194,6 +197,7 @@ class JobServer:
                 writer.write(_line(await self._answer(asked)))
                 await asyncio.wait_for(writer.drain(), _ANSWER_LIMIT)
         except Exception as error:  # it has gone, does not read, or speaks another language
+            _log.debug("a client of the job's socket failed", exc_info=error)
             if writer is not None:
                 writer.write(_line({"error": f"the request failed: {type(error).__name__}: {error}"}))
         finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from muster.controller.links.link import AgentLink
-from muster.engines.engine import Engine
+from muster.engines.engine import Launch
 from muster.job import Job
 from muster.jobs.location import birth
 from muster.plan import Placement, Plan
@@ -145,9 +145,9 @@ def gpu_of(chosen: Sequence[int] | None, visible: str | None, count: int, local_
 class JobStatus:
     """The state of one job."""
 
-    def __init__(self, job: Job, engine: Engine, begin: float) -> None:
+    def __init__(self, job: Job, launch: Launch, begin: float) -> None:
         self.job = job
-        self.engine = engine.name
+        self.engine = launch.name
         self.begin = begin
         self.phase: Phase = "connecting"
         self.sentence = ""
@@ -158,7 +158,7 @@ class JobStatus:
         """Called once, when all ranks have been started."""
         self.reports: list[Report] = []
         self._attempt = 0
-        self._hosts = {seat.name: _Host(seat.name) for seat in engine.seats}
+        self._hosts = {agent.name: _Host(agent.name) for agent in launch.agents}
         self._ranks: dict[int, _Rank] = {}
         self._history: list[Moment] = []
         self._between = _BETWEEN_MOMENTS
@@ -177,7 +177,7 @@ class JobStatus:
         facts = self._hosts[placement.name].facts
         if not facts:
             return None
-        visible = self.job.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
+        visible = self.job.spec.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
         return gpu_of(placement.host.gpus, visible, facts["gpus"], local_rank)
 
     def started(self) -> None:
@@ -258,8 +258,8 @@ class JobStatus:
 
         return JobState(
             id=self.job.id,
-            command=self.job.command,
-            cwd=self.job.cwd,
+            command=self.job.spec.command,
+            cwd=self.job.spec.cwd,
             engine=self.engine,
             begin=self.begin,
             now=time.time(),

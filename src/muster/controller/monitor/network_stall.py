@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from muster.text import rank_list
+
 WAITING = 0.25
 """Share of the time that every rank must spend in collectives before the network is looked at."""
 
@@ -53,9 +55,8 @@ def slow_network(queues: Mapping[str, Mapping[str, float]], addresses: Mapping[s
 def sentence(found: SlowNetwork, *, step: float, best: float, waiting: float, ranks: Sequence[int]) -> str:
     """`the network of h2 is what all ranks wait for: …`."""
     where = f"of {found.hosts[0]}" if len(found.hosts) == 1 else f"between {' and '.join(found.hosts)}"
-    who = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
     at_best = f" ({best:.2f} s at best)" if step >= SLOWER * best else ""
-    runs = f"rank{'s' if len(ranks) > 1 else ''} {who} on it" if len(found.hosts) == 1 else f"ranks {who} on them"
+    runs = f"{rank_list(ranks)} on {'it' if len(found.hosts) == 1 else 'them'}"
     times = f"steps take {step:.2f} s{at_best}, {waiting * 100:.0f} % of it in collectives"
     queued = f"{found.queued / 1e3:.0f} kB wait to be sent there at any time"
     return f"the network {where} is what all ranks wait for ({runs}): {times}, and {queued}"

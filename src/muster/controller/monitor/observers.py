@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from traceback import extract_tb
 from typing import Any
 
 from muster.controller.attempt import Attempt
+from muster.controller.debug_log import internal_error
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_status import JobStatus
@@ -82,7 +82,4 @@ class Observers:
         except Exception as error:
             if what not in self._failed:
                 self._failed.add(what)
-                last = extract_tb(error.__traceback__)[-1]
-                where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
-                bug = f"{type(error).__name__}: {error} ({where}), a bug of Muster"
-                self._screen.warning(f"{what} may be wrong from here on: {bug}; the job goes on")
+                self._screen.warning(f"{what} may be wrong from here on, the job goes on: {internal_error(error)}")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.debug_log import internal_error
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_status import JobStatus
-from muster.controller.phrases import count, tilde
-from muster.controller.phrases import ranks as ranks_in_words
 from muster.output.screen import Screen
+from muster.text import count, rank_list, tilde
 
 if TYPE_CHECKING:
     from muster.jobs.state import Report
@@ -131,7 +131,7 @@ class RankMonitor:
         self._unseen.add("held")  # the others wait for the same ranks
         running = {rank: heard for rank, heard in self.heard.items() if not heard.finished}
         joining = [rank for rank, heard in running.items() if (heard.progress or {"joining": True}).get("joining")]
-        others = ranks_in_words(joining or sorted(running)) if running else "other ranks"
+        others = rank_list(joining or sorted(running)) if running else "other ranks"
         self.screen.info(
             f"rank {event['rank']} on {link.name} has finished and waits up to {event['limit']:.0f} s for {others} "
             "to create the process group"
@@ -230,8 +230,7 @@ class RankMonitor:
                 if self.heard:
                     self.screen.warning((await self.take_stacks()).sentence)
             except Exception as error:
-                bug = f"{type(error).__name__}: {error}, a bug of Muster"
-                self.screen.warning(f"where the ranks are cannot be told: {bug}")
+                self.screen.warning(f"where the ranks are cannot be told: {internal_error(error)}")
             finally:
                 call()
 
@@ -290,7 +289,7 @@ class RankMonitor:
         try:
             await asyncio.gather(self._notice_early_ends(attempt), self._watch_for_hangs(attempt))
         except Exception as error:
-            self.screen.warning(f"hangs are no longer watched for, by a bug of Muster: {type(error).__name__}: {error}")
+            self.screen.warning(f"hangs are no longer watched for: {internal_error(error)}")
 
     async def _notice_early_ends(self, attempt: Attempt) -> None:
         """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
@@ -298,7 +297,7 @@ class RankMonitor:
             await asyncio.sleep(0.5)
         await asyncio.sleep(10)
         if attempt.running:
-            ended, running = ranks_in_words(attempt.ended_well), ranks_in_words(attempt.running)
+            ended, running = rank_list(attempt.ended_well), rank_list(attempt.running)
             self.screen.info(f"{ended} ended with exit code 0 over 10 s ago; {running} still running")
 
     async def _watch_for_hangs(self, attempt: Attempt) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from muster.controller.monitor.straggler import Slow, middle
 from muster.jobs.state import GpuState
+from muster.text import duration, names, rank_list
 
 PART = 0.4
 """Of the time that is lost, which a cause must account for."""
@@ -105,22 +106,14 @@ def sentence(slow: Slow, hosts: Mapping[int, str], why: str) -> str:
     """`rank 2 on box is the one the others wait for: its steps take 0.31 s where the others need 0.25 s …`."""
     many = len(slow.ranks) > 1
     on = sorted({hosts[rank] for rank in slow.ranks})
-    numbers = sorted(slow.ranks)
-    who = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
-    where = ", ".join(on[:4]) + (f" and {len(on) - 4} more hosts" if len(on) > 4 else "")
-    told = f"ranks {who} on {where} are those" if many else f"rank {who} on {where} is the one"
-    times = f"steps take {_seconds(slow.step)} where the others need {_seconds(slow.others)}"
+    told = f"{rank_list(slow.ranks)} on {names(on, 6)} {'are those' if many else 'is the one'}"
+    times = f"steps take {duration(slow.step)} where the others need {duration(slow.others)}"
     slower = f"{slow.share * 100:.0f} % slower"
     return f"{told} the others wait for: {'their' if many else 'its'} {times} ({slower})" + (f"; {why}" if why else "")
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.2f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"
-
-
 def gone(slow: Slow, hosts: Mapping[int, str]) -> str:
     """What is said when they are no longer waited for."""
-    numbers = ", ".join(map(str, sorted(slow.ranks)))
     on = ", ".join(sorted({hosts[rank] for rank in slow.ranks}))
-    many = len(slow.ranks) > 1
-    return f"rank{'s' if many else ''} {numbers} on {on} {'keep' if many else 'keeps'} up with the others again"
+    keep = "keep" if len(slow.ranks) > 1 else "keeps"
+    return f"{rank_list(slow.ranks)} on {on} {keep} up with the others again"

@@ -6,14 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster.shared.user_code import is_musters, is_users
+
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ ?(?P<name>.*?) ?\(most recent call first\):?")
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
-
-_LIBRARY = re.compile(r"/lib(64)?/python3(\.\d+)?/|/lib/python3\d+\.zip/")
-"""The standard library, and with site-packages or dist-packages in it what is installed."""
-
-_OURS = re.compile(r"(?:/muster|^<muster>)/(?:agent|rank|shared)/(\w+)\.py$")
-"""A module of Muster that runs in ranks; script.py and function_call.py are what called the script."""
 
 _TORCH = re.compile(r"/torch/(\w+/)*\w+\.py$")
 
@@ -47,7 +43,7 @@ class Frame:
     @property
     def is_users(self) -> bool:
         """Whether it is a frame of the user's own code, not of torch, a package or the standard library."""
-        return not (self.file.startswith("<") or _LIBRARY.search(self.file) or self.is_torchs)
+        return is_users(self.file)
 
     def is_in(self, end: str) -> bool:
         """Whether its file ends like this: `torch/utils/data/dataloader.py`."""
@@ -78,8 +74,8 @@ def _without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The calls above the one that ran the script, without a wrapper of ours among them."""
     kept: list[Frame] = []
     for frame in frames:
-        ours = _OURS.search(frame.file)
-        if ours and ours[1] in ("script", "function_call"):
+        ours = is_musters(frame.file)
+        if ours and frame.name in ("script.py", "function_call.py"):
             break
         if not ours:
             kept.append(frame)

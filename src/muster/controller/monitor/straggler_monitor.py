@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from muster.controller.debug_log import internal_error
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_status import JobStatus
 from muster.output.screen import Screen
@@ -213,7 +214,7 @@ class StragglerMonitor:
     def _give_up(self, error: Exception) -> None:
         """A mistake of ours must not end a job that is well."""
         self._is_off = True
-        self.screen.info(f"slow ranks are no longer looked for: {type(error).__name__}: {error} (a bug of Muster)")
+        self.screen.info(f"slow ranks are no longer looked for: {internal_error(error)}")
 
     def _act(self, answer: _Answer) -> None:
         """Say what was found, or first have a look at why."""

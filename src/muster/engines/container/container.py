@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from muster.errors import HostError, UsageError
+from muster.spec import RunSpec
 
 PROGRAMS = ("podman", "docker", "apptainer")
 
@@ -77,6 +78,22 @@ class Container:
         return ("/bin/sh", "-c", script("container"), "muster", *told, *self.args, self.image, *agent)
 
 
+def container_of(spec: RunSpec, *, cwd: str, folder: str) -> Container | None:
+    """The container that a run asks for, if it does."""
+    if spec.image is not None:
+        return Container(
+            image=spec.image,
+            program=spec.container or "",
+            args=spec.container_args,
+            cwd="" if spec.sync else cwd,
+            folder=folder,
+        )
+    if spec.container or spec.container_args:
+        flag = "--container" if spec.container else "--container-args"
+        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
+    return None
+
+
 @cache
 def script(name: str) -> str:
     """What runs on the host, as one line."""
@@ -109,7 +126,7 @@ def container_reason(box: Container, text: str) -> tuple[str, str] | None:
     failed = re.search(_PROGRAM_FAILED, text)
     # What the program said last before we say that it could not; an engine says its part before or after.
     before = text[: failed.start() if failed else None].splitlines()
-    said = [line for line in before if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))]
+    said = [line for line in before if line.strip()]
     last = said[-1].strip() if said else ""
     program = failed[1] if failed else box.program or "the container program"
     for sign, message, hint in _FAILURES:

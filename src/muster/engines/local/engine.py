@@ -1,27 +1,75 @@
-"""The transport for this machine: the agent is a plain child."""
+"""This machine: the agent is a plain child."""
 
 from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Mapping
 
-from muster.engines.command import Command
-from muster.engines.container.container import Container
-from muster.errors import UsageError
+from muster.engines.container.container import Container, container_of, explain_container_failure
+from muster.engines.engine import PIPED_AGENT, AgentSpec, Choice, Engine, Launch, StartCommand, this_host
+from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
-from muster.shared import bootstrap
+from muster.plan import labels
+from muster.spec import RunSpec
 
 
-def local_command(host: Host, *, python: str | None = None, box: Container | None = None) -> Command:
+class LocalEngine(Engine):
+    """Ranks on this machine, in a container if one is named."""
+
+    name = "local"
+
+    def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
+        """This machine, which the user may name."""
+        hosts = spec.hosts or (this_host(),)
+        for host in hosts if spec.hosts else ():
+            if not is_this_machine(host):
+                raise UsageError(
+                    f"--engine local: {host.name} is not this machine", hint="leave --engine out to use ssh"
+                )
+        if len(hosts) > 1:
+            raise UsageError("--engine local: -H names several hosts", hint="leave --engine out to use ssh")
+        return Choice(engine=self, hosts=hosts)
+
+    def launch(
+        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
+    ) -> Launch:
+        """One child, whose stdin and stdout are the channel."""
+        box = container_of(spec, cwd=cwd, folder=folder)
+        named = zip(choice.hosts, labels(choice.hosts), strict=True)
+        commands = tuple(local_command(host, name, python=spec.python, box=box) for host, name in named)
+        return Launch(engine=self, commands=commands, channel="pipes")
+
+    def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
+        """Why the child did not become an agent."""
+        host = command.agents[0].name
+        if command.box is not None:
+            return explain_container_failure(host, command.box, code, text)
+        last = text.splitlines()[-1:] or [f"it ended with code {code}"]
+        return HostError(host, f"the agent did not start: {last[0]}", hint=self.program_hint(command))
+
+    def program_hint(self, command: StartCommand) -> str:
+        """The program is a Python."""
+        return "name a Python with `--python PATH`"
+
+
+def local_command(
+    host: Host, name: str = "", *, python: str | None = None, box: Container | None = None
+) -> StartCommand:
     """Start the agent with the interpreter Muster runs under, or the one named by --python, or the image's."""
     if sys.platform != "linux":
         raise UsageError(
             f"ranks run on Linux, and this machine is {sys.platform}",
             hint="name Linux hosts: `muster run -H box train.py`",
         )
-    if box is not None:
-        return Command(host=host, argv=box.run((python or "python3", "-c", bootstrap.COMMAND)), over_ssh=False, box=box)
-    return Command(host=host, argv=(python or sys.executable, "-c", bootstrap.COMMAND), over_ssh=False)
+    bare = box is None
+    agent = (python or (sys.executable if bare else "python3"), "-c", PIPED_AGENT)
+    return StartCommand(
+        argv=box.run(agent) if box is not None else agent,
+        agents=(AgentSpec(host=host, name=name or host.name, inherits=bare, here=bare),),
+        remote=False,
+        box=box,
+    )
 
 
 def is_this_machine(host: Host) -> bool:

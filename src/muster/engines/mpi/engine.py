@@ -2,50 +2,99 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from muster.agent import dial_back
-from muster.engines.container.container import Container
-from muster.engines.engine import AgentSpec, Dialed, StartCommand, or_container
+from muster.engines import table
+from muster.engines.container.container import Container, container_of
+from muster.engines.engine import (
+    DIALING_AGENT,
+    AgentSpec,
+    Choice,
+    Engine,
+    Launch,
+    StartCommand,
+    container_failure,
+    in_allocation,
+    in_container,
+    this_host,
+    words,
+)
+from muster.engines.mpi.local_mpi import Mpi, find_mpi, networks_to, with_slots
 from muster.errors import MusterError, UsageError
 from muster.hosts import Host
 from muster.plan import Plan, labels
+from muster.spec import RunSpec
 
-Flavour = Literal["openmpi", "mpich", "intel"]
-
-_SIGNS: tuple[tuple[str, Flavour], ...] = (
-    ("Open MPI", "openmpi"),
-    ("OpenRTE", "openmpi"),
-    ("PRRTE", "openmpi"),
-    ("Intel(R) MPI", "intel"),
-    ("HYDRA", "mpich"),
-)
+if TYPE_CHECKING:
+    import argparse
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mpi:
-    """The MPI launcher of this machine."""
+class MpiEngine(Engine):
+    """mpirun of Open MPI, MPICH or Intel MPI, on the hosts of whatever job we are in, or on the user's."""
 
-    program: str
-    flavour: Flavour
-    version: int
-    """Of Open MPI the first number, 4 or 5; else 0."""
+    name = "mpi"
+    # mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again.
+    no_zygote = "--preload is for the zygote, which mpirun's ranks do not have"
+    no_restarts = "--restarts: the ranks of an mpirun cannot be started again"
+    key_from = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID")
+    signals_from = "mpirun"
+    killed_at_once = True
+
+    def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
+        """The hosts of the job we are in, unless the user names others; else this machine."""
+        found = table.detect(env)
+        if found is None:
+            return Choice(engine=self, hosts=spec.hosts or (this_host(),))
+        allocation = found[1]
+        if spec.hosts is not None and not allocation.has_all(spec.hosts):
+            said = f"detected: {allocation}; -H names other hosts, so mpi is used"
+            return Choice(engine=self, hosts=spec.hosts, said=(said,))
+        return in_allocation(self, spec, allocation)
+
+    def launch(
+        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
+    ) -> Launch:
+        """One mpirun for all ranks."""
+        box = container_of(spec, cwd=cwd, folder=folder)
+        command = mpirun_command(
+            find_mpi(),
+            with_slots(choice.hosts, spec.nproc),
+            python=spec.python,
+            args=spec.mpi_args,
+            exported=[name for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ and box is None],
+            networks=networks_to(choice.hosts),
+            box=box,
+        )
+        return Launch(engine=self, commands=(command,), channel="dial-back")
+
+    def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
+        """The network for MPI's own traffic."""
+        return network_variables(plan, rank)
+
+    def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
+        """What mpirun's output means when its agents have not come."""
+        return container_failure(command, text) or explain_mpirun(command, code, text)
+
+    def is_final(self, line: str) -> bool:
+        """Whether ssh has given a host up: hydra goes on waiting for it."""
+        return bool(_FINAL.search(line))
+
+    def why_over(self, command: StartCommand, code: int | None) -> str | None:
+        """mpirun ends all ranks when it ends."""
+        return f"{command.argv[0]} ended all ranks by itself, with code {code}"
+
+    def add_options(self, group: argparse._ArgumentGroup) -> None:
+        """`--mpi-args`."""
+        group.add_argument(
+            "--mpi-args", metavar="ARGS", type=words, default=(), help='more options for mpirun: "--mca btl ^openib"'
+        )
 
 
-def identify(program: str, version_text: str) -> Mpi | None:
-    """Which MPI a launcher is, from what its `--version` prints; None for one we do not know."""
-    for sign, flavour in _SIGNS:
-        if sign in version_text:
-            number = re.search(r"(\d+)\.\d+", version_text)
-            return Mpi(program=program, flavour=flavour, version=int(number[1]) if number else 0)
-    return None
-
-
-def mpi_engine(
+def mpirun_command(
     mpi: Mpi,
     hosts: Sequence[Host],
     *,
@@ -54,32 +103,21 @@ def mpi_engine(
     exported: Sequence[str] = (),
     networks: Sequence[str] = (),
     box: Container | None = None,
-) -> Dialed:
+) -> StartCommand:
     """One mpirun for all ranks; `exported` are names of variables Python may need to start on the other hosts.
 
     `networks` (CIDR) are those over which this machine reaches the hosts: mpirun's daemons use no other.
     """
-    seats = _seats(hosts)
-    agent = (python or (sys.executable if box is None else "python3"), "-c", dial_back.COMMAND)
-    command = replace(box, shares_processes=True).run(agent) if box else agent
+    agent = (python or (sys.executable if box is None else "python3"), "-c", DIALING_AGENT)
     if box and mpi.flavour == "mpich" and "-pmi-port" not in args:
         args = ("-pmi-port", *args)  # ranks talk to it over a port: an inherited descriptor gets into no container
-    argv = (mpi.program, *_LAYOUTS[mpi.flavour](mpi, hosts, exported, networks, (*args, *command)))
-    return Dialed(
-        name="mpi",
-        summons=(StartCommand(argv=argv, seats=tuple(seats)),),
-        seat_from=("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID"),
-        explain=or_container(box, explain_mpirun),
-        is_final=lambda line: bool(_FINAL.search(line)),
-        why_over=lambda summons, code: f"{summons.argv[0]} ended all ranks by itself, with code {code}",
-        killed_at_once=True,
-        rank_env=network_variables,
-        scheduler="mpirun",
-    )
+    rest = (*args, *in_container(agent, box, shares_processes=True))
+    argv = (mpi.program, *_LAYOUTS[mpi.flavour](mpi, hosts, exported, networks, rest))
+    return StartCommand(argv=argv, agents=_one_per_rank(hosts), box=box)
 
 
-def _seats(hosts: Sequence[Host]) -> list[AgentSpec]:
-    seats: list[AgentSpec] = []
+def _one_per_rank(hosts: Sequence[Host]) -> tuple[AgentSpec, ...]:
+    agents: list[AgentSpec] = []
     for host, name in zip(hosts, labels(hosts), strict=True):
         if host.slots is None:
             raise UsageError(
@@ -92,8 +130,8 @@ def _seats(hosts: Sequence[Host]) -> list[AgentSpec]:
                 hint="put them into ~/.ssh/config, where its ssh finds them",
             )
         for _ in range(host.slots):
-            seats.append(AgentSpec(host=host, name=name, key=str(len(seats)), rank=len(seats)))
-    return seats
+            agents.append(AgentSpec(host=host, name=name, key=str(len(agents)), rank=len(agents)))
+    return tuple(agents)
 
 
 def _openmpi(
@@ -142,7 +180,7 @@ def network_variables(plan: Plan, rank: int) -> dict[str, str]:
     return {"OMPI_MCA_btl_tcp_if_include": interface, "MPIR_CVAR_NETWORK_IFACE": interface, "FI_TCP_IFACE": interface}
 
 
-def explain_mpirun(summons: StartCommand, code: int | None, text: str) -> MusterError:
+def explain_mpirun(command: StartCommand, code: int | None, text: str) -> MusterError:
     """What mpirun's words mean when its agents have not come."""
     ours = next((line for line in text.splitlines() if line.startswith("muster: ")), None)
     if ours is not None:
@@ -153,10 +191,9 @@ def explain_mpirun(summons: StartCommand, code: int | None, text: str) -> Muster
             return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
     words = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
     said = words[0] if words else f"it ended with code {code}"
-    return MusterError(f"{summons.argv[0]} did not start the ranks: {said}", hint=f"try `{summons.argv[0]} -np 1 true`")
+    return MusterError(f"{command.argv[0]} did not start the ranks: {said}", hint=f"try `{command.argv[0]} -np 1 true`")
 
 
-# hydra goes on waiting for a host after ssh has given it up.
 _FINAL = re.compile(r"^muster: |^ssh: |: Permission denied \(|Host key verification failed")
 
 _FAILURES = (

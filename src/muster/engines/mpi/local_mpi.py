@@ -4,17 +4,49 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from muster.engines.local.engine import is_this_machine
-from muster.engines.mpi.engine import Mpi, identify
 from muster.errors import MusterError
 from muster.hosts import Host
 from muster.plan import fill_slots
 from muster.shared.machine import gpu_count
+
+Flavour = Literal["openmpi", "mpich", "intel"]
+
+_SIGNS: tuple[tuple[str, Flavour], ...] = (
+    ("Open MPI", "openmpi"),
+    ("OpenRTE", "openmpi"),
+    ("PRRTE", "openmpi"),
+    ("Intel(R) MPI", "intel"),
+    ("HYDRA", "mpich"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mpi:
+    """The MPI launcher of this machine."""
+
+    program: str
+    flavour: Flavour
+    version: int
+    """Of Open MPI the first number, 4 or 5; else 0."""
+
+
+def identify(program: str, version_text: str) -> Mpi | None:
+    """Which MPI a launcher is, from what its `--version` prints; None for one we do not know."""
+    for sign, flavour in _SIGNS:
+        if sign in version_text:
+            number = re.search(r"(\d+)\.\d+", version_text)
+            return Mpi(program=program, flavour=flavour, version=int(number[1]) if number else 0)
+    return None
+
 
 _PROGRAMS = ("mpirun", "mpiexec.hydra", "mpiexec")
 _VERSION_LIMIT = 20.0

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from muster.errors import UsageError
-from muster.submit.batch_units import pbs_time
+from muster.errors import MusterError, UsageError
+from muster.submit.batch_units import clock
 from muster.submit.request import Request
 
 _LONGEST_NAME = 230  # PBS_MAXJOBNAME in OpenPBS
@@ -21,6 +21,7 @@ class Pbs:
 
     title = "PBS"
     program = "qsub"
+    listing = "qstat -u $USER"
     options: tuple[str, ...] = ()
     mark = "#PBS"
     suffix = ".pbs"
@@ -49,6 +50,16 @@ class Pbs:
                 hint="leave out --nodes, --gpus-per-node and --mem, and say all of it with --extra '-l …'",
             )
 
+    def check_program(self, path: str) -> None:
+        """Slurm has an imitation of qsub (Debian: slurm-wlm-torque), a Perl script; PBS's is a binary."""
+        with open(path, "rb") as file:
+            begin = file.read(4096)
+        if begin.startswith(b"#!") and b"part of Slurm" in begin:
+            raise MusterError(
+                f"{path} belongs to Slurm and does not understand all of PBS, so nothing was submitted",
+                hint="this is a Slurm cluster: use --slurm instead of --pbs",
+            )
+
     def directives(self, request: Request) -> list[str]:
         """What the job asks for; the lines nobody asked for (-j, -k) give way to `--extra`."""
         lines = [f"-N {request.name}"]
@@ -57,7 +68,7 @@ class Pbs:
         if (request.nodes or 1) > 1:
             lines.append("-l place=scatter")  # else PBS puts as many chunks on one host as fit
         if request.seconds is not None:
-            lines.append(f"-l walltime={pbs_time(request.seconds)}")
+            lines.append(f"-l walltime={clock(request.seconds)}")
         if request.queue is not None:
             lines.append(f"-q {request.queue}")
         if request.account is not None:

@@ -2,51 +2,168 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from muster.agent import dial_back
-from muster.engines.container.container import PULL_LIMIT, Container, code_reason
-from muster.engines.engine import ORDER_FILE, AgentSpec, Dialed, StartCommand
-from muster.errors import HostError, MusterError
+from muster.engines.allocation import Allocation
+from muster.engines.container.container import PULL_LIMIT, Container, code_reason, container_of
+from muster.engines.engine import (
+    DIALING_AGENT,
+    ORDER_FILE,
+    AgentSpec,
+    Choice,
+    Engine,
+    Launch,
+    StartCommand,
+    in_container,
+    one_per_host,
+)
+from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text
+from muster.engines.pbs.qstat import pbs_program, read_pbs_here
+from muster.engines.ssh.engine import SshEngine
+from muster.environment import carried
+from muster.errors import HostError, MusterError, UsageError
+from muster.spec import RunSpec
 
-SCHEDULER = "PBS"
+if TYPE_CHECKING:
+    import argparse
+
+    from muster.engines.pbs.batch import Pbs
 
 _STATUS = re.compile(r"task 0x[0-9a-fA-F]+ exit status (\d+)")  # all that pbsdsh tells, and on its stdout
 _NO_PROGRAM = 254
 
 
-def pbs_engine(
-    seats: Sequence[AgentSpec],
+_OF_THIS_HOST = (
+    *("_", "HOST", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "SSH_*", "XDG_RUNTIME_DIR", "XDG_SESSION_*"),
+    *("PBS_NODENUM", "PBS_TASKNUM", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"),
+)
+
+
+class PbsEngine(Engine):
+    """Tasks of PBS inside a job, or ssh with pbs_attach; qsub queues a job."""
+
+    name = "pbs"
+    signals_from = "PBS"
+    job_kind = "PBS job"
+    more_memory = "ask for more (`muster submit --mem 64G`, or `mem=` in the select of qsub)"
+    more_cpus = "ncpus=8 in PBS"
+    services: Mapping[str, str] = {"pbs_mom": "pbs"}
+
+    def detect(self, env: Mapping[str, str]) -> Allocation | None:
+        """The job we are in."""
+        return read_pbs_here(env) if in_pbs_job(env) else None
+
+    def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
+        """The hosts of the job we are in."""
+        if not in_pbs_job(env):
+            raise UsageError(
+                "--engine pbs: this is not inside a PBS job (PBS_JOBID is not set)",
+                hint="use `muster submit --pbs`, or `qsub -I` and then `muster run`",
+            )
+        return super().choose(spec, env)
+
+    def launch(
+        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
+    ) -> Launch:
+        """One pbsdsh for each host, or one ssh with `--pbs-start ssh`."""
+        if spec.pbs_start == "ssh":
+            return PbsOverSsh().launch(choice, spec, job_id=job_id, cwd=cwd, folder=folder, ssh=ssh)
+        box = container_of(spec, cwd=cwd, folder=folder)
+        pbsdsh = pbs_program("pbsdsh", os.environ)
+        if shutil.which(pbsdsh) is None:
+            raise MusterError("--engine pbs: there is no pbsdsh on this host", hint="`--pbs-start ssh` does without it")
+        commands = pbsdsh_commands(
+            one_per_host(choice.hosts),
+            nodefile_lines(nodefile_text(os.environ)),
+            pbsdsh=pbsdsh,
+            python=spec.python,
+            library_path=os.environ.get("LD_LIBRARY_PATH"),
+            box=box,
+        )
+        return Launch(engine=self, commands=commands, channel="dial-back", pull_limit=PULL_LIMIT if box else 0.0)
+
+    def carried(self, env: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
+        """What the job script exported: its hosts are set up alike; not so in a container."""
+        return carried(env) if spec.image else of_whole_job(env)
+
+    def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
+        """What pbsdsh's output means when its agent has not come."""
+        return explain_pbsdsh(command, code, text)
+
+    def usual_reason(self, number: int) -> str | None:
+        """SIGTERM is how PBS ends a job."""
+        return "in a PBS job that is qdel, or the end of its walltime" if number == signal.SIGTERM else None
+
+    def add_options(self, group: argparse._ArgumentGroup) -> None:
+        """`--pbs-start`."""
+        group.add_argument(
+            "--pbs-start",
+            metavar="HOW",
+            choices=("tm", "ssh"),
+            default="tm",
+            help="inside a PBS job: agents as tasks of PBS (tm, the default), or by ssh and pbs_attach",
+        )
+
+    @property
+    def batch(self) -> Pbs:
+        """qsub."""
+        from muster.engines.pbs.batch import Pbs
+
+        return Pbs()
+
+
+class PbsOverSsh(SshEngine):
+    """Logins to the hosts of a PBS job, each made a part of it by pbs_attach."""
+
+    name = "pbs"
+
+    def wrapper(self, choice: Choice) -> str:
+        """pbs_attach."""
+        job = choice.allocation
+        return attached(job.id, pbs_program("pbs_attach", os.environ)) if job is not None else ""
+
+
+def of_whole_job(env: Mapping[str, str]) -> dict[str, str]:
+    """All variables but those that are about this host: what the job script exported holds on its other hosts too.
+
+    PBS gives a job OMP_NUM_THREADS for one process per chunk; several ranks share those CPUs.
+    """
+    kept = {name: value for name, value in env.items() if not any(fnmatchcase(name, p) for p in _OF_THIS_HOST)}
+    if "NCPUS" in kept and kept.get("OMP_NUM_THREADS") == kept["NCPUS"]:
+        del kept["OMP_NUM_THREADS"]
+    return kept
+
+
+def pbsdsh_commands(
+    agents: Sequence[AgentSpec],
     lines: Mapping[str, int],
     *,
     pbsdsh: str,
     python: str | None,
     library_path: str | None,
     box: Container | None,
-) -> Dialed:
+) -> tuple[StartCommand, ...]:
     """One pbsdsh for each host; `lines` are the hosts' first lines in the nodefile, which is how pbsdsh counts.
 
     A task begins with an empty environment, and a Python of a module may need `library_path` to start at all.
     """
     interpreter = python or (sys.executable if box is None else "python3")
     libraries = ("/usr/bin/env", f"LD_LIBRARY_PATH={library_path}") if library_path and box is None else ()
-    summons: list[StartCommand] = []
-    for seat in seats:
-        agent = (*libraries, interpreter, "-c", dial_back.COMMAND, ORDER_FILE, seat.key)
-        task = box.run(agent) if box else agent
-        argv = (pbsdsh, "-n", str(lines[seat.host.name]), "--", *task)
-        summons.append(StartCommand(argv=argv, seats=(seat,)))
-    return Dialed(
-        name="pbs",
-        summons=tuple(summons),
-        seat_from=(),
-        explain=lambda summons, code, text: explain_pbsdsh(summons, code, text, box),
-        scheduler=SCHEDULER,
-        pull_limit=PULL_LIMIT if box else 0.0,
-    )
+    commands: list[StartCommand] = []
+    for agent in agents:
+        task = in_container((*libraries, interpreter, "-c", DIALING_AGENT, ORDER_FILE, agent.key), box)
+        argv = (pbsdsh, "-n", str(lines[agent.host.name]), "--", *task)
+        commands.append(StartCommand(argv=argv, agents=(agent,), box=box))
+    return tuple(commands)
 
 
 def attached(job_id: str, pbs_attach: str) -> str:
@@ -54,18 +171,18 @@ def attached(job_id: str, pbs_attach: str) -> str:
     return f"{shlex.quote(pbs_attach)} -j {shlex.quote(job_id)} -s"
 
 
-def explain_pbsdsh(summons: StartCommand, code: int | None, text: str, box: Container | None = None) -> MusterError:
+def explain_pbsdsh(command: StartCommand, code: int | None, text: str) -> MusterError:
     """What pbsdsh's words mean when its agent has not come; what the task itself said is in the job's output."""
-    host = summons.seats[0].name
+    host = command.agents[0].name
     status = _STATUS.search(text)
     if status is None:
         last = text.splitlines()[-1:] or [f"it ended with code {code}"]
         return HostError(host, f"pbsdsh did not start an agent: {last[0]}", hint="try `--pbs-start ssh`")
     number = int(status[1])
-    reason = code_reason(box, number) if box else None
+    reason = code_reason(command.box, number) if command.box else None
     if reason is not None:
         return HostError(host, reason[0], hint=reason[1])
-    python = next((word for word in summons.argv[4:] if word.startswith("/") and word != "/usr/bin/env"), "python3")
+    python = next((word for word in command.argv[4:] if word.startswith("/") and word != "/usr/bin/env"), "python3")
     meaning = {
         _NO_PROGRAM: (f"there is no {python}", "name a Python with `--python PATH`"),
         127: ("its shell does not find what it is to start", "its words are in the job's output"),

@@ -1,4 +1,7 @@
-"""The hosts of a PBS job (OpenPBS, PBS Pro, Torque, NCI Gadi), from its environment, PBS_NODEFILE and `qstat -f`."""
+"""What PBS tells (OpenPBS, PBS Pro, Torque, NCI Gadi): a job its hosts, a task of it its place.
+
+The hosts come from the environment, PBS_NODEFILE and `qstat -f`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.engines.allocation import Allocation
+from muster.engines.rank_variables import RankVariables, rank_and_size
 from muster.errors import UsageError
 from muster.hosts import Host
 
@@ -65,7 +69,7 @@ def read_pbs(env: Mapping[str, str], nodefile: str, qstat: str | None, *, gpufil
     gpus = _gpus(hosts, env, attributes, gpufile)
     ranks = _ranks(names, env, attributes)
     return Allocation(
-        engine="pbs",
+        kind="PBS job",
         id=job,
         hosts=tuple(Host(name=name, slots=gpus.of.get(name), tasks=ranks.of.get(name)) for name in hosts),
         notes=tuple(note for note in (gpus.note, ranks.note) if note),
@@ -189,3 +193,44 @@ def _ranks(names: Sequence[str], env: Mapping[str, str], attributes: Mapping[str
         word = "mpiprocs" if asked else "ppn"
         return _Counts(of=Counter(names), note=f"ranks where a host has no GPU: its lines in PBS_NODEFILE ({word})")
     return _UNKNOWN
+
+
+# --- what a task finds ----------------------------------------------------------------------------------------
+
+
+def job_task(env: Mapping[str, str]) -> RankVariables | None:
+    """The place of a task started by pbsdsh or pbs_tmrsh; the job script itself is a world of one."""
+    if not {"PBS_JOBID", "PBS_NODENUM"} <= env.keys() or _is_script(env):
+        return None
+    job, node = env["PBS_JOBID"], env["PBS_NODENUM"]
+    if {"PBS_VNODENUM", "PBS_NP"} <= env.keys():  # Torque numbers the tasks; OpenPBS only the hosts
+        rank, size = rank_and_size(env, "PBS_VNODENUM", "PBS_NP")
+        why = f"PBS_VNODENUM={rank} and PBS_NP={size}"
+        local_rank = local_size = None
+    elif "WORLD_SIZE" in env:
+        rank, size = rank_and_size(env, "PBS_NODENUM", "WORLD_SIZE")
+        why = f"PBS_NODENUM={rank} and WORLD_SIZE={size}, one task on each host"
+        local_rank, local_size = 0, 1
+    else:
+        raise UsageError(
+            f"this is a task of PBS job {job} on its host number {node} (PBS_NODENUM), "
+            "but PBS does not tell a task how many there are",
+            hint="put `muster run` into the job script, or set RANK, WORLD_SIZE and MASTER_ADDR in each task",
+        )
+    return RankVariables(
+        launcher="PBS task",
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        why=f"PBS_JOBID={job}, {why}",
+        job=("PBS_JOBID", job),
+    )
+
+
+def _is_script(env: Mapping[str, str]) -> bool:
+    # The script is task 1 of host 0. OpenPBS numbers tasks in hexadecimal (00000004, 20000003).
+    try:
+        return int(env["PBS_TASKNUM"], 16) == 1 and env["PBS_NODENUM"] == "0"
+    except ValueError:
+        raise UsageError(f"PBS_TASKNUM={env['PBS_TASKNUM']} is not a task number of PBS") from None

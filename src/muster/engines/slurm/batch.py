@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from muster.submit.batch_units import slurm_time
+from muster.submit.batch_units import DAY, clock
 from muster.submit.request import Request
 
 # What sbatch itself reads (sbatch(1), INPUT ENVIRONMENT VARIABLES); all other SLURM_ variables tell of a job.
@@ -25,6 +25,7 @@ class Slurm:
 
     title = "Slurm"
     program = "sbatch"
+    listing = "squeue --me"
     options: tuple[str, ...] = ("--parsable",)
     mark = "#SBATCH"
     suffix = ".sbatch"
@@ -39,6 +40,9 @@ class Slurm:
 
     def check(self, request: Request) -> None:
         """Slurm takes everything that a request can hold."""
+
+    def check_program(self, path: str) -> None:
+        """Whatever is called sbatch is Slurm's."""
 
     def directives(self, request: Request) -> list[str]:
         """What the job asks for. Of two directives for the same thing sbatch takes the later one: `--extra` wins."""
@@ -98,6 +102,12 @@ class Slurm:
         if not _output_is_chosen(request):
             steps.append((f"tail -F {request.name}-{number}.out", "what it prints; the file is there once it runs"))
         return [*steps, (f"scancel {where}{number}", "end it")]
+
+
+def slurm_time(seconds: int) -> str:
+    """`02:00:00`, or `1-12:00:00` from a day on."""
+    days, rest = divmod(seconds, DAY)
+    return f"{days}-{clock(rest)}" if days else clock(rest)
 
 
 def _output_is_chosen(request: Request) -> bool:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from muster.agent import dial_back
 from muster.engines.allocation import Allocation
-from muster.engines.container.container import Container
-from muster.engines.engine import AgentSpec, Dialed, StartCommand, or_container
+from muster.engines.container.container import Container, container_of
+from muster.engines.engine import (
+    DIALING_AGENT,
+    AgentSpec,
+    Choice,
+    Engine,
+    Launch,
+    StartCommand,
+    container_failure,
+    in_container,
+    one_per_host,
+)
+from muster.engines.slurm.environment import in_slurm_allocation, read_slurm
+from muster.engines.slurm.job_gpus import gpus_of_job
 from muster.errors import MusterError, UsageError
 from muster.plan import Plan
+from muster.spec import RunSpec
 
-SCHEDULER = "Slurm"
+if TYPE_CHECKING:
+    import argparse
+
+    from muster.engines.slurm.batch import Slurm
 
 # What was asked of the job's own tasks; srun would take it as asked of the agents, of which there is one per host.
 _UNSET = tuple(
@@ -45,43 +63,111 @@ _REASONS = {
 }
 
 
-def slurm_engine(
+class SlurmEngine(Engine):
+    """srun inside an allocation; salloc gets one, sbatch queues a job."""
+
+    name = "slurm"
+    key_from = ("SLURMD_NODENAME",)
+    unset = _UNSET
+    signals_from = "Slurm"
+    job_kind = "Slurm job"
+    more_memory = "ask for more (`muster submit --mem 64G`, or `--mem` of sbatch)"
+    more_cpus = "--cpus-per-task=8 in Slurm"
+    services: Mapping[str, str] = {"slurmd": "slurmd", "slurmstepd": "slurmd"}
+    allocation_option = "--slurm-args"
+
+    def detect(self, env: Mapping[str, str]) -> Allocation | None:
+        """The allocation we are in."""
+        return read_slurm(env) if in_slurm_allocation(env) else None
+
+    def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
+        """The hosts of the allocation we are in."""
+        if not in_slurm_allocation(env):
+            raise UsageError(
+                "--engine slurm: this is not inside a Slurm allocation (SLURM_JOB_ID is not set)",
+                hint='say what to ask for: --slurm-args "-N2 --gpus-per-node=4"; or use `muster submit --slurm`',
+            )
+        return super().choose(spec, env)
+
+    def launch(
+        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
+    ) -> Launch:
+        """One srun, or several where the hosts have unequal numbers of GPUs."""
+        if choice.allocation is None:
+            raise MusterError("--engine slurm needs the allocation whose hosts it uses")
+        box = container_of(spec, cwd=cwd, folder=folder)
+        if shutil.which("srun") is None:
+            raise MusterError(
+                "--engine slurm: there is no `srun` on this machine",
+                hint="load the module that has it; `--engine ssh -H host1,host2` does without it",
+            )
+        agents = one_per_host(choice.hosts, inherits=box is None)
+        commands = srun_commands(choice.allocation, agents, python=spec.python, box=box, gpus=gpus_of_job(os.environ))
+        return Launch(engine=self, commands=commands, channel="dial-back")
+
+    def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
+        """What srun would have set."""
+        return task_variables(plan, rank)
+
+    def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
+        """What srun's output means when its agents have not come."""
+        theirs = "\n".join(line for line in text.splitlines() if not line.startswith(("srun: ", "slurmstepd: ")))
+        return container_failure(command, theirs) or explain_srun(command, code, text)
+
+    def why_ended(self, line: str) -> str | None:
+        """The reason Slurm gives for ending the job."""
+        return why_ended(line)
+
+    def add_options(self, group: argparse._ArgumentGroup) -> None:
+        """`--slurm-args`, for salloc."""
+        group.add_argument(
+            "--slurm-args",
+            metavar="ARGS",
+            help='get a Slurm allocation with these options of salloc: "-N4 --gpus-per-node=2 -p gpu"',
+        )
+
+    def allocate(self, asked: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
+        """Become salloc, which runs this very command line inside the allocation it gets."""
+        from muster.engines.slurm.salloc import salloc
+
+        return salloc(asked, argv, target, dry_run=dry_run, detach=detach)
+
+    @property
+    def batch(self) -> Slurm:
+        """sbatch."""
+        from muster.engines.slurm.batch import Slurm
+
+        return Slurm()
+
+
+def srun_commands(
     allocation: Allocation,
-    seats: Sequence[AgentSpec],
+    agents: Sequence[AgentSpec],
     *,
     python: str | None,
     box: Container | None,
     gpus: Mapping[str, int] | None = None,
-) -> Dialed:
+) -> tuple[StartCommand, ...]:
     """The srun that starts an agent on each of these hosts of the allocation.
 
     `gpus` says how many the job has on each of its hosts, where srun has to be told.
     """
-    agent = (python or (sys.executable if box is None else "python3"), "-c", dial_back.COMMAND)
-    command = ("--ntasks-per-node=1", *_OPTIONS, *(box.run(agent) if box else agent))
-    return Dialed(
-        name="slurm",
-        summons=tuple(
-            StartCommand(argv=_srun(allocation, some, (*share, *command)), seats=tuple(some))
-            for some, share in _shares(seats, {} if allocation.groups else gpus or {})
-        ),
-        seat_from=("SLURMD_NODENAME",),
-        explain=or_container(box, explain_srun),
-        why_ended=why_ended,
-        scheduler=SCHEDULER,
-        rank_env=task_variables,
-        unset=_UNSET,
+    agent = (python or (sys.executable if box is None else "python3"), "-c", DIALING_AGENT)
+    rest = ("--ntasks-per-node=1", *_OPTIONS, *in_container(agent, box))
+    return tuple(
+        StartCommand(argv=_srun(allocation, some, (*share, *rest)), agents=tuple(some), box=box)
+        for some, share in _shares(agents, {} if allocation.groups else gpus or {})
     )
 
 
-def _shares(seats: Sequence[AgentSpec], gpus: Mapping[str, int]) -> list[tuple[Sequence[AgentSpec], tuple[str, ...]]]:
-    """The seats that one srun can serve, and what it says of their GPUs: no srun can ask for 2 here and 1 there."""
+def _shares(agents: Sequence[AgentSpec], gpus: Mapping[str, int]) -> list[tuple[Sequence[AgentSpec], tuple[str, ...]]]:
+    """The agents that one srun can start, and what it says of their GPUs: no srun can ask for 2 here and 1 there."""
     if not gpus:
-        return [(seats, ())]
+        return [(agents, ())]
     if len(set(gpus.values())) == 1:
-        return [(seats, (f"--gres=gpu:{next(iter(gpus.values()))}",))]
-    counts = [(seat, gpus.get(seat.host.name, 0)) for seat in seats]
-    return [([seat], (f"--gpus={count}" if count else "--gres=none",)) for seat, count in counts]
+        return [(agents, (f"--gres=gpu:{next(iter(gpus.values()))}",))]
+    counts = [(agent, gpus.get(agent.host.name, 0)) for agent in agents]
+    return [([agent], (f"--gpus={count}" if count else "--gres=none",)) for agent, count in counts]
 
 
 _OPTIONS = (
@@ -96,8 +182,8 @@ _OPTIONS = (
 )
 
 
-def _srun(allocation: Allocation, seats: Sequence[AgentSpec], command: tuple[str, ...]) -> tuple[str, ...]:
-    names = [seat.host.name for seat in seats]
+def _srun(allocation: Allocation, agents: Sequence[AgentSpec], command: tuple[str, ...]) -> tuple[str, ...]:
+    names = [agent.host.name for agent in agents]
     if not allocation.groups:
         return "srun", f"--nodes={len(names)}", f"--ntasks={len(names)}", f"--nodelist={','.join(names)}", *command
     if len(names) != len(allocation.hosts):
@@ -146,7 +232,7 @@ def why_ended(line: str) -> str | None:
     return f"Slurm ended job {job}: {_REASONS.get(due, due.lower()) if due else 'it was cancelled (scancel)'}"
 
 
-def explain_srun(summons: StartCommand, code: int | None, text: str) -> MusterError:
+def explain_srun(command: StartCommand, code: int | None, text: str) -> MusterError:
     """What srun's words mean when its agents have not come."""
     words = [line.strip() for line in text.splitlines() if line.strip()]
     ours = next((line for line in words if line.startswith("muster: ")), None)
@@ -160,7 +246,7 @@ def explain_srun(summons: StartCommand, code: int | None, text: str) -> MusterEr
     if reason:
         return MusterError(reason)
     said = _bare(words[-1]) if words else f"it ended with code {code}"
-    return MusterError(f"srun did not start the agents: {said}", hint=f"does `{' '.join(summons.argv[:3])} true` work?")
+    return MusterError(f"srun did not start the agents: {said}", hint=f"does `{' '.join(command.argv[:3])} true` work?")
 
 
 def _bare(line: str) -> str:
@@ -186,9 +272,3 @@ _SRUN_FAILURES = (
     ),
     (re.compile(r"node configuration is not available|Invalid node name|More processors requested", re.I), None),
 )
-
-
-def salloc_argv(slurm_args: Sequence[str], name: str, command: Sequence[str]) -> list[str]:
-    """The command line that gets an allocation, runs `command` here inside it, and gives it back."""
-    # What the user says comes last and wins.
-    return ["salloc", f"--job-name={name}", *slurm_args, *command]

@@ -1,4 +1,4 @@
-"""The hosts of a Slurm allocation (sbatch, salloc, srun), from nothing but its environment.
+"""What Slurm tells in its variables: a job the hosts of its allocation (sbatch, salloc, srun), a task its place.
 
 Seen in Slurm 22.05:
 
@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from muster.engines.allocation import Allocation
+from muster.engines.rank_variables import ONE_HOST, Clue, RankVariables, joined, optional, rank_and_size
+from muster.engines.slurm.task_counts import expand_counts
 from muster.errors import UsageError
 from muster.hosts import Host, expand
-from muster.hosts.counts import expand_counts
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFFA
 """Steps from here on are no srun of the user's: interactive shell, batch script, extern (slurm.h)."""
@@ -54,10 +55,12 @@ def read_slurm(env: Mapping[str, str]) -> Allocation:
     names = _names(env, "SLURM_JOB_NODELIST")
     if step and env.get("SLURM_STEP_NODELIST") != env["SLURM_JOB_NODELIST"]:
         note = f"the tasks of step {job}.{env['SLURM_STEP_ID']} are not those of the allocation, and do not count"
-        return Allocation(engine="slurm", id=job, hosts=tuple(Host(name=name) for name in names), notes=(note,))
+        return Allocation(
+            kind="Slurm allocation", id=job, hosts=tuple(Host(name=name) for name in names), notes=(note,)
+        )
     tasks = _tasks(env, names, "SLURM_JOB_NODELIST", "")
     notes = (_tasks_note(env, ""),) if tasks else ()
-    return Allocation(engine="slurm", id=job, hosts=_hosts(names, tasks), notes=notes)
+    return Allocation(kind="Slurm allocation", id=job, hosts=_hosts(names, tasks), notes=notes)
 
 
 def _heterogeneous(env: Mapping[str, str], job: str, groups: int) -> Allocation:
@@ -80,7 +83,7 @@ def _heterogeneous(env: Mapping[str, str], job: str, groups: int) -> Allocation:
             notes.append(_tasks_note(env, suffix))
     notes.insert(0, f"a heterogeneous job of {groups} groups")
     return Allocation(
-        engine="slurm",
+        kind="Slurm allocation",
         id=job,
         hosts=tuple(hosts),
         groups=tuple(group_of[host.name] for host in hosts),
@@ -141,3 +144,39 @@ def _hosts(names: list[str], tasks: list[int]) -> tuple[Host, ...]:
 def _tasks_note(env: Mapping[str, str], suffix: str) -> str:
     variable = f"SLURM_TASKS_PER_NODE{suffix}"
     return f"{variable}={env[variable]} counts where a host has no GPU"
+
+
+# --- what a task of srun finds --------------------------------------------------------------------------------
+
+
+def step_task(env: Mapping[str, str]) -> RankVariables | None:
+    """The place of a task of srun; an sbatch script or a salloc shell is not taken for one."""
+    # Lightning took an allocation's SLURM_NTASKS for a step's (its #20776); SLURM_STEP_NUM_TASKS is a step's.
+    if not in_step(env) or not {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"} <= env.keys():
+        return None
+    rank, size = rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    local_size = _tasks_here(env)
+    return RankVariables(
+        launcher="srun",
+        rank=rank,
+        size=size,
+        local_rank=optional(env, "SLURM_LOCALID"),
+        local_size=local_size,
+        why=f"SLURM_STEP_ID={env['SLURM_STEP_ID']}, SLURM_PROCID={rank} and SLURM_STEP_NUM_TASKS={size}",
+        job=joined(env, "SLURM_JOB_ID", "SLURM_STEP_ID"),
+        clue=ONE_HOST if local_size == size else nodelist_clue(env, "SLURM_STEP_NODELIST"),
+    )
+
+
+def _tasks_here(env: Mapping[str, str]) -> int | None:
+    name, node = "SLURM_STEP_TASKS_PER_NODE", optional(env, "SLURM_NODEID")
+    counts = expand_counts(env[name], source=name) if env.get(name) else []
+    return counts[node] if node is not None and node < len(counts) else None
+
+
+def nodelist_clue(env: Mapping[str, str], name: str) -> Clue | None:
+    """The hosts of a node list: rank 0 is on the first, unless `srun -m arbitrary` put it elsewhere."""
+    if not env.get(name):
+        return None
+    hosts = tuple(expand(env[name], source=name))
+    return Clue(hosts=hosts, reason=f"rank 0 is looked for from {hosts[0]} on, the first host of {name}")

@@ -10,14 +10,18 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from muster.engines.slurm.engine import salloc_argv
 from muster.engines.slurm.environment import in_slurm_allocation
 from muster.errors import MusterError, UsageError
 from muster.shared import processes
 
 
-def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool) -> int:
+def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
     """Have salloc get the allocation and run `muster ARGV` in it; it is given back however either of them ends."""
+    if detach:
+        raise UsageError(
+            "--detach: an allocation from --slurm-args would end with this command",
+            hint="`muster submit --slurm` waits in the queue without you; inside salloc --detach works",
+        )
     if in_slurm_allocation(os.environ):
         raise UsageError(
             f"--slurm-args ask for an allocation, and this is one already ({os.environ['SLURM_JOB_ID']})",
@@ -37,6 +41,12 @@ def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool) 
             "--engine slurm: there is no `salloc` on this machine", hint="run it on a login node of the cluster"
         )
     return _in_our_place(command)
+
+
+def salloc_argv(slurm_args: Sequence[str], name: str, command: Sequence[str]) -> list[str]:
+    """The command line that gets an allocation, runs `command` here inside it, and gives it back."""
+    # What the user says comes last and wins.
+    return ["salloc", f"--job-name={name}", *slurm_args, *command]
 
 
 def _in_our_place(command: Sequence[str]) -> int:

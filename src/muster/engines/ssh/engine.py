@@ -1,4 +1,4 @@
-"""The transport over ssh: the user's own OpenSSH, so its config, agent, jump hosts and ControlMaster all work."""
+"""Hosts over ssh: the user's own OpenSSH, so its config, agent, jump hosts and ControlMaster all work."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from muster.engines.command import Command
-from muster.engines.container.container import Container
-from muster.errors import HostError
+from muster.engines.container.container import Container, container_of, explain_container_failure
+from muster.engines.engine import PIPED_AGENT, AgentSpec, Choice, Engine, Launch, StartCommand
+from muster.engines.local.engine import LocalEngine, is_this_machine, local_command
+from muster.errors import HostError, MusterError
 from muster.hosts import Host
-from muster.shared import bootstrap
+from muster.plan import labels
+from muster.spec import RunSpec
 
 CONNECT_TIMEOUT = 10
 """Seconds ssh tries to connect to a host."""
@@ -37,28 +39,82 @@ _FIRST_PYTHON = (
 )
 
 
+_HERE = LocalEngine()
+
+_SSH_ITSELF = 255
+"""The exit code of ssh when the failure is its own, not that of what it started."""
+
+
+class SshEngine(Engine):
+    """One login for each host; a host that is this machine gets a plain child, as with `local`."""
+
+    name = "ssh"
+    takes_lab = True
+
+    def launch(
+        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
+    ) -> Launch:
+        """One child for each host, whose stdin and stdout are the channel."""
+        box = container_of(spec, cwd=cwd, folder=folder)
+        under = self.wrapper(choice)
+        commands: list[StartCommand] = []
+        for host, name in zip(choice.hosts, labels(choice.hosts), strict=True):
+            if is_this_machine(host) and not spec.lab:
+                commands.append(local_command(host, name, python=spec.python, box=box))
+            else:
+                commands.append(ssh_command(host, name, python=spec.python, ssh=ssh, under=under, box=box))
+        return Launch(engine=self, commands=tuple(commands), channel="pipes")
+
+    def wrapper(self, choice: Choice) -> str:
+        """A program of the hosts, quoted for their shell, that runs the agent's command."""
+        return ""
+
+    def login(self, command: StartCommand) -> tuple[str, ...]:
+        """`ssh`, where one is needed."""
+        host = command.agents[0].host
+        port = ("-p", str(host.port)) if host.port else ()
+        return ("ssh", *port, host.destination) if command.remote else ()
+
+    def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
+        """What the exit code and output of ssh mean, or of what it started."""
+        if command.box is not None and code != _SSH_ITSELF:
+            return explain_container_failure(command.agents[0].name, command.box, code, text)
+        if not command.remote:
+            return _HERE.explain(command, code, text)
+        return explain_ssh_failure(command.agents[0].host, code, text)
+
+    def program_hint(self, command: StartCommand) -> str:
+        """The program is ssh, or a Python of this machine."""
+        return "install the OpenSSH client" if command.remote else _HERE.program_hint(command)
+
+
 def ssh_command(
     host: Host,
+    name: str = "",
     *,
     python: str | None = None,
     ssh: Sequence[str] = ("ssh",),
     under: str = "",
     box: Container | None = None,
-) -> Command:
+) -> StartCommand:
     """Log in and start the agent; nothing but the interpreter's name is on the command line.
 
     `under` is a program of the host, quoted for its shell, that runs the command which follows it.
     """
     port = () if host.port is None else ("-p", str(host.port))
     if box is not None:
-        start = shlex.join(box.run((python or "python3", "-c", bootstrap.COMMAND)))
+        start = shlex.join(box.run((python or "python3", "-c", PIPED_AGENT)))
     elif python is not None:
-        start = f"{_quote_path(python)} -c '{bootstrap.COMMAND}'"
+        start = f"{_quote_path(python)} -c '{PIPED_AGENT}'"
     else:
         # The same path first: on a shared file system it is the user's environment. python3 otherwise.
-        start = f"sh -c '{_FIRST_PYTHON}' '{bootstrap.COMMAND}' {shlex.quote(sys.executable)} python3 python"
+        start = f"sh -c '{_FIRST_PYTHON}' '{PIPED_AGENT}' {shlex.quote(sys.executable)} python3 python"
     remote = f"exec {under} {start}" if under else f"exec {start}"
-    return Command(host=host, argv=(*ssh, *_OPTIONS, *port, host.destination, remote), over_ssh=True, box=box)
+    return StartCommand(
+        argv=(*ssh, *_OPTIONS, *port, host.destination, remote),
+        agents=(AgentSpec(host=host, name=name or host.name),),
+        box=box,
+    )
 
 
 def _quote_path(path: str) -> str:
@@ -74,7 +130,7 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
     text = stderr.strip()
     last = text.splitlines()[-1].strip() if text else ""
     login = f"ssh {f'-p {host.port} ' if host.port else ''}{host.destination}"
-    if code == 255:
+    if code == _SSH_ITSELF:
         for sign, kind, explain in _SSH_FAILURES:
             if sign in text:
                 message, hint = explain(host, login, last)

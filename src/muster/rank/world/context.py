@@ -13,13 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muster.engines.pbs.nodefile import with_nodefile
+from muster.engines.rank_variables import LOOPBACK, Clue, complete
 from muster.errors import MusterError, UsageError
 from muster.rank.world.detect import Detection, detect, from_arguments
 from muster.rank.world.find_rank_0 import Answer, address_of_rank_0, find_rank_0
 from muster.rank.world.gloo_interface import address_toward, point_gloo_at
 from muster.rank.world.gloo_threads import wait_until_at_rest
-from muster.rank.world.master_address import LOOPBACK, Clue, meet
+from muster.rank.world.master_address import meet
 from muster.rank.world.roll_call import Facts, Place, call_roll
 from muster.rank.world.sockets import hang_up, leads_here, listen, open_sockets, reach
 from muster.rank.world.waiting import wait_for
@@ -101,7 +101,7 @@ def init(
     if rank is not None and world_size is not None:
         found = from_arguments(os.environ, rank, world_size, local_rank)
     elif rank is None and world_size is None and local_rank is None:
-        found = detect(with_nodefile(os.environ), sys.argv)
+        found = detect(complete(os.environ), sys.argv)
     else:
         raise UsageError("rank and world_size go together", hint="muster.init(rank=0, world_size=2)")
     found = _at_home(found)
@@ -381,9 +381,5 @@ def _existing_world(dist: Any) -> World:
         launcher="script",
         launcher_reason="the process group was made before muster.init()",
         address="",
-        _leave=_stay,
+        _leave=lambda orderly: None,
     )
-
-
-def _stay(orderly: bool) -> None:
-    """Leave alone what somebody else made."""

@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterator
 
 from muster.engines.mpi import pmi, pmix
+from muster.engines.rank_variables import LOOPBACK
 from muster.errors import MusterError
-from muster.rank.world.master_address import LOOPBACK, Meeting
+from muster.rank.world.master_address import Meeting
 from muster.rank.world.sockets import leads_here, listen
 from muster.rank.world.waiting import wait_for
 

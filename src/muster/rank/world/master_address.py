@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal
 from zlib import crc32
 
+from muster.engines.rank_variables import Ask, Clue
 from muster.errors import UsageError
-from muster.hosts import expand
-
-LOOPBACK = "127.0.0.1"
 
 DEFAULT_PORT = 29500
 """The port that torch's own documents use; taken when nothing tells two jobs apart."""
@@ -20,9 +16,6 @@ DEFAULT_PORT = 29500
 # Below Linux's ephemeral ports (from 32768), where outgoing connections sit, and below torch's 29400, 29500.
 FIRST_JOB_PORT = 20000
 JOB_PORTS = 9000
-
-Ask = Literal["PMI", "PMIx"]
-"""The services of MPI launchers that know where rank 0 is: MPICH's and Intel's, and that of Open MPI 5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +39,6 @@ class Master:
     port: int | None
     meeting: Meeting | None = None
     reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clue:
-    """Something that leads to rank 0."""
-
-    hosts: tuple[str, ...] = ()
-    ask: Ask | None = None
-    reason: str
-
-
-ONE_HOST = Clue(hosts=(LOOPBACK,), reason=f"all ranks are on one host, so rank 0 is at {LOOPBACK}")
 
 
 def find_master(env: Mapping[str, str], *, job: tuple[str, str] | None = None, clue: Clue | None = None) -> Master:
@@ -104,39 +85,3 @@ def _given_port(env: Mapping[str, str]) -> int | None:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
         raise UsageError(f"MASTER_PORT={text} is not a port", hint="a port is a number from 1 to 65535, such as 29500")
     return int(text)
-
-
-def clue_from_nodelist(env: Mapping[str, str], name: str) -> Clue | None:
-    """The hosts of a Slurm node list: rank 0 is on the first, unless `srun -m arbitrary` put it elsewhere."""
-    if not env.get(name):
-        return None
-    hosts = tuple(expand(env[name], source=name))
-    return Clue(hosts=hosts, reason=f"rank 0 is looked for from {hosts[0]} on, the first host of {name}")
-
-
-# `h[1:1,3,2],login@0(4)`: inside the brackets the width of the numbers and a colon come first; what follows the @
-# describes processors.
-_ORTE_RANGE = re.compile(r"\[([0-9]{1,2}):([0-9,-]+)\]")
-_ORTE_ADDRESS = re.compile(r"tcp6?://([^;/]+?):[0-9]+(?=;|$)")
-
-
-def clue_from_orte(env: Mapping[str, str]) -> Clue | None:
-    """What Open MPI 4 tells a rank: where mpirun is and, on the other hosts, the names of all of them.
-
-    If ranks run beside mpirun, rank 0 is one of them, in whatever order -H names the hosts (seen in 4.1.4).
-    """
-    match = _ORTE_ADDRESS.search(env.get("OMPI_MCA_orte_hnp_uri", ""))
-    if match is None:
-        return None
-    beside_mpirun = [part.strip("[]") for part in match[1].split(",")]
-    regex = env.get("OMPI_MCA_orte_node_regex", "").partition("@")[0]
-    names: list[str] = []
-    if regex:
-        listed = _ORTE_RANGE.sub(lambda range_: f"[{_padded(range_[2], int(range_[1]))}]", regex)
-        names = expand(listed, source="OMPI_MCA_orte_node_regex")
-    hosts = tuple(dict.fromkeys([*beside_mpirun, *names]))
-    return Clue(hosts=hosts, reason=f"rank 0 is looked for from {hosts[0]} on, where mpirun is (OMPI_MCA_orte_hnp_uri)")
-
-
-def _padded(numbers: str, width: int) -> str:
-    return re.sub("[0-9]+", lambda number: number[0].zfill(width), numbers)

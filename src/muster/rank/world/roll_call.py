@@ -14,6 +14,7 @@ from typing import Protocol
 from muster.errors import MusterError, UsageError
 from muster.rank.world.gloo_interface import is_outward
 from muster.rank.world.waiting import wait_for
+from muster.text import rank_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ def _answer_all(store: Store, size: int, limit: float, where: str) -> None:
     keys = [f"facts/{rank}" for rank in range(size)]
 
     def missing() -> str:
-        return number_list([rank for rank, key in enumerate(keys) if not store.check([key])])
+        return rank_list([rank for rank, key in enumerate(keys) if not store.check([key])])
 
     def what() -> str:
         return f"rank 0 waits at {where} for {missing()}"
@@ -182,7 +183,7 @@ def _nccl_obstacle(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> str | 
     if len(without) == len(ranks):
         return "no rank has a GPU" if len(ranks) > 1 else "there is no GPU"
     if without:
-        return f"{number_list(without)} (on {ranks[without[0]].host}) has no GPU"
+        return f"{rank_list(without)} (on {ranks[without[0]].host}) has no GPU"
     owners: dict[tuple[str, str, str], int] = {}
     for rank, (facts, gpu) in enumerate(zip(ranks, gpus, strict=True)):
         assert gpu is not None
@@ -190,10 +191,3 @@ def _nccl_obstacle(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> str | 
         if owner != rank:
             return f"ranks {owner} and {rank} share a GPU of {facts.host}"
     return None
-
-
-def number_list(ranks: Sequence[int]) -> str:
-    """Write ranks for a reader: `rank 3`, `ranks 1, 2, 5`, and no more than ten of them."""
-    shown = ", ".join(map(str, ranks[:10]))
-    more = f" and {len(ranks) - 10} more" if len(ranks) > 10 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

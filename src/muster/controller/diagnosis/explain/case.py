@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from muster.controller.diagnosis.rank_end import RankEnd
+from muster.shared.user_code import is_users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +51,8 @@ class Row:
     why: Why
 
 
-def size(count: int) -> str:
-    """`64 MB`, `1.5 GB`: binary units, as memory is counted."""
-    for unit, bytes_ in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if count >= bytes_:
-            return f"{count / bytes_:.3g} {unit}" if count / bytes_ < 1000 else f"{count // bytes_} {unit}"
-    return f"{count} bytes"
-
-
 # One frame of a traceback (`line 3252, in all_reduce`) or of the stack that faulthandler prints (`line 3252 in …`).
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
-
-_NOT_THE_USERS = re.compile(r"[-/]packages/|/lib/python3|^<")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +77,7 @@ def collective_of(end: RankEnd) -> Call | None:
 
 def users_place(text: str, *, innermost: int = -1) -> str:
     """`train.py:12`, the innermost line of the user's in a traceback (-1), or in a stack of faulthandler's (0)."""
-    users = [(path, line) for path, line, _ in _FRAME.findall(text) if not _NOT_THE_USERS.search(path)]
+    users = [(path, line) for path, line, _ in _FRAME.findall(text) if is_users(path)]
     if not users:
         return ""
     path, line = users[innermost]

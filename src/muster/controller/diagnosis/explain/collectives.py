@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from muster.controller.diagnosis.explain.case import Case, Explanation, Row, at, collective_of, users_place
-from muster.controller.phrases import count, ranks
+from muster.text import count, rank_list
 
 _DETAIL = "run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL`, which names the call and the shape of both ranks"
 
@@ -98,7 +98,7 @@ def _sizes_differ(case: Case) -> Explanation | None:
 def _different_calls(by_call: Mapping[str, Sequence[int]], number: int | None = None) -> Explanation:
     """`ranks 0, 2 were in all_reduce at train.py:12, rank 1 in barrier at train.py:9`, those of the many first."""
     told = [
-        f"{ranks(sorted(those))} {('was ' if len(those) == 1 else 'were ') if first else ''}in {call}"
+        f"{rank_list(sorted(those))} {('was ' if len(those) == 1 else 'were ') if first else ''}in {call}"
         for first, (call, those) in zip(
             (True, *(False for _ in by_call)),
             sorted(by_call.items(), key=lambda item: (-len(item[1]), min(item[1]))),
@@ -133,7 +133,7 @@ def _nobody_came(case: Case) -> Explanation | None:
     if late and len(known) == len(case.ends) and seconds >= _STALE and not any(end.is_symptom for end in late):
         where = at(call) if call else "a collective"
         return Explanation(
-            sentence=f"{ranks([end.rank for end in late])} had called {count(least, 'collective')} and "
+            sentence=f"{rank_list([end.rank for end in late])} had called {count(least, 'collective')} and "
             f"did not come to number {case.first.begun}, {where}, where {me} waited {seconds:g} s",
             fix=_look(seconds),
             row=37,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from muster.controller.diagnosis.explain.case import Case, Explanation, Row, size
+from muster.controller.diagnosis.explain.case import Case, Explanation, Row
+from muster.text import size_text
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _AMOUNT = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
@@ -37,22 +38,22 @@ def _gpu_full(case: Case) -> Explanation | None:
     # Without a figure for this process, the one `Process N` may be itself, seen from outside its container.
     others = sum(_bytes(*part) for part in _OTHERS.findall(text)) if own else 0
     reserved = sum(_bytes(*part) for part in _RESERVED.findall(text))
-    held = f": this rank holds {size(own[0])} of {size(total)}" if own else f", all {size(total)} of it"
+    held = f": this rank holds {size_text(own[0])} of {size_text(total)}" if own else f", all {size_text(total)} of it"
     where = f"GPU {found[3]} of {case.first.host}"
     if others > total // 20:
         return Explanation(
-            sentence=f"{where} is full{held}, other processes {size(others)}",
+            sentence=f"{where} is full{held}, other processes {size_text(others)}",
             fix=f"see whose they are (on {case.first.host}: nvidia-smi); if they are other ranks, each needs its own "
             'GPU: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
             row=49,
         )
     if reserved >= wanted:
         return Explanation(
-            sentence=f"{where} is full{held}, of which {size(reserved)} lie free in pieces that are too small",
+            sentence=f"{where} is full{held}, of which {size_text(reserved)} lie free in pieces that are too small",
             fix="run again with `--env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`",
         )
     return Explanation(
-        sentence=f"{where} is full{held}, and {size(wanted)} more were asked for",
+        sentence=f"{where} is full{held}, and {size_text(wanted)} more were asked for",
         fix="a smaller batch, mixed precision, activation checkpointing, or FSDP, which shares the state between ranks",
     )
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import re
 import signal
 
-from muster.controller.diagnosis.explain.case import Case, Explanation, Row, size
+from muster.controller.diagnosis.explain.case import Case, Explanation, Row
 from muster.controller.diagnosis.failure_facts import Disk, Memory
 from muster.controller.diagnosis.rank_end import RankEnd
+from muster.engines.table import ENGINES, load
+from muster.text import size_text
 
 _USE_LESS = "a smaller batch, fewer DataLoader workers"
 
-_MORE_MEMORY = {
-    "slurm": "ask for more (`muster submit --mem 64G`, or `--mem` of sbatch)",
-    "pbs": "ask for more (`muster submit --mem 64G`, or `mem=` in the select of qsub)",
-    "container": 'give the container more (`--container-args "--memory 64g"`, or what started it)',
-}
-
-_OWNERS = {"slurm": "its Slurm job", "pbs": "its PBS job", "container": "its container"}
-
 
 def _owner(end: RankEnd) -> str:
-    return _OWNERS.get(end.inside, "its control group")
+    if end.inside == "container":
+        return "its container"
+    return f"its {load(end.inside).job_kind}" if end.inside in ENGINES else "its control group"
+
+
+def _more_memory(end: RankEnd) -> str:
+    if end.inside == "container":
+        return 'give the container more (`--container-args "--memory 64g"`, or what started it)'
+    return load(end.inside).more_memory if end.inside in ENGINES else "raise the limit"
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
@@ -47,7 +49,7 @@ def _killed_for_memory(case: Case) -> Explanation | None:
     reason = out_of_memory(end)
     if not reason:
         return None
-    held = f"; the rank itself held {size(end.rss)} at most" if end.rss else ""
+    held = f"; the rank itself held {size_text(end.rss)} at most" if end.rss else ""
     return Explanation(sentence=f"the kernel {reason.format(who)}{held}", fix=_memory_fix(end), row=46)
 
 
@@ -58,10 +60,11 @@ def out_of_memory(end: RankEnd) -> str:
         return ""
     if memory.group_kills:
         if memory.at_limit and memory.limit is not None:
-            return f"killed {{}}, because {_owner(end)} on {end.host} came to its memory limit of {size(memory.limit)}"
-        return f"killed {{}}, because {end.host} ran out of memory ({size(memory.total)} in all)"
+            limit = size_text(memory.limit)
+            return f"killed {{}}, because {_owner(end)} on {end.host} came to its memory limit of {limit}"
+        return f"killed {{}}, because {end.host} ran out of memory ({size_text(memory.total)} in all)"
     if memory.host_kills and memory.group_kills is None:
-        return f"killed {{}}, because {end.host} ran out of memory ({size(memory.total)} in all)"
+        return f"killed {{}}, because {end.host} ran out of memory ({size_text(memory.total)} in all)"
     if memory.host_kills:
         # Counted on the host, but not in the group the agent is in: the rank may have been moved to another.
         return f"killed a process on {end.host} for want of memory in these seconds: most likely {{}}"
@@ -71,7 +74,7 @@ def out_of_memory(end: RankEnd) -> str:
 def _memory_fix(end: RankEnd) -> str:
     memory = end.memory or Memory()
     if memory.at_limit:
-        return f"{_MORE_MEMORY.get(end.inside, 'raise the limit')}, or use less: {_USE_LESS}"
+        return f"{_more_memory(end)}, or use less: {_USE_LESS}"
     return f"use less: {_USE_LESS}, fewer ranks on that host (`--nproc`, or `{end.host}:2` in -H)"
 
 
@@ -80,8 +83,8 @@ def _no_memory(case: Case) -> Explanation | None:
     found = _NO_MEMORY.search(case.first.text)
     if found is None or "CUDA" in (case.first.message or case.first.summary):
         return None
-    wanted = f"{size(int(found[1]))} of " if found[1] else ""
-    total = f", which has {size(case.first.memory.total)}" if case.first.memory and case.first.memory.total else ""
+    wanted = f"{size_text(int(found[1]))} of " if found[1] else ""
+    total = f", which has {size_text(case.first.memory.total)}" if case.first.memory and case.first.memory.total else ""
     return Explanation(
         sentence=f"{case.first.host}{total}, refused it {wanted}memory",
         fix=f"use less: {_USE_LESS}; `ulimit -v` there shows whether a limit was set",
@@ -131,7 +134,7 @@ def _shm_full(case: Case) -> Explanation | None:
     bus = bool(_BUS_ERROR.search(end.text)) or end.status == -signal.SIGBUS
     if not said and not bus:
         return None
-    holds = f" on {end.host}, which holds {size(shm.total)}," if shm else f" on {end.host}"
+    holds = f" on {end.host}, which holds {size_text(shm.total)}," if shm else f" on {end.host}"
     fix = _shm_fix(end)
     if said:
         return Explanation(sentence=f"/dev/shm{holds} is full", fix=fix, row=33)
@@ -205,8 +208,8 @@ def _disk_full(case: Case) -> Explanation | None:
 
 def _room(disk: Disk, host: str) -> str:
     if disk.inodes == 0:
-        return f"{disk.folder} on {host} can hold no more files, though {size(disk.free)} are free"
-    return f"{disk.folder} on {host} has {size(disk.free)} of {size(disk.total)} free"
+        return f"{disk.folder} on {host} can hold no more files, though {size_text(disk.free)} are free"
+    return f"{disk.folder} on {host} has {size_text(disk.free)} of {size_text(disk.total)} free"
 
 
 def _disk_fix(disk: Disk, host: str) -> str:

@@ -1,10 +1,12 @@
-"""Which processes live in a PID namespace, those of containers inside it included."""
+"""Processes inside a host, seen and held from outside; those of containers in it are included."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 NS_GET_PARENT = 0xB702
 """The ioctl that opens the namespace around a namespace (linux/nsfs.h)."""
@@ -49,3 +51,22 @@ def _is_zombie(pid: int) -> bool:
     except OSError:
         return True
     return stat.rpartition(")")[2].split()[0] in "ZX"
+
+
+class HostProcess(subprocess.Popen[Any]):
+    """A Popen whose signals go to the command inside the host, not to the nsenter that waits for it.
+
+    Killing nsenter would leave the command running; and when that ended, the machine's pid 1 would have to
+    take note of it before the host could die, which some are slow to do.
+    """
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to the command, or to nsenter when it has not started the command yet."""
+        self.poll()
+        if self.returncode is not None:
+            return
+        try:
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+            os.kill(int(children[0]), sig)
+        except (OSError, IndexError):
+            super().send_signal(sig)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.bench.measurements import Pair, Rank, Row
-from muster.bench.sizes import significant
+from muster.text import significant
 
 _TITLES = ("size", "count", "type", "time", "spread", "algbw", "busbw", "wrong")
 _UNITS = ("(B)", "(elements)", "", "(us)", "(%)", "(GB/s)", "(GB/s)", "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 from collections.abc import Container
 from typing import Any, NoReturn
 
@@ -24,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **settings)
         self.taking_options: set[str] = set()
-        """Options whose value may itself begin with a dash: `--mpi-args -v`."""
+        """Options whose value may itself begin with a dash: `--container-args -v`."""
         self._before = ""
 
     def _parse_optional(self, arg_string: str) -> Any:
@@ -37,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         unknown = re.search(r"unrecognized arguments: (--?[\w-]+)", message)
         hint = f"`{self.prog} --help` lists the options and shows examples"
         if unknown:
-            from muster.cli.hints import nearest
+            from muster.api.hints import nearest
 
             word = unknown.group(1)
             near = nearest(word, self.shown_options())
@@ -57,14 +56,6 @@ def with_dashes(word: str, known: Container[str]) -> str:
     name, equals, value = word.partition("=")
     dashed = name.replace("_", "-")
     return f"{dashed}{equals}{value}" if word.startswith("-") and name not in known and dashed in known else word
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Words as a shell would cut them."""
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"`{text}`: {str(error).lower()}") from None
 
 
 def positive(text: str) -> int:

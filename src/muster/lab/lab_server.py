@@ -1,6 +1,6 @@
 """The background process that owns the lab of `muster lab up` and does what further commands ask of it.
 
-It is started as `python -m muster.lab.keeper SETTINGS`, SETTINGS being JSON: hosts, the options of `Lab`, and
+It is started as `python -m muster.lab.lab_server SETTINGS`, SETTINGS being JSON: hosts, the options of `Lab`, and
 `folder`, where its socket and lock lie. It says on stdout whether the lab is up, in one JSON line, and then
 serves requests: a JSON line in, a JSON line out, one connection each, one at a time. The lab ends with it,
 however it ends.

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.cli.arguments import Parser, natural, positive, seconds
+from muster.api.arguments import Parser, natural, positive, seconds
 from muster.errors import UsageError
 from muster.hosts import Host
+from muster.text import count
 
 MODULES = ("torch.distributed.run", "torch.distributed.launch")
 """What `python -m` runs as torchrun."""
@@ -76,7 +77,7 @@ FLAGS = (
     Flag(names=("--max-restarts",), dest="restarts", reads=natural),
     Flag(names=("--module",), dest="module"),
     Flag(names=("--role",), dest="role", reads=str),
-    Flag(names=("--local-ranks-filter",), dest="only_local", reads=read_ranks),
+    Flag(names=("--local-ranks-filter",), dest="only_local_ranks", reads=read_ranks),
     Flag(names=("--shutdown-timeout",), dest="grace", reads=seconds),
     Flag(names=("--use-env",), dest="use_env"),
     Flag(names=("--rdzv-backend",), dest="rdzv_backend", reads=str, ignored=_MEETING),
@@ -151,7 +152,6 @@ def add_torchrun(p: Parser) -> None:
     for flag in FLAGS:
         kind = {"action": "store_true"} if flag.reads is None else {"type": flag.reads}
         p.add_argument(*flag.names, dest=flag.dest, **kind, **hidden)
-    p.set_defaults(role="default", only_local=None)
 
 
 def refuse(options: argparse.Namespace) -> None:
@@ -179,14 +179,15 @@ def explain(options: argparse.Namespace, hosts: Sequence[Host]) -> tuple[str, ..
     )
 
 
-def _nodes(wanted: tuple[int, int] | None, count: int) -> tuple[str, ...]:
+def _nodes(wanted: tuple[int, int] | None, hosts: int) -> tuple[str, ...]:
     if wanted is None:
         return ()
     least, most = wanted
     text = str(least) if least == most else f"{least}:{most}"
-    if not least <= count <= most:
-        have = "1 host" if count == 1 else f"{count} hosts"
-        raise UsageError(f"--nnodes {text}: the job has {have}", hint="name the hosts with -H host1,host2")
+    if not least <= hosts <= most:
+        raise UsageError(
+            f"--nnodes {text}: the job has {count(hosts, 'host')}", hint="name the hosts with -H host1,host2"
+        )
     if least == most:
         return ()
     return (f"--nnodes {text}: Muster does not add or remove hosts while a job runs",)

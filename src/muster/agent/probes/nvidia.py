@@ -1,0 +1,112 @@
+"""The NVIDIA GPUs of this host, and the service that joins them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+from .reading import find_program, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..check_probes import Question
+
+_FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.used", "temperature.gpu")
+_MORE = (
+    "ecc.errors.uncorrected.volatile.total",
+    "clocks_throttle_reasons.hw_thermal_slowdown",
+    "clocks_throttle_reasons.hw_power_brake_slowdown",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
+)
+_NEWER = ("fabric.state",)
+
+
+def gpus(ask: Question) -> dict[str, Any] | None:
+    """Return every GPU and who uses it; None where there is no NVIDIA GPU to be seen."""
+    devices = len([path for path in glob.glob("/dev/nvidia*") if path[len("/dev/nvidia") :].isdigit()])
+    if not find_program("nvidia-smi"):
+        return {"devices": devices, "gpus": [], "problem": "", "asked": False} if devices else None
+    found, problem = _query_gpus()
+    users: list[list[str]] = []
+    remapped: list[list[str]] = []
+    try:
+        users = _smi("--query-compute-apps=gpu_uuid,pid,process_name,used_memory") if found else []
+        remapped = _smi("--query-remapped-rows=gpu_uuid,remapped_rows.failure,remapped_rows.pending") if found else []
+    except RuntimeError:
+        pass  # an old driver, or cards that cannot tell
+    return {
+        "devices": devices,
+        "gpus": found,
+        "problem": problem,
+        "asked": True,
+        "processes": [_process(*row) for row in users],
+        "remapped": [row for row in remapped if "Yes" in row[1:]],
+    }
+
+
+def _query_gpus() -> tuple[list[dict[str, Any]], str]:
+    """The GPUs, or why nvidia-smi fails. An old driver refuses fields it does not know."""
+    problem = ""
+    for fields in (_FIELDS + _MORE + _NEWER, _FIELDS + _MORE, _FIELDS):
+        try:
+            return [_gpu(dict(zip(fields, row))) for row in _smi("--query-gpu=" + ",".join(fields))], ""
+        except RuntimeError as error:
+            problem = str(error)
+            if "not a valid field" not in problem:
+                break
+    return [], problem
+
+
+def _gpu(row: dict[str, str]) -> dict[str, Any]:
+    ecc, hot, braked, width, full_width = (row.get(field, "") for field in _MORE)
+    return {
+        "index": int(_number(row["index"])),
+        "uuid": row["uuid"],
+        "name": row["name"],
+        "driver": row["driver_version"],
+        "memory": _number(row["memory.total"]),
+        "used": _number(row["memory.used"]),
+        "celsius": _number(row["temperature.gpu"]),
+        "ecc": _number(ecc),
+        "hot": hot == "Active",
+        "braked": braked == "Active",
+        "width": [_number(width), _number(full_width)],
+        "fabric": row.get("fabric.state", ""),
+    }
+
+
+def _process(uuid: str, pid: str, name: str, used: str) -> dict[str, Any]:
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        owner = -1  # of another container
+    return {"uuid": uuid, "pid": int(_number(pid)), "name": name, "used": _number(used), "uid": owner}
+
+
+def _smi(query: str) -> list[list[str]]:
+    code, text = run("nvidia-smi", query, "--format=csv,noheader,nounits")
+    if code:
+        raise RuntimeError(text or f"exit code {code}")
+    return [[field.strip() for field in line.split(", ")] for line in text.splitlines()]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
+
+
+def fabric(ask: Question) -> dict[str, str] | None:
+    """Return state and version of the fabric manager; None where there is no NVSwitch."""
+    if not glob.glob("/dev/nvidia-nvswitch[0-9]*"):
+        return None
+    version = re.search(r"(\d+\.\d+[\d.]*)", run("nv-fabricmanager", "--version", timeout=2)[1])
+    return {
+        "state": run("systemctl", "is-active", "nvidia-fabricmanager", timeout=2)[1],
+        "version": version.group(1) if version else "",
+    }

@@ -1,0 +1,133 @@
+"""What kind of machine this host is, what its ranks may use, and which variables they have."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import re
+import resource
+import sys
+
+from ...shared.machine import control_groups, counted
+from .reading import find_program, parent, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..check_probes import Question
+
+_LIBRARIES = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "OMP_", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES")
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_PREFIXES = _LIBRARIES + _LAUNCHERS
+"""How the names of the variables begin that matter to a job."""
+
+_NAMES_OF_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN")
+
+
+def system(ask: Question) -> dict[str, Any]:
+    """Return user, Python, CPUs, memory and operating system."""
+    try:
+        shell = pwd.getpwuid(os.getuid()).pw_shell
+    except KeyError:
+        shell = ""  # a user id without a name, as in many containers
+    names = [line.partition("=") for line in read("/etc/os-release").splitlines()]
+    return {
+        "uid": os.getuid(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "cpus": os.cpu_count(),
+        "kernel": os.uname().release,
+        "shell": shell,
+        "memory": (counted("/proc/meminfo", "MemTotal:") or 0) * 1024,
+        "os": next((value.strip().strip('"') for name, _, value in names if name == "PRETTY_NAME"), ""),
+    }
+
+
+def clock(ask: Question) -> str:
+    """Return the program that sets the clock."""
+    return next((name for name in ("chronyc", "timedatectl", "ntpdate") if find_program(name)), "")
+
+
+def cpus(ask: Question) -> dict[str, Any]:
+    """Return which CPUs are allowed, by which of our ancestors, and how much of their time."""
+    allowed = os.sched_getaffinity(0)
+    pid = binder = os.getpid()
+    try:
+        while pid > 1 and os.sched_getaffinity(pid) <= allowed:
+            binder, pid = pid, parent(pid)
+        comm = read(f"/proc/{binder}/comm")
+        # Where all is bound, from the first process on, a container was given these CPUs.
+        everything = os.sched_getaffinity(1) <= allowed
+    except OSError:
+        comm, everything = "", False
+    shares: list[float] = []
+    for folder in control_groups("cpu"):
+        words = read(f"{folder}/cpu.max").split()
+        limit, period = words or [read(f"{folder}/cpu.cfs_quota_us"), read(f"{folder}/cpu.cfs_period_us")]
+        if limit.isdigit():  # else there is none
+            shares.append(int(limit) / int(period))
+    return {
+        "allowed": len(allowed),
+        "online": os.cpu_count(),
+        "quota": min(shares, default=None),
+        "binder": [binder, comm],
+        "everything": everything,
+    }
+
+
+def limits(ask: Question) -> dict[str, Any]:
+    """Return each limit, and the oldest of our ancestors that has it. -1 is no limit."""
+    answer: dict[str, Any] = {}
+    for name, number, title, flag in (
+        ("memlock", resource.RLIMIT_MEMLOCK, "Max locked memory", "-l"),
+        ("nofile", resource.RLIMIT_NOFILE, "Max open files", "-n"),
+    ):
+        soft, hard = (-1 if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number))
+        lowered = (
+            path
+            for path in ("~/.bashrc", "~/.profile", "~/.zshenv", "/etc/bash.bashrc")
+            if re.search(rf"^\s*ulimit\s+(-[SH]\s*)?{flag}\s", read(path) + "\n", re.MULTILINE)
+        )
+        by = _who_set(title, "unlimited" if soft < 0 else str(soft))
+        answer[name] = {"soft": soft, "hard": hard, "by": by, "file": next(lowered, ""), "flag": flag}
+    return answer
+
+
+def _who_set(title: str, value: str) -> list[Any]:
+    """Process id and name of the oldest ancestor with this soft limit."""
+    found = [0, ""]
+    pid = parent(os.getppid())  # our parent, the agent, has raised its own limit on files
+    while pid > 0 and re.search(rf"^{title} +{value} ", read(f"/proc/{pid}/limits"), re.MULTILINE):
+        found = [pid, read(f"/proc/{pid}/comm")]
+        pid = parent(pid)
+    return found
+
+
+def variables(ask: Question) -> dict[str, Any]:
+    """Return the variables a rank would have, which file sets each, and what they name that is not here."""
+    env = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
+    files = ["~/.bashrc", "~/.bash_profile", "~/.profile", "~/.zshenv", "~/.cshrc", "/etc/environment"]
+    files += ["/etc/bash.bashrc", *sorted(glob.glob("/etc/profile.d/*.sh"))]
+    files += ["~/.ssh/environment", "~/.nccl.conf", "/etc/nccl.conf"]
+    sources: dict[str, str] = {}
+    for path in files:
+        for line in read(path).splitlines():
+            match = re.match(r"\s*(?:export\s+|setenv\s+)?([A-Z][A-Z0-9_]*)[= ]\s*['\"]?([^'\"#\n]*)", line)
+            if match and match.group(1).startswith(_PREFIXES):
+                sources.setdefault(match.group(1), path)
+                if path.endswith("nccl.conf"):
+                    env.setdefault(match.group(1), match.group(2).strip())
+    paths = {name: env[name] for name in _NAMES_OF_FILES if "/" in env.get(name, "")}
+    return {
+        "env": env,
+        "sources": sources,
+        "gone": {name: path for name, path in paths.items() if not os.path.exists(path)},
+        "adapters": sorted(map(os.path.basename, glob.glob("/sys/class/infiniband/*"))),
+    }
+
+
+def profile(ask: Question) -> list[str]:
+    """Return which files of the user a shell would read."""
+    files = ("~/.bashrc", "~/.profile", "~/.zshenv", "~/.cshrc")
+    return [path for path in files if os.path.exists(os.path.expanduser(path))]

@@ -1,0 +1,39 @@
+"""What probes read: files of the kernel and the output of programs."""
+
+from __future__ import annotations
+
+import os
+
+
+def read(path: str) -> str:
+    """The text of a file without the white space around it; empty where it cannot be read."""
+    try:
+        with open(os.path.expanduser(path), errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def run(*argv: str, timeout: float | None = None) -> tuple[int, str]:
+    """Exit code and output of a program; -1 and nothing where it does not run or takes too long."""
+    import subprocess  # most hosts without a GPU never come here
+
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return -1, ""
+    return done.returncode, done.stdout.decode(errors="replace").strip()
+
+
+def find_program(name: str, *more: str) -> str:
+    """The path of a program in PATH or more folders; empty where there is none."""
+    paths = (f"{folder}/{name}" for folder in (*os.environ.get("PATH", "").split(":"), *more))
+    return next((path for path in paths if os.access(path, os.X_OK)), "")
+
+
+def parent(pid: int) -> int:
+    """The parent of a process; 0 where it has none that can be seen."""
+    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[1]) if fields else 0

@@ -1,0 +1,88 @@
+"""Runs a prepared job with its screen, its log files and, if wanted, its dashboard."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from muster.api.prepared import Prepared
+from muster.controller.controller import Controller
+from muster.controller.links.link import AgentLink
+from muster.controller.startup_check import Check
+from muster.job import Job, make_job_folder
+from muster.output.log_files import LogFiles
+from muster.output.screen import Screen
+
+Result = TypeVar("Result")
+
+
+def execute(
+    prepared: Prepared,
+    drive: Callable[[Controller], Result],
+    *,
+    screen: Screen | None = None,
+    begin: float | None = None,
+    summary: bool = True,
+) -> Result:
+    """Run the job to its end and return what `drive`, which runs its controller, returns.
+
+    `begin` is when the user asked for it. Without `summary` the screen does not show how it ended.
+    """
+    job = prepared.job
+    screen = screen or Screen(quiet=job.spec.quiet)
+    logs = LogFiles(screen.warning)
+    try:
+        folder = make_job_folder(job.id)
+        for sentence in prepared.notes:
+            screen.info(sentence)
+        controller = Controller(
+            job,
+            launch=prepared.launch,
+            folder=folder,
+            screen=screen,
+            logs=logs,
+            begin=begin or time.time(),
+            check=_check(prepared, screen) if job.spec.check else None,
+            summary=summary,
+        )
+        last_line = _show_dashboard(controller) if job.spec.dashboard else ""
+        result = drive(controller)
+        if last_line:
+            screen.info(last_line)
+        return result
+    finally:
+        logs.close()
+        screen.close()
+
+
+def _show_dashboard(controller: Controller) -> str:
+    """Start the process that serves the dashboard; returns what to say about it at the end of the job."""
+    from muster.dashboard.dashboard_process import LINGER, start
+
+    try:
+        address = start(controller.folder, controller.job.spec.dashboard_port)
+    except OSError as error:
+        why = error.strerror or error
+        controller.screen.warning(f"the page cannot be started: {why}; the job goes on without it")
+        return ""
+    controller.screen.warning(f"page: {address}")
+    return (
+        f"the page {address} stays for {LINGER / 60:.0f} minutes after its last reader; "
+        f"`muster page {controller.job.id}` brings it back"
+    )
+
+
+def _check(prepared: Prepared, screen: Screen) -> Check:
+    """The quick check of the hosts; its modules are loaded beside the first requests, on which the start waits."""
+
+    def load() -> Check:
+        from muster.check.beforehand import Beforehand
+
+        return Beforehand(prepared.launch, screen).look
+
+    async def look(job: Job, links: Sequence[AgentLink]) -> None:
+        await (await asyncio.to_thread(load))(job, links)
+
+    return look

@@ -1,0 +1,107 @@
+"""From a RunSpec to a job with its engine: all that is settled on this machine before anything is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
+from muster.controller.source_code import find_script, is_below
+from muster.engines.choice import choose
+from muster.engines.engine import Choice, Launch
+from muster.errors import UsageError
+from muster.hosts import Host
+from muster.job import Job, job_folder, new_job_id
+from muster.spec import RunSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job, and how its agents are started."""
+
+    job: Job
+    choice: Choice
+    launch: Launch
+    notes: tuple[str, ...] = ()
+    """Sentences for the screen, before anything else."""
+
+
+@contextmanager
+def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
+    """The same run on the hosts of its lab, if it has one; they live as long as the block."""
+    if not spec.lab or dry_run:
+        yield replace(spec, hosts=_named(f"h{n + 1}" for n in range(spec.lab))) if spec.lab else spec
+        return
+    from muster.lab import Lab
+
+    with Lab(spec.lab, bind=(os.getcwd(),)) as lab:
+        yield replace(spec, hosts=_named(lab.names), ssh=tuple(lab.ssh_argv()))
+
+
+def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
+    """Choose the engine, find the script, and settle what is imported beforehand; `hosts` are some of those it has."""
+    choice = choose(spec, os.environ)
+    if hosts is not None:
+        choice = replace(choice, hosts=tuple(hosts))
+    job = make_job(spec, choice)
+    folder = str(job_folder(job.id))
+    launch = choice.engine.launch(choice, job.spec, job_id=job.id, cwd=job.spec.cwd, folder=folder, ssh=spec.ssh)
+    return Prepared(job=job, choice=choice, launch=launch, notes=choice.said)
+
+
+def make_job(spec: RunSpec, choice: Choice) -> Job:
+    """The job on the hosts of a choice; a spec without a target is one that `muster check` asks about."""
+    spec = replace(spec, cwd=os.path.abspath(spec.cwd))
+    if (spec.container or spec.container_args) and spec.image is None:
+        flag = "--container" if spec.container else "--container-args"
+        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
+    if spec.sync and os.path.isabs(spec.target) and is_below(spec.target, spec.cwd):
+        # The copy is run, not the file it was made from.
+        spec = replace(spec, target=os.path.relpath(spec.target, spec.cwd))
+    if not spec.watch:
+        spec = replace(spec, env={**spec.env, "MUSTER_WATCH": "0"})
+    script = find_script(spec) if spec.target else None
+    text = spec.call.text if spec.call is not None else script.text if script is not None else ""
+    if choice.engine.no_restarts and spec.restarts:
+        raise UsageError(choice.engine.no_restarts, hint="leave it out")
+    preload, reason = _preload(spec, choice, text)
+    return Job(
+        id=new_job_id(spec.target or "check"),
+        spec=spec,
+        hosts=choice.hosts,
+        carried=choice.engine.carried(os.environ, spec),
+        script=script,
+        preload=preload,
+        preload_reason=reason,
+        has_store=not chooses_port(text),
+    )
+
+
+def _preload(spec: RunSpec, choice: Choice, text: str) -> tuple[tuple[str, ...], str]:
+    """What the zygote of each host imports, nothing if there is none, and why; `text` is the source that will run."""
+    if not spec.zygote:
+        if spec.preload:
+            raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
+        return (), ""
+    if choice.engine.no_zygote:
+        if spec.preload:
+            raise UsageError(choice.engine.no_zygote, hint="leave it out")
+        return (), ""
+    variable = sets_before_torch(text)
+    if variable and not spec.preload:
+        return (), f"{spec.target} sets {variable} before it imports torch, so each rank starts as a fresh interpreter"
+    preload = ("torch", "torch.distributed", *spec.preload)
+    word = uses_dynamo(text)
+    if not word or "torch._dynamo" in preload:
+        return preload, ""
+    return (*preload, "torch._dynamo"), f"torch._dynamo is imported beforehand, because {spec.target} mentions {word}"
+
+
+def _named(names: Sequence[str] | Generator[str]) -> tuple[Host, ...]:
+    return tuple(Host(name=name) for name in names)

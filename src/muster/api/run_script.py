@@ -1,0 +1,75 @@
+"""`muster.run`: from Python what `muster run` does from a shell."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from muster.api.execution import execute
+from muster.api.outcome import Outcome, outcome_of
+from muster.api.prepared import lab_hosts, prepare
+from muster.api.run_options import spec_with
+from muster.api.thread import Running
+from muster.errors import MusterError, UsageError
+from muster.output.screen import Screen
+from muster.spec import RunSpec
+
+
+def run(script: str | RunSpec, args: Sequence[object] = (), *, timeout: float | None = None, **options: Any) -> Outcome:
+    """Run a script on every rank, wait until it has ended, and return how it ended.
+
+        outcome = muster.run("train.py", ["--lr", 0.1], hosts="gpu[01-04]:8", restarts=2)
+        if not outcome.ok:
+            print(outcome.message, outcome.log(outcome.rank))
+
+    Ranks are placed, started, watched and ended exactly as by `muster run`; it may be called from a script, a notebook
+    or any thread. `script` is the path of a script, or a RunSpec. The options are the fields of RunSpec with their
+    defaults: hosts (a text such as "a:8,b:8" or a list), nproc, engine, env, image, sync, restarts, quiet and so on;
+    `kind="module"` runs a module, as `python -m` does.
+    After `timeout` seconds the job is ended and TimeoutError raised.
+
+    A script that fails is an outcome, not an exception: see Outcome.ok, exit_code, message, rank and traceback. Wrong
+    options and unreachable hosts raise MusterError. Ctrl-C ends the job, and KeyboardInterrupt is raised when
+    everything has ended.
+    """
+    try:
+        spec = script if isinstance(script, RunSpec) else RunSpec(target=script, args=tuple(map(str, args)))
+        if isinstance(script, RunSpec) and args:
+            raise UsageError("args are for a script that is named; a RunSpec has its own", hint="leave args out")
+        if not spec.target:
+            raise UsageError("no script to run", hint='for example muster.run("train.py")')
+        running = run_in_thread(spec_with(spec, options), timeout)
+    except MusterError as error:
+        raise error.for_python() from None
+    if running.timed_out:
+        raise TimeoutError(f"{spec.target} had not ended on every rank after {timeout:g} s")
+    attempt = running.attempt
+    controller = running.controller
+    return outcome_of(running.verdict, controller.job.id, controller.folder, attempt.number + 1 if attempt else 1)
+
+
+def run_in_thread(spec: RunSpec, timeout: float | None) -> Running:
+    """Run a spec to its end in a thread of its own, with its screen where this process prints."""
+    begin = time.time()
+    if timeout is not None and not timeout > 0:
+        raise UsageError(f"timeout must be above 0, got {timeout}", hint="leave it out for no limit")
+    for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
+        if stream is not None:
+            stream.flush()
+    with lab_hosts(spec) as located:
+        prepared = prepare(located)
+        screen = Screen(quiet=spec.quiet, streams=_streams())
+        running = execute(prepared, lambda controller: Running(controller).wait(timeout), screen=screen, begin=begin)
+    running.finish()
+    return running
+
+
+def _streams() -> dict[int, TextIO | None]:
+    """Where output goes that is not to descriptor 1 or 2: a notebook, a test's capture."""
+    streams: dict[int, TextIO | None] = {}
+    for fd, stream, original in ((1, sys.stdout, sys.__stdout__), (2, sys.stderr, sys.__stderr__)):
+        if stream is not original:
+            streams[fd] = stream
+    return streams

@@ -1,0 +1,83 @@
+"""The device of a rank by itself, then a process group and real collectives."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from .world import World, dist
+
+WORTH_IT = 0.05
+"""Seconds of an all_reduce from which none that is larger is tried."""
+
+
+def measure_device(world: World) -> dict[str, Any]:
+    """How fast a matrix product is on this rank's device, and whether it is right: whole numbers leave no doubt."""
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(world.local % torch.cuda.device_count())
+    device = torch.device("cuda" if cuda else "cpu")
+    name = torch.cuda.get_device_name() if cuda else "CPU"
+    n, times, kind = (4096, 20, torch.bfloat16) if cuda else (512, 6, torch.float32)
+    left = (torch.arange(n * n, device=device).reshape(n, n) % 3 - 1).to(kind)
+    eye = torch.eye(n, device=device, dtype=kind)
+    right = bool(torch.equal(left @ eye, left)) and bool(torch.equal(eye @ left, left))
+    best = float("inf")
+    for _ in range(3):
+        begin = time.perf_counter()
+        for _ in range(times):
+            torch.mm(left, left)
+        if cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - begin)
+    return {"device": name, "flops": 2 * n**3 * times / best, "right": right}
+
+
+def quick_enough(world: World, times: dict[str, float]) -> bool:
+    """Whether the next size, some times larger, is worth the wait; rank 0 decides for all."""
+    key = f"next/{len(times)}"
+    if world.rank == 0:
+        world.store.set(key, "yes" if max(times.values(), default=0.0) < WORTH_IT else "no")
+    return world.store.get(key) == b"yes"
+
+
+def measure_collectives(world: World) -> dict[str, Any]:
+    """A process group as a job makes it, and an all_reduce of some sizes, each checked."""
+    cuda = torch.cuda.is_available()
+    log = os.path.join(tempfile.gettempdir(), f"muster-nccl-{os.getpid()}")
+    if cuda:
+        os.environ.setdefault("NCCL_DEBUG", "INFO")
+        os.environ.setdefault("NCCL_DEBUG_FILE", log)
+    store = dist.PrefixStore("group", world.store)
+    dist.init_process_group(
+        "nccl" if cuda else "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=60)
+    )
+    times: dict[str, float] = {}
+    wrong: list[int] = []
+    expected = world.size * (world.size + 1) / 2
+    for count in (2, 1 << 18, 1 << 22):
+        if not quick_enough(world, times):
+            break
+        tensor = torch.full((count,), world.rank + 1.0, device="cuda" if cuda else "cpu")
+        dist.all_reduce(tensor)
+        if not bool(torch.all(tensor == expected)):
+            wrong.append(count * 4)
+        begin = time.perf_counter()
+        for _ in range(3):
+            dist.all_reduce(tensor)
+        if cuda:
+            torch.cuda.synchronize()
+        times[str(count * 4)] = (time.perf_counter() - begin) / 3
+    dist.destroy_process_group()
+    network = ""
+    if os.path.exists(log):
+        with open(log, errors="replace") as file:
+            lines = [line.partition("Using network ")[2].strip() for line in file if "Using network " in line]
+        network = lines[0] if lines else ""
+        os.unlink(log)
+    return {"all_reduce": times, "wrong": wrong, "network": network}

@@ -1,0 +1,211 @@
+"""The debug log: what Muster did and when, and a traceback for each error of its own, in a file for bug reports.
+
+Modules log with the standard `logging`, below the logger `muster`; this file decides where that goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb, format_exception
+from typing import Any
+
+from muster.engines.engine import Launch
+from muster.errors import MusterError
+from muster.job import Job, state_folder
+from muster.output.log_files import LogFiles
+from muster.output.screen import Screen
+from muster.text import tilde
+
+FILE = "debug.log"
+"""The debug log in the job's folder; in the state folder, that of errors outside any job."""
+
+LARGEST = 5 << 20
+"""Bytes after which the file is renamed to debug.log.1, replacing an older one, and a new file begins."""
+
+_QUIET = frozenset({"out", "progress", "arrivals", "gauges", "piece"})
+"""Events that are not logged: what ranks print and return, and what comes every second."""
+
+_FIELDS = ("rank", "status", "number", "pid", "how", "place", "what", "why", "limit", "names")
+"""Fields of an event that are logged with its name."""
+
+_OURS = frozenset({"log", "unseen", "unwatched"})
+"""Events whose traceback is one of Muster's code, not of the user's."""
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+_ASSIGNED = re.compile(r"\b([A-Z][A-Z0-9_]+)=(\"[^\"]*\"|'[^']*'|\S+)")
+_HIDDEN = "***"
+
+_root = logging.getLogger("muster")
+_root.addHandler(logging.NullHandler())
+_log = logging.getLogger("muster.debug_log")
+_agent = logging.getLogger("muster.agent")
+_screen = logging.getLogger("muster.screen")
+_attachments: list[logging.Handler] = []
+_open: dict[int, DebugLog] = {}
+"""The logs of the jobs that run in this process, by the thread of their event loop."""
+
+
+class DebugLog(logging.Handler):
+    """Formats the records of one job and hands them to the thread that writes its files."""
+
+    def __init__(self, job: Job, folder: Path, logs: LogFiles, show: Callable[[str], None] | None) -> None:
+        super().__init__()
+        self.path = folder / FILE
+        self.setFormatter(_formatter())
+        self._logs = logs
+        self._show = show
+        self._written = 0
+        self._secrets = sorted(_secrets({**os.environ, **job.carried, **job.spec.env}), key=len, reverse=True)
+        logs.rotate(self.path)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out what another job in this process logged."""
+        return _open.get(record.thread or 0, self) is self
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue one record; nothing here waits for a disk or a terminal."""
+        text = self.format(record)
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        self._written += len(text) + 1
+        if self._written > LARGEST:
+            self._written = len(text)
+            self._logs.rotate(self.path)
+            self._logs.write(self.path, f"older lines are in {FILE}.1\n")
+        self._logs.write(self.path, text + "\n")
+        if self._show is not None and record.name != _screen.name:
+            self._show(text)
+
+
+@contextmanager
+def logged(job: Job, launch: Launch, folder: Path, logs: LogFiles, screen: Screen) -> Generator[None]:
+    """Keep the debug log of a job that runs in this thread; an error of Muster's own ends it as a MusterError."""
+    handler = DebugLog(job, folder, logs, screen.debug if job.spec.debug else None)
+    thread = threading.get_ident()
+    _open[thread] = handler
+    screen.log = lambda text: _screen.info("%s", text)
+    try:
+        with _attached(handler):
+            hosts = ", ".join(f"{agent.name}:{agent.host.slots or 'auto'}" for agent in launch.agents)
+            _log.info("%s; job %s, %s %s", _versions(), job.id, job.spec.kind, job.spec.target)
+            _log.info("engine %s on %s; zygote imports %s", launch.name, hosts, ", ".join(job.preload) or "nothing")
+            try:
+                yield
+            except (MusterError, FileNotFoundError, PermissionError) as error:  # the user's mistake, or a host's fault
+                _log.info("the job failed: %s", error, exc_info=error)
+                raise
+            except Exception as error:
+                raise MusterError(internal_error(error)) from error
+    finally:
+        del _open[thread]
+
+
+@contextmanager
+def shown(debug: bool) -> Generator[None]:
+    """With `debug`, print the debug log to stderr, for a command that has no job."""
+    if not debug:
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_formatter("muster: debug: "))
+    handler.addFilter(lambda record: record.name != _screen.name)
+    with _attached(handler):
+        yield
+
+
+@contextmanager
+def _attached(handler: logging.Handler) -> Generator[None]:
+    """Have a handler get all records of Muster; the program that calls muster.launch() does not see them meanwhile."""
+    _root.addHandler(handler)
+    _attachments.append(handler)
+    _root.setLevel(logging.DEBUG)
+    _root.propagate = False
+    try:
+        yield
+    finally:
+        _root.removeHandler(handler)
+        _attachments.remove(handler)
+        if not _attachments:
+            _root.setLevel(logging.NOTSET)
+            _root.propagate = True
+
+
+def internal_error(error: BaseException | str, traceback: str = "") -> str:
+    """Log an error of Muster's own with its traceback, and return the sentence that reports it."""
+    if isinstance(error, str):
+        what = error
+    else:
+        frames = extract_tb(error.__traceback__)
+        where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+        what = f"{type(error).__name__}: {error}{where}"
+        traceback = "".join(format_exception(error))
+    text = f"internal error: {what}\n{traceback}".rstrip()
+    handler = _open.get(threading.get_ident()) or next(iter(_open.values()), None)
+    path = handler.path if handler is not None else state_folder() / FILE
+    if handler is not None:
+        _log.error("%s", text)
+    elif not _append(path, text):
+        return f"internal error in Muster: {what}; please report it with this traceback:\n{traceback.rstrip()}"
+    return f"internal error in Muster: {what}; please report it with {tilde(path)}"
+
+
+def log_event(host: str, event: Mapping[str, Any], our_time: float | None) -> None:
+    """Log what an agent sent without being asked; `our_time` is when, by our clock, if the event says so."""
+    kind = event["t"]
+    if kind in _QUIET or not _root.isEnabledFor(logging.DEBUG):
+        return
+    if kind == "log":
+        text, level = event["text"], logging.DEBUG
+    else:
+        fields = " ".join(f"{name}={event[name]}" for name in _FIELDS if event.get(name) not in (None, ""))
+        text, level = f"{kind} {fields}".rstrip(), logging.DEBUG
+    if kind in _OURS and event.get("traceback"):
+        text, level = f"{text}\n{event['traceback']}".rstrip(), logging.ERROR
+    record = _agent.makeRecord(_agent.name, level, __file__, 0, "%s: %s", (host, text), None)
+    if our_time is not None:
+        record.created, record.msecs = our_time, our_time % 1 * 1000
+    _agent.handle(record)
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """A command line for the log, without the values of variables in it, and not too long."""
+    line = _ASSIGNED.sub(rf"\1={_HIDDEN}", " ".join(argv))
+    return line if len(line) < 1000 else f"{line[:1000]}…"
+
+
+def _secrets(env: Mapping[str, str]) -> set[str]:
+    """Values that must not be in a log, wherever they turn up: those of variables named like a secret."""
+    return {value for name, value in env.items() if _SECRET.search(name) and len(value) >= 8}
+
+
+def _formatter(prefix: str = "") -> logging.Formatter:
+    text = f"{prefix}%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
+    return logging.Formatter(text, datefmt="%Y-%m-%d %H:%M:%S")
+
+
+def _versions() -> str:
+    from muster import __version__
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"muster {__version__}, Python {python} on {sys.platform}, pid {os.getpid()}, zone {time.strftime('%z')}"
+
+
+def _append(path: Path, text: str) -> bool:
+    """Add a text to a file of this user's alone; False where that is not possible."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LARGEST:
+            path.replace(path.with_name(f"{FILE}.1"))
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {_versions()}\n{text}\n")
+    except OSError:
+        return False
+    return True

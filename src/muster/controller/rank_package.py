@@ -1,0 +1,17 @@
+"""Packages of Muster that ranks run on hosts without Muster, copied to a folder that is then sent there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+
+def pack(package: ModuleType, folder: Path, name: str) -> None:
+    """Copy a package into a folder under the name by which `python -m` runs it."""
+    shutil.copytree(
+        package.__path__[0],
+        folder / name,
+        ignore=shutil.ignore_patterns("__pycache__"),
+        copy_function=shutil.copyfile,
+    )

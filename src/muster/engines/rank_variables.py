@@ -1,0 +1,114 @@
+"""What a launcher tells a process about its place in the job; all that ranks use of engines goes through here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+from muster.engines.table import COMPLETIONS, JOB_HOSTS, LAUNCHERS
+from muster.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
+
+Ask = Literal["PMI", "PMIx"]
+"""The services of MPI launchers that know where rank 0 is: MPICH's and Intel's, and that of Open MPI 5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clue:
+    """Something that leads to rank 0."""
+
+    hosts: tuple[str, ...] = ()
+    ask: Ask | None = None
+    reason: str
+
+
+ONE_HOST = Clue(hosts=(LOOPBACK,), reason=f"all ranks are on one host, so rank 0 is at {LOOPBACK}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankVariables:
+    """The place of a process in its job, as its launcher's variables tell it; None where they do not say."""
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int | None
+    local_size: int | None
+    why: str
+    """The variables behind it."""
+    job: tuple[str, str] | None
+    """The name of the variable, or of several, with the job's id, and that id."""
+    clue: Clue | None = None
+    """Where rank 0 is looked for."""
+
+
+def read_rank(env: Mapping[str, str]) -> RankVariables | None:
+    """What the first launcher that has started this process tells it."""
+    for variable, place in LAUNCHERS:
+        found = _function(place)(env) if variable in env else None
+        if found is not None:
+            return found
+    return None
+
+
+def complete(env: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment with what launchers keep in files."""
+    for variable, place in COMPLETIONS:
+        if variable in env:
+            env = _function(place)(env)
+    return env
+
+
+def job_hosts(env: Mapping[str, str]) -> Clue | None:
+    """Where rank 0 is most likely, from the hosts of the scheduler's job we are in."""
+    for variable, place in JOB_HOSTS:
+        if env.get(variable):
+            return _function(place)(env, variable)
+    return None
+
+
+def _function(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+    """The numbers in these two variables, which must fit each other."""
+    if size_name not in env:
+        raise UsageError(
+            f"{rank_name}={env[rank_name]} is set but {size_name} is not",
+            hint=f"a launcher sets both; set {size_name}, or unset {rank_name} to run as a world of one",
+        )
+    rank, size = _number(env, rank_name), _number(env, size_name)
+    if rank >= size:
+        raise UsageError(
+            f"{rank_name}={rank} is not a rank of a world of {size} ({size_name}={size})",
+            hint=f"ranks count from 0, so {rank_name} must be below {size_name}",
+        )
+    return rank, size
+
+
+def optional(env: Mapping[str, str], name: str) -> int | None:
+    """The number in this variable, if it is set."""
+    return _number(env, name) if name in env else None
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = env[name].strip()
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{name}={env[name]} is not a number", hint=f"set {name} to a whole number from 0")
+    return int(text)
+
+
+def joined(env: Mapping[str, str], *names: str) -> tuple[str, str] | None:
+    """Those of the variables that are there as one id, with the name for it."""
+    there = [name for name in names if env.get(name)]
+    return (" and ".join(there), " ".join(env[name] for name in there)) if there else None
+
+
+def first(env: Mapping[str, str], *names: str) -> tuple[str, str] | None:
+    """The first of the variables that is there, with its value."""
+    return next(((name, env[name]) for name in names if env.get(name)), None)

@@ -1,0 +1,103 @@
+"""The engines there are: one line for each, and those that other packages add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from muster.errors import UsageError
+
+if TYPE_CHECKING:
+    from muster.engines.allocation import Allocation
+    from muster.engines.engine import Engine
+
+# `auto` asks in this order whether we are in a job of one. Slurm comes before PBS, because its plugin spank_pbs sets
+# PBS_* variables in Slurm's own jobs.
+ENGINES = {
+    "local": "muster.engines.local.engine:LocalEngine",
+    "ssh": "muster.engines.ssh.engine:SshEngine",
+    "slurm": "muster.engines.slurm.engine:SlurmEngine",
+    "pbs": "muster.engines.pbs.engine:PbsEngine",
+    "mpi": "muster.engines.mpi.engine:MpiEngine",
+}
+"""Name and class of each engine, imported when it is used."""
+
+GROUP = "muster.engines"
+"""The entry points by which other packages add engines.
+
+They are used only where `--engine` names one: reading the metadata of all installed packages takes longer than
+everything else before a job starts, so neither `auto` nor `--help` looks at it.
+"""
+
+
+@cache
+def load(name: str) -> Engine:
+    """The engine with this name; UsageError if there is none."""
+    place = ENGINES.get(name)
+    if place is not None:
+        module, _, attribute = place.partition(":")
+        return getattr(import_module(module), attribute)()
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=GROUP, name=name):
+        return point.load()()
+    raise UsageError(f"there is no engine {name}", hint=f"choose one of {', '.join(NAMES)}")
+
+
+def built_in() -> list[Engine]:
+    """The engines of Muster itself, in the order of the table."""
+    return [load(name) for name in ENGINES]
+
+
+def detect(env: Mapping[str, str]) -> tuple[Engine, Allocation] | None:
+    """The job we are in, with the engine that knows it."""
+    for engine in built_in():
+        allocation = engine.detect(env)
+        if allocation is not None:
+            return engine, allocation
+    return None
+
+
+class Names:
+    """What `--engine` takes: it lists the names of the table and also knows those of other packages."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("auto", *ENGINES))
+
+    def __contains__(self, name: object) -> bool:
+        if name == "auto" or name in ENGINES:
+            return True
+        from importlib.metadata import entry_points
+
+        return bool(entry_points(group=GROUP, name=str(name)))
+
+
+NAMES = Names()
+
+
+# --- the side of ranks: these modules import only the standard library, muster.errors and muster.hosts -----------
+
+LAUNCHERS: tuple[tuple[str, str], ...] = (
+    # Open MPI, then MPICH and Intel MPI, before Slurm: inside a Slurm job both start their daemons with srun, and the
+    # ranks inherit the daemon's SLURM_PROCID, which is wrong for them.
+    ("OMPI_COMM_WORLD_RANK", "muster.engines.mpi.environment:open_mpi_rank"),
+    ("PMI_RANK", "muster.engines.mpi.environment:pmi_rank"),
+    ("SLURM_STEP_ID", "muster.engines.slurm.environment:step_task"),
+    # PBS last: it tells a task where it runs but not how many there are.
+    ("PBS_TASKNUM", "muster.engines.pbs.environment:job_task"),
+)
+"""A variable that marks a rank of each launcher, in the order they are asked, and what reads the others."""
+
+COMPLETIONS: tuple[tuple[str, str], ...] = (("PBS_TASKNUM", "muster.engines.pbs.nodefile:with_nodefile"),)
+"""The same for launchers that keep a part of it in files: what adds it to the environment."""
+
+JOB_HOSTS: tuple[tuple[str, str], ...] = (("SLURM_JOB_NODELIST", "muster.engines.slurm.environment:nodelist_clue"),)
+"""Variables with the hosts of a scheduler's job, which mpirun fills in their order."""
+
+JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID")
+"""Variables that tell two jobs of a scheduler apart."""
+
+STEP_MARKS = ("SLURM_STEP_ID",)
+"""Set where a scheduler's own launcher may have set PMI_RANK too; its variables say more then."""
