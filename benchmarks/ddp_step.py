@@ -56,7 +56,7 @@ def by_recipe(world: muster.World, args: argparse.Namespace) -> Iterator[None]:
     """The recipe's own parts, in the order of its loop; yields after each step."""
     words = f"--use_syn --steps_syn 1000000 --arch {args.arch} --batch_size {args.batch_size} --log_every 20"
     run = prepare(world, recipe_options([*words.split(), "--image_size", str(args.image_size)]))
-    run.progress.say = lambda line: None  # type: ignore[method-assign]
+    run.progress.say = lambda line: None
     assert isinstance(run.data, Synthetic)
     for batch, images, labels in run.data.train(run.batches):
         run.progress.begin()

@@ -114,7 +114,7 @@ class Job:
 
     def wait_for(self, words: str) -> None:
         """Until it has said something, given as a pattern."""
-        wait_until(words, lambda: re.search(words, self.err), 30, lambda: self.err)
+        wait_until(words, lambda: re.search(words, self.err), 60, lambda: self.err)
 
     def wait(self, limit: float) -> Done:
         """Wait for its end."""

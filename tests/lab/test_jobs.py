@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import termios
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launching import MUSTER, PLAIN, Done, run_here, run_in
+from terminal import OnTerminal
 from waiting import ending, wait_until
 
 from muster.cli.detach import kills_user_processes
@@ -54,6 +52,7 @@ class User:
         self.folder = folder
         self.state = folder / "state"
         (folder / "loop.py").write_text(LOOP)
+        self.started = ExitStack()
         self.hold = folder / "hold"
         """While it is there, the ranks of loop.py go no further than the line they are at."""
 
@@ -90,66 +89,23 @@ class User:
         ssh.chmod(0o755)
         return f"{ssh.parent}:{PLAIN['PATH']}"
 
-    def terminal(self, command: str, *argv: str, **env: str) -> Terminal:
-        return Terminal([MUSTER, command, *argv], self.folder, {**self.env, "TERM": "xterm", **env})
+    def terminal(self, *argv: str, **env: str) -> OnTerminal:
+        """A program at a terminal; it ends with the test."""
+        return self.started.enter_context(OnTerminal(argv, self.folder, {**self.env, **env}))
 
-
-class Terminal:
-    """A program on a terminal of its own, of 80 columns."""
-
-    def __init__(self, argv: list[str], folder: Path, env: dict[str, str]) -> None:
-        ready, tell = os.pipe()
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.read(ready, 1)  # it sees its terminal as it will be
-            os.chdir(folder)
-            os.execvpe(argv[0], argv, env)
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before = termios.tcgetattr(self.fd)
-        self.text = ""
-        os.write(tell, b".")
-        os.close(ready)
-        os.close(tell)
-
-    def read(self, seconds: float = 0.05) -> str:
-        """All that it has shown so far."""
-        while select.select([self.fd], [], [], seconds)[0]:
-            try:
-                data = os.read(self.fd, 1 << 16)
-            except OSError:
-                break
-            if not data:
-                break
-            self.text += data.decode(errors="replace")
-        return self.text
-
-    def shows(self, text: str, limit: float = 40) -> None:
-        wait_until(f"{text!r} on the terminal", lambda: text in self.read(), limit, lambda: self.text[-2000:])
-
-    def type(self, keys: str) -> None:
-        os.write(self.fd, keys.encode())
-
-    def end(self, limit: float = 40) -> int:
-        """Wait for its end; its exit code."""
-        ended: list[int] = []
-
-        def check() -> bool:
-            self.read()
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                ended.append(os.waitstatus_to_exitcode(status))
-            return bool(ended)
-
-        wait_until("the end of the program", check, limit, lambda: self.text[-2000:])
-        self.read()
-        return ended[0]
+    def start(self, *argv: str) -> subprocess.Popen[bytes]:
+        """A program whose output is read from pipes; it ends with the test."""
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, cwd=self.folder, env=self.env, bufsize=0, stdout=pipe, stderr=pipe)
+        return self.started.enter_context(ending(process))
 
 
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
     user = User(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(user.state))
-    yield user
+    with user.started:
+        yield user
     for job_id, job in user.jobs().items():
         if job["phase"] != "ended" and job["status"] != "controller died":
             user.muster("stop", "--now", job_id)
@@ -215,15 +171,15 @@ def test_what_fails_before_the_ranks_start_is_told_by_the_command_itself(
 @pytest.mark.parametrize("way", ["Ctrl-C", "muster stop"])
 def test_a_job_can_be_ended_before_its_ranks_start(user: User, way: str) -> None:
     path = user.path_with_ssh("exec sleep 60")  # a host that does not answer
-    terminal = user.terminal("run", "--detach", *FAST, "-H", "far", "loop.py", "1", PATH=path)
-    terminal.shows("connecting to far")
+    terminal = user.terminal(MUSTER, "run", "--detach", *FAST, "-H", "far", "loop.py", "1", PATH=path)
+    terminal.wait_for("connecting to far")
     (job,) = user.jobs().values()
     assert (job["status"], job["hosts"][0]["state"]) == ("waiting for hosts", "connecting")
     if way == "Ctrl-C":
         terminal.type("\x03")
     else:
         assert user.muster("stop", "last").code == 0
-    assert terminal.end() == (130 if way == "Ctrl-C" else 143)
+    assert terminal.wait() == (130 if way == "Ctrl-C" else 143)
     assert user.job(job["id"])["status"] == "stopped"
 
 
@@ -235,12 +191,10 @@ def test_a_machine_that_ends_what_its_users_leave_behind_is_known():
 @pytest.mark.parametrize("moment", ["connecting to far", "goes on in the background"])
 def test_a_detached_job_survives_the_end_of_its_session(user: User, moment: str) -> None:
     path = user.path_with_ssh('sleep 1; for last; do :; done; exec sh -c "$last"')
-    shell = Terminal(["/bin/sh"], user.folder, {**user.env, "TERM": "xterm", "PS1": "$ ", "PATH": path})
-    shell.type(f"{MUSTER} run --detach --no-zygote --no-check -H far:1 loop.py 100000\n")
-    shell.shows(moment)
-    os.kill(shell.pid, signal.SIGKILL)  # the leader of the session: the kernel hangs the terminal up
-    os.close(shell.fd)
-    os.waitpid(shell.pid, 0)
+    with OnTerminal(["/bin/sh"], user.folder, {**user.env, "PS1": "$ ", "PATH": path}) as shell:
+        shell.type(f"{MUSTER} run --detach --no-zygote --no-check -H far:1 loop.py 100000\n")
+        shell.wait_for(moment)
+        shell.process.kill()  # the leader of the session: the kernel hangs the terminal up
     ((job_id, job),) = user.jobs().items()
     assert os.getsid(job["controller"]) == job["controller"]
     wait_until("the ranks", lambda: "line 0" in user.lines(job_id), 30)
@@ -251,9 +205,7 @@ def test_a_detached_job_survives_the_end_of_its_session(user: User, moment: str)
 
 def test_a_controller_that_was_killed_is_shown_as_that(user: User) -> None:
     job_id = user.detach()
-    follower = subprocess.Popen(
-        [MUSTER, "logs", "-f", job_id], cwd=user.folder, env=user.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    follower = user.start(MUSTER, "logs", "-f", job_id)
     assert follower.stdout is not None
     assert b"line 0" in follower.stdout.readline()
     os.kill(user.job(job_id)["controller"], signal.SIGKILL)
@@ -277,23 +229,20 @@ def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> 
     )
     job_id = user.detach("wait.py")
     wait_until("both ranks", lambda: user.lines(job_id).count("early") == 2, 30)
-    terminal = user.terminal("attach", job_id)
-    terminal.shows("1]\x1b[0m early\r\n")  # shown before we came, and with the colours of a terminal
+    terminal = user.terminal(MUSTER, "attach", job_id)
+    terminal.wait_for(re.escape("1]\x1b[0m early\n"))  # shown before we came, and with the colours of a terminal
     (user.folder / "go").touch()
-    terminal.shows("1]\x1b[0m late\r\n")
+    terminal.wait_for(re.escape("1]\x1b[0m late\n"))
     terminal.type("\x03")
-    assert terminal.end() == 0
-    assert f"detached; job {job_id} goes on" in terminal.text
+    assert terminal.wait() == 0
+    assert f"detached; job {job_id} goes on" in terminal.screen
     assert user.job(job_id)["status"] == "running"
 
 
 def test_attach_ends_with_the_job_and_with_its_exit_code(user: User) -> None:
     user.hold.touch()
     job_id = user.detach("loop.py", "3", "3")
-    attach = subprocess.Popen(
-        [MUSTER, "attach", job_id], cwd=user.folder, env=user.env, bufsize=0,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    attach = user.start(MUSTER, "attach", job_id)
     assert attach.stdout is not None
     assert b"line 0" in attach.stdout.readline()
     user.hold.unlink()
@@ -307,9 +256,7 @@ def test_attach_ends_with_the_job_and_with_its_exit_code(user: User) -> None:
 
 
 def test_a_job_in_the_foreground_is_listed_and_stopped_like_any_other(user: User) -> None:
-    run = subprocess.Popen(
-        [MUSTER, "run", *FAST, *FOR_EVER], cwd=user.folder, env=user.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    run = user.start(MUSTER, "run", *FAST, *FOR_EVER)
     wait_until("its script", lambda: [job for job in user.jobs() if "line 0" in user.lines(job)], 30)
     stop = user.muster("stop", "last", "--now", "--stacks")
     assert stop.code == 0, stop.said
@@ -332,10 +279,7 @@ def test_logs_follow_a_job_over_a_restart_to_its_end_and_keep_every_byte(user: U
         "sys.exit(1 - int(attempt))\n"
     )
     job_id = user.detach("--restarts", "1", "twice.py", nproc=1)
-    follow = subprocess.Popen(
-        [MUSTER, "logs", "-f", job_id], cwd=user.folder, env=user.env, bufsize=0,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    follow = user.start(MUSTER, "logs", "-f", job_id)
     assert follow.stdout is not None
     first_line = follow.stdout.readline()
     (user.folder / "go").touch()
@@ -365,23 +309,23 @@ def test_top_shows_a_job_live_and_gives_the_terminal_back(user: User) -> None:
     assert re.search(r"^ +2 +\S+ +running", once.out, re.MULTILINE)
     assert max(map(len, once.out.splitlines())) <= 80
     for leave in ("q", "\x03", signal.SIGTERM):
-        terminal = user.terminal("top")
-        terminal.shows("3 ranks on 1 host")
-        assert terminal.text.startswith("\x1b[?1049h\x1b[?25l")
+        terminal = user.terminal(MUSTER, "top")
+        before = termios.tcgetattr(terminal.fd)
+        terminal.wait_for("3 ranks on 1 host")
+        assert terminal.screen.startswith("\x1b[?1049h\x1b[?25l")
         if isinstance(leave, str):
             terminal.type(leave)
         else:
-            os.kill(terminal.pid, leave)
-        assert terminal.end() == (0 if isinstance(leave, str) else 143)
-        assert terminal.text.endswith("\x1b[?25h\x1b[?1049l")
-        assert termios.tcgetattr(terminal.fd)[:4] == terminal.before[:4]
-        os.close(terminal.fd)
-    plain = user.terminal("top", NO_COLOR="1")
-    plain.shows("3 ranks on 1 host")
-    assert not re.search(r"\x1b\[\d+m", plain.text)
+            terminal.process.send_signal(leave)
+        assert terminal.wait() == (0 if isinstance(leave, str) else 143)
+        assert terminal.screen.endswith("\x1b[?25h\x1b[?1049l")
+        assert termios.tcgetattr(terminal.fd)[:4] == before[:4]
+    plain = user.terminal(MUSTER, "top", NO_COLOR="1")
+    plain.wait_for("3 ranks on 1 host")
+    assert not re.search(r"\x1b\[\d+m", plain.screen)
     user.muster("stop", "--now", job_id)
-    assert plain.end() == 0
-    assert f"job {job_id} was stopped by muster stop" in plain.text
+    assert plain.wait() == 0
+    assert f"job {job_id} was stopped by muster stop" in plain.screen
 
 
 def test_two_running_jobs_have_to_be_named(user: User) -> None:
@@ -400,7 +344,7 @@ def test_a_short_grace_overrides_a_long_one(user: User) -> None:
     )
     job_id = user.detach("--grace", "60", "deaf.py", nproc=1)
     wait_until("the rank", lambda: "deaf" in user.lines(job_id), 30)
-    waiting = subprocess.Popen([MUSTER, "stop", job_id], cwd=user.folder, env=user.env, stderr=subprocess.PIPE)
+    waiting = user.start(MUSTER, "stop", job_id)
     wait_until("the stop", lambda: user.job(job_id)["phase"] == "stopping", 30)
     begin = time.monotonic()
     assert user.muster("stop", job_id, "--grace", "0.5").code == 0
@@ -411,17 +355,13 @@ def test_a_short_grace_overrides_a_long_one(user: User) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a pid namespace")
 def test_a_job_in_a_pid_namespace_of_its_own_is_listed_and_stopped_from_outside(user: User) -> None:
     inside = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-    job = subprocess.Popen(
-        [*inside, MUSTER, "run", *FAST, "--nproc", "1", *FOR_EVER], cwd=user.folder, env=user.env,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    with ending(job):
-        wait_until("a running job", lambda: [job["status"] for job in user.jobs().values()] == ["running"], 40)
-        (job_id,) = user.jobs()
-        assert re.search(rf"^{job_id} +running ", user.muster("ps").out, re.MULTILINE)
-        stop = user.muster("stop", job_id)
-        assert (stop.code, "was stopped by muster stop; nothing of it is left" in stop.err) == (0, True), stop.said
-        assert job.wait(30) == 143
+    job = user.start(*inside, MUSTER, "run", *FAST, "--nproc", "1", *FOR_EVER)
+    wait_until("a running job", lambda: [job["status"] for job in user.jobs().values()] == ["running"], 40)
+    (job_id,) = user.jobs()
+    assert re.search(rf"^{job_id} +running ", user.muster("ps").out, re.MULTILINE)
+    stop = user.muster("stop", job_id)
+    assert (stop.code, "was stopped by muster stop; nothing of it is left" in stop.err) == (0, True), stop.said
+    assert job.wait(30) == 143
 
 
 @pytest.mark.lab

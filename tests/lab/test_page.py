@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from browser import PROGRAM, Browser
-from launching import MUSTER, PLAIN
+from launching import MUSTER, PLAIN, Job
 from tests.unit.sample_job import HOSTILE, ended, job, write_folder
 from waiting import end, ending, wait_until
 
@@ -338,33 +338,26 @@ raise ValueError("loss is <b>nan</b>")
 
 def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser, tmp_path: Path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    argv = [MUSTER, "run", "--page", "--no-zygote", "--no-check", "--nproc", "3", "train.py"]
-    env = {**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")}
-    with (tmp_path / "err").open("wb") as err:
-        run = subprocess.Popen(
-            argv, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err
-        )
+    run = Job(tmp_path, "--page", "--no-zygote", "--no-check", "--nproc", "3", "train.py")
     try:
-        said = (tmp_path / "err").read_text
-        (where,) = wait_until(
-            "the address", lambda: re.findall(r"^muster: page: (http://127\S+)$", said(), re.M), 40, said
-        )
+        run.wait_for(r"muster: page: http://127\S+\n")
+        (where,) = re.findall(r"^muster: page: (http://127\S+)$", run.err, re.MULTILINE)
         browser.open(where)
         browser.wait("[...document.querySelectorAll('.tile span')].filter(s => s.innerText === 'running').length === 3")
         browser.wait("document.querySelector('#lines').innerText.includes('hello from 0')")
         (tmp_path / "go").touch()
         browser.wait("document.querySelector('#lines').innerText.includes('going on')")
         (tmp_path / "fail").touch()
-        assert run.wait(40) == 1
+        assert run.wait(40).code == 1
         browser.wait("document.querySelector('#phase').innerText === 'failed 1'")
         assert browser.text("#rank-1") == "1\nfailed, code 1"
         assert "loss is <b>nan</b>" in browser.text("#sentence")
         assert "10 minutes longer" in browser.text("#stays")
-        assert f"the page {where} stays for 10 minutes after its last reader" in said()
+        assert f"the page {where} stays for 10 minutes after its last reader" in run.err
         with urllib.request.urlopen(f"{where}state.json", timeout=30) as answer:
             assert json.load(answer)["exit_code"] == 1
     finally:
-        end(run)
+        end(run.process)
         end_pages(tmp_path)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import MUSTER, PLAIN, HostJob, alive, alone_with_the_memory_killer, run_here, run_in
+from launching import HostJob, Job, alive, alone_with_the_memory_killer, run_here, run_in
 from waiting import wait_until
 
 from muster.lab import Lab
@@ -175,21 +174,11 @@ def test_ranks_that_wait_for_one_that_has_left_are_named_after_a_while(tmp_path:
         "waits.py",
         "import os, time\nwhile os.environ['RANK'] == '0' and not os.path.exists('told'): time.sleep(0.05)\n",
     )
-    with (tmp_path / "err").open("wb") as err:
-        job = subprocess.Popen(
-            [MUSTER, "run", "--no-zygote", "--nproc", "3", "waits.py"],
-            cwd=tmp_path,
-            env={**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")},
-            stderr=err,
-        )
-    said = (tmp_path / "err").read_text
-    try:
+    with Job(tmp_path, "--no-zygote", "--nproc", "3", "waits.py") as job:
         # Rank 2 may take longer to start than rank 1 to end.
-        sentence = r"ranks? 1(, 2)? ended with exit code 0 over 10 s ago; ranks? 0(, 2)? still running"
-        wait_until("the sentence", lambda: re.search(sentence, said()), 60, said)
-    finally:
+        job.wait_for(r"ranks? 1(, 2)? ended with exit code 0 over 10 s ago; ranks? 0(, 2)? still running")
         (tmp_path / "told").touch()
-        assert job.wait(60) == 0, said()
+        assert job.wait(60).code == 0, job.err
 
 
 @pytest.fixture

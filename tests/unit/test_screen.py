@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import ending
 
 SHOW = """
 import sys
@@ -161,13 +162,11 @@ import os; os._exit(0)
     process = subprocess.Popen(
         [sys.executable, "-c", SHOW.format(body=body), str(tmp_path)], stdout=sink, stderr=subprocess.PIPE
     )
-    try:
+    with ending(process):
         _, stderr = process.communicate(timeout=60)
-        assert stderr == b"went on\n"
-    finally:
-        process.kill()
-        os.close(source)
-        os.close(sink)
+    os.close(source)
+    os.close(sink)
+    assert stderr == b"went on\n"
 
 
 def test_a_reader_that_has_gone_is_noticed(tmp_path: Path):
