@@ -15,6 +15,7 @@ import time
 
 from ..shared import processes
 from ..shared.wire import LineReader, encode
+from .guard import traceback_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Probing:
             try:
                 outcome: dict[str, Any] = {"value": _run(probe, self.ask)}
             except Exception as error:
-                outcome = {"error": f"{type(error).__name__}: {error}"}
+                outcome = {"error": f"{type(error).__name__}: {error}", "traceback": traceback_of(error)}
             outcome["seconds"] = time.monotonic() - begin
             view = memoryview(encode(outcome))
             while view:

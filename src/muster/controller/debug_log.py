@@ -163,7 +163,7 @@ def log_event(host: str, event: Mapping[str, Any], our_time: float | None) -> No
     if kind in _QUIET or not _root.isEnabledFor(logging.DEBUG):
         return
     if kind == "log":
-        text, level = event["text"], logging.DEBUG
+        text, level = f"rank {event['rank']}: {event['text']}" if "rank" in event else event["text"], logging.DEBUG
     else:
         fields = " ".join(f"{name}={event[name]}" for name in _FIELDS if event.get(name) not in (None, ""))
         text, level = f"{kind} {fields}".rstrip(), logging.DEBUG
