@@ -157,6 +157,15 @@ def internal_error(error: BaseException | str, traceback: str = "") -> str:
     return f"internal error in Muster: {what}; please report it with {tilde(path)}"
 
 
+@contextmanager
+def guarded(on_error: Callable[[Exception], None]) -> Generator[None]:
+    """Run what only looks at a job: an error in it ends there, `on_error` reports it, and the job goes on."""
+    try:
+        yield
+    except Exception as error:
+        on_error(error)
+
+
 def log_event(host: str, event: Mapping[str, Any], our_time: float | None) -> None:
     """Log what an agent sent without being asked; `our_time` is when, by our clock, if the event says so."""
     kind = event["t"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from muster.controller.attempt import Attempt
-from muster.controller.debug_log import internal_error
+from muster.controller.debug_log import guarded, internal_error
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_status import JobStatus
@@ -75,11 +75,10 @@ class Observers:
         with self._guarded(_RECORD):
             self._record.finish()
 
-    @contextmanager
-    def _guarded(self, what: str) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:
+    def _guarded(self, what: str) -> AbstractContextManager[None]:
+        def report(error: Exception) -> None:
             if what not in self._failed:
                 self._failed.add(what)
                 self._screen.warning(f"{what} may be wrong from here on, the job goes on: {internal_error(error)}")
+
+        return guarded(report)
