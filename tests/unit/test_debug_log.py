@@ -6,9 +6,11 @@ import asyncio
 import io
 import logging
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from muster.hosts import Host
 from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
+from muster.rank import kept_errors, torch_adapter
 from muster.shared.wire import GREETING, encode
 from muster.spec import RunSpec
 
@@ -213,3 +216,23 @@ def test_a_bug_that_ends_an_agent_is_reported_with_its_traceback_in_the_log(tmp_
     assert events == ["lost"], "a note is for the log alone"
     assert "h1: a note\n" in text
     assert "ERROR muster.debug_log: internal error: LookupError: sick\nTraceback\n  in turn\n" in text
+
+
+def test_an_error_that_costs_a_look_at_a_rank_is_kept_once(tmp_path: Path):
+    def dump(**_: Any) -> str:
+        raise LookupError("another form")
+
+    changed: Any = ModuleType("torch._C._distributed_c10d")
+    changed._dump_fr_trace_json = dump
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch._C._distributed_c10d", changed)
+        for _ in range(2):
+            assert torch_adapter.group_numbers() == {}
+    (kept,) = kept_errors.take()
+    assert kept_errors.take() == []
+    stage = Stage(tmp_path)
+    with stage.logged:
+        log_event("h1", {**kept, "rank": 3}, None)
+    text, _ = stage.close()
+    what = "rank 3: reading the counters of the flight recorder failed: LookupError"
+    assert f"ERROR muster.agent: h1: {what}\nTraceback (most recent call last):\n" in text

@@ -16,6 +16,7 @@ import time
 
 from ..shared import processes
 from ..shared.wire import LineReader, encode
+from .guard import traceback_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Probing:
             try:
                 outcome: ProbeOutcome = {"value": _run(probe, self.ask)}
             except Exception as error:
-                outcome = {"error": f"{type(error).__name__}: {error}"}
+                outcome = {"error": f"{type(error).__name__}: {error}", "traceback": traceback_of(error)}
             outcome["seconds"] = time.monotonic() - begin
             view = memoryview(encode(outcome))
             while view:

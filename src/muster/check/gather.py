@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from muster.job import Job
 
 if TYPE_CHECKING:
     from muster.shared.requests import Question
+
+_log = logging.getLogger("muster.check")
 
 _PINGS = 4
 _BETWEEN_PINGS = 0.02
@@ -51,6 +54,9 @@ async def gather(
             await _set_clock(link)
         except LinkLost:
             return None
+        for name, outcome in reply["answers"].items():
+            if "error" in outcome:
+                _log.error("%s: probe %s: %s\n%s", link.name, name, outcome["error"], outcome.get("traceback", ""))
         return _machine(link, reply["answers"], ranks[link.name], logins.get(link.name))
 
     machines = await asyncio.gather(*(one(link) for link in links))

@@ -136,7 +136,7 @@ class Controller:
             self.screen.warning(sentence)
             return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
-            raise MusterError(self._bug)
+            raise MusterError(self._bug or internal_error("the job was canceled"))
         if self.summary:
             self.tell_summary(verdict)
         return verdict

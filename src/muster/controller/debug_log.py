@@ -157,13 +157,22 @@ def internal_error(error: BaseException | str, traceback: str = "") -> str:
     return f"internal error in Muster: {what}; please report it with {tilde(path)}"
 
 
+@contextmanager
+def guarded(on_error: Callable[[Exception], None]) -> Generator[None]:
+    """Run what only looks at a job: an error in it ends there, `on_error` reports it, and the job goes on."""
+    try:
+        yield
+    except Exception as error:
+        on_error(error)
+
+
 def log_event(host: str, event: Mapping[str, Any], our_time: float | None) -> None:
     """Log what an agent sent without being asked; `our_time` is when, by our clock, if the event says so."""
     kind = event["t"]
     if kind in _QUIET or not _root.isEnabledFor(logging.DEBUG):
         return
     if kind == "log":
-        text, level = event["text"], logging.DEBUG
+        text, level = f"rank {event['rank']}: {event['text']}" if "rank" in event else event["text"], logging.DEBUG
     else:
         fields = " ".join(f"{name}={event[name]}" for name in _FIELDS if event.get(name) not in (None, ""))
         text, level = f"{kind} {fields}".rstrip(), logging.DEBUG

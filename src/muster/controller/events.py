@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from muster.controller.debug_log import internal_error
+from muster.controller.debug_log import guarded, internal_error
 from muster.shared.protocol import kind_of
 
 if TYPE_CHECKING:
@@ -52,15 +52,15 @@ class Guard:
         self._warn = warn
         self._failed: set[str] = set()
 
-    @contextmanager
-    def __call__(self, what: str) -> Generator[None]:
+    def __call__(self, what: str) -> AbstractContextManager[None]:
         """Around the work of an observer; `what` is the part of Muster that may be wrong after an error."""
-        try:
-            yield
-        except Exception as error:
+
+        def report(error: Exception) -> None:
             if what not in self._failed:
                 self._failed.add(what)
                 self._warn(f"{what} may be wrong from here on, the job goes on: {internal_error(error)}")
+
+        return guarded(report)
 
 
 class EventStream:

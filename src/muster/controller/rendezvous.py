@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,8 @@ from muster.output.screen import Screen
 from muster.plan import Placement, Plan
 from muster.shared.replies import Port
 from muster.shared.requests import DialTarget
+
+_log = logging.getLogger("muster.rendezvous")
 
 
 async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen) -> Plan:
@@ -88,6 +91,9 @@ async def _try(job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.
         [link.request("dial", limit=20, targets=targets) for link, targets in zip(links, plans, strict=True)]
     )
     tried = {link.name: answer["results"] for link, answer in zip(links, answers, strict=True)}
+    for name, results in tried.items():
+        reached = ", ".join(f"{found['address']} {found['problem'] or 'reached'}" for found in results)
+        _log.debug("%s dialed %s", name, reached or "nobody")
     return addresses.choose(offers, tried, interface=interface, master=master)
 
 

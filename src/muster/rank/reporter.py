@@ -9,7 +9,7 @@ from _thread import allocate_lock
 
 from ..shared.user_code import is_users
 from ..shared.wire import encode
-from . import torch_adapter
+from . import kept_errors, torch_adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,6 +149,8 @@ class Reporter:
 
     def progress(self, done: int, **more: Any) -> None:
         """Tell how many collectives are over, and what else is known; the first one's time matters to the user."""
+        for message in kept_errors.take():
+            self.send(message)
         told, self.told = self.told, max(self.told, done)
         self.send({"t": "progress", "done": self.told, "first": self.told > told == 0, **more})
 

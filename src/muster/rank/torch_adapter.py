@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from . import kept_errors
 from .graph_capture import Captures
 
 TYPE_CHECKING = False
@@ -57,8 +58,8 @@ def group_numbers() -> dict[str, list[int]]:
                 begun, finished = int(state["last_enqueued_collective"]), int(state["last_completed_collective"])
                 before = found.get(group, [0, 0])
                 found[group] = [max(before[0], begun), max(before[1], finished)]
-        except Exception:
-            continue  # a recorder that changed its form must not disturb the script
+        except Exception as error:  # a recorder that changed its form must not disturb the script
+            kept_errors.keep("reading the counters of the flight recorder", error)
     return {group: numbers for group, numbers in found.items() if numbers[0] > 0}
 
 
@@ -106,8 +107,8 @@ def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Rec
                     collectives.setdefault(key, []).append(entry)
                 elif not _over(entry):
                     group["p2p"].append(entry["profiling_name"])  # `nccl:recv 1<-0`; gloo records none
-        except Exception:
-            continue
+        except Exception as error:
+            kept_errors.keep("reading the last collectives", error)
     for key, calls in collectives.items():
         # Unfinished ones are kept however old they are: that is what the rank waits in.
         old = [call for call in calls[:-length] if not _over(call)]
@@ -191,7 +192,8 @@ def _members() -> dict[str, list[int]]:
         world: Any = vars(sys.modules[C10D])["_world"]
         ranks = world.pg_group_ranks
         return {name: sorted(ranks[group]) for group, name in world.pg_names.items()}
-    except Exception:
+    except Exception as error:
+        kept_errors.keep("reading the members of process groups", error)
         return {}
 
 
@@ -225,8 +227,8 @@ def recent_calls() -> dict[str, list[list[float]]]:
                     if entry.get("duration_ms") is not None:
                         call.append(entry["duration_ms"] / 1e3)
                     found.setdefault(str(entry["process_group"][0]), []).append(call)
-        except Exception:
-            continue  # a recorder that changed its form must not disturb the script
+        except Exception as error:  # a recorder that changed its form must not disturb the script
+            kept_errors.keep("reading the times of collectives", error)
     return found
 
 

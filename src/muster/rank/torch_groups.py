@@ -9,6 +9,7 @@ import os
 import sys
 from _thread import allocate_lock
 
+from . import kept_errors
 from .torch_adapter import C10D
 
 TYPE_CHECKING = False
@@ -190,8 +191,8 @@ def _count_in() -> None:
                 _made.append(ref(group))
                 if is_jobs and store.add(_JOINED, 1) < group.size():
                     _wait_for(_made[-1])
-    except Exception:
-        pass  # a store of the script's own that cannot count
+    except Exception as error:  # a store of the script's own that cannot count
+        kept_errors.keep("counting the members of a process group", error)
 
 
 def _is_of_ranks() -> bool:

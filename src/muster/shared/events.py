@@ -72,14 +72,6 @@ class Failed(TypedDict):
     traceback: str
 
 
-class Log(TypedDict):
-    """A line for the job's debug log."""
-
-    t: Literal["log"]
-    text: str
-    time: float
-
-
 class Unseen(TypedDict):
     """The agent could not determine something about its host; sent once for each."""
 
@@ -201,7 +193,7 @@ HELLO: dict[str, type] = kinds_of(Hello)
 """What comes before the agent itself, from a host that dials back."""
 
 EVENTS: dict[str, type] = {
-    **kinds_of(Up, Pong, Failed, Log, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
+    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
     **PASSED_ON,
 }
 """Every event by its name, the value of `t`; those of ranks are their reports, passed on with the rank's number."""

@@ -49,6 +49,7 @@ class ProbeOutcome(TypedDict):
 
     value: NotRequired[Any]
     error: NotRequired[str]
+    traceback: NotRequired[str]
     hung: NotRequired[float]
     seconds: NotRequired[float]
 

@@ -107,6 +107,16 @@ class Arrivals(TypedDict):
     steps: list[tuple[int, float, float]]
 
 
+class Log(TypedDict):
+    """A line for the job's debug log; from an agent without a `rank`, with a traceback where an error was handled."""
+
+    t: Literal["log"]
+    rank: NotRequired[int]
+    time: float
+    text: str
+    traceback: NotRequired[str]
+
+
 class Unwatched(TypedDict):
     """Why this rank cannot report its progress."""
 
@@ -222,6 +232,7 @@ PASSED_ON: dict[str, type] = kinds_of(
     Progress,
     Arrivals,
     Unwatched,
+    Log,
     Late,
     Holding,
     Released,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
-from muster.controller.debug_log import internal_error
+from muster.controller.debug_log import guarded, internal_error
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_status import JobStatus
@@ -257,10 +257,9 @@ class RankMonitor:
 
         async def both() -> None:
             try:
-                if self.heard:
-                    self.screen.warning((await self.take_stacks()).sentence)
-            except Exception as error:
-                self.screen.warning(f"where the ranks are cannot be told: {internal_error(error)}")
+                with guarded(lambda error: self._report_bug("where the ranks are cannot be told", error)):
+                    if self.heard:
+                        self.screen.warning((await self.take_stacks()).sentence)
             finally:
                 call()
 
@@ -316,10 +315,11 @@ class RankMonitor:
 
     async def _watch(self, attempt: Attempt) -> None:
         """A bug here ends the watch, not the job."""
-        try:
+        with guarded(lambda error: self._report_bug("hangs are no longer watched for", error)):
             await asyncio.gather(self._notice_early_ends(attempt), self._watch_for_hangs(attempt))
-        except Exception as error:
-            self.screen.warning(f"hangs are no longer watched for: {internal_error(error)}")
+
+    def _report_bug(self, effect: str, error: Exception) -> None:
+        self.screen.warning(f"{effect}: {internal_error(error)}")
 
     async def _notice_early_ends(self, attempt: Attempt) -> None:
         """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from muster.controller.debug_log import internal_error
+from muster.controller.debug_log import guarded, internal_error
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_status import JobStatus
@@ -198,21 +198,17 @@ class StragglerMonitor:
     async def _judge(self, history: History) -> None:
         """Judge in a thread, one at a time: with thousands of ranks the heartbeats would stop meanwhile."""
         begin, examined_at = time.monotonic(), self._examined_at
-        try:
+        with guarded(self._give_up):
             answer = await asyncio.to_thread(_answer, self._question(history))
             if self._examined_at == examined_at:  # otherwise there is something new to be judged by
                 self._not_before = begin + REST * answer.took
             if history is self._history:  # no new attempt has begun
                 self._act(answer)
-        except Exception as error:
-            self._give_up(error)
         self._judging = None
         held, self._held = self._held, []
-        try:
+        with guarded(self._give_up):
             for take in held:
                 take()
-        except Exception as error:
-            self._give_up(error)
 
     def _question(self, history: History) -> _Question:
         """What is known now."""
@@ -275,12 +271,11 @@ class StragglerMonitor:
     async def _examine(self, suspect: Slow) -> None:
         """Have the suspect and some others watched from outside, and go on when that is known."""
         try:
-            hosts = [self._links[rank].name for rank in (*suspect.ranks, *self._ranks) if rank in self._links]
-            answers = await self._look(list(dict.fromkeys(hosts))[: ASKED_HOSTS + 1], suspect.step)
-            self._evidence = self._gather(answers)
-            self._examined, self._examined_at = set(suspect.ranks), time.monotonic()
-        except Exception as error:
-            self._give_up(error)
+            with guarded(self._give_up):
+                hosts = [self._links[rank].name for rank in (*suspect.ranks, *self._ranks) if rank in self._links]
+                answers = await self._look(list(dict.fromkeys(hosts))[: ASKED_HOSTS + 1], suspect.step)
+                self._evidence = self._gather(answers)
+                self._examined, self._examined_at = set(suspect.ranks), time.monotonic()
         finally:
             self._examining = None
         self._fresh.update(self._ranks)
@@ -327,30 +322,32 @@ class StragglerMonitor:
             self._examining = asyncio.ensure_future(self._examine_network(step, waiting))
 
     async def _examine_network(self, step: float, waiting: float) -> None:
-        from muster.controller.monitor import network_stall
-
         try:
-            links = {link.name: link for link in self._links.values()}
-            answers = await self._look(list(links)[:MOST_HOSTS], step)
-            addresses = {
-                address: name
-                for name, link in links.items()
-                for interface in link.facts["interfaces"]
-                for address in interface["addresses"]
-                if not interface["loopback"]
-            }
-            found = network_stall.slow_network({name: told["queues"] for name, told in answers}, addresses)
-            # Between two hosts there is always something to be sent: that is told only if it was better before.
-            sure = found is not None and (len(found.hosts) == 1 or step >= network_stall.SLOWER * self._best_step)
-            if found is not None and sure and found.hosts != self._told_network:
-                self._told_network = found.hosts
-                ranks = tuple(sorted(rank for rank, link in self._links.items() if link.name in found.hosts))
-                best = self._best_step
-                self._report(network_stall.sentence(found, step=step, best=best, waiting=waiting, ranks=ranks), ranks)
-        except Exception as error:
-            self._give_up(error)
+            with guarded(self._give_up):
+                await self._judge_network(step, waiting)
         finally:
             self._examining = None
+
+    async def _judge_network(self, step: float, waiting: float) -> None:
+        from muster.controller.monitor import network_stall
+
+        links = {link.name: link for link in self._links.values()}
+        answers = await self._look(list(links)[:MOST_HOSTS], step)
+        addresses = {
+            address: name
+            for name, link in links.items()
+            for interface in link.facts["interfaces"]
+            for address in interface["addresses"]
+            if not interface["loopback"]
+        }
+        found = network_stall.slow_network({name: told["queues"] for name, told in answers}, addresses)
+        # Between two hosts there is always something to be sent: that is told only if it was better before.
+        sure = found is not None and (len(found.hosts) == 1 or step >= network_stall.SLOWER * self._best_step)
+        if found is not None and sure and found.hosts != self._told_network:
+            self._told_network = found.hosts
+            ranks = tuple(sorted(rank for rank, link in self._links.items() if link.name in found.hosts))
+            best = self._best_step
+            self._report(network_stall.sentence(found, step=step, best=best, waiting=waiting, ranks=ranks), ranks)
 
     # --- what is said ---------------------------------------------------------------------------------------
 
