@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..shared.replies import ProbeOutcome
-    from ..shared.requests import Probe, RunProbes
+    from ..shared.requests import Probe, ProbeInput, RunProbes
 
 _OVERTAKE = 0.2
 """Seconds a probe may keep the others waiting."""
@@ -165,7 +165,7 @@ class Probing:
                 view = view[os.write(write, view) :]
 
 
-def _run(probe: Probe, ask: Mapping[str, Any]) -> Any:
+def _run(probe: Probe, ask: ProbeInput) -> Any:
     import __future__
 
     space: dict[str, Any] = {"__name__": "probe"}

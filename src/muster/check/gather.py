@@ -12,6 +12,7 @@ from muster.controller import prepare
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.engines.engine import Engine, Piped
 from muster.job import Job
+from muster.shared.requests import ProbeInput
 
 _PINGS = 4
 _BETWEEN_PINGS = 0.02
@@ -35,7 +36,7 @@ async def gather(
     peers = {link.name: _addresses(link) for link in links}
 
     async def one(link: AgentLink) -> Machine | None:
-        ask = {
+        ask: ProbeInput = {
             "host": link.name,
             "env": {**({} if link.seat.inherits else job.carried), **job.env},
             "cwd": wanted.cwd,

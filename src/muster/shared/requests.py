@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, TypedDict
+    from typing import TypedDict
 else:
     from .protocol import TypedDict
 
@@ -39,11 +39,26 @@ class Probe(TypedDict):
     limit: float
 
 
+class ProbeInput(TypedDict):
+    """What every probe is given; its process has `env` and `cwd`."""
+
+    host: str
+    env: Mapping[str, str]
+    cwd: str
+    script: str
+    code: Sequence[str]
+    master: str | None
+    paths: Sequence[str]
+    peers: Mapping[str, Sequence[str]]
+    ranks: int
+    world: int
+
+
 class RunProbes(TypedDict):
-    """Run probes in child processes; `ask` is what each is given, with `env` and `cwd` for the process."""
+    """Run probes in child processes."""
 
     probes: Sequence[Probe]
-    ask: Mapping[str, Any]
+    ask: ProbeInput
 
 
 class Listen(TypedDict):
