@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.findings import findings_page
+from tools.protocol_page import protocol_page
 from tools.python_names import python_page
 
 from muster.cli import COMMANDS, main
@@ -40,6 +41,7 @@ def pages() -> dict[str, str]:
         "exit-codes.md": exit_codes_page(),
         "checks.md": findings_page(ROOT),
         "scoreboards.md": scoreboards_page(),
+        "protocol.md": protocol_page(),
     }
 
 

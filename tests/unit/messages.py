@@ -61,11 +61,24 @@ UP: Fields = {
     "interfaces": [{"name": "eth0", "addresses": ["10.0.0.1"], "loopback": False}],
 }
 
+ASK: Fields = {
+    "host": "a",
+    "env": {},
+    "cwd": "/code",
+    "script": "t.py",
+    "code": ["t.py"],
+    "master": None,
+    "paths": [],
+    "peers": {"b": ["10.0.0.2"]},
+    "ranks": 2,
+    "world": 4,
+}
+
 REQUESTS: dict[str, Fields] = {
     "ping": {"sent": 1.0},
     "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2]},
     "unpack": {"piece": "AA==", "last": True},
-    "probe": {"probes": [{"name": "cpus", "source": "def probe(ask): ...", "limit": 3.0}], "ask": {"env": {}}},
+    "probe": {"probes": [{"name": "cpus", "source": "def probe(ask): ...", "limit": 3.0}], "ask": ASK},
     "listen": {"port": 0, "nonce": "abc"},
     "dial": {"targets": [{"host": "b", "address": "10.0.0.2", "port": 1, "nonce": "abc"}]},
     "hold": {"whom": "store"},

@@ -10,8 +10,6 @@ import signal
 import time
 
 from ..shared import bootstrap, machine, processes
-from ..shared.protocol import validate
-from ..shared.requests import REQUESTS
 from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
@@ -255,6 +253,9 @@ class Agent:
 
     def on_request(self, message: Any) -> None:
         """Carry out one request, or refuse it if it is not as the protocol has it."""
+        from ..shared.protocol import validate  # not before: the first message must not wait for it
+        from ..shared.requests import REQUESTS
+
         try:
             number = int(message["id"])
         except (LookupError, TypeError, ValueError):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from ..shared.protocol import validate
-from ..shared.reports import REPORTS
 from ..shared.wire import ProtocolError
 
 TYPE_CHECKING = False
@@ -37,13 +35,17 @@ class RankReports:
     def take(self, rank: int, line: bytes) -> None:
         """Take one line of a rank; a result of hundreds of megabytes is passed on without parsing it."""
         before, _, after = line.partition(_PIECE)
-        if not before and not after.partition(b'"')[0].translate(None, _BASE64):
+        piece, _, rest = after.partition(b'"')
+        if not before and not piece.translate(None, _BASE64) and rest.startswith(b',"time":'):
             self._local.transmit(line[:-1] + b',"rank":%d}\n' % rank)
             return
         try:
             report: Any = {**json.loads(line), "rank": rank}
         except (ValueError, TypeError):
             return  # a script that closes and reuses descriptors wrote into it
+        from ..shared.protocol import validate  # not before: the agent's first message must not wait for it
+        from ..shared.reports import REPORTS
+
         try:
             validate(report, REPORTS)
         except ProtocolError as error:
@@ -63,5 +65,6 @@ class RankReports:
             self._local.stopping.on_answer(report["rank"], report)
 
     def _on_exception(self, report: Raised) -> None:
-        self._local.ranks[report["rank"]].paths = report.pop("paths", [])
+        rank = self._local.ranks[report["rank"]]
+        rank.paths = report.pop("paths", rank.paths)
         self._local.send(report)

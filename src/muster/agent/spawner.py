@@ -17,8 +17,6 @@ import time
 from ..rank import interpreter_exit, process_title, torch_adapter
 from ..rank import script as rank
 from ..shared import bootstrap, processes
-from ..shared.protocol import validate
-from ..shared.spawner_messages import ORDERS
 from . import store_process
 
 TYPE_CHECKING = False
@@ -108,6 +106,9 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
 
     A rank's environment is `base_env` with the request's variables over it.
     """
+    from ..shared.protocol import validate  # not before: the agent's first message must not wait for it
+    from ..shared.spawner_messages import ORDERS
+
     processes.adopt_orphans()
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)

@@ -12,8 +12,6 @@ import time
 from ..rank import process_title
 from ..rank import script as rank
 from ..shared import bootstrap, processes
-from ..shared.protocol import validate
-from ..shared.spawner_messages import NEWS
 from . import spawner, store_process
 
 TYPE_CHECKING = False
@@ -112,6 +110,9 @@ class Spawner:
 
     def receive(self) -> list[Any] | None:
         """The messages that have come; None when the spawner is gone."""
+        from ..shared.protocol import validate  # not before: the agent's first message must not wait for it
+        from ..shared.spawner_messages import NEWS
+
         messages: list[Any] = []
         while True:
             try:

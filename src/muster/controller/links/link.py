@@ -6,21 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, cast
 
 from muster.controller.debug_log import internal_error, log_event
 from muster.controller.events import HEARD, LOST, SILENT, Event
+from muster.controller.links.agent_requests import AgentRequests
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
 from muster.shared.protocol import check_reply, validate
 from muster.shared.replies import REPLIES
 from muster.shared.wire import GREETING, LEASE, LineReader, ProtocolError, VersionError, check_version, encode
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from muster.shared import replies, requests
 
 SUSPECT_AFTER = 1.5
 """Seconds of silence after which the screen names the host; LEASE decides."""
@@ -59,7 +55,7 @@ class Line(Protocol):
         ...
 
 
-class AgentLink:
+class AgentLink(AgentRequests):
     """The controller's handle on one agent."""
 
     def __init__(
@@ -174,14 +170,14 @@ class AgentLink:
         self._on_event(self, event)
 
     def _on_reply(self, message: Any) -> None:
-        do, reply = self._replies.pop(message["re"], ("", None))
+        do, reply = self._replies.get(message["re"], ("", None))
         if reply is None or reply.done():
             return
         if "refused" in message:
             reply.set_exception(HostError(self.name, f"its agent refused `{do}`: {message['refused']}"))
-            return
-        check_reply(message, REPLIES[do], do)
-        reply.set_result(message)
+        else:
+            check_reply(message, REPLIES[do], do)
+            reply.set_result(message)
 
     def _on_up(self, message: Up) -> None:
         check_version(message["protocol"], "its agent")
@@ -213,75 +209,19 @@ class AgentLink:
 
     # --- while it is up -------------------------------------------------------------------------------------
 
-    @overload
-    async def request(
-        self, do: Literal["compare"], *, limit: float, **fields: Unpack[requests.Compare]
-    ) -> replies.Comparison: ...
-    @overload
-    async def request(
-        self, do: Literal["unpack"], *, limit: float, **fields: Unpack[requests.UnpackCode]
-    ) -> replies.Unpacked: ...
-    @overload
-    async def request(
-        self, do: Literal["probe"], *, limit: float, **fields: Unpack[requests.RunProbes]
-    ) -> replies.ProbeAnswers: ...
-    @overload
-    async def request(
-        self, do: Literal["listen"], *, limit: float, **fields: Unpack[requests.Listen]
-    ) -> replies.Listening: ...
-    @overload
-    async def request(
-        self, do: Literal["dial"], *, limit: float, **fields: Unpack[requests.Dial]
-    ) -> replies.DialResults: ...
-    @overload
-    async def request(self, do: Literal["hold"], *, limit: float, **fields: Unpack[requests.Hold]) -> replies.Held: ...
-    @overload
-    async def request(
-        self, do: Literal["another_port"], *, limit: float, **fields: Unpack[requests.AnotherPort]
-    ) -> replies.Port: ...
-    @overload
-    async def request(
-        self, do: Literal["prepare"], *, limit: float, **fields: Unpack[requests.Prepare]
-    ) -> replies.Prepared: ...
-    @overload
-    async def request(
-        self, do: Literal["call"], *, limit: float, **fields: Unpack[requests.SendCall]
-    ) -> replies.Problem: ...
-    @overload
-    async def request(
-        self, do: Literal["start"], *, limit: float, **fields: Unpack[requests.Start]
-    ) -> replies.Problem: ...
-    @overload
-    async def request(
-        self, do: Literal["signal"], *, limit: float, **fields: Unpack[requests.SendSignal]
-    ) -> replies.Done: ...
-    @overload
-    async def request(
-        self, do: Literal["stacks"], *, limit: float, **fields: Unpack[requests.TakeStacks]
-    ) -> replies.Stacks: ...
-    @overload
-    async def request(
-        self, do: Literal["examine"], *, limit: float, **fields: Unpack[requests.Examine]
-    ) -> replies.Examined: ...
-    @overload
-    async def request(
-        self, do: Literal["stop"], *, limit: float, **fields: Unpack[requests.Stop]
-    ) -> replies.Stopped: ...
-    @overload
-    async def request(
-        self, do: Literal["stdin"], *, limit: float, **fields: Unpack[requests.SendStdin]
-    ) -> replies.StdinTaken: ...
-    async def request(self, do: str, *, limit: float, **fields: object) -> object:
-        """Ask the agent for something and wait for its reply, at most `limit` seconds."""
+    async def _ask(self, do: str, limit: float, fields: Mapping[str, object]) -> Any:
         if self.lost:
             raise self.lost
-        self._next_id += 1
+        self._next_id = number = self._next_id + 1
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._replies[self._next_id] = do, reply
-        _log.debug("%s: request %d, %s", self.name, self._next_id, do)
-        self._send({"do": do, "id": self._next_id, **fields})
-        answer = await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
-        _log.debug("%s: reply %d, %s", self.name, answer["re"], do)
+        self._replies[number] = do, reply
+        _log.debug("%s: request %d, %s", self.name, number, do)
+        self._send({"do": do, "id": number, **fields})
+        try:
+            answer = await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
+        finally:
+            self._replies.pop(number, None)
+        _log.debug("%s: reply %d, %s", self.name, number, do)
         return answer
 
     def ping(self) -> None:

@@ -1,0 +1,82 @@
+"""The requests to an agent: which fields each takes, and what it is answered with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from muster.shared import replies, requests
+
+
+class AgentRequests(ABC):
+    """The typed side of a link."""
+
+    @overload
+    async def request(
+        self, do: Literal["compare"], *, limit: float, **fields: Unpack[requests.Compare]
+    ) -> replies.Comparison: ...
+    @overload
+    async def request(
+        self, do: Literal["unpack"], *, limit: float, **fields: Unpack[requests.UnpackCode]
+    ) -> replies.Unpacked: ...
+    @overload
+    async def request(
+        self, do: Literal["probe"], *, limit: float, **fields: Unpack[requests.RunProbes]
+    ) -> replies.ProbeAnswers: ...
+    @overload
+    async def request(
+        self, do: Literal["listen"], *, limit: float, **fields: Unpack[requests.Listen]
+    ) -> replies.Listening: ...
+    @overload
+    async def request(
+        self, do: Literal["dial"], *, limit: float, **fields: Unpack[requests.Dial]
+    ) -> replies.DialResults: ...
+    @overload
+    async def request(self, do: Literal["hold"], *, limit: float, **fields: Unpack[requests.Hold]) -> replies.Held: ...
+    @overload
+    async def request(
+        self, do: Literal["another_port"], *, limit: float, **fields: Unpack[requests.AnotherPort]
+    ) -> replies.Port: ...
+    @overload
+    async def request(
+        self, do: Literal["prepare"], *, limit: float, **fields: Unpack[requests.Prepare]
+    ) -> replies.Prepared: ...
+    @overload
+    async def request(
+        self, do: Literal["call"], *, limit: float, **fields: Unpack[requests.SendCall]
+    ) -> replies.Problem: ...
+    @overload
+    async def request(
+        self, do: Literal["start"], *, limit: float, **fields: Unpack[requests.Start]
+    ) -> replies.Problem: ...
+    @overload
+    async def request(
+        self, do: Literal["signal"], *, limit: float, **fields: Unpack[requests.SendSignal]
+    ) -> replies.Done: ...
+    @overload
+    async def request(
+        self, do: Literal["stacks"], *, limit: float, **fields: Unpack[requests.TakeStacks]
+    ) -> replies.Stacks: ...
+    @overload
+    async def request(
+        self, do: Literal["examine"], *, limit: float, **fields: Unpack[requests.Examine]
+    ) -> replies.Examined: ...
+    @overload
+    async def request(
+        self, do: Literal["stop"], *, limit: float, **fields: Unpack[requests.Stop]
+    ) -> replies.Stopped: ...
+    @overload
+    async def request(
+        self, do: Literal["stdin"], *, limit: float, **fields: Unpack[requests.SendStdin]
+    ) -> replies.StdinTaken: ...
+    async def request(self, do: str, *, limit: float, **fields: object) -> object:
+        """Ask the agent for something and wait for its reply, at most `limit` seconds."""
+        return await self._ask(do, limit, fields)
+
+    @abstractmethod
+    async def _ask(self, do: str, limit: float, fields: Mapping[str, object]) -> Any:
+        """Send the request, and return its reply once it has been validated."""
