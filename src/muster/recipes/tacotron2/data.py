@@ -16,7 +16,7 @@ from torch import Tensor
 
 import muster
 
-from .text import SYMBOLS
+from .symbols import SYMBOLS
 
 WINDOW = 20
 """Batches whose clips are sorted by length together: enough for little padding, few enough to stay in random order."""

@@ -26,7 +26,7 @@ from .data import read_lines
 from .model import Tacotron2
 from .original import audio_of, load_weights, read_original, sizes_of
 from .pictures import draw_clip
-from .text import find_cleaners, symbols_of
+from .symbols import find_cleaners, symbols_of
 
 
 def main() -> None:

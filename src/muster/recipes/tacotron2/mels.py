@@ -21,7 +21,7 @@ import muster
 
 from .audio import AudioSettings, mel_spectrogram, read_wav
 from .data import Clip, Corpus
-from .text import symbols_of, unknown_letters
+from .symbols import symbols_of, unknown_letters
 
 READERS = 8
 """Threads that read wav files ahead."""

@@ -26,7 +26,7 @@ from .mels import open_corpus
 from .model import ModelSizes, Tacotron2, count_parameters
 from .options import SIZES, without_meaning
 from .original import load_weights, read_original, write_weights
-from .text import find_cleaners
+from .symbols import find_cleaners
 from .train_step import StepOptions, TrainingStep, average_buffers
 from .validate import validate
 

@@ -6,7 +6,7 @@ import pytest
 
 import muster
 from muster.recipes.tacotron2.numerals import cardinal, ordinal, spell_numbers, year
-from muster.recipes.tacotron2.text import (
+from muster.recipes.tacotron2.symbols import (
     NUMBER_OF,
     SYMBOLS,
     basic_cleaners,
