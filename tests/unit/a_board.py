@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from messages import UP
+
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_status import JobStatus
 from muster.engines.engine import AgentSpec, Launch, StartCommand
@@ -24,7 +26,7 @@ def make_board(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
     job = Job(id="20261115-101500-train-3f9a", spec=spec, hosts=(SEAT.host,), carried={})
     status = JobStatus(job, LAUNCH, time.time())
     link = asyncio.run(_make_link())
-    link.facts = {"cpus": 4, "gpus": 0, "visible": None}
+    link.facts = UP  # type: ignore[assignment]
     status.connected([link])
     hosts = [Host(name="h1", slots=ranks)]
     status.begin_attempt(make_plan(job.id, hosts, threads=[0], restarts=0, user_env={}), 0)

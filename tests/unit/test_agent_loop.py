@@ -58,8 +58,8 @@ def rank() -> Iterator[Any]:
 
 def test_an_examination_that_another_one_replaces_is_answered(talk: Talk, rank: Any):
     talk.agent.ranks.ranks = {0: rank}
-    talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 60})
-    talk.agent.do_examine({"id": 2, "ranks": [0], "seconds": 0})
+    talk.agent.do_examine({"ranks": [0], "seconds": 60}, 1)
+    talk.agent.do_examine({"ranks": [0], "seconds": 0}, 2)
     talk.agent.examine()
     assert talk.hear() == {"re": 1, **NOTHING}
     second = talk.hear()
@@ -70,7 +70,7 @@ def test_an_examination_that_fails_is_answered_and_told_once(talk: Talk, rank: A
     rank.pid = [rank.pid]
     talk.agent.ranks.ranks = {0: rank}
     for _ in range(2):
-        assert talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 60}) == NOTHING
+        assert talk.agent.do_examine({"ranks": [0], "seconds": 60}, 1) == NOTHING
     told = talk.hear()
     assert (told["t"], told["what"]) == ("unseen", "why a rank is slow")
     assert "in do_examine" in told["traceback"]
@@ -80,7 +80,7 @@ def test_an_examination_that_fails_is_answered_and_told_once(talk: Talk, rank: A
 
 def test_an_examination_that_fails_at_its_end_is_answered(talk: Talk, rank: Any):
     talk.agent.ranks.ranks = {0: rank}
-    talk.agent.do_examine({"id": 1, "ranks": [0], "seconds": 0})
+    talk.agent.do_examine({"ranks": [0], "seconds": 0}, 1)
     assert talk.agent.examination is not None
     del talk.agent.examination._processes
     talk.agent.examine()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from messages import UP
 from waiting import wait_until_async
 
 from muster.controller.agents import Agents
@@ -22,17 +23,17 @@ TALKER = f"""
 import json, sys, time
 def say(*messages): sys.stdout.write("".join(json.dumps(m) + "\\n" for m in messages)); sys.stdout.flush()
 sys.stdout.buffer.write({GREETING!r})
-say(dict(t="up", hostname="far", time=time.time()))
+say({{**{UP!r}, "time": time.time()}})
 pings = 0
 for line in sys.stdin.buffer:
     begin = line.rfind(b'{{"do":')
     if begin < 0: continue              # a part of the agent's code, on whose last line the first order follows
     order = json.loads(line[begin:])
     if order["do"] == "bye": break
-    if order["do"] == "count": say(dict(re=order["id"], pings=pings))
+    if order["do"] == "hold": say(dict(re=order["id"], port=pings))
     if order["do"] == "ping":
         pings += 1
-        if pings == 1: say(*[dict(t="out")] * 4)
+        if pings == 1: say(*[dict(t="out", rank=0, stream=1, text="")] * 4)
 """
 
 
@@ -54,7 +55,7 @@ def test_no_lease_runs_out_while_there_is_much_to_hear(tmp_path: Path):
             await agents.connect("job", lambda error: None)
             agents.beat()
             await wait_until_async("8 events", lambda: len(heard) == 8)
-            return [(await link.request("count", limit=20))["pings"] for link in agents.links]
+            return [(await link.request("hold", limit=20, whom=""))["port"] for link in agents.links]
         finally:
             for link in agents.links:
                 await link.close(5)

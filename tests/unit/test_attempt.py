@@ -8,6 +8,7 @@ from typing import Any
 
 from muster.controller.attempt import Attempt
 from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.events import EventStream, Guard
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import AgentSpec
 from muster.hosts import parse_hosts
@@ -27,9 +28,11 @@ def test_a_sample_that_comes_after_an_exception_does_not_take_back_what_it_count
         screen = Screen(streams={1: None, 2: None})
         attempt = Attempt(plan, 0, tmp_path, screen, LogFiles(screen.warning), None)
         link = AgentLink(AgentSpec(host=host, name="a"), lambda link, event: None, lambda name, text: None)
-        attempt.on_event(link, event("exception", summary="ValueError: bad", done=6))
-        attempt.on_event(link, event("progress", done=5, first=False))
-        attempt.on_event(link, event("exit", status=1, stopped_at=None))
+        events = EventStream(Guard(screen.warning))
+        attempt.subscribe(events)
+        events.publish(link, event("exception", summary="ValueError: bad", message="bad", done=6))
+        events.publish(link, event("progress", done=5, first=False))
+        events.publish(link, event("exit", status=1, stopped_at=None, rss=0, stdin=False))
         return attempt.verdict()
 
     assert asyncio.run(verdict()).progress == 6

@@ -47,8 +47,8 @@ def ask(
     before = children()
     sent: list[dict[str, Any]] = []
     selector = selectors.DefaultSelector()
-    message = {"id": 7, "probes": requests, "ask": {**ASK, **changes}}
-    probing = Probing(selector, sent.append, message, nofile=1024)
+    message: Any = {"probes": requests, "ask": {**ASK, **changes}}
+    probing = Probing(selector, sent.append, 7, message, nofile=1024)
 
     def turn() -> bool:
         for key, _ in selector.select(0):

@@ -26,7 +26,7 @@ from muster.controller.links.link import AgentLink
 from muster.engines.engine import ORDER_FILE, AgentSpec, Engine, Launch, StartCommand
 from muster.errors import MusterError
 from muster.hosts import Host
-from muster.shared.wire import HEARTBEAT
+from muster.shared.wire import HEARTBEAT, VERSION
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
@@ -135,7 +135,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
         )
         out: list[str] = []
         links[0]._on_event = lambda link, event: out.append(event.get("text", ""))
-        await links[0].request("start", limit=30, ranks=[{"rank": 0, "env": {}}])
+        await links[0].request("start", limit=30, ranks=[{"rank": 0, "env": {}}], leader=True, store=False, fed=None)
         await wait_until_async("the whole line", lambda: "".join(out).endswith("\n"))
         assert "".join(out).strip() == "clean"
 
@@ -237,11 +237,16 @@ def test_a_second_agent_for_a_seat_is_sent_away_and_that_is_said(tmp_path: Path)
     said: list[str] = []
 
     async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
-        hello = {"token": connector._token, "seat": "a", "host": "far"}
+        hello = {"t": "hello", "token": connector._token, "seat": "a", "host": "far", "protocol": VERSION}
         assert connector.admit(json.dumps(hello).encode()) is None
+        assert connector.admit(json.dumps({**hello, "protocol": 99}).encode()) is None
 
     said = connected(launch(as_seat("a"), keys=("a",)), tmp_path, use)
-    assert said == ["far: an agent came as `a`, which is not awaited; it was sent away"]
+    assert said == [
+        "far: an agent came as `a`, which is not awaited; it was sent away",
+        f"far: an agent that came from there uses protocol version 99, but this Muster uses version {VERSION}; "
+        "it was sent away",
+    ]
 
 
 def test_an_agent_does_not_talk_to_another_program_that_has_the_port():

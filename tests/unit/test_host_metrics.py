@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from messages import publish
 from waiting import process_state, wait_until
 
 from muster.agent import gpu_metrics
@@ -97,8 +98,8 @@ def test_the_board_shows_what_an_agent_sends():
     status = a_board()
     link: Any = SimpleNamespace(name="box")
     sent[-1]["host"]["gpus"] = gpu_metrics.read_smi(ROW.format(hot="Active"))
-    status.on_event(link, sent[-1])
-    status.on_event(link, {**sent[-1], "host": {}})  # another agent of the same host, under MPI
+    publish(status, link, sent[-1])
+    publish(status, link, {**sent[-1], "host": {}})  # another agent of the same host, under MPI
     state = status.state()
     assert state.ranks[0].memory == sent[-1]["ranks"]["0"]["memory"]
     assert state.ranks[0].pid == os.getpid()

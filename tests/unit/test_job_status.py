@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from a_board import make_board
+from messages import EVENTS, publish
 
 from muster.controller.monitor import job_status as board_module
 from muster.controller.monitor.job_status import JobStatus, gpu_of
@@ -55,24 +56,26 @@ def test_what_is_waited_for_is_the_sentence_of_a_job_that_goes_on():
 
 def test_ranks_are_what_their_events_say():
     status, link = make_board(5)
-    status.on_event(link, progress(0, groups={"0": [3, 2]}))
-    status.on_event(link, {"t": "gauges", "time": 0.0, "host": {}, "ranks": {"1": {"state": "T"}, "2": {"state": "D"}}})
-    status.on_event(link, exited(3, 0))
-    status.on_event(link, exited(4, -9))
+    publish(status, link, progress(0, groups={"0": [3, 2]}))
+    gauges = EVENTS["gauges"]["ranks"]["0"]
+    ranks = {"1": {**gauges, "state": "T"}, "2": {**gauges, "state": "D"}}
+    publish(status, link, {"t": "gauges", "time": 0.0, "host": {}, "ranks": ranks})
+    publish(status, link, exited(3, 0))
+    publish(status, link, exited(4, -9))
     assert states(status) == ["waiting", "stopped", "disk", "ended", "failed"]
     assert status.state().ranks[4].exit_code == 137
 
 
 def test_a_rank_that_muster_ended_has_not_failed():
     status, link = make_board(2)
-    status.on_event(link, exited(0, -15, stopped_at=4.0))
-    status.on_event(link, exited(1, 1, stopped_at=6.0))
+    publish(status, link, exited(0, -15, stopped_at=4.0))
+    publish(status, link, exited(1, 1, stopped_at=6.0))
     assert states(status) == ["ended", "failed"]
 
 
 def test_a_lost_host_takes_its_ranks_along():
     status, link = make_board()
-    status.on_event(link, {"t": "lost"})
+    publish(status, link, {"t": "lost"})
     assert states(status) == ["lost", "lost"]
     assert status.state().hosts[0].state == "lost"
 
@@ -83,7 +86,7 @@ def test_a_step_rate_is_that_of_the_last_seconds_and_sinks_when_nothing_comes(mo
     monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(30):
         clock = 100.0 + second
-        status.on_event(link, progress(0, steps=second * (100 if second < 10 else 5)))
+        publish(status, link, progress(0, steps=second * (100 if second < 10 else 5)))
     assert status.state().ranks[0].step_rate == pytest.approx(5.0)
     clock += 6
     assert status.state().ranks[0].step_rate == pytest.approx(50 / 16, rel=0.1)
@@ -97,14 +100,14 @@ def test_a_rate_of_collectives_gives_way_to_that_of_steps(monkeypatch: pytest.Mo
     monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(6):
         clock = float(second)
-        status.on_event(link, progress(0, done=second * 50, steps=max(0, second - 3)))
+        publish(status, link, progress(0, done=second * 50, steps=max(0, second - 3)))
     assert status.state().ranks[0].step_rate == pytest.approx(1.0)
 
 
 def test_the_curves_span_the_whole_job_and_stay_short(monkeypatch: pytest.MonkeyPatch):
     status, link = make_board(64)
     for rank in range(64):
-        status.on_event(link, progress(rank, waiting=0.123456))
+        publish(status, link, progress(rank, waiting=0.123456))
     clock = begin = time.time()
     monkeypatch.setattr(board_module.time, "time", lambda: clock)
     for tick in range(20_000):
@@ -120,7 +123,7 @@ def test_the_curves_span_the_whole_job_and_stay_short(monkeypatch: pytest.Monkey
 def test_a_state_survives_json_and_is_made_quickly():
     status, link = make_board(64)
     for rank in range(64):
-        status.on_event(link, progress(rank, waiting=0.5, steps=3, place="train.py:8 in step"))
+        publish(status, link, progress(rank, waiting=0.5, steps=3, place="train.py:8 in step"))
     for _ in range(3):
         status._history.append(Moment(time=1.0, step_rate=2.0, waiting={0: 0.5}))
     status.reports.append(Report(kind="hang", time=1.0, sentence="it hangs", ranks=(2,), stacks={2: "File x"}))

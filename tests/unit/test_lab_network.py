@@ -53,8 +53,8 @@ def test_faults_are_described_in_a_few_words() -> None:
 
 
 def test_only_big_labs_know_each_others_hardware_addresses_beforehand() -> None:
-    assert link_rules.neighbours(ADDRESSES) == ""
+    assert link_rules.neighbors(ADDRESSES) == ""
     many = {f"h{n}": f"10.77.0.{n}" for n in range(1, 65)}
-    lines = link_rules.neighbours(many).splitlines()
+    lines = link_rules.neighbors(many).splitlines()
     assert len(lines) == 64
     assert lines[63] == "neigh replace 10.77.0.64 lladdr 02:77:00:00:00:40 dev eth0 nud permanent"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import UP
 from moving_time import move_on
 from waiting import wait_until_async
 
@@ -28,7 +29,7 @@ import json, sys, time
 def say(**message): sys.stdout.write(json.dumps(message) + "\\n"); sys.stdout.flush()
 sys.stdout.write({noise!r}); sys.stdout.flush()
 sys.stdout.buffer.write({greeting!r})
-say(t="up", hostname="far", time=time.time())
+say(**{up!r})
 pings = 0
 for line in sys.stdin:
     order = json.loads(line)
@@ -44,11 +45,12 @@ for line in sys.stdin:
 
 FAR = AgentSpec(host=Host(name="far"), name="far")
 
-ECHO = 'say(re=order["id"], n=order.get("n"))'
+ECHO = 'say(re=order["id"], port=order.get("port", 0), problem="", owner=None)'
 
 
 def agent(*, offset: float = 0.0, noise: str = "", delays: str = "[0]", otherwise: str = "pass") -> str:
-    return AGENT.format(offset=offset, noise=noise, delays=delays, otherwise=otherwise, greeting=GREETING)
+    up = {**UP, "time": time.time()}
+    return AGENT.format(offset=offset, noise=noise, delays=delays, otherwise=otherwise, greeting=GREETING, up=up)
 
 
 def with_link(code: str, use: Callable[[AgentLink, list[dict[str, Any]]], Awaitable[None]]) -> None:
@@ -73,7 +75,7 @@ async def pings(link: AgentLink, count: int) -> float:
     for _ in range(count):
         begin = time.monotonic()
         link.beat()
-        await link.request("echo", limit=30)  # answered after the ping
+        await link.request("hold", limit=30, whom="")  # answered after the ping
         times.append(time.monotonic() - begin)
     return min(times)
 
@@ -98,7 +100,7 @@ def test_the_quickest_answer_tells_the_clock_best():
 
 def test_noise_of_a_shell_before_the_greeting_is_skipped():
     async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
-        assert link.facts["hostname"] == "far"
+        assert link.facts["python"] == UP["python"]
 
     with_link(agent(noise='Last login: today\n{"t": "up", "hostname": "liar"}\nprompt$ '), use)
 
@@ -106,15 +108,15 @@ def test_noise_of_a_shell_before_the_greeting_is_skipped():
 def test_a_request_that_is_not_answered_in_time_names_the_host_and_the_request():
     async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
         with pytest.raises(HostError, match="far: no answer to `compare` within 0 s"):
-            await link.request("compare", limit=0.2)
+            await link.request("compare", limit=0.2, cwd="/", script=None, digest=None)
 
     with_link(agent(), use)
 
 
 def test_a_request_is_answered_by_its_own_reply():
     async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
-        answers = await asyncio.gather(*(link.request("echo", limit=30, n=n) for n in range(5)))
-        assert [answer["n"] for answer in answers] == list(range(5))
+        answers = await asyncio.gather(*(link.request("another_port", limit=30, port=n) for n in range(5)))
+        assert [answer["port"] for answer in answers] == list(range(5))
 
     with_link(agent(otherwise=ECHO), use)
 
@@ -122,9 +124,9 @@ def test_a_request_is_answered_by_its_own_reply():
 def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
     async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
         with pytest.raises(HostError, match="far"):
-            await link.request("die", limit=30)
+            await link.request("hold", limit=30, whom="")
         with pytest.raises(HostError, match="far"):
-            await link.request("more", limit=30)
+            await link.request("hold", limit=30, whom="")
         assert [event["t"] for event in events] == ["lost"]
 
     with_link(agent(otherwise="sys.exit(1)"), use)
@@ -133,7 +135,7 @@ def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
 def test_rubbish_on_the_channel_loses_the_host_with_a_reason():
     async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
         with pytest.raises(HostError, match="writes on its channel"):
-            await link.request("talk", limit=30)
+            await link.request("hold", limit=30, whom="")
         assert [event["t"] for event in events] == ["lost"]
 
     with_link(agent(otherwise='print("a print that should not be here", flush=True)'), use)

@@ -56,16 +56,15 @@ def crew_of(rank: Rank, sent: list[dict[str, Any]]) -> LocalRanks:
 def test_a_look_under_way_is_answered_before_the_next_attempt_starts(silent_rank: Rank):
     sent: list[dict[str, Any]] = []
     local_ranks = crew_of(silent_rank, sent)
-    local_ranks.prepare(
-        {"cwd": "/", "env": {}, "preload": [], "kind": "script", "target": "x.py", "args": [], "path": []}
-    )
+    target: Any = {"kind": "script", "target": "x.py", "args": [], "path": []}
+    local_ranks.prepare({"cwd": "/", "env": {}, "preload": [], "grace": 0.0, **target}, 4)
     spawner = local_ranks.spawner
     assert spawner is not None
     try:
         local_ranks.look(5, True)
         local_ranks.step()
         assert not sent, "the rank has some time to write its stacks"
-        local_ranks.start({"ranks": []})
+        local_ranks.start({"ranks": [], "leader": True, "store": False, "fed": None})
         local_ranks.step()
         (reply,) = sent
         assert reply["re"] == 5

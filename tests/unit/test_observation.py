@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from messages import TOLD
+
 from muster.controller.monitor.observation import groups_of, seen, works
 from muster.controller.monitor.stack_text import clean, main_thread, short, training_thread, users_frame
 
@@ -35,7 +37,7 @@ def facts(**more: Any) -> dict[str, Any]:
         "stack": STACK,
         "children": [],
         "recorder": {},
-        "told": {"peer": None},
+        "told": TOLD,
         **more,
     }
 
@@ -144,12 +146,13 @@ def test_one_late_answer_is_not_held_against_a_rank():
 
 
 def record(number: int, **more: Any) -> dict[str, Any]:
-    return {"number": number, "op": "all_reduce", "sizes": [[4]], "types": ["Float"], "over": True, "time": 1.0, **more}
+    call = {"number": number, "op": "all_reduce", "sizes": [[4]], "types": ["Float"], "over": True, "time": 1.0}
+    return {**call, "place": None, **more}
 
 
 def test_the_recorder_is_read_by_group():
     place = ["/home/me/train.py", 88, "step"]
-    told = {"0": {"ranks": [0, 1], "calls": [record(7), record(8, over=False, place=place)]}}
+    told = {"0": {"ranks": [0, 1], "p2p": [], "calls": [record(7), record(8, over=False, place=place)]}}
     group = groups_of(told)["0"]
     assert (group.ranks, group.called) == ((0, 1), 8)
     assert group.pending is not None
@@ -162,6 +165,6 @@ def test_the_other_side_of_a_send_or_recv_is_a_number_in_its_group():
 
 
 def test_a_group_that_was_made_anew_counts_from_its_new_beginning():
-    told = {"0": {"ranks": None, "calls": [record(7, over=False), record(8), record(1), record(2)]}}
+    told = {"0": {"ranks": None, "p2p": [], "calls": [record(7, over=False), record(8), record(1), record(2)]}}
     group = groups_of(told)["0"]
     assert (group.called, group.pending) == (2, None)

@@ -11,10 +11,11 @@ import pytest
 from a_board import make_board
 
 from muster.controller.agents import Agents
+from muster.controller.events import EventStream, Guard
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
-from muster.controller.monitor.rank_monitor import Heard, RankMonitor
+from muster.controller.monitor.rank_monitor import HeardRank, RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.engines.engine import Launch
 from muster.engines.local.engine import LocalEngine
@@ -24,7 +25,7 @@ from muster.output.screen import Screen
 pytestmark = pytest.mark.timeout(100)
 
 UNKNOWN_TO_THE_BOARD: dict[str, Any] = {"t": "gauges"}
-WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "done": 7, "groups": {}}
+WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "done": 7, "groups": {"0": [3, 2]}}
 
 
 def watcher_of(status: JobStatus, screen: Screen, folder: Path) -> RankMonitor:
@@ -41,20 +42,21 @@ def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path:
     logs = LogFiles(screen.warning)
     status, link = make_board()
     monitor = watcher_of(status, screen, tmp_path)
-    onlookers = Observers(status, JobFiles(status, tmp_path, logs), monitor, StragglerMonitor(status, screen), screen)
+    events = EventStream(Guard(screen.warning))
+    onlookers = Observers(status, JobFiles(status, tmp_path, logs), monitor, StragglerMonitor(status, screen), events)
 
     def no_words() -> str:
         raise LookupError("nothing is waited for")
 
-    onlookers.on_event(link, UNKNOWN_TO_THE_BOARD)
-    onlookers.on_event(link, UNKNOWN_TO_THE_BOARD)
+    events.publish(link, UNKNOWN_TO_THE_BOARD)
+    events.publish(link, UNKNOWN_TO_THE_BOARD)
     onlookers.tick([link], no_words)
-    onlookers.on_event(link, WELL)
+    events.publish(link, WELL)
     onlookers.finish()
     logs.close()
     screen.close()
     assert status.state().ranks[1].collectives == 7
-    assert monitor.heard[1].progress == WELL
+    assert monitor.heard[1].groups == WELL["groups"]
     assert (tmp_path / "state.json").exists()
     (said,) = out.getvalue().splitlines()
     what = "what `muster ps`, `top` and the page show of this job may be wrong from here on, the job goes on"
@@ -73,7 +75,7 @@ def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(
     screen = Screen(streams={1: out, 2: out})
     status, _ = make_board()
     monitor = watcher_of(status, screen, tmp_path)
-    monitor.heard = {0: Heard("h1", progress={"joining": True})}
+    monitor.heard = {0: HeardRank("h1", has_joined=True, joining=True)}
     if not can_be_written:
         del monitor.folder
     wanted = [monitor.seems_stuck]

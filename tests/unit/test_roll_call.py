@@ -71,12 +71,12 @@ def test_each_rank_hears_of_an_address_on_another_machine():
             facts("c", address="10.0.0.3"),
         ]
     )
-    assert [place.neighbour for place in places] == ["10.0.0.2", "10.0.0.2", "10.0.0.3", "10.0.0.2"]
+    assert [place.neighbor for place in places] == ["10.0.0.2", "10.0.0.2", "10.0.0.3", "10.0.0.2"]
 
 
-def test_ranks_of_one_machine_have_no_neighbour():
-    assert [place.neighbour for place in assign([facts(address="10.0.0.2"), facts(address="10.0.0.2")])] == ["", ""]
-    assert [place.neighbour for place in assign([facts(), facts("b")])] == ["", ""]
+def test_ranks_of_one_machine_have_no_neighbor():
+    assert [place.neighbor for place in assign([facts(address="10.0.0.2"), facts(address="10.0.0.2")])] == ["", ""]
+    assert [place.neighbor for place in assign([facts(), facts("b")])] == ["", ""]
 
 
 class Shelf:

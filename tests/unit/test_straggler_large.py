@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from a_board import make_board
 from effort import effort, growth
+from messages import publish
 from waiting import wait_until_async
 
 from muster.controller.monitor import straggler
@@ -135,7 +136,7 @@ def searched(history: HeldUp, work: Callable[[StragglerMonitor, Callable[[int, r
     status, link = make_board()
     search = StragglerMonitor(status, screen)
     search._rounds, search._history = Rounds(), history  # pyright: ignore[reportPrivateUsage]
-    asyncio.run(work(search, lambda rank, steps: search.on_event(link, told(rank, steps))))
+    asyncio.run(work(search, lambda rank, steps: publish(search, link, told(rank, steps))))
     screen.close()
     return out.getvalue()
 

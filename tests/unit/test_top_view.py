@@ -59,7 +59,7 @@ def job(ranks: int = 8, hosts: int = 2, **fields: Any) -> KeptJob:
 
 def lines(shown: KeptJob, width: int = 80, height: int = 24, colour: bool = False) -> list[str]:
     assert shown.state is not None
-    return frame(shown, width=width, height=height, now=shown.state.now, colour=colour)
+    return frame(shown, width=width, height=height, now=shown.state.now, color=colour)
 
 
 def test_eighty_columns_hold_hosts_ranks_and_what_they_use():

@@ -10,7 +10,9 @@ import signal
 import time
 
 from ..shared import bootstrap, machine, processes
-from ..shared.wire import GREETING, LAST_GRACE, LEASE, LineReader, Writer, encode
+from ..shared.protocol import validate
+from ..shared.requests import REQUESTS
+from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
 from .connectivity import BACKLOG, Dialling, Listener, free_port, own_addresses, owner_of
@@ -21,11 +23,21 @@ from .rank_stdin import inherited
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from typing import Any, NoReturn
+    from collections.abc import Callable, Mapping
+    from typing import Any, NoReturn, TypedDict
 
+    from ..shared import replies, requests
+    from ..shared.events import Up
     from .check_probes import Probing
     from .host_metrics import Gauges
     from .slow_rank_probe import Examination
+
+    class Config(TypedDict):
+        """What the agent is sent with."""
+
+        job: str
+        scheduler: str
+
 
 _ENOUGH = 1 << 20
 """Unsent bytes above which no more output is read from ranks: the controller is slower than they are."""
@@ -34,7 +46,7 @@ _SPAWNER_LIMIT = 1.0
 """Seconds that the spawner may take to die at the very end."""
 
 
-def main(config: dict[str, Any]) -> NoReturn:
+def main(config: Config) -> NoReturn:
     """Serve one controller until it says goodbye, goes silent, or the connection closes; leave no process behind."""
     dialled = bootstrap.own_channel()
     channel = Pipes() if dialled is None else Tls(dialled)
@@ -52,7 +64,7 @@ def main(config: dict[str, Any]) -> NoReturn:
 class Agent:
     """All that one host does for one job."""
 
-    def __init__(self, channel: Pipes | Tls, config: dict[str, Any], nofile: int) -> None:
+    def __init__(self, channel: Pipes | Tls, config: Config, nofile: int) -> None:
         self.job: str = config["job"]
         self.scheduler: str = config["scheduler"]
         """The batch system whose signals are for the ranks, or nothing."""
@@ -75,6 +87,26 @@ class Agent:
         self.gauges: Gauges | None = None
         self._gauges_from: tuple[float, bool] | None = None
         """When the ranks have been running for long enough to be gauged, and whether the host is too."""
+        self.handlers: dict[str, Callable[[Any, int], Mapping[str, object] | None]] = {
+            "ping": self.do_ping,
+            "compare": self.do_compare,
+            "unpack": self.do_unpack,
+            "probe": self.do_probe,
+            "listen": self.do_listen,
+            "dial": self.do_dial,
+            "hold": self.do_hold,
+            "another_port": self.do_another_port,
+            "prepare": self.do_prepare,
+            "call": self.do_call,
+            "start": self.do_start,
+            "signal": self.do_signal,
+            "stacks": self.do_stacks,
+            "examine": self.do_examine,
+            "stop": self.do_stop,
+            "stdin": self.do_stdin,
+            "bye": self.do_bye,
+        }
+        """What answers each request, given its fields and its id; None: the reply comes later, or there is none."""
 
     # --- the loop -------------------------------------------------------------------------------------------
 
@@ -93,7 +125,8 @@ class Agent:
         self.selector.register(wake_read, selectors.EVENT_READ, lambda: self.on_wake(wake_read))
         self.selector.register(self.channel.input, selectors.EVENT_READ, self.on_input)
         try:
-            self.transmit(GREETING + encode({"t": "up", **machine.facts()}))
+            up: Up = {"t": "up", "protocol": VERSION, **machine.facts()}
+            self.transmit(GREETING + encode(up))
             while not self.ending:
                 self.turn()
         except Exception as error:
@@ -175,7 +208,7 @@ class Agent:
             # Our own end is taken for that of all: a zygote that is still about to die would be an orphan for a moment.
             processes.end(self.ranks.spawner.pid, _SPAWNER_LIMIT)
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Mapping[str, object]) -> None:
         """Queue a message to the controller."""
         self.transmit(encode(message))
 
@@ -218,52 +251,65 @@ class Agent:
             return
         self.last_heard = time.monotonic()
         for message in self.reader.feed(data):
-            reply = getattr(self, "do_" + message["do"])(message)
-            if reply is not None:
-                self.send({"re": message["id"], **reply})
+            self.on_request(message)
+
+    def on_request(self, message: Any) -> None:
+        """Carry out one request, or refuse it if it is not as the protocol has it."""
+        try:
+            number = int(message["id"])
+        except (LookupError, TypeError, ValueError):
+            raise ProtocolError(f"a request has no id: {ascii(message)[:60]}") from None
+        try:
+            validate(message, REQUESTS, "do")
+        except ProtocolError as error:
+            self.send({"re": number, "refused": str(error)})
+            return
+        reply = self.handlers[message["do"]](message, number)
+        if reply is not None:
+            self.send({"re": number, **reply})
 
     # --- what the controller asks for -----------------------------------------------------------------------
 
-    def do_ping(self, message: dict[str, Any]) -> None:
+    def do_ping(self, message: requests.Ping, number: int) -> None:
         """Answer with our clock, so that the controller can tell how far it is off."""
         self.send({"t": "pong", "sent": message["sent"], "time": time.time()})
 
-    def do_compare(self, message: dict[str, Any]) -> dict[str, Any]:
+    def do_compare(self, message: requests.Compare, number: int) -> replies.Comparison:
         """Is the user's code here?"""
         return code_sync.compare(message["cwd"], message["script"], message["digest"])
 
-    def do_unpack(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def do_unpack(self, message: requests.UnpackCode, number: int) -> replies.Unpacked | None:
         """Take a piece of the working directory; after the last one a child unpacks it, and then the reply comes."""
         try:
             self.unpacking = self.unpacking or code_sync.Unpacking(self.job)
             self.unpacking.add(message["piece"])
             if message["last"]:
-                self.unpacking.finish(message["id"])
+                self.unpacking.finish(number)
                 return None
         except OSError as error:
-            return {"problem": str(error)}
-        return {}
+            return {"problem": str(error), "folder": ""}
+        return {"problem": "", "folder": ""}
 
-    def do_probe(self, message: dict[str, Any]) -> None:
+    def do_probe(self, message: requests.RunProbes, number: int) -> None:
         """Answer questions about this host; the reply comes when each has an outcome."""
         from .check_probes import Probing  # only some jobs ask
 
-        self.probing = Probing(self.selector, self.send, message, self.ranks.nofile)
+        self.probing = Probing(self.selector, self.send, number, message, self.ranks.nofile)
 
-    def do_listen(self, message: dict[str, Any]) -> dict[str, Any]:
+    def do_listen(self, message: requests.Listen, number: int) -> replies.Listening:
         """Open a port for the other hosts to try; on the master's host it becomes the master port."""
         try:
             self.listener = Listener(message["port"], message["nonce"])
         except OSError as error:
-            return {"problem": error.strerror or str(error), "owner": owner_of(message["port"])}
+            return {**_taken(error, message["port"]), "own_name": []}
         self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
-        return {"port": self.listener.port, "own_name": own_addresses()}
+        return {"problem": "", "owner": None, "port": self.listener.port, "own_name": own_addresses()}
 
-    def do_dial(self, message: dict[str, Any]) -> None:
+    def do_dial(self, message: requests.Dial, number: int) -> None:
         """Try every address in the list at once; the reply comes when all have an outcome."""
-        self.dialling.begin(message["id"], message["targets"])
+        self.dialling.begin(number, message["targets"])
 
-    def do_hold(self, message: dict[str, Any]) -> dict[str, Any]:
+    def do_hold(self, message: requests.Hold, number: int) -> replies.Held:
         """Answer no more callers; hold the port for the job's `store`, or for `rank 0` to open one there."""
         if self.listener is not None:
             self.selector.unregister(self.listener.socket)
@@ -271,49 +317,49 @@ class Agent:
             self.listener = None
         return {"port": self.held_port.getsockname()[1] if self.held_port is not None else 0}
 
-    def do_another_port(self, message: dict[str, Any]) -> dict[str, Any]:
+    def do_another_port(self, message: requests.AnotherPort, number: int) -> replies.Port:
         """Hold a new port for the next attempt; one that the user chose stays held."""
         if self.ranks.spawner is not None:
             self.ranks.spawner.end_store()
         if self.held_port is not None:
             if message["port"]:
-                return {"port": message["port"]}
+                return {"problem": "", "owner": None, "port": message["port"]}
             self.held_port.close()
         try:
             self.held_port = free_port(message["port"])
         except OSError as error:
-            return {"problem": error.strerror or str(error), "owner": owner_of(message["port"])}
-        return {"port": self.held_port.getsockname()[1]}
+            return _taken(error, message["port"])
+        return {"problem": "", "owner": None, "port": self.held_port.getsockname()[1]}
 
-    def do_prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def do_prepare(self, message: requests.Prepare, number: int) -> replies.Prepared | None:
         """Start the process that will start the ranks."""
         self.grace = message["grace"]
-        reply = self.ranks.prepare(message)
+        reply = self.ranks.prepare(message, number)
         self.guard.note(f"process {self.ranks.spawner and self.ranks.spawner.pid} will start the ranks")
         return reply
 
-    def do_call(self, message: dict[str, Any]) -> dict[str, Any]:
+    def do_call(self, message: requests.SendCall, number: int) -> replies.Problem:
         """Take a piece of the function that the ranks will run."""
         return self.ranks.take_call(message["piece"])
 
-    def do_start(self, message: dict[str, Any]) -> dict[str, Any]:
+    def do_start(self, message: requests.Start, number: int) -> replies.Problem:
         """Start this host's ranks of a new attempt."""
-        self._gauges_from = time.monotonic() + 1.0, message.get("leader", True)
-        if message.get("store") and self.held_port is not None and self.ranks.spawner is not None:
+        self._gauges_from = time.monotonic() + 1.0, message["leader"]
+        if message["store"] and self.held_port is not None and self.ranks.spawner is not None:
             self.held_port.listen(BACKLOG)
             self.ranks.spawner.start_store(self.held_port)
         return self.ranks.start(message)
 
-    def do_signal(self, message: dict[str, Any]) -> dict[str, Any]:
+    def do_signal(self, message: requests.SendSignal, number: int) -> replies.Done:
         """Give a signal to the ranks."""
-        self.ranks.signal(message["number"])
+        self.ranks.signals.signal(message["number"])
         return {}
 
-    def do_stacks(self, message: dict[str, Any]) -> None:
+    def do_stacks(self, message: requests.TakeStacks, number: int) -> None:
         """Find out where every rank is; the reply comes when all is known."""
-        self.ranks.look(message["id"], message["deep"])
+        self.ranks.look(number, message["deep"])
 
-    def do_examine(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:
         """Watch the ranks from outside for some time; the reply comes at its end."""
         from .slow_rank_probe import NOTHING, Examination  # only on suspicion
 
@@ -322,21 +368,25 @@ class Agent:
         ranks = [rank for rank in self.ranks.ranks.values() if rank.number in message["ranks"]]
         gpus = self.gauges.gpus if self.gauges is not None else None
         try:
-            self.examination = Examination(self.send, message["id"], ranks, message["seconds"], gpus)
+            self.examination = Examination(self.send, number, ranks, message["seconds"], gpus)
         except Exception as error:
             self.guard.failed("why a rank is slow", error)
             return NOTHING
         return None
 
-    def do_stop(self, message: dict[str, Any]) -> None:
+    def do_stop(self, message: requests.Stop, number: int) -> None:
         """End all ranks and what they started."""
         self.end_gauges()
-        self.ranks.stop(message["id"], message["grace"], interrupt=message["interrupt"])
+        self.ranks.stop(number, message["grace"], interrupt=message["interrupt"])
 
-    def do_stdin(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def do_stdin(self, message: requests.SendStdin, number: int) -> replies.StdinTaken | None:
         """Take a piece of what rank 0 reads; the reply comes when there is room for another."""
-        return self.ranks.stdin.take(message)
+        return self.ranks.stdin.take(message, number)
 
-    def do_bye(self, message: dict[str, Any]) -> None:
+    def do_bye(self, message: requests.Bye, number: int) -> None:
         """The job is over."""
         self.end()
+
+
+def _taken(error: OSError, port: int) -> replies.Port:
+    return {"problem": error.strerror or str(error), "owner": owner_of(port), "port": 0}

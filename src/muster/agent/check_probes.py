@@ -1,7 +1,7 @@
 """Runs the probes of `muster check` on this host, in children that may hang or die.
 
-One child runs all of them, one after the other, and tells each answer as it has it. One that takes its time is left
-to it while a second child goes on with the rest; one that takes too long is killed, alone.
+One child runs all of them, one after the other, and reports each answer at once. While a slow one keeps it busy, a
+second child continues with the rest; one that takes too long is killed, alone.
 """
 
 from __future__ import annotations
@@ -19,36 +19,11 @@ from ..shared.wire import LineReader, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypedDict
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
-    class Question(TypedDict):
-        """What every probe is given."""
-
-        env: dict[str, str]
-        """Variables of the job, which the child process sets for itself first."""
-        cwd: str
-        """The working directory of the ranks, where the child process goes if it exists."""
-        script: str
-        code: list[str]
-        """Files below `cwd` that the hosts should have as the controller does."""
-        master: str | None
-        """The address that the user chose for rank 0."""
-        paths: list[str]
-        """Files and folders that the job reads."""
-        peers: dict[str, list[str]]
-        """The addresses of the other hosts."""
-
-    class Request(TypedDict):
-        """One probe to run."""
-
-        name: str
-        """The check that asks."""
-        probe: str
-        """`module.function` in the package `probes`."""
-        limit: float
-        """Seconds it may take."""
-
+    from ..shared.replies import ProbeOutcome
+    from ..shared.requests import Probe, Question, RunProbes
 
 _OVERTAKE = 0.2
 """Seconds a probe may keep the others waiting."""
@@ -76,17 +51,18 @@ class Probing:
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        send: Callable[[dict[str, Any]], None],
-        message: dict[str, Any],
+        send: Callable[[Mapping[str, object]], None],
+        request: int,
+        message: RunProbes,
         nofile: int,
     ) -> None:
         self.selector = selector
         self.send = send
-        self.request: int = message["id"]
-        self.probes: list[Request] = message["probes"]
-        self.ask: Question = message["ask"]
+        self.request = request
+        self.probes = message["probes"]
+        self.ask = message["ask"]
         self.nofile = nofile
-        self.outcomes: dict[int, dict[str, Any]] = {}
+        self.outcomes: dict[int, ProbeOutcome] = {}
         self.children: list[_Child] = []
         self.is_over = False
         self._go_on(0)
@@ -179,7 +155,7 @@ class Probing:
         for probe in self.probes[first:]:
             begin = time.monotonic()
             try:
-                outcome: dict[str, Any] = {"value": _run(probe, self.ask)}
+                outcome: ProbeOutcome = {"value": _run(probe, self.ask)}
             except Exception as error:
                 outcome = {"error": f"{type(error).__name__}: {error}"}
             outcome["seconds"] = time.monotonic() - begin
@@ -188,7 +164,7 @@ class Probing:
                 view = view[os.write(write, view) :]
 
 
-def _run(probe: Request, ask: Question) -> Any:
+def _run(probe: Probe, ask: Question) -> Any:
     module, _, function = probe["probe"].partition(".")
     name = f"{__package__}.probes.{module}"
     __import__(name)

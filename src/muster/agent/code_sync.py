@@ -7,10 +7,12 @@ import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+
+    from ..shared.replies import Comparison, Unpacked
 
 
-def compare(cwd: str, script: str | None, digest: list[int] | None) -> dict[str, Any]:
+def compare(cwd: str, script: str | None, digest: Sequence[int] | None) -> Comparison:
     """Whether the working directory exists and the script there has the given fingerprint."""
     if not os.path.isdir(cwd):
         return {"cwd": False, "script": "missing"}
@@ -84,6 +86,8 @@ class Unpacking:
                 raise
             shutil.rmtree(self.mine, ignore_errors=True)
 
-    def outcome(self, status: int) -> dict[str, Any]:
+    def outcome(self, status: int) -> Unpacked:
         """The reply: the folder, or that it could not be written (the child has said why on stderr)."""
-        return {"folder": self.folder} if status == 0 else {"problem": "see the line above"}
+        if status:
+            return {"problem": "see the line above", "folder": ""}
+        return {"problem": "", "folder": self.folder}

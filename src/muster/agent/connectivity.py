@@ -11,8 +11,9 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ..shared.requests import DialTarget
 
 DIAL_LIMIT = 3.0
 """Seconds to try an address: long enough for one lost SYN, which the kernel sends again after 1 s."""
@@ -80,7 +81,7 @@ class Listener:
 class Dial:
     """One attempt to reach one address."""
 
-    def __init__(self, target: dict[str, Any]) -> None:
+    def __init__(self, target: DialTarget) -> None:
         self.target = target
         self.deadline = time.monotonic() + DIAL_LIMIT
         self.connected = False
@@ -123,7 +124,7 @@ class Dial:
 class Dialling:
     """Many dials at once for one request, answered when all have an outcome."""
 
-    def __init__(self, selector: selectors.BaseSelector, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None]) -> None:
         self.selector = selector
         self.send = send
         self._request = 0
@@ -134,7 +135,7 @@ class Dialling:
         """Whether some dial has no outcome yet."""
         return bool(self._dials)
 
-    def begin(self, request: int, targets: list[dict[str, Any]]) -> None:
+    def begin(self, request: int, targets: Sequence[DialTarget]) -> None:
         """Dial every target."""
         self._request = request
         self._dials = [Dial(target) for target in targets]

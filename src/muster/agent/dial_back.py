@@ -115,7 +115,13 @@ def enter(order: dict[str, Any], space: dict[str, Any]) -> None:
         stand_aside()
     channel = dial(order)
     channel.settimeout(order["limit"])
-    hello = {"token": order["token"], "seat": seat(order), "host": own_name()}
+    hello = {
+        "t": "hello",
+        "protocol": order["protocol"],
+        "token": order["token"],
+        "seat": seat(order),
+        "host": own_name(),
+    }
     channel.sendall(json.dumps(hello).encode() + b"\n")
     line = b""
     while not line.endswith(b"\n"):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import ctypes
     from typing import Any
 
+    from ..shared.replies import GpuGauges
+
 EVERY = 2.0
 """Seconds between two readings."""
 
@@ -63,7 +65,7 @@ class Reader:
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self.selector = selector
-        self.gpus: list[dict[str, Any]] = []
+        self.gpus: list[GpuGauges] = []
         self.memory: dict[int, int] = {}
         """Bytes of GPU memory by process, where the driver tells."""
         self._pid = 0
@@ -200,11 +202,11 @@ class Nvml:
         call = getattr(self.library, function, None)
         return value.value if call is not None and call(*arguments, byref(value)) == 0 else None
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[GpuGauges]:
         """Every GPU, in the form of GpuState."""
         from ctypes import byref, c_uint, c_ulonglong, create_string_buffer
 
-        found: list[dict[str, Any]] = []
+        found: list[GpuGauges] = []
         for index, device in enumerate(self._devices()):
             if not device:
                 found.append({"index": index, "name": "does not answer"})
@@ -269,7 +271,7 @@ class Nvml:
         return found
 
 
-def _ask_smi() -> list[dict[str, Any]]:
+def _ask_smi() -> list[GpuGauges]:
     import subprocess
 
     query = "--query-gpu=" + ",".join(_SMI_FIELDS)
@@ -285,9 +287,9 @@ def _ask_smi() -> list[dict[str, Any]]:
     return read_smi(done.stdout.decode(errors="replace")) if done.returncode == 0 else []
 
 
-def read_smi(text: str) -> list[dict[str, Any]]:
+def read_smi(text: str) -> list[GpuGauges]:
     """What nvidia-smi printed for the fields above, in the form of GpuState."""
-    found: list[dict[str, Any]] = []
+    found: list[GpuGauges] = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(", ")]
         if len(fields) != len(_SMI_FIELDS) or not fields[0].isdigit():

@@ -6,8 +6,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Mapping
 
 _LONGEST = 16_000
 """Characters of a traceback that are sent: the end, where the cause is."""
@@ -16,7 +15,7 @@ _LONGEST = 16_000
 class Guard:
     """Reports errors that must not end the agent, once for each thing that cannot be seen, and notes for the log."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, send: Callable[[Mapping[str, object]], None]) -> None:
         self._send = send
         self._told: set[str] = set()
 

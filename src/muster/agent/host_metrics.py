@@ -11,11 +11,22 @@ from . import gpu_metrics
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import selectors
-    from collections.abc import Callable, Iterable
-    from typing import Any
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypedDict
 
+    from ..shared.events import HostGauges, RankGauges
     from .guard import Guard
     from .rank_process import Rank
+
+    class ProcessUse(TypedDict):
+        """What one process uses."""
+
+        state: str
+        cpu_seconds: float
+        memory: int
+        read_bytes: int
+        write_bytes: int
+
 
 EVERY = 2.0
 """Seconds between two messages."""
@@ -39,7 +50,7 @@ class Gauges:
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        send: Callable[[dict[str, Any]], None],
+        send: Callable[[Mapping[str, object]], None],
         speaks_for_host: bool,
         guard: Guard,
     ) -> None:
@@ -82,14 +93,14 @@ class Gauges:
         if self.gpus is not None:
             self.gpus.end()
 
-    def _of_host(self, now: float) -> dict[str, Any]:
+    def _of_host(self, now: float) -> HostGauges:
         try:
             return {} if self.host is None else self.host.read(now)
         except Exception as error:  # a container may hide /proc/stat or /proc/meminfo
             self.guard.failed("what the host uses", error)
             return {}
 
-    def _of_rank(self, rank: Rank, now: float) -> dict[str, Any]:
+    def _of_rank(self, rank: Rank, now: float) -> RankGauges:
         family = [rank.pid, *processes.below(rank.pid, self._children)]
         states = [state for state in map(process, family) if state is not None]
         seconds = sum(state["cpu_seconds"] for state in states)
@@ -117,7 +128,7 @@ class Host:
         self._before: dict[str, float] = {}
         self._infiniband = _infiniband_counters()
 
-    def read(self, now: float) -> dict[str, Any]:
+    def read(self, now: float) -> HostGauges:
         """The fields of HostState that can be read now; the first time there are no rates."""
         busy, idle = _cpu_ticks()
         received, sent = _network_bytes(self._infiniband)
@@ -126,7 +137,7 @@ class Host:
         if waited is not None:
             counters["disk"] = waited
         before, self._before = self._before, counters
-        told: dict[str, Any] = {"load": os.getloadavg()[0]}
+        told: HostGauges = {"load": os.getloadavg()[0]}
         told["memory_used"], told["memory_total"] = _memory()
         past = {name: counters[name] - before[name] for name in counters if name in before}
         seconds = past.get("time", 0.0)
@@ -139,7 +150,7 @@ class Host:
         return told
 
 
-def process(pid: int) -> dict[str, Any] | None:
+def process(pid: int) -> ProcessUse | None:
     """State, CPU time, memory and disk bytes of one process; None when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

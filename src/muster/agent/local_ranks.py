@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -11,32 +10,35 @@ import time
 from collections import deque
 
 from ..rank.preloaded import binds_threads
-from ..shared import machine, processes
+from ..shared import machine
 from .prompts import Prompts
 from .rank_process import Rank, Stream
+from .rank_reports import RankReports
 from .rank_stdin import Stdin
+from .signal_relay import SignalRelay
 from .spawner_client import Spawner
 from .stopping import Stopping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from ..shared.events import Exit
+    from ..shared.replies import Prepared, Problem
+    from ..shared.requests import Prepare, Start
+    from ..shared.spawner_messages import Ended, ImportFailed, Ready, Started, Storeless, StoreStarted, Stray, Target
     from .guard import Guard
     from .stack_capture import Look
-
-_PASS_ON_AFTER = 0.2
-"""Seconds to wait for the sign that a scheduler's signal has reached the ranks by itself."""
 
 _BETWEEN_KILLS = 10.0
 """Seconds between two looks at how many processes the kernel has killed for memory."""
 
-_PIECE = b'{"t":"piece","piece":"'
-_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
-
 _WHERE = "where a rank is"
 """What a look finds out."""
+
+_PREPARED: Prepared = {"unsafe": "", "error": "", "module": "", "missing": "", "traceback": ""}
+"""The reply of a spawner that has nothing to say."""
 
 _DRAIN = 64
 """Reads of 64 KB after a rank's end at most: something it left behind may write for ever."""
@@ -48,7 +50,7 @@ class LocalRanks:
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        send: Callable[[dict[str, Any]], None],
+        send: Callable[[Mapping[str, object]], None],
         transmit: Callable[[bytes], None],
         nofile: int,
         guard: Guard,
@@ -74,46 +76,57 @@ class LocalRanks:
         self._kills_due = 0.0
         self._folders: list[str] = []
         """Where ranks write unless told otherwise: their working directory and the temporary one."""
-        self._to_pass_on: dict[int, float] = {}
-        """Signals of a scheduler, and when each is sent on to the ranks."""
+        self.signals = SignalRelay(send, self._running)
         self._call: list[int] = []
         """The descriptor of the function the ranks run, if they run one."""
-        self._strays: dict[int, float] = {}
-        """When the spawner last got each of them."""
-        self._passed_on: dict[int, float] = {}
-        """When each was last sent on."""
-        self._signalled: dict[int, float] = {}
-        """When the controller last had each of them sent."""
-        self._looks: list[Look] = []
+        self.looks: list[Look] = []
         """Looks at the ranks that are under way."""
+        self._reports = RankReports(self)
+        self._on_news: dict[str, Callable[[Any], None]] = {
+            "ready": self._on_ready,
+            "import_failed": self._on_import_failed,
+            "started": self._on_started,
+            "ended": self._on_ended,
+            "store_started": self._on_store_started,
+            "storeless": self._on_storeless,
+            "stray": self._on_stray,
+        }
+        """What handles each message of the spawner."""
 
     # --- what the controller asks for -----------------------------------------------------------------------
 
-    def prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def prepare(self, message: Prepare, request: int) -> Prepared | None:
         """Start the process that will start the ranks; with a zygote the reply comes after its imports."""
-        message["cwd"] = os.path.expanduser(message["cwd"])
+        cwd = os.path.expanduser(message["cwd"])
         # As torchrun: a failed NCCL operation ends its process.
-        env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **os.environ, **message["env"], "PWD": message["cwd"]}
+        env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **os.environ, **message["env"], "PWD": cwd}
         folder = os.path.dirname(sys.executable)
         if folder not in env.get("PATH", "").split(os.pathsep):
             # As in an activated environment: what the script starts (python, ninja) is this interpreter's.
             env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
-        self._folders = [message["cwd"], env.get("TMPDIR") or "/tmp"]
-        config = {name: message[name] for name in ("preload", "cwd", "kind", "target", "args", "path")}
-        config["nofile"] = self.nofile
+        self._folders = [cwd, env.get("TMPDIR") or "/tmp"]
+        target: Target = {
+            "preload": message["preload"],
+            "cwd": cwd,
+            "kind": message["kind"],
+            "target": message["target"],
+            "args": message["args"],
+            "path": message["path"],
+            "nofile": self.nofile,
+        }
         self.spawner = Spawner()
         binding = binds_threads(env)
         if message["preload"] and not binding:
-            self._prepare_request = message["id"]
-            self.spawner.start_zygote(config, env)
+            self._prepare_request = request
+            self.spawner.start_zygote(target, env)
         else:
-            self.spawner.start_plain(config, env)
+            self.spawner.start_plain(target, env)
         self.selector.register(self.spawner.socket, selectors.EVENT_READ, self._on_spawner)
         if self._prepare_request is not None:
             return None
-        return {"unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
+        return {**_PREPARED, "unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
 
-    def take_call(self, piece: str) -> dict[str, Any]:
+    def take_call(self, piece: str) -> Problem:
         """Take a base64 piece of the function that the ranks will run; it is kept in memory, once for all of them."""
         from base64 import b64decode
 
@@ -124,15 +137,15 @@ class LocalRanks:
                 view = view[os.write(self._call[0], view) :]
         except OSError as error:
             return {"problem": error.strerror or str(error)}
-        return {}
+        return {"problem": ""}
 
-    def start(self, message: dict[str, Any]) -> dict[str, Any]:
+    def start(self, message: Start) -> Problem:
         """Start this host's ranks of a new attempt."""
         if self.spawner is None:
             return {"problem": "the process that starts ranks has died"}
-        for look in self._looks:
+        for look in self.looks:
             self.send(look.reply())  # it would go on with descriptors that are closed now, or somebody else's
-        self._looks = []
+        self.looks = []
         for rank in self.ranks.values():
             for stream in rank.streams:
                 self._forget(stream)
@@ -151,10 +164,10 @@ class LocalRanks:
         for rank in self.ranks.values():
             for stream in rank.streams:
                 self._watch(stream)
-        self.stdin.begin(self.ranks, message.get("fed"))
+        self.stdin.begin(self.ranks, message["fed"])
         self._to_start = deque(self.ranks.values())
         self._start_next()
-        return {}
+        return {"problem": ""}
 
     def stop(self, request: int | None, grace: float, *, interrupt: bool = False) -> None:
         """End all ranks and what they started, with SIGINT first if `interrupt`; answered when they are gone."""
@@ -171,45 +184,23 @@ class LocalRanks:
         spared = {self.spawner.pid, self.spawner.store} if self.spawner else set[int]()
         self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt)
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the ranks that run, for the controller, unless a scheduler's has just reached them.
-
-        PBS signals the whole first host, the controller and the agent there among it.
-        """
-        waits = self._to_pass_on.pop(number, None) is not None
-        if (waits and self._has_reached(number)) or self._lately(self._passed_on, number):
-            return
-        self._signalled[number] = time.monotonic()
-        processes.kill([rank.pid for rank in self._running()], number)
-
     def pass_on(self, number: int) -> bool:
-        """A scheduler has signalled us: see that the ranks get it once; False before there were any.
-
-        Some signal every process of a job (Slurm with proctrack/linuxproc), some only those they started
-        (proctrack/cgroup): if the spawner gets it too, the ranks have got it.
-        """
-        if self._running() and not self._lately(self._signalled, number):
-            self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
+        """A scheduler has signalled us: see that the ranks get it once; False before there were any."""
+        self.signals.pass_on(number)
         # Where it has ended the ranks already, the controller is told of that and says goodbye.
         return bool(self.ranks)
-
-    def _has_reached(self, number: int) -> bool:
-        return self._lately(self._strays, number)
-
-    def _lately(self, times: dict[int, float], number: int) -> bool:
-        return number in times and time.monotonic() - times[number] < _PASS_ON_AFTER * 5
 
     @property
     def is_busy(self) -> bool:
         """Whether something is due within milliseconds."""
-        return self.stopping is not None or bool(self._to_pass_on) or bool(self._looks)
+        return self.stopping is not None or self.signals.is_busy or bool(self.looks)
 
     def look(self, request: int, deep: bool) -> None:
         """Find out where every rank is, with its stacks if `deep`; the reply comes when all is known."""
         from .stack_capture import Look  # most jobs never hang
 
         try:
-            self._looks.append(Look(request, self._running(), deep))
+            self.looks.append(Look(request, self._running(), deep))
         except Exception as error:
             self.guard.failed(_WHERE, error)
             self.send({"re": request, "ranks": {}})
@@ -223,22 +214,6 @@ class LocalRanks:
 
     def _running(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.pid and not rank.exited]
-
-    def _step_signals(self) -> None:
-        now = time.monotonic()
-        for number, due in list(self._to_pass_on.items()):
-            reached = self._has_reached(number)
-            if now < due and not reached:
-                continue
-            del self._to_pass_on[number]
-            self._passed_on[number] = now
-            running = self._running()
-            if number == signal.SIGTERM:
-                running = [rank for rank in running if rank.stopped_at is None]
-                for rank in running:
-                    rank.warned = True
-            processes.kill([] if reached else [rank.pid for rank in running], number)
-            self.send({"t": "signal", "number": number, "ranks": [rank.number for rank in running]})
 
     def pause(self, paused: bool) -> None:
         """Stop or go on reading what ranks write: the channel is behind, or has caught up."""
@@ -254,15 +229,15 @@ class LocalRanks:
 
     def step(self) -> None:
         """Go on with passing signals on and with ending the ranks, and answer when they are gone."""
-        self._step_signals()
+        self.signals.step()
         self.prompts.step(self.ranks)
         if self.ranks and time.monotonic() > self._kills_due:
             # An old reading is kept: a killed process of many gigabytes takes seconds to go.
             self._kills = [self._kills[1], machine.memory_kills()]
             self._kills_due = time.monotonic() + _BETWEEN_KILLS
-        for look in list(self._looks):
+        for look in list(self.looks):
             if self._is_over(look):
-                self._looks.remove(look)
+                self.looks.remove(look)
                 self.send(look.reply())
         if self.stopping is not None and self.stopping.step():
             left = self.stopping.left()
@@ -287,38 +262,59 @@ class LocalRanks:
             self._on_spawner_gone(self.spawner)
             return
         for message in messages:
-            if message["t"] == "started":
-                self.ranks[message["rank"]].pid = message["pid"]
-                self.guard.note(f"started rank {message['rank']}, process {message['pid']}")
-                self._start_next()
-            elif message["t"] == "exit":
-                self._on_exit(self.ranks[message["rank"]], message)
-            elif message["t"] == "store":
-                self.spawner.store = message["pid"]
-            elif message["t"] == "storeless":
-                if self.spawner.has_lost_store(message):
-                    self.send(message)
-            elif message["t"] == "stray":
-                self._strays[message["number"]] = time.monotonic()
-            elif self._prepare_request is not None:  # ready or broken
-                self.send({"re": self._prepare_request, **message})
-                self._prepare_request = None
+            self._on_news[message["t"]](message)
+
+    def _on_ready(self, message: Ready) -> None:
+        self._reply_prepared({**_PREPARED, "unsafe": message["unsafe"]})
+
+    def _on_import_failed(self, message: ImportFailed) -> None:
+        self._reply_prepared(
+            {
+                "unsafe": "",
+                "module": message["module"],
+                "missing": message["missing"],
+                "error": message["error"],
+                "traceback": message["traceback"],
+            }
+        )
+
+    def _reply_prepared(self, reply: Prepared) -> None:
+        if self._prepare_request is not None:
+            self.send({"re": self._prepare_request, **reply})
+            self._prepare_request = None
+
+    def _on_started(self, message: Started) -> None:
+        self.ranks[message["rank"]].pid = message["pid"]
+        self.guard.note(f"started rank {message['rank']}, process {message['pid']}")
+        self._start_next()
+
+    def _on_ended(self, message: Ended) -> None:
+        self._on_exit(self.ranks[message["rank"]], message["status"], message["time"], message["rss"])
+
+    def _on_store_started(self, message: StoreStarted) -> None:
+        if self.spawner is not None:
+            self.spawner.store = message["pid"]
+
+    def _on_storeless(self, message: Storeless) -> None:
+        if self.spawner is not None and self.spawner.has_lost_store(message):
+            self.send(message)
+
+    def _on_stray(self, message: Stray) -> None:
+        self.signals.on_stray(message["number"])
 
     def _on_spawner_gone(self, spawner: Spawner) -> None:
         """The spawner died: its ranks died with it, and whatever they started is ours now."""
         self.selector.unregister(spawner.socket)
         spawner.socket.close()
         self.spawner = None
-        if self._prepare_request is not None:
-            self.send({"re": self._prepare_request, "t": "broken", "module": "", "error": "it died", "traceback": ""})
-            self._prepare_request = None
+        self._reply_prepared({**_PREPARED, "error": "it died"})
         self._to_start.clear()
         for rank in self.ranks.values():
             if not rank.exited:
-                self._on_exit(rank, {"status": -signal.SIGKILL, "time": time.time()})
+                self._on_exit(rank, -signal.SIGKILL, time.time(), 0)
         self.send({"t": "broken"})
 
-    def _on_exit(self, rank: Rank, message: dict[str, Any]) -> None:
+    def _on_exit(self, rank: Rank, status: int, when: float, rss: int) -> None:
         """A rank has ended: send what it wrote last, then its end."""
         rank.exited = True
         self.stdin.ended(rank)
@@ -327,11 +323,16 @@ class LocalRanks:
             for _ in range(_DRAIN):
                 if not self._on_stream(stream):
                     break
-        end: dict[str, Any] = {"t": "exit", "rank": rank.number, "stopped_at": rank.stopped_at}
-        end["stdin"] = rank.has_stdin
-        for name in ("status", "time", "rss"):
-            end[name] = message.get(name, 0)
-        if end["status"] != 0 and (rank.stopped_at is None or end["status"] > 0):
+        end: Exit = {
+            "t": "exit",
+            "rank": rank.number,
+            "status": status,
+            "time": when,
+            "rss": rss,
+            "stopped_at": rank.stopped_at,
+            "stdin": rank.has_stdin,
+        }
+        if status != 0 and (rank.stopped_at is None or status > 0):
             from ..rank import post_mortem
 
             try:
@@ -352,7 +353,7 @@ class LocalRanks:
             data = b""  # the end of a rank that had not read what it was asked
         if stream.number == 3:
             for line in stream.reports.lines(data):
-                self._pass_report(stream.rank, line)
+                self._reports.take(stream.rank, line)
         else:
             text = stream.decoder.decode(data, final=not data)
             if text:
@@ -362,28 +363,6 @@ class LocalRanks:
         if not data:
             self._forget(stream)
         return bool(data)
-
-    def _pass_report(self, rank: int, line: bytes) -> None:
-        """Pass a report on with the number of its rank; a result of hundreds of megabytes is not taken apart for it."""
-        before, _, after = line.partition(_PIECE)
-        if not before and not after.partition(b'"')[0].translate(None, _BASE64):
-            self.transmit(line[:-1] + b',"rank":%d}\n' % rank)
-            return
-        try:
-            message: dict[str, Any] = {**json.loads(line), "rank": rank}
-        except (ValueError, TypeError):
-            return  # a script that closes and reuses descriptors wrote into it
-        if message.get("t") == "sampling":
-            self.ranks[rank].thread = int(message.get("thread", 0))
-        elif message.get("t") == "answer":
-            for look in self._looks:
-                look.answer(rank, message)
-        elif message.get("t") in ("marked", "moved"):
-            if self.stopping is not None:
-                self.stopping.on_answer(rank, message)
-        else:
-            self.ranks[rank].paths = message.pop("paths", self.ranks[rank].paths)
-            self.send(message)
 
     def _watch(self, stream: Stream) -> None:
         if stream.read >= 0 and not self._paused and stream.read not in self.selector.get_map():

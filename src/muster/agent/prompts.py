@@ -8,7 +8,6 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
     from .rank_process import Rank, Stream
 
@@ -25,7 +24,7 @@ _READ = {"x86_64": b"0", "aarch64": b"63", "ppc64le": b"3"}
 class Prompts:
     """The lines of ranks with a stdin that have begun and not ended."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, send: Callable[[Mapping[str, object]], None]) -> None:
         self.send = send
         self._open: dict[int, tuple[int, float]] = {}
         """By rank: the stream of the line, and when to look next."""

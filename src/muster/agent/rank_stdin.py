@@ -9,9 +9,10 @@ from ..shared.wire import Writer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Mapping
 
+    from ..shared.replies import StdinTaken
+    from ..shared.requests import SendStdin
     from .rank_process import Rank
 
 INHERITED = "MUSTER_STDIN"
@@ -33,7 +34,7 @@ class Stdin:
     """Gives ranks their stdin: all of them the inherited one, or one of them a pipe that the controller fills."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, send: Callable[[dict[str, Any]], None], from_controller: int = 0
+        self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None], from_controller: int = 0
     ) -> None:
         self.selector = selector
         self.send = send
@@ -60,13 +61,13 @@ class Stdin:
         if rank is self._fed and self._writer is not None:
             os.close(rank.stdin)
 
-    def take(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def take(self, message: SendStdin, request: int) -> StdinTaken | None:
         """Take a piece for the rank; the reply comes when there is room for another."""
         from base64 import b64decode
 
         if self._writer is None:
             return {"closed": True}
-        self._request, self._is_last = message["id"], message["last"]
+        self._request, self._is_last = request, message["last"]
         self._write(b64decode(message["piece"]))
         return None
 

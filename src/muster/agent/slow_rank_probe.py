@@ -14,9 +14,9 @@ from .host_metrics import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
+    from collections.abc import Callable, Iterable, Mapping
 
+    from ..shared.replies import Examined, Neighbor, RankUse
     from .gpu_metrics import Reader
     from .rank_process import Rank
 
@@ -36,7 +36,7 @@ _BUSY = 0.25
 """CPUs another process must use to be named."""
 
 
-NOTHING: dict[str, Any] = {"ranks": {}, "queues": {}, "gpus": []}
+NOTHING: Examined = {"ranks": {}, "queues": {}, "gpus": []}
 """The answer where nothing could be seen."""
 
 
@@ -45,7 +45,7 @@ class Examination:
 
     def __init__(
         self,
-        send: Callable[[dict[str, Any]], None],
+        send: Callable[[Mapping[str, object]], None],
         request: int,
         ranks: Iterable[Rank],
         seconds: float,
@@ -81,16 +81,17 @@ class Examination:
         ranks = {str(number): rank.result(seconds, others) for number, rank in self._ranks.items()}
         gpus = self.gpus.gpus if self.gpus is not None else []
         self.is_over = True
-        self.send({"re": self.request, "ranks": ranks, "queues": self._queues.result(), "gpus": gpus})
+        seen: Examined = {"ranks": ranks, "queues": self._queues.result(), "gpus": gpus}
+        self.send({"re": self.request, **seen})
 
     def give_up(self) -> None:
         """Answer that nothing could be seen."""
         self.is_over = True
         self.send({"re": self.request, **NOTHING})
 
-    def _others(self, seconds: float) -> list[dict[str, Any]]:
+    def _others(self, seconds: float) -> list[Neighbor]:
         """Busy processes that are none of this job's, with the CPU each was last on."""
-        found: list[dict[str, Any]] = []
+        found: list[Neighbor] = []
         for pid, (used, cpu, name) in _cpu_of_all().items():
             share = (used - self._processes.get(pid, (used, 0, ""))[0]) / seconds
             if share >= _BUSY and pid not in self._job:
@@ -164,7 +165,7 @@ class _Examined:
             "periods": periods,
         }
 
-    def result(self, seconds: float, others: list[dict[str, Any]]) -> dict[str, Any]:
+    def result(self, seconds: float, others: list[Neighbor]) -> RankUse:
         """Shares of the time looked at, and rates."""
         after = self._counters()
         rate = {name: max(0.0, after[name] - value) / seconds for name, value in self._before.items()}

@@ -17,11 +17,16 @@ import time
 from ..rank import interpreter_exit, process_title, torch_adapter
 from ..rank import script as rank
 from ..shared import bootstrap, processes
+from ..shared.protocol import validate
+from ..shared.spawner_messages import ORDERS
 from . import store_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+    from ..shared.spawner_messages import FreshRankConfig, ImportFailed, Target, ZygoteConfig
 
 _END_LIMIT = 30.0
 """Seconds to try to end what is left without an agent."""
@@ -33,7 +38,7 @@ _LARGEST = 1 << 17
 """Bytes of one start request at most; the environment all ranks share is not in it."""
 
 
-def main(config: dict[str, Any]) -> int:
+def main(config: ZygoteConfig) -> int:
     """Be the zygote: import what the ranks will need, then fork one rank per request."""
     processes.adopt_orphans()
     sock = socket.socket(fileno=config["socket"])
@@ -70,7 +75,7 @@ def main(config: dict[str, Any]) -> int:
     return 0
 
 
-def _import_failure(name: str, error: BaseException) -> dict[str, Any]:
+def _import_failure(name: str, error: BaseException) -> ImportFailed:
     from traceback import format_exception
 
     # Without the frame of `main`, as the script's own import would have shown it.
@@ -78,9 +83,9 @@ def _import_failure(name: str, error: BaseException) -> dict[str, Any]:
     text = "".join(format_exception(type(error), error, below))
     missing = error.name if isinstance(error, ModuleNotFoundError) else ""
     return {
-        "t": "broken",
+        "t": "import_failed",
         "module": name,
-        "missing": missing,
+        "missing": missing or "",
         "error": f"{type(error).__name__}: {error}",
         "traceback": text[-4000:],
     }
@@ -98,7 +103,7 @@ def _forget_finalizers() -> None:
         finalizer.atexit = False
 
 
-def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str], *, fork: bool) -> None:
+def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork: bool) -> None:
     """Start ranks on request and tell how each ends, until the agent is gone; then end everything below.
 
     A rank's environment is `base_env` with the request's variables over it.
@@ -132,9 +137,10 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
         for fd in fds:
             os.set_inheritable(fd, False)
         request = json.loads(data)
-        if "store" in request:
+        validate(request, ORDERS)
+        if request["t"] == "store":
             pid = _start_store(fds[0], base_env, not_for_ranks=(sock, wake_read, wake_write), fork=fork)
-            _send(sock, {"t": "store", "pid": pid})
+            _send(sock, {"t": "store_started", "pid": pid})
             if pid:
                 ranks[pid] = _STORE
             else:
@@ -143,7 +149,8 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
             continue
         pid = _start_rank(
             request["rank"],
-            {**config, "env": {**base_env, **request["env"]}},
+            config,
+            {**base_env, **request["env"]},
             fds,
             not_for_ranks=(sock, wake_read, wake_write),
             fork=fork,
@@ -154,7 +161,7 @@ def serve(sock: socket.socket, config: dict[str, Any], base_env: dict[str, str],
         if pid:
             ranks[pid] = request["rank"]
         else:
-            _send(sock, {"t": "exit", "rank": request["rank"], "status": 126, "time": time.time()})
+            _send(sock, {"t": "ended", "rank": request["rank"], "status": 126, "time": time.time(), "rss": 0})
 
 
 def _start_store(
@@ -185,7 +192,8 @@ def _leave_spawner(not_for_ranks: tuple[socket.socket, int, int]) -> None:
 
 def _start_rank(
     number: int,
-    config: dict[str, Any],
+    config: Target,
+    env: Mapping[str, str],
     fds: list[int],
     *,
     not_for_ranks: tuple[socket.socket, int, int],
@@ -207,8 +215,8 @@ def _start_rank(
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
         if fork:
-            rank.run_forked(config, fds)
-        _exec_rank(config, fds)
+            rank.run_forked(config, env, fds)
+        _exec_rank(config, env, fds)
     except BaseException:
         from traceback import format_exc
 
@@ -217,10 +225,10 @@ def _start_rank(
         os._exit(125)
 
 
-def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
+def _exec_rank(config: Target, env: Mapping[str, str], fds: list[int]) -> NoReturn:
     """Replace this fork by a fresh interpreter that runs the rank."""
     stdin, stdout, stderr, report, stacks, *call = fds
-    order = {**config, "stdin": stdin, "report": report, "stacks": stacks, "call": call, "env": None}
+    order: FreshRankConfig = {**config, "stdin": stdin, "report": report, "stacks": stacks, "call": call}
     code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "rank.script", order))
     try:
         for fd in (stdin, report, stacks, *call):
@@ -229,7 +237,7 @@ def _exec_rank(config: dict[str, Any], fds: list[int]) -> NoReturn:
             os.dup2(fd, target)  # the originals close at exec
         processes.default_signals()
         argv = [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config))]
-        os.execve(sys.executable, argv, config["env"])
+        os.execve(sys.executable, argv, env)
     except BaseException as error:
         os.write(2, f"muster: cannot start {sys.executable}: {error}\n".encode())
     finally:
@@ -259,7 +267,7 @@ def _tell_ends(sock: socket.socket, ranks: dict[int, int]) -> None:
         if rank == _STORE:
             _send(sock, {"t": "storeless", "pid": pid, "status": code})
         elif rank is not None:
-            _send(sock, {"t": "exit", "rank": rank, "status": code, "time": time.time(), "rss": rss})
+            _send(sock, {"t": "ended", "rank": rank, "status": code, "time": time.time(), "rss": rss})
 
 
 def _end_all() -> None:
@@ -274,7 +282,7 @@ def _end_all() -> None:
         processes.reap()
 
 
-def _send(sock: socket.socket, message: dict[str, Any]) -> None:
+def _send(sock: socket.socket, message: Mapping[str, object]) -> None:
     try:
         sock.send(json.dumps(message).encode())
     except OSError:

@@ -12,12 +12,15 @@ import time
 from ..rank import process_title
 from ..rank import script as rank
 from ..shared import bootstrap, processes
+from ..shared.protocol import validate
+from ..shared.spawner_messages import NEWS
 from . import spawner, store_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..shared.spawner_messages import StartRank, Storeless, Target, ZygoteConfig
     from .rank_process import Rank
 
 
@@ -35,12 +38,12 @@ class Spawner:
         self.store = 0
         """The process that keeps the job's store, if this host does."""
 
-    def start_zygote(self, config: dict[str, Any], env: dict[str, str]) -> None:
-        """Exec a fresh interpreter that imports what `config` names: all it reads at start comes from `env`."""
+    def start_zygote(self, target: Target, env: dict[str, str]) -> None:
+        """Exec a fresh interpreter that imports what `target` names: all it reads at start comes from `env`."""
         # One thread while importing: an OpenMP pool that is alive when ranks are forked hangs them.
         while_importing = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        config = {
-            **config,
+        config: ZygoteConfig = {
+            **target,
             "socket": self._theirs.fileno(),
             "agent": os.getpid(),
             "restore": {name: env.get(name) for name in while_importing},
@@ -58,7 +61,7 @@ class Spawner:
         os.close(code)
         self._theirs.close()
 
-    def start_plain(self, config: dict[str, Any], env: dict[str, str]) -> None:
+    def start_plain(self, config: Target, env: dict[str, str]) -> None:
         """Fork a starter that execs each rank as a fresh interpreter; of our descriptors it keeps only stderr."""
         me = os.getpid()
         self.pid = os.fork()
@@ -83,15 +86,15 @@ class Spawner:
 
         The agent asks for the next one when this one has started, so a message always fits into the socket.
         """
-        request = json.dumps({"rank": rank.number, "env": rank.env}).encode()
+        request: StartRank = {"t": "rank", "rank": rank.number, "env": rank.env}
         fds = [rank.stdin, *(stream.write for stream in rank.streams), rank.stacks, *call]
-        socket.send_fds(self.socket, [request], fds)
+        socket.send_fds(self.socket, [json.dumps(request).encode()], fds)
         for stream in rank.streams:
             stream.close_write()
 
     def start_store(self, listener: socket.socket) -> None:
         """Ask for the process that keeps the job's store at a listening socket."""
-        socket.send_fds(self.socket, [b'{"store": true}'], [listener.fileno()])
+        socket.send_fds(self.socket, [b'{"t": "store"}'], [listener.fileno()])
 
     def end_store(self) -> None:
         """End it: the next attempt has a store of its own."""
@@ -101,15 +104,15 @@ class Spawner:
             processes.kill([pid], signal.SIGKILL)
             time.sleep(0.001)
 
-    def has_lost_store(self, message: dict[str, Any]) -> bool:
+    def has_lost_store(self, message: Storeless) -> bool:
         """Whether a store has ended that ranks may need: not one that we ended, nor one on a host without torch."""
         is_lost = self.store == message["pid"] and message["status"] != store_process.NO_TORCH
         self.store = 0 if self.store == message["pid"] else self.store
         return is_lost
 
-    def receive(self) -> list[dict[str, Any]] | None:
+    def receive(self) -> list[Any] | None:
         """The messages that have come; None when the spawner is gone."""
-        messages: list[dict[str, Any]] = []
+        messages: list[Any] = []
         while True:
             try:
                 data = self.socket.recv(1 << 17)
@@ -119,4 +122,6 @@ class Spawner:
                 data = b""
             if not data:
                 return messages or None
-            messages.append(json.loads(data))
+            message = json.loads(data)
+            validate(message, NEWS)
+            messages.append(message)

@@ -16,8 +16,9 @@ from ..shared import processes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
+    from ..shared.replies import ChildView, ProcessView, RankView
+    from ..shared.reports import Answer
     from .rank_process import Rank
 
 _ANSWER_LIMIT = 0.5
@@ -47,7 +48,7 @@ class Look:
         children = processes.children()
         self.views = {rank.number: View(rank, processes.below(rank.pid, children), deep) for rank in ranks}
 
-    def answer(self, rank: int, message: dict[str, Any]) -> None:
+    def answer(self, rank: int, message: Answer) -> None:
         """Take what a rank answered."""
         if rank in self.views:
             self.views[rank].on_answer(message)
@@ -57,14 +58,11 @@ class Look:
         over = [view.step() for view in self.views.values()]
         return all(over)
 
-    def reply(self) -> dict[str, Any]:
+    def reply(self) -> dict[str, object]:
         """What is known by now."""
         for view in self.views.values():
             view.forgive()
         return {"re": self.request, "ranks": {str(number): view.facts for number, view in self.views.items()}}
-
-
-_TOLD = ("groups", "steps", "moved", "place", "peer", "work", "joining", "meeting")
 
 
 class View:
@@ -74,27 +72,35 @@ class View:
         self.rank = rank
         self.deep = deep
         self.asked_at = time.monotonic()
-        self.facts: dict[str, Any] = {**outside(rank.pid), "answered": None, "stack": ""}
-        children: list[dict[str, Any]] = [{"pid": pid, **outside(pid), "stack": ""} for pid in below[:_MOST_CHILDREN]]
-        self.facts["children"] = self.children = children
+        self.children: list[ChildView] = [{"pid": pid, **outside(pid)} for pid in below[:_MOST_CHILDREN]]
+        self.facts: RankView = {**outside(rank.pid), "answered": None, "children": self.children}
         self._wait = False
         if rank.thread:
             is_stopped = self.facts["state"] in ("T", "t")
             self._wait = not is_stopped and rank.ask(STACKS if deep else LOOK)
             if self._wait or is_stopped:  # one that cannot be asked does not hold its lock for that
                 self.facts["answered"] = False
-        self._targets: list[tuple[int, dict[str, Any]]] | None = None
+        self._targets: list[tuple[int, ProcessView]] | None = None
         """Processes whose stacks are still wanted, with where to put them."""
         self._dump: Dump | None = None
 
-    def on_answer(self, message: dict[str, Any]) -> None:
+    def on_answer(self, message: Answer) -> None:
         """The rank has told where it is."""
-        if not self._wait or (self.deep and not message.get("deep")):
+        if not self._wait or (self.deep and not message["deep"]):
             return
         self._wait = False
-        self.rank.taken = bool(message.get("taken"))
+        self.rank.taken = message["taken"]
         self.facts["answered"] = True
-        self.facts["told"] = {name: message.get(name) for name in _TOLD}
+        self.facts["told"] = {
+            "groups": message["groups"],
+            "steps": message["steps"],
+            "moved": message["moved"],
+            "place": message["place"],
+            "joining": message["joining"],
+            "peer": message.get("peer"),
+            "work": message.get("work"),
+            "meeting": message.get("meeting"),
+        }
         self.facts["stack"] = message.get("stack", "")
         self.facts["recorder"] = message.get("recorder")
 
@@ -129,7 +135,7 @@ class View:
 class Dump:
     """The stacks a process writes because of our signal."""
 
-    def __init__(self, rank: Rank, pid: int, facts: dict[str, Any]) -> None:
+    def __init__(self, rank: Rank, pid: int, facts: ProcessView) -> None:
         self.facts = facts
         self.file = rank.stacks
         os.ftruncate(self.file, 0)
@@ -173,12 +179,20 @@ def _would_write(pid: int, file: int) -> bool:
     return False
 
 
-def outside(pid: int) -> dict[str, Any]:
+def outside(pid: int) -> ProcessView:
     """What the kernel tells of a process: its state, where it sleeps, CPU seconds, bytes read and written.
 
     And how often its main thread was switched: one that waits in one and the same call is hardly ever.
     """
-    facts: dict[str, Any] = {"state": "", "wchan": "", "cpu_seconds": 0.0, "io": 0, "switches": 0, "command": ""}
+    facts: ProcessView = {
+        "state": "",
+        "wchan": "",
+        "cpu_seconds": 0.0,
+        "io": 0,
+        "switches": 0,
+        "command": "",
+        "stack": "",
+    }
     try:
         name, _, rest = _read(f"/proc/{pid}/stat").rpartition(")")
         fields = rest.split()

@@ -12,8 +12,8 @@ from ..shared import processes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from typing import Any
 
+    from ..shared.reports import Marked, Moved
     from .rank_process import Rank
 
 KILL_LIMIT = 5.0
@@ -53,15 +53,15 @@ class Interrupt:
         if not (rank.thread and rank.ask(MARK)):
             self._send()
 
-    def on_answer(self, message: dict[str, Any]) -> None:
+    def on_answer(self, message: Marked | Moved) -> None:
         """The rank has noted where it is, or tells whether it has moved since."""
         if message["t"] == "marked":
             self._is_marked = not self._sent  # noted after the signal it says nothing
             if not self._sent:
                 self._send()
         else:
-            self.is_stuck = message.get("stuck", False)
-            self._is_marked = not message.get("moved", True)
+            self.is_stuck = message["stuck"]
+            self._is_marked = not message["moved"]
 
     def step(self, now: float) -> None:
         """Send the signal, or ask, when that is due."""
@@ -114,7 +114,7 @@ class Stopping:
         self.kill_at = min(self.kill_at, time.monotonic() + grace)
         self.term_at = min(self.term_at, self.kill_at)
 
-    def on_answer(self, rank: int, message: dict[str, Any]) -> None:
+    def on_answer(self, rank: int, message: Marked | Moved) -> None:
         """A rank tells what was asked about its SIGINT."""
         if rank in self._interrupts:
             self._interrupts[rank].on_answer(message)

@@ -22,7 +22,7 @@ NO_TORCH = 3
 """Exit code where torch is not installed: no script can want a store then."""
 
 
-def main(config: dict[str, Any]) -> NoReturn:
+def main(config: Mapping[str, int]) -> NoReturn:
     """Keep the store in a fresh interpreter, where there is no zygote that has torch."""
     keep(config["socket"])
 

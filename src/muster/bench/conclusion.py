@@ -52,7 +52,7 @@ def _reached(report: Report, limit: Limit) -> list[str]:
         said.append(f"Measured with {report.backend}: {'; '.join(found)}.")
     highest = max(usual, best.busbw if best else 0.0)
     if limit.rate is not None and highest > 0:
-        said.append(_judgement(highest / limit.rate, report))
+        said.append(_judgment(highest / limit.rate, report))
     return said
 
 
@@ -60,7 +60,7 @@ def _share(rate: float, limit: Limit) -> str:
     return f" ({100 * rate / limit.rate:.0f} %)" if limit.rate else ""
 
 
-def _judgement(part: float, report: Report) -> str:
+def _judgment(part: float, report: Report) -> str:
     if part >= GOOD:
         return "That is what such a link gives."
     if part >= ODD:

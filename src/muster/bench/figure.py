@@ -11,7 +11,7 @@ from muster.bench.measurement_table import directed, rank_names
 from muster.bench.measurements import Report
 from muster.text import count, rate_text, significant, size_text
 
-_COLOURS = ("#2da44e", "#0969da", "#bf3989", "#bc4c00", "#8250df", "#1b7c83")
+_COLORS = ("#2da44e", "#0969da", "#bf3989", "#bc4c00", "#8250df", "#1b7c83")
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 50, 520, 300
 _CELL = 56
 
@@ -95,12 +95,12 @@ def _axes(title: str, name: str, columns: Mapping[float, str], marks: Mapping[fl
 
 def _curve(points: Sequence[tuple[float, float]], number: int, name: str, line: int) -> list[str]:
     """A curve, and its name on a line of the list at the right, where names never lie on each other."""
-    colour = _COLOURS[number % len(_COLOURS)]
+    color = _COLORS[number % len(_COLORS)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in points]
     x, y = _LEFT + _WIDTH + 24, _TOP + 14 + 18 * line
-    mark = f'<circle cx="{x - 8}" cy="{y - 4}" r="4" fill="{colour}"/>'
-    return [f'<polyline points="{path}" stroke="{colour}"/>', *dots, mark, _text(x, y, name)]
+    mark = f'<circle cx="{x - 8}" cy="{y - 4}" r="4" fill="{color}"/>'
+    return [f'<polyline points="{path}" stroke="{color}"/>', *dots, mark, _text(x, y, name)]
 
 
 def _heat_map(report: Report, left: float) -> tuple[list[str], float, float]:

@@ -118,7 +118,7 @@ class Reach:
     offers: tuple[Offer, ...] = ()
     """Each host as the others looked for it."""
     tried: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict[str, Sequence[Mapping[str, Any]]])
-    """By dialling host: what it tried (host, address, port) and how it went (problem; empty when reached)."""
+    """By dialing host: what it tried (host, address, port) and how it went (problem; empty when reached)."""
     master: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict[str, Sequence[Mapping[str, Any]]])
     """The same for the master port, if one is wanted."""
     port_problem: str = ""

@@ -11,7 +11,7 @@ from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
 
 if TYPE_CHECKING:
-    from muster.agent.check_probes import Question, Request
+    from muster.shared.requests import Probe, Question
 
 PROBE_LIMIT = 3.0
 """Seconds a probe may take unless it says otherwise; most take a millisecond."""
@@ -24,7 +24,7 @@ class Check:
     judge: Callable[[Cluster], Iterable[Finding]]
     """From all answers to findings; pure."""
     probe: Callable[[Question], Any] | None = None
-    """Asks one host: a function of `muster.agent.probes`, which is there already."""
+    """Asks one host: a function of `muster.agent.probes`, which travels with the agent."""
     table: Callable[[Any], Mapping[str, str]] | None = None
     """From one host's answer to facts for people, by what they are called."""
     limit: float = PROBE_LIMIT
@@ -35,7 +35,7 @@ def load(names: Iterable[str]) -> dict[str, Check]:
     return {name: import_module(f"muster.check.checks.{name}").CHECK for name in names}
 
 
-def as_requests(checks: Mapping[str, Check]) -> list[Request]:
+def as_requests(checks: Mapping[str, Check]) -> list[Probe]:
     """The probes as an agent takes them."""
     return [
         {"name": name, "probe": f"{probe.__module__.rpartition('.')[2]}.{probe.__name__}", "limit": check.limit}

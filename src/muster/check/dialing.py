@@ -41,7 +41,7 @@ async def _try_master(links: Sequence[AgentLink], wanted: Wanted, port: int, rea
     first, *others = links
     nonce = secrets.token_hex(8)
     answer = await _listen(first, port, nonce)
-    if "problem" in answer:
+    if answer["problem"]:
         return replace(reach, port_problem=answer["problem"].lower(), port_owner=answer["owner"])
     offers = [_offer(first, nonce, answer), *reach.offers[1:]]
     targets = dial_targets(offers, [0], interface=wanted.interface, master=wanted.master_addr)

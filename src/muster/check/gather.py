@@ -14,7 +14,7 @@ from muster.engines.engine import Launch
 from muster.job import Job
 
 if TYPE_CHECKING:
-    from muster.agent.check_probes import Question
+    from muster.shared.requests import Question
 
 _PINGS = 4
 _BETWEEN_PINGS = 0.02

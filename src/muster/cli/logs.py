@@ -13,7 +13,7 @@ from muster.jobs.job_folders import KeptJob, find, fresh, read_job
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
 from muster.jobs.ps_text import SILENT
 from muster.output.lines import as_bytes
-from muster.output.screen import rank_colour, rank_label
+from muster.output.screen import rank_color, rank_label
 
 _BETWEEN_LOOKS = 0.2
 """Seconds between two looks for new lines."""
@@ -127,7 +127,7 @@ class _Reader:
                 continue  # a state of a progress bar, which the next one has replaced
             label = rank_label(hosts.get(rank, "rank"), rank, width)
             if self._colour:
-                label = f"\x1b[{rank_colour(rank)}m{label}\x1b[0m"
+                label = f"\x1b[{rank_color(rank)}m{label}\x1b[0m"
             clear = "\r\x1b[K" if self._unfinished else ""
             self._unfinished = line.end == "\r" and self._terminal
             sys.stdout.buffer.write(as_bytes(f"{clear}{label} {line.text}{'' if self._unfinished else chr(10)}"))

@@ -79,7 +79,7 @@ def _wait(job: KeptJob, grace: float | None) -> int:
     deadline = time.monotonic() + limit
     try:
         for line in job_client.follow(job.folder, every=0.5):
-            if line is not None and line.get("stream") == 2 and line["text"].startswith("muster:"):
+            if line is not None and "text" in line and line["stream"] == 2 and line["text"].startswith("muster:"):
                 sys.stderr.write(f"{line['text']}\n")
             if time.monotonic() > deadline:
                 break

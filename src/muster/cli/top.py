@@ -67,7 +67,7 @@ def _picture(job: KeptJob, height: int | None = None) -> list[str]:
     size = shutil.get_terminal_size()
     env = os.environ
     colour = sys.stdout.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
-    return frame(job, width=size.columns, height=height or size.lines, now=time.time(), colour=colour)
+    return frame(job, width=size.columns, height=height or size.lines, now=time.time(), color=colour)
 
 
 def _watch(job: KeptJob) -> KeptJob:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from muster.errors import HostError, UsageError
+from muster.shared.events import Interface
+from muster.shared.replies import DialResult
+from muster.shared.requests import DialTarget
 
 _ALL_PAIRS = 16
 """Up to this many hosts every host tries every other; above, each tries the master and a few neighbours."""
@@ -19,7 +21,7 @@ class Offer:
     """One host as the others may find it."""
 
     name: str
-    interfaces: Sequence[Mapping[str, Any]]
+    interfaces: Sequence[Interface]
     own_name: Sequence[str]
     """The addresses its hostname stands for on the host itself, in gloo's order."""
     port: int
@@ -79,23 +81,22 @@ def who_dials_whom(count: int) -> list[list[int]]:
 
 def dial_targets(
     offers: Sequence[Offer], peers: Sequence[int], *, interface: str | None, master: str | None
-) -> list[dict[str, Any]]:
+) -> list[DialTarget]:
     """What one host is asked to try; the address the user gave for the master is tried like the others."""
-    targets: list[dict[str, Any]] = []
+    targets: list[DialTarget] = []
     for peer in peers:
         offer = offers[peer]
         addresses = offer.candidates(interface)
         if peer == 0 and master is not None and master not in addresses:
             addresses = [master, *addresses]
-        targets += [
-            {"host": offer.name, "address": address, "port": offer.port, "nonce": offer.nonce} for address in addresses
-        ]
+        for address in addresses:
+            targets.append({"host": offer.name, "address": address, "port": offer.port, "nonce": offer.nonce})
     return targets
 
 
 def choose(
     offers: Sequence[Offer],
-    tried: Mapping[str, Sequence[Mapping[str, Any]]],
+    tried: Mapping[str, Sequence[DialResult]],
     *,
     interface: str | None,
     master: str | None,
@@ -144,7 +145,7 @@ def alone(offer: Offer, *, interface: str | None) -> Meeting:
     return Meeting(master_addr="127.0.0.1", interfaces=interfaces, reasons=reasons)
 
 
-def _reached_by_all(offer: Offer, tried: Mapping[str, Sequence[Mapping[str, Any]]], interface: str | None) -> list[str]:
+def _reached_by_all(offer: Offer, tried: Mapping[str, Sequence[DialResult]], interface: str | None) -> list[str]:
     good: list[str] = []
     for address in offer.candidates(interface):
         problems = [
@@ -171,7 +172,7 @@ def _default_is_wrong(offer: Offer, good: Sequence[str]) -> str:
     return ""
 
 
-def _unreachable(offer: Offer, tried: Mapping[str, Sequence[Mapping[str, Any]]]) -> HostError:
+def _unreachable(offer: Offer, tried: Mapping[str, Sequence[DialResult]]) -> HostError:
     lines: list[str] = []
     for dialler, results in tried.items():
         failed = [result for result in results if result["host"] == offer.name and result["problem"]]
@@ -185,7 +186,7 @@ def _unreachable(offer: Offer, tried: Mapping[str, Sequence[Mapping[str, Any]]])
     )
 
 
-def check_users_master(first: Offer, master: str, tried: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def check_users_master(first: Offer, master: str, tried: Mapping[str, Sequence[DialResult]]) -> None:
     """Refuse an address of the user's that does not lead to the first host from everywhere."""
     for dialler, results in tried.items():
         for result in results:

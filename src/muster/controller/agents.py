@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.agent.stopping import time_to_stop
+from muster.controller.events import Event
 from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.connector import make_connector
 from muster.controller.links.link import AgentLink, LinkLost
@@ -16,6 +17,7 @@ from muster.controller.stdin_source import Feed, is_for_ranks
 from muster.engines.engine import Launch, leaders
 from muster.errors import HostError
 from muster.plan import Plan, rank_environment
+from muster.shared.requests import RankStart
 from muster.shared.wire import HEARTBEAT
 from muster.text import names
 
@@ -34,7 +36,7 @@ class Agents:
         launch: Launch,
         folder: Path,
         *,
-        on_event: Callable[[AgentLink, dict[str, Any]], None],
+        on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
     ) -> None:
         self.launch = launch
@@ -95,7 +97,7 @@ class Agents:
         self._beat_due = now + HEARTBEAT
         self._pinged = now
 
-    def _on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
+    def _on_event(self, link: AgentLink, event: Event) -> None:
         self.on_event(link, event)
         # Ranks that write much can keep us from the next heartbeat until agents take us for dead: 6.5 s were seen on a
         # machine with a load of 8 per core. How long the others are silent is not judged here: their words may wait.
@@ -115,7 +117,7 @@ class Agents:
 
     async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
         ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
-        requests = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
+        requests: list[RankStart] = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
         fed = 0 if self._feed is not None else None
         try:
             answer = await link.request(
@@ -129,7 +131,7 @@ class Agents:
         except LinkLost as error:
             on_loss(link.name, error.why)
             return
-        if "problem" in answer:
+        if answer["problem"]:
             on_loss(link.name, f"its ranks cannot be started: {answer['problem']}")
 
     def _rank_env(self, plan: Plan, rank: int, attempt: int) -> dict[str, str]:

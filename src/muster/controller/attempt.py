@@ -8,19 +8,23 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, facts_of
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
+from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
-from muster.output.lines import LineSplitter
+from muster.output.lines import Line, LineSplitter
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
+from muster.shared.events import Broken, Exit, Out, Prompt
+from muster.shared.reports import FunctionRaised, FunctionReturned, Left, Piece, Progress, Raised, SysExit
+from muster.shared.spawner_messages import Storeless
 from muster.shared.user_code import is_musters
+from muster.shared.wire import ProtocolError
 
 _LAST_LINES = 300
 """Lines of a rank's stderr kept for the verdict: what a crash is about stands above the stacks of all threads."""
@@ -43,17 +47,32 @@ class _RankState:
 
     splitters: dict[int, LineSplitter] = field(default_factory=lambda: {1: LineSplitter(), 2: LineSplitter()})
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
-    failure: dict[str, Any] = field(default_factory=dict[str, Any])
-    left: dict[str, Any] = field(default_factory=dict[str, Any])
+    raised: Raised | None = None
+    exited: SysExit | None = None
+    left: Left | None = None
     done: int = 0
-    groups: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Per process group the number of the last collective called and of the last finished."""
     first_collective: float | None = None
     end: RankEnd | None = None
     pieces: list[bytes] = field(default_factory=list[bytes])
     """What has come of a pickle that is not whole yet."""
-    returned: bytes | None = None
-    raised: bytes | None = None
+    result: bytes | None = None
+    """The pickle of what its function returned."""
+    exception: bytes | None = None
+    """The pickle of what its function raised."""
+
+    @property
+    def place(self) -> str:
+        """`train.py:88`, where it failed or left, as far as it has reported."""
+        failed = self.raised.get("place", "") if self.raised else self.exited["place"] if self.exited else ""
+        return failed or (self.left["place"] if self.left else "")
+
+    def take_pieces(self) -> bytes:
+        """The pickle that is whole now."""
+        whole = b"".join(self.pieces)
+        self.pieces.clear()
+        return whole
 
 
 class Attempt:
@@ -87,46 +106,71 @@ class Attempt:
         self._width = len(str(plan.world_size - 1))
         self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
 
-    def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
-        """Take one event of a host."""
-        kind = event["t"]
-        if kind == "out":
-            self._on_output(link, event)
-        elif kind in ("exception", "sysexit"):
-            state = self._ranks[event["rank"]]
-            state.failure = event
-            state.done = event.get("done", state.done)
-            state.groups = event.get("groups", state.groups)
-            if kind == "exception":
-                asyncio.get_running_loop().call_later(_DYING_LIMIT, self._if_still_dying, state)
-        elif kind == "progress":
-            state = self._ranks[event["rank"]]
-            # Never less than before: the exception, which counts those that were called, may overtake a sample.
-            state.done = max(state.done, event["done"])
-            state.groups = event.get("groups", state.groups)
-            if event["first"]:
-                state.first_collective = link.our_time(event["time"])
-        elif kind == "left":
-            self._ranks[event["rank"]].left = event
-        elif kind in ("piece", "returned", "raised"):
-            self._on_pickle(event)
-        elif kind == "prompt":
-            self._on_prompt(link, event["rank"], event["stream"])
-        elif kind == "exit":
-            self._on_exit(link, event)
+    def subscribe(self, events: EventStream) -> None:
+        """Take the events of the ranks from now on."""
+        events.subscribe(Out, self._on_output)
+        events.subscribe(Prompt, self._on_prompt)
+        events.subscribe(Progress, self._on_progress)
+        events.subscribe(Raised, self._on_exception)
+        events.subscribe(SysExit, self._on_sysexit)
+        events.subscribe(Left, self._on_left)
+        events.subscribe(Piece, self._on_piece)
+        events.subscribe(FunctionReturned, self._on_returned)
+        events.subscribe(FunctionRaised, self._on_raised)
+        events.subscribe(Exit, self._on_exit)
+        events.subscribe(Broken, self._on_broken)
+        events.subscribe(Storeless, self._on_storeless)
 
-    def _on_pickle(self, event: dict[str, Any]) -> None:
+    def _state(self, rank: int) -> _RankState:
+        try:
+            return self._ranks[rank]
+        except KeyError:
+            raise ProtocolError(f"rank {rank} is not a rank of this job") from None
+
+    def _on_progress(self, link: AgentLink, event: Progress) -> None:
+        state = self._state(event["rank"])
+        # Never less than before: the exception, which counts those that were called, may overtake a sample.
+        state.done = max(state.done, event["done"])
+        state.groups = event.get("groups", state.groups)
+        if event["first"]:
+            state.first_collective = link.our_time(event["time"])
+
+    def _on_exception(self, link: AgentLink, event: Raised) -> None:
+        state = self._state(event["rank"])
+        state.raised, state.exited = event, None
+        state.done = event["done"]
+        state.groups = event.get("groups", state.groups)
+        asyncio.get_running_loop().call_later(_DYING_LIMIT, self._if_still_dying, state)
+
+    def _on_sysexit(self, link: AgentLink, event: SysExit) -> None:
+        state = self._state(event["rank"])
+        state.raised, state.exited = None, event
+
+    def _on_left(self, link: AgentLink, event: Left) -> None:
+        self._state(event["rank"]).left = event
+
+    def _on_piece(self, link: AgentLink, event: Piece) -> None:
         """Part of what a function returned or raised; it stays a pickle here."""
-        state = self._ranks[event["rank"]]
-        if event["t"] == "piece":
-            state.pieces.append(base64.b64decode(event["piece"]))
-            return
-        whole = b"".join(state.pieces)
-        state.pieces.clear()
-        if event["t"] == "returned":
-            state.returned = whole
-        else:
-            state.raised = whole
+        try:
+            self._state(event["rank"]).pieces.append(base64.b64decode(event["piece"]))
+        except ValueError:
+            raise ProtocolError("message `piece`: the field `piece` is not base64") from None
+
+    def _on_returned(self, link: AgentLink, event: FunctionReturned) -> None:
+        state = self._state(event["rank"])
+        state.result = state.take_pieces()
+
+    def _on_raised(self, link: AgentLink, event: FunctionRaised) -> None:
+        state = self._state(event["rank"])
+        state.exception = state.take_pieces()
+
+    def _on_broken(self, link: AgentLink, event: Broken) -> None:
+        self.on_loss(link.name, "its zygote was killed", is_up=True)
+
+    def _on_storeless(self, link: AgentLink, event: Storeless) -> None:
+        code = event["status"]
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self.on_loss(link.name, f"the process that keeps the store where ranks meet {how}", is_up=True)
 
     def _if_still_dying(self, state: _RankState) -> None:
         """A rank that failed may wait for the others in its last moments, as MPI_Finalize does: then they wait too."""
@@ -143,52 +187,59 @@ class Attempt:
         self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
         self.over.set()
 
-    def _on_output(self, link: AgentLink, event: dict[str, Any]) -> None:
+    def _on_output(self, link: AgentLink, event: Out) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
+        lines = self._splitter(rank, stream).feed(text)
         self.logs.write(self.folder / f"rank-{rank}.log", text, f"{rank} {stream}")
-        self._show(link.name, rank, stream, self._ranks[rank].splitters[stream].feed(text))
+        self._show(link.name, rank, stream, lines)
 
-    def _on_prompt(self, link: AgentLink, rank: int, stream: int) -> None:
+    def _splitter(self, rank: int, stream: int) -> LineSplitter:
+        splitter = self._state(rank).splitters.get(stream)
+        if splitter is None:
+            raise ProtocolError(f"{stream} is neither stdout (1) nor stderr (2)")
+        return splitter
+
+    def _on_prompt(self, link: AgentLink, event: Prompt) -> None:
         """A rank waits for input: what it has written is shown although its line has no end."""
-        for line in self._ranks[rank].splitters[stream].finish():
+        rank, stream = event["rank"], event["stream"]
+        for line in self._splitter(rank, stream).finish():
             if self.only is None or rank in self.only:
                 self.screen.rank_prompt(link.name, rank, self._width, stream, line.text)
 
-    def _show(self, host: str, rank: int, stream: int, lines: list[Any]) -> None:
+    def _show(self, host: str, rank: int, stream: int, lines: Sequence[Line]) -> None:
         for line in lines:
             if stream == 2 and line.text.strip():
                 self._ranks[rank].last_words.append(line.text)
             if self.only is None or rank in self.only:
                 self.screen.rank_line(host, rank, self._width, stream, line)
 
-    def _on_exit(self, link: AgentLink, event: dict[str, Any]) -> None:
+    def _on_exit(self, link: AgentLink, event: Exit) -> None:
         rank = event["rank"]
-        state = self._ranks[rank]
+        state = self._state(rank)
         for stream, splitter in state.splitters.items():
             self._show(link.name, rank, stream, splitter.finish())
-        failure = state.failure
+        raised, exited, left = state.raised, state.exited, state.left
         # An exception is older than the exit it leads to: its own time tells better who was first.
-        raised = failure.get("t") == "exception"
-        when = failure["time"] if raised else event["time"]
+        when = event["time"] if raised is None else raised["time"]
         # One that we had to end although its exception had come would have ended with 1.
-        status = 1 if raised and event["stopped_at"] is not None and event["status"] < 0 else event["status"]
+        is_ended = raised is not None and event["stopped_at"] is not None and event["status"] < 0
         state.end = RankEnd(
             rank=rank,
             host=link.name,
-            status=status,
+            status=1 if is_ended else event["status"],
             time=link.our_time(when),
             stopped=event["stopped_at"] is not None and when >= event["stopped_at"],
-            summary=failure.get("summary", failure.get("text", "")),
-            message=failure.get("message", ""),
-            traceback=failure.get("traceback", ""),
-            place=failure.get("place", "") or state.left.get("place", ""),
+            summary=raised["summary"] if raised else exited["text"] if exited else "",
+            message=raised["message"] if raised else "",
+            traceback=raised.get("traceback", "") if raised else "",
+            place=state.place,
             done=state.done,
-            begun=_begun(state.left.get("groups", state.groups)),
-            left=state.left.get("how", ""),
-            rss=event.get("rss", 0),
-            has_stdin=event.get("stdin", False),
+            begun=_begun(left["groups"] if left else state.groups),
+            left=left["how"] if left else "",
+            rss=event["rss"],
+            has_stdin=event["stdin"],
             last_words="\n".join(line for line in state.last_words if not _is_below_script(line)),
-            **facts_of(event.get("facts", {})),
+            **facts_of(event.get("facts")),
         )
         if not self.running or (state.end.failed and self._is_known(state.end)):
             self.over.set()
@@ -218,15 +269,16 @@ class Attempt:
     @property
     def returned(self) -> dict[int, bytes]:
         """What the function returned, pickled, by rank."""
-        return {rank: state.returned for rank, state in self._ranks.items() if state.returned is not None}
+        return {rank: state.result for rank, state in self._ranks.items() if state.result is not None}
 
     def raised(self, rank: int) -> bytes | None:
         """The exception of a rank, pickled, where that was possible."""
-        return self._ranks[rank].raised
+        return self._ranks[rank].exception
 
     def hint(self, rank: int) -> str | None:
         """What the user may do about the failure of a rank, where it is not its function's."""
-        return self._ranks[rank].failure.get("hint")
+        raised = self._ranks[rank].raised
+        return raised.get("hint") if raised is not None else None
 
     @property
     def first_collective(self) -> float | None:
@@ -258,7 +310,7 @@ class Attempt:
         return found
 
 
-def _begun(groups: dict[str, list[int]]) -> int | None:
+def _begun(groups: Mapping[str, tuple[int, int]]) -> int | None:
     """How many collectives a rank had called; numbers of several groups say nothing about each other."""
     return next(iter(groups.values()))[0] if len(groups) == 1 else None
 

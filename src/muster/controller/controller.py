@@ -16,6 +16,7 @@ from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
+from muster.controller.events import EventStream, Guard, Heard, Lost, Silent
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
@@ -32,6 +33,7 @@ from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
+from muster.shared.events import Signaled
 from muster.shared.wire import HEARTBEAT, LAST_GRACE
 from muster.text import count, names, tilde
 
@@ -65,15 +67,16 @@ class Controller:
         """Whether the screen shows how the job ended."""
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
-        self.agents = Agents(launch, folder, on_event=self.on_event, on_text=screen.host_line)
+        self.events = EventStream(Guard(screen.warning))
+        self.agents = Agents(launch, folder, on_event=self.events.publish, on_text=screen.host_line)
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
         self.monitor = RankMonitor(
             self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
         )
-        self.observers = Observers(
-            self.status, self.record, self.monitor, StragglerMonitor(self.status, screen), screen
-        )
+        straggler = StragglerMonitor(self.status, screen)
+        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
+        self.subscribe()
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
         self.attempt: Attempt | None = None
@@ -282,7 +285,9 @@ class Controller:
 
     async def try_once(self, plan: Plan, number: int) -> Verdict:
         """Start all ranks, wait until all have ended or one has failed, then end the rest."""
+        self.events.unsubscribe(self.attempt)
         attempt = self.attempt = Attempt(plan, number, self.folder, self.screen, self.logs, self.only)
+        attempt.subscribe(self.events)
         if number == 0:
             self.screen.info(
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
@@ -353,35 +358,33 @@ class Controller:
                 self.screen.status(f"{self.waiting_for()} ({now:.0f} s)")
             await asyncio.sleep(HEARTBEAT)
 
-    def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
-        """Something happened on a host."""
-        self.observers.on_event(link, event)
-        kind = event["t"]
-        if kind == "silent":
-            if link in self.agents.leaders:
-                self.screen.warning(f"{link.name} has been silent for {link.silence:.1f} s")
-        elif kind == "heard":
-            if link in self.agents.leaders:
-                self.screen.warning(f"{link.name} is back")
-        elif kind == "lost" and link.lost is not None:
-            if sum(other.lost is not None for other in self.agents.links if other.name == link.name) == 1:
-                self.screen.warning(f"lost {link.lost.message}")
-            self.on_loss(link.name, link.lost.why)
-        elif kind == "signal":
-            self.on_scheduler_signal(link, signal.Signals(event["number"]))
-        elif self.attempt is None:
-            pass  # before there are ranks, a lost host or zygote fails what waits for it, or the start
-        elif kind == "broken":
-            self.attempt.on_loss(link.name, "its zygote was killed", is_up=True)
-        elif kind == "storeless":
-            code = event["status"]
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            self.attempt.on_loss(link.name, f"the process that keeps the store where ranks meet {how}", is_up=True)
-        else:
-            self.attempt.on_event(link, event)
+    def subscribe(self) -> None:
+        """Take the events that are about hosts; the attempt takes those about ranks."""
+        self.events.subscribe(Silent, self.on_silent)
+        self.events.subscribe(Heard, self.on_heard)
+        self.events.subscribe(Lost, self.on_lost)
+        self.events.subscribe(Signaled, self.on_scheduler_signal)
 
-    def on_scheduler_signal(self, link: AgentLink, number: signal.Signals) -> None:
+    def on_silent(self, link: AgentLink, event: Silent) -> None:
+        """A host has not been heard for a moment."""
+        if link in self.agents.leaders:
+            self.screen.warning(f"{link.name} has been silent for {link.silence:.1f} s")
+
+    def on_heard(self, link: AgentLink, event: Heard) -> None:
+        """It has been heard again."""
+        if link in self.agents.leaders:
+            self.screen.warning(f"{link.name} is back")
+
+    def on_lost(self, link: AgentLink, event: Lost) -> None:
+        """A host is lost; before there are ranks that fails what waits for it."""
+        assert link.lost is not None
+        if sum(other.lost is not None for other in self.agents.links if other.name == link.name) == 1:
+            self.screen.warning(f"lost {link.lost.message}")
+        self.on_loss(link.name, link.lost.why)
+
+    def on_scheduler_signal(self, link: AgentLink, event: Signaled) -> None:
         """A host's ranks were signalled from outside, which all hosts tell within a moment."""
+        number = signal.Signals(event["number"])
         if number not in self._passed_on:
             self._passed_on.add(number)
             self.screen.warning(

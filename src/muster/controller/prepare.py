@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from muster.controller import source_code
 from muster.controller.links.link import AgentLink, all_or_errors
@@ -105,9 +104,12 @@ async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str
     A function that is sent with all its code needs no folder: without ours, its ranks work in the home folder.
     """
     script = job.script
-    fields = {"script": script and script.path, "digest": script and script.digest}
+    path, digest = (script.path, script.digest) if script is not None else (None, None)
     answers = await all_or_errors(
-        [link.request("compare", limit=30, cwd=cwd, **fields) for link, cwd in zip(links, folders, strict=True)]
+        [
+            link.request("compare", limit=30, cwd=cwd, script=path, digest=digest)
+            for link, cwd in zip(links, folders, strict=True)
+        ]
     )
     found: list[str] = []
     for link, cwd, answer in zip(links, folders, answers, strict=True):
@@ -141,19 +143,21 @@ async def send_call(call: Call, links: Sequence[AgentLink], screen: Screen) -> N
     if len(call.data) > _WORTH_A_WORD:
         hosts = list(dict.fromkeys(link.name for link in links))
         screen.info(f"sending {call.name} and its arguments ({size_text(len(call.data))}) to {names(hosts)}")
-    problem = f"{call.name} and its arguments cannot be kept in memory there"
-    await all_or_errors([_send_pieces(link, "call", call.data, problem) for link in links])
+
+    async def send(link: AgentLink) -> None:
+        for piece, last in _pieces(call.data):
+            answer = await link.request("call", limit=300, piece=piece, last=last)
+            if answer["problem"]:
+                problem = f"{call.name} and its arguments cannot be kept in memory there"
+                raise HostError(link.name, f"{problem}: {answer['problem']}")
+
+    await all_or_errors([send(link) for link in links])
 
 
-async def _send_pieces(link: AgentLink, do: str, data: bytes, problem: str) -> dict[str, Any]:
-    """Send bytes in pieces, each answered before the next one goes, so that heartbeats come between them."""
-    answer: dict[str, Any] = {}
+def _pieces(data: bytes) -> Iterator[tuple[str, bool]]:
+    """Bytes in pieces, and whether each is the last: each is answered before the next, so heartbeats come between."""
     for at in range(0, len(data), _PIECE):
-        piece = base64.b64encode(data[at : at + _PIECE]).decode()
-        answer = await link.request(do, limit=300, piece=piece, last=at + _PIECE >= len(data))
-        if "problem" in answer:
-            raise HostError(link.name, f"{problem}: {answer['problem']}")
-    return answer
+        yield base64.b64encode(data[at : at + _PIECE]).decode(), at + _PIECE >= len(data)
 
 
 async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str]:
@@ -166,9 +170,17 @@ async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str
         )
     data = await asyncio.to_thread(source_code.archive, job.spec.cwd)  # seconds for a large folder; heartbeats go on
     screen.info(f"sending {job.spec.cwd} ({size_text(len(data))}) to {names([link.name for link in links])}")
-    problem = "the code cannot be written there"
-    answers = await all_or_errors([_send_pieces(link, "unpack", data, problem) for link in links])
-    return [answer["folder"] for answer in answers]
+
+    async def send(link: AgentLink) -> str:
+        folder = ""
+        for piece, last in _pieces(data):
+            answer = await link.request("unpack", limit=300, piece=piece, last=last)
+            if answer["problem"]:
+                raise HostError(link.name, f"the code cannot be written there: {answer['problem']}")
+            folder = answer["folder"]
+        return folder
+
+    return await all_or_errors([send(link) for link in links])
 
 
 async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mapping[str, str], screen: Screen) -> None:
@@ -188,8 +200,8 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
             path=job.spec.call.path if job.spec.call is not None else (),
             grace=job.spec.grace,
         )
-        if answer.get("t") == "broken":
-            if answer.get("missing") == "torch":
+        if answer["error"]:
+            if answer["missing"] == "torch":
                 raise HostError(
                     link.name,
                     f"{link.facts['python']} has no torch",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from muster.controller import addresses
 from muster.controller.links.link import AgentLink, all_or_errors
@@ -13,6 +12,8 @@ from muster.errors import HostError
 from muster.job import Job
 from muster.output.screen import Screen
 from muster.plan import Placement, Plan
+from muster.shared.replies import Port
+from muster.shared.requests import DialTarget
 
 
 async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen) -> Plan:
@@ -33,7 +34,7 @@ async def another_port(job: Job, link: AgentLink, plan: Plan) -> Plan:
     """A new port for a restart: the old one may still be busy with the last attempt's connections."""
     port = job.spec.master_port or 0
     answer = await link.request("another_port", limit=10, port=port)
-    if "problem" in answer:
+    if answer["problem"]:
         raise _port_taken(link.name, port, answer)
     return plan.at(plan.master_addr, answer["port"])
 
@@ -50,7 +51,7 @@ async def _offers(job: Job, links: Sequence[AgentLink]) -> list[addresses.Offer]
     )
     offers: list[addresses.Offer] = []
     for link, nonce, answer in zip(links, nonces, answers, strict=True):
-        if "problem" in answer:
+        if answer["problem"]:
             raise _port_taken(link.name, port, answer)
         offers.append(
             addresses.Offer(
@@ -69,11 +70,16 @@ async def _try(job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.
     interface, master = job.spec.interface, job.spec.master_addr
     if len(offers) == 1 and master is None:
         return addresses.alone(offers[0], interface=interface)
-    if len(offers) == 1:
-        target = {"host": offers[0].name, "address": master, "port": offers[0].port, "nonce": offers[0].nonce}
+    if len(offers) == 1 and master is not None:
+        target: DialTarget = {
+            "host": offers[0].name,
+            "address": master,
+            "port": offers[0].port,
+            "nonce": offers[0].nonce,
+        }
         answer = await links[0].request("dial", limit=20, targets=[target])
-        addresses.check_users_master(offers[0], master or "", {links[0].name: answer["results"]})
-        return replace(addresses.alone(offers[0], interface=interface), master_addr=master or "")
+        addresses.check_users_master(offers[0], master, {links[0].name: answer["results"]})
+        return replace(addresses.alone(offers[0], interface=interface), master_addr=master)
     plans = [
         addresses.dial_targets(offers, peers, interface=interface, master=master)
         for peers in addresses.who_dials_whom(len(offers))
@@ -92,8 +98,8 @@ def _with_interface(placement: Placement, interface: str | None, user_env: Mappi
     return replace(placement, env={**placement.env, **dict.fromkeys(wanted, interface)})
 
 
-def _port_taken(host: str, port: int, answer: Mapping[str, Any]) -> HostError:
-    owner = f" by {answer['owner']}" if answer.get("owner") else ""
+def _port_taken(host: str, port: int, answer: Port) -> HostError:
+    owner = f" by {answer['owner']}" if answer["owner"] else ""
     return HostError(
         host,
         f"port {port} cannot be used, it is taken{owner} ({answer['problem'].lower()})",

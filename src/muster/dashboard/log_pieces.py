@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 _MOST_BYTES = 64 << 10
 """Read for one piece."""
@@ -26,14 +26,13 @@ _MOST_FOUND = 200
 """Lines of one answer to a search, in one log or in all of them."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-"""Colours, cursor moves and window titles of a terminal."""
+"""Colors, cursor moves and window titles of a terminal."""
 
 _VISIBLE = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421}
 """Control characters as the pictures Unicode has of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """One line of a log."""
 
     at: int
@@ -59,7 +58,7 @@ class Piece:
 
     def as_data(self) -> dict[str, Any]:
         """The piece as JSON can hold it."""
-        return {**vars(self), "lines": [[line.at, line.text] for line in self.lines]}
+        return vars(self)
 
 
 NOTHING = Piece(start=0, end=0, size=0, lines=())
@@ -117,10 +116,7 @@ class Found:
 
     def as_data(self) -> dict[str, Any]:
         """The same as JSON can hold it."""
-        return {
-            "lines": [[rank, line.at, line.text] for rank, line in self.lines],
-            "not_all_of": list(self.not_all_of),
-        }
+        return {"lines": [(rank, *line) for rank, line in self.lines], "not_all_of": self.not_all_of}
 
 
 def find_in_all(paths: Mapping[int, Path], text: str, *, seconds: float = 2.0) -> Found:
@@ -186,7 +182,7 @@ def _find_backwards(block: bytes, needle: bytes, most: int) -> tuple[list[tuple[
 
 
 def _clean(line: bytes) -> str:
-    """A line as a terminal would show it at the end: without colours, and what stands after the last return."""
+    """A line as a terminal would show it at the end: without colors, and what stands after the last return."""
     text = _ESCAPES.sub("", line.decode("utf-8", "replace"))
     text = text.rstrip("\r").rpartition("\r")[2].translate(_VISIBLE)
     if len(text) > _LONGEST_LINE:

@@ -88,16 +88,16 @@ def _read_settings(reader: Reader, start: int) -> dict[str, tuple[str, int]]:
 def _with_settings(mention: Mention, settings: dict[str, tuple[str, int]]) -> Host:
     host, reader = mention.host, mention.reader
     for name, (value, at) in settings.items():
+        said = getattr(host, name, None)
+        if said is not None:
+            raise reader.error(f"{host.name} already has its {name}: {said}", at=at, hint=_EXAMPLE)
         if name == "user":
-            _refuse_second(reader, host, name, host.user, at)
             host = replace(host, user=checked_user(reader, value, at))
             continue
         digits = _digits(reader, name, value, at)
         if name == "port":
-            _refuse_second(reader, host, name, host.port, at)
             host = replace(host, port=checked_port(reader, digits, at))
         elif name == "slots":
-            _refuse_second(reader, host, name, host.slots, at)
             host = replace(host, slots=checked_slots(reader, digits, at, host.name))
     for name in _SLOTS_MOST:
         value, at = settings.get(name, ("", 0))
@@ -113,8 +113,3 @@ def _digits(reader: Reader, name: str, value: str, at: int) -> str:
     if number.next:
         raise number.error(f"`{name}` takes a number", hint=_EXAMPLE)
     return digits
-
-
-def _refuse_second(reader: Reader, host: Host, name: str, said: object, at: int) -> None:
-    if said is not None:
-        raise reader.error(f"{host.name} already has its {name}: {said}", at=at, hint=_EXAMPLE)

@@ -9,7 +9,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from muster import __version__
 from muster.errors import MusterError
+from muster.jobs.job_messages import VERSION, AskStacks, AskState, AskStop, Follow, JobEnd, ShownLine
 from muster.jobs.location import address
 
 STATE_LIMIT = 5.0
@@ -33,7 +35,7 @@ class Refused(NoAnswer):
     """The job's socket is there, and nobody holds it any more."""
 
 
-def ask(folder: Path, request: dict[str, Any], limit: float = STATE_LIMIT) -> dict[str, Any]:
+def ask(folder: Path, request: AskState | AskStop | AskStacks, limit: float = STATE_LIMIT) -> Any:
     """Send one request to the job whose folder this is, and return the answer; NoAnswer within `limit` seconds."""
     with _connected(folder, limit) as peer:
         try:
@@ -67,7 +69,7 @@ def take_stacks(folder: Path) -> dict[str, Any]:
     return ask(folder, {"do": "stacks"}, STACKS_LIMIT)["report"]
 
 
-def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Generator[dict[str, Any] | None]:
+def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Generator[ShownLine | JobEnd | None]:
     """All that the job shows from now on, after the `last` lines: {"stream", "text", "end"} each.
 
     At the job's end {"end": exit code} comes last; it ends without that when the controller dies. With `every`, None
@@ -107,9 +109,10 @@ def _connected(folder: Path, limit: float) -> socket.socket:
     return peer
 
 
-def _send(peer: socket.socket, request: dict[str, Any]) -> None:
+def _send(peer: socket.socket, request: AskState | AskStop | AskStacks | Follow) -> None:
+    versioned = {**request, "protocol": VERSION, "muster": __version__}
     try:
-        peer.sendall(json.dumps(request).encode() + b"\n")
+        peer.sendall(json.dumps(versioned).encode() + b"\n")
     except BrokenPipeError:
         pass  # one too many is sent away unheard, and the reason is there to be read
 
@@ -125,8 +128,8 @@ def _read_line(peer: socket.socket, deadline: float) -> bytes:
     return b"".join(pieces)
 
 
-def _checked(line: bytes) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(line)
+def _checked(line: bytes) -> Any:
+    answer = json.loads(line)
     if "error" in answer:
         raise MusterError(answer["error"])
     return answer

@@ -79,7 +79,7 @@ def read_job(folder: Path) -> KeptJob:
         may_follow = hidden and time.time() - state.now < _LATELY
         last = _last_state(folder, _LAST_STATE if may_follow else 0.0)  # it may have ended in order just before
         state, life = (last, "ended") if last is not None else (state, "died")
-        if life == "died" and not hidden and _knock(folder) == "refused":
+        if life == "died" and not hidden and _probe_socket(folder) == "refused":
             remove_address(folder)
     return KeptJob(id=folder.name, folder=folder, state=state, life=life)
 
@@ -194,13 +194,13 @@ def _life(folder: Path, state: JobState | None) -> Life:
     if state.host != socket.gethostname():
         return "elsewhere"
     # A container with this host's name has processes that are not seen here; its socket reaches this far.
-    found = _knock(folder)
+    found = _probe_socket(folder)
     if found == "silent" and is_hidden(state.controller_birth):
         return "elsewhere"
     return "alive" if found == "answered" else "died"
 
 
-def _knock(folder: Path) -> Literal["answered", "silent", "refused"]:
+def _probe_socket(folder: Path) -> Literal["answered", "silent", "refused"]:
     """Whether the job answers at its socket; refused: there is one, and nobody holds it."""
     try:
         job_client.state(folder, since=_END_OF_TIME)

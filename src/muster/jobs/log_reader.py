@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -69,8 +70,9 @@ class Merged:
         """Pieces that are announced and not written yet: rank, stream, bytes."""
         self._at: dict[int, int] = {}
         self._files: dict[int, BinaryIO] = {}
-        self._splitters: dict[tuple[int, int], LineSplitter] = {}
-        self._decoders: dict[tuple[int, int], codecs.IncrementalDecoder] = {}
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._splitters = defaultdict[tuple[int, int], LineSplitter](LineSplitter)
+        self._decoders = defaultdict[tuple[int, int], codecs.IncrementalDecoder](lambda: decoder("surrogateescape"))
 
     def new(self) -> Generator[RankLine]:
         """The lines that are complete since the last time."""
@@ -111,12 +113,8 @@ class Merged:
                     yield rank, stream, length
 
     def _lines(self, rank: int, stream: int, data: bytes) -> Generator[RankLine]:
-        key = rank, stream
-        if key not in self._splitters:
-            self._splitters[key] = LineSplitter()
-            self._decoders[key] = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        for line in self._splitters[key].feed(self._decoders[key].decode(data)):
-            yield RankLine(rank, line)
+        text = self._decoders[rank, stream].decode(data)
+        yield from (RankLine(rank, line) for line in self._splitters[rank, stream].feed(text))
 
     def _read(self, rank: int, length: int) -> bytes:
         file = self._files.get(rank)

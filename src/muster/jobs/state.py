@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -65,9 +65,9 @@ class RankState:
     collectives: int = 0
     """How many have finished, over all process groups."""
     steps: int = 0
-    """How many optimiser steps it has made."""
+    """How many optimizer steps it has made."""
     step_rate: float | None = None
-    """Steps per second lately; collectives per second where the script has no optimiser."""
+    """Steps per second lately; collectives per second where the script has no optimizer."""
     waiting: float | None = None
     """Share of the time lately in which it waited for other ranks (0 to 1)."""
     cpu: float | None = None
@@ -157,34 +157,25 @@ class JobState:
 
 def from_data(data: Mapping[str, Any]) -> JobState:
     """The state that `as_data` made, from this or another version of Muster."""
-    return JobState(
-        **_known(JobState, data, ("hosts", "ranks", "history", "reports", "stuck")),
-        stuck=tuple(data.get("stuck", ())),
-        hosts=tuple(
-            HostState(
-                **_known(HostState, host, ("gpus",)),
-                gpus=tuple(GpuState(**_known(GpuState, gpu)) for gpu in host.get("gpus", ())),
-            )
-            for host in data.get("hosts", ())
-        ),
-        ranks=tuple(RankState(**_known(RankState, rank)) for rank in data.get("ranks", ())),
-        history=tuple(
-            Moment(time=item["time"], step_rate=item["step_rate"], waiting=_by_rank(item["waiting"]))
-            for item in data.get("history", ())
-        ),
-        reports=tuple(
-            Report(
-                **_known(Report, item, ("ranks", "stacks")),
-                ranks=tuple(item.get("ranks", ())),
-                stacks=_by_rank(item.get("stacks", {})),
-            )
-            for item in data.get("reports", ())
-        ),
-    )
+    convert = {
+        "hosts": _tuple_of(HostState, gpus=_tuple_of(GpuState)),
+        "ranks": _tuple_of(RankState),
+        "history": _tuple_of(Moment, waiting=_by_rank),
+        "reports": _tuple_of(Report, ranks=tuple, stacks=_by_rank),
+        "stuck": tuple,
+    }
+    return JobState(**_known(JobState, data, convert))
 
 
-def _known(kind: Any, data: Mapping[str, Any], without: Sequence[str] = ()) -> dict[str, Any]:
-    return {name: data[name] for name in kind.__dataclass_fields__ if name in data and name not in without}
+def _tuple_of(kind: Any, **convert: Callable[[Any], Any]) -> Callable[[Sequence[Mapping[str, Any]]], tuple[Any, ...]]:
+    """Makes a tuple of such values from what JSON holds; `convert` names fields that JSON holds otherwise."""
+    return lambda items: tuple(kind(**_known(kind, item, convert)) for item in items)
+
+
+def _known(kind: Any, data: Mapping[str, Any], convert: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """The fields that this version knows."""
+    names = [name for name in kind.__dataclass_fields__ if name in data]
+    return {name: convert[name](data[name]) if name in convert else data[name] for name in names}
 
 
 def _by_rank(data: Mapping[Any, Any]) -> dict[int, Any]:

@@ -14,7 +14,7 @@ from muster.jobs.ps_text import LEASE, status
 from muster.jobs.state import HostState, JobState, RankState
 from muster.text import age, count, cut, printable, short_size
 
-_COLOURS = {
+_COLORS = {
     "running": 32,
     "waiting": 33,
     "starting": 36,
@@ -51,14 +51,14 @@ class _Column(Generic[Item]):
     left: bool = False
 
 
-def frame(job: KeptJob, *, width: int, height: int, now: float, colour: bool) -> list[str]:
+def frame(job: KeptJob, *, width: int, height: int, now: float, color: bool) -> list[str]:
     """The lines of the picture, none longer than `width` and not more than `height`."""
     state = job.state
     if state is None:
         return [f"job {job.id} has left no state"[:width]]
 
     def paint(text: str, code: int | None) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if colour and code is not None and text.strip() else text
+        return f"\x1b[{code}m{text}\x1b[0m" if color and code is not None and text.strip() else text
 
     head = _head(job, state, width, now, paint)
     foot = _foot(job, state, width, paint)
@@ -170,7 +170,7 @@ def _table(
         cells = {column: _pad(column.cell(item), column, size) for column, size in sizes.items()}
         plain = "  ".join(cells.values()).rstrip()
         painted = (
-            paint(cell, _COLOURS.get(item.state) if column.title == "STATE" else None) for column, cell in cells.items()
+            paint(cell, _COLORS.get(item.state) if column.title == "STATE" else None) for column, cell in cells.items()
         )
         lines.append("  ".join(painted).rstrip() if len(plain) <= width else cut(plain, width))
     return lines

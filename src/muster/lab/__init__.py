@@ -1,5 +1,5 @@
 """A cluster of virtual hosts on this machine, with faults to inject: `with Lab(4) as lab:`."""
 
-from muster.lab.lab import HostStatus, Lab
+from muster.lab.cluster import HostStatus, Lab
 
 __all__ = ["HostStatus", "Lab"]

@@ -82,8 +82,8 @@ class Faults:
             cgroups = Cgroups(site.folder.name, site.folder / "cgroups", site.pids)
             self._tools = _Tools(site, Cables(site), cgroups)
 
-    def _detach(self) -> None:
-        """Take the site down, if there is one."""
+    def stop(self) -> None:
+        """Take the lab down; nothing of it is left when this returns."""
         if self._tools:
             for host, condition in self._conditions.items():
                 if condition.frozen:  # or it could not end

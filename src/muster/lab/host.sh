@@ -101,7 +101,7 @@ link set lo up
 link set eth0 addrgenmode none
 addr add $ADDRESS/24 dev eth0
 link set eth0 up
-$(</run/muster-lab/neighbours)
+$(</run/muster-lab/neighbors)
 END
 start_sshd=("$SSHD" -f /run/muster-lab/sshd_config -E /run/muster-lab/sshd.log)
 if [ -n "$RUN_AS" ]; then

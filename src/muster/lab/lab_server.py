@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from muster.errors import LabError, MusterError
-from muster.lab.lab import Lab
+from muster.lab.cluster import Lab
 
 SOCKET = "lab.sock"
 LOCK = "lab.lock"

@@ -79,7 +79,7 @@ def mac_of(address: str) -> str:
     return f"02:77:00:00:00:{int(address.rsplit('.', 1)[1]):02x}"
 
 
-def neighbours(addresses: Mapping[str, str]) -> str:
+def neighbors(addresses: Mapping[str, str]) -> str:
     """`ip` batch for every host of a big lab: the hardware addresses of all others, so that none has to ask.
 
     The kernel keeps what hosts learn by asking in one table for the whole machine, of 1024 entries by default

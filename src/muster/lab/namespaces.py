@@ -56,7 +56,7 @@ class HostNode(Node):
         self.init = int(self.expect("built", deadline)[0])
         self.pid_namespace = os.readlink(f"/proc/{self.init}/ns/pid")
 
-    def strike(self) -> None:
+    def terminate(self) -> None:
         """Kill init, and with it every process of the host at once; the kernel still closes their sockets."""
         if self.alive and self.pid_namespace:
             os.kill(self.init, signal.SIGKILL)
@@ -82,7 +82,7 @@ class NamespaceSite(Site[HostNode]):
         folder = self.folder / "ssh"
         (folder / "config").write_text(self._client_config(Path("~/.ssh")))
         (folder / "hosts").write_text(keys.etc_hosts(self.addresses))
-        (folder / "neighbours").write_text(link_rules.neighbours(self.addresses))
+        (folder / "neighbors").write_text(link_rules.neighbors(self.addresses))
         (folder / "sshd_config").write_text(keys.sshd_config(keys.HOST_FILES, f"{keys.HOST_FILES}/sshd.pid"))
 
     def start(self, names: Sequence[str]) -> None:

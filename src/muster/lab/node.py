@@ -87,7 +87,7 @@ class Node:
         except BrokenPipeError:
             pass  # it has ended; the next `expect` says why
 
-    def strike(self) -> None:
+    def terminate(self) -> None:
         """Close the pipe, without waiting for the end that this brings."""
         _pipe(self._process.stdin).close()
 

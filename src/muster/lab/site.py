@@ -73,13 +73,13 @@ class Site(Generic[HostNode]):
     def kill(self, name: str) -> None:
         """End a host and everything in it, if it still runs."""
         if host := self.hosts.pop(name, None):
-            host.strike()
+            host.terminate()
             host.end()
 
     def close(self) -> None:
         """End all hosts, then let the switch remove the folder and the control groups."""
         for host in self.hosts.values():
-            host.strike()
+            host.terminate()
         for host in self.hosts.values():
             host.end()
         self.hosts.clear()

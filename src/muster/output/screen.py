@@ -12,7 +12,7 @@ from typing import TextIO
 from muster.output.lines import Line, as_bytes
 
 _DIM = 2
-_COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
+_COLORS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 _MOST_QUEUED = 64 << 20
 """Bytes that may wait for a screen that is not read (`| less`, Ctrl-S); more is left out there, never in the files."""
 
@@ -29,9 +29,9 @@ def rank_label(host: str, rank: int, width: int) -> str:
     return f"[{host} {rank:>{width}}]"
 
 
-def rank_colour(rank: int) -> int:
-    """The colour of a rank's label, as a terminal numbers it."""
-    return _COLOURS[rank % len(_COLOURS)]
+def rank_color(rank: int) -> int:
+    """The color of a rank's label, as a terminal numbers it."""
+    return _COLORS[rank % len(_COLORS)]
 
 
 class Screen:
@@ -54,7 +54,7 @@ class Screen:
         self.log: Callable[[str], None] = lambda text: None
         """Gets what Muster itself says, and hosts, also what --quiet leaves out: for the debug log."""
         self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
-        self._colour = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
+        self._color = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._queued = 0
         self._left_out = 0
@@ -75,7 +75,7 @@ class Screen:
         """A sentence that --quiet does not silence: a warning or a failure."""
         self.log(text)
         for line in text.splitlines() or [""]:
-            self._show(2, f"muster: {line}" if line else "muster:", "\n", coloured=len("muster:"))
+            self._show(2, f"muster: {line}" if line else "muster:", "\n", colored=len("muster:"))
 
     def show_block(self, text: str) -> None:
         """Text that stands by itself, such as a traceback."""
@@ -91,7 +91,7 @@ class Screen:
         """What is being waited for: one line that renews itself on a terminal, a new line elsewhere."""
         if not self.quiet:
             text = f"muster: {text}"
-            self._show(2, text, "\r" if self._tty[2] else "\n", coloured=len(text))
+            self._show(2, text, "\r" if self._tty[2] else "\n", colored=len(text))
 
     @property
     def is_live(self) -> bool:
@@ -102,13 +102,13 @@ class Screen:
         """One line of a rank, with `[host rank]` before it."""
         label = rank_label(host, rank, width)
         end = "\r" if line.end == "\r" and self._tty[stream] else "\n"
-        self._show(stream, f"{label} {line.text}", end, coloured=len(label), colour=rank_colour(rank))
+        self._show(stream, f"{label} {line.text}", end, colored=len(label), color=rank_color(rank))
 
     def rank_prompt(self, host: str, rank: int, width: int, stream: int, text: str) -> None:
         """A line without an end, behind which a rank waits for input."""
         label = rank_label(host, rank, width)
         end = _PROMPT if self._tty[stream] else "\n"
-        self._show(stream, f"{label} {text}", end, coloured=len(label), colour=rank_colour(rank))
+        self._show(stream, f"{label} {text}", end, colored=len(label), color=rank_color(rank))
 
     def host_line(self, host: str, text: str) -> None:
         """A line the host itself wrote: ssh, a shell profile, an import."""
@@ -116,7 +116,7 @@ class Screen:
         self._show(2, f"[{host}] {text}", "\n")
 
     def repeat(self, stream: int, text: str, end: str) -> None:
-        """A line that the screen of another process has shown, with the colours it has on this one."""
+        """A line that the screen of another process has shown, with the colors it has on this one."""
         label = _LABEL.match(text)
         if end == "\r" and not self._tty[stream]:
             if label is not None and label["rank"] is None:
@@ -125,8 +125,8 @@ class Screen:
         if label is None:
             self._show(stream, text, end)
         else:
-            colour = _DIM if label["rank"] is None else rank_colour(int(label["rank"]))
-            self._show(stream, text, end, coloured=label.end(), colour=colour)
+            color = _DIM if label["rank"] is None else rank_color(int(label["rank"]))
+            self._show(stream, text, end, colored=label.end(), color=color)
 
     def close(self, limit: float = 10.0) -> None:
         """Write out what is queued; a screen that is not read holds us no longer than `limit` seconds."""
@@ -137,12 +137,12 @@ class Screen:
         self._queue.put(None)
         self._thread.join(limit)
 
-    def _show(self, fd: int, text: str, end: str, *, coloured: int = 0, colour: int = _DIM) -> None:
-        """Show a line, of which the first `coloured` characters have a colour where there are colours."""
+    def _show(self, fd: int, text: str, end: str, *, colored: int = 0, color: int = _DIM) -> None:
+        """Show a line, of which the first `colored` characters have a color where there are colors."""
         if self.beside is not None:
             self.beside(fd, text, "\n" if end == _PROMPT else end)
-        if coloured and self._colour[fd]:
-            text = f"\x1b[{colour}m{text[:coloured]}\x1b[0m{text[coloured:]}"
+        if colored and self._color[fd]:
+            text = f"\x1b[{color}m{text[:colored]}\x1b[0m{text[colored:]}"
         begin = self._begin_line(fd) if self._tty[fd] else ""
         self._unfinished[fd] = "" if end == "\n" else end
         self._put(fd, as_bytes(begin + text + ("\n" if end == "\n" else "")))

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from ..shared.reports import Meeting
 
-def meeting(frames: Iterable[FrameType]) -> dict[str, Any] | None:
+
+def meeting(frames: Iterable[FrameType]) -> Meeting | None:
     """The place, how many ranks are expected there and as which of them this one comes; None in no such call."""
     for frame in frames:
         if frame.f_code.co_name == "init_process_group" and frame.f_globals.get("__name__") == C10D:
@@ -21,7 +23,7 @@ def meeting(frames: Iterable[FrameType]) -> dict[str, Any] | None:
     return None
 
 
-def _read(given: Mapping[str, Any]) -> dict[str, Any]:
+def _read(given: Mapping[str, Any]) -> Meeting:
     """As torch reads it: the call's arguments, then the query of its URL, then the environment if that is the URL."""
     from urllib.parse import parse_qs, urlsplit
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
+    from ..shared.events import DiskFacts, FailureFacts, MemoryFacts
+
 _DISK_LIMIT = 0.5
 """Seconds that all disks together may take to answer: one of a server that is gone never does."""
 
@@ -84,12 +86,13 @@ def _path(value: object) -> str:
 # --- in the agent -------------------------------------------------------------------------------------------------
 
 
-def facts(before: tuple[int | None, int | None], paths: list[str]) -> dict[str, Any]:
+def facts(before: tuple[int | None, int | None], paths: list[str]) -> FailureFacts:
     """What this host can tell of a rank that has just failed; `before` is what was counted some seconds ago."""
-    return {"memory": _memory(before), "inside": _inside(), **_disks(paths)}
+    disks, shm = _disks(paths)
+    return {"memory": _memory(before), "inside": _inside(), "disks": disks, "shm": shm}
 
 
-def _memory(before: tuple[int | None, int | None]) -> dict[str, Any]:
+def _memory(before: tuple[int | None, int | None]) -> MemoryFacts:
     now = machine.memory_kills()
     group, host = _moved(before[0], now[0]), _moved(before[1], now[1])
     total = _total_memory()
@@ -135,12 +138,12 @@ _hanging: list[bool] = []
 """Holds something once a disk has not answered: then none is asked again."""
 
 
-def _disks(paths: list[str]) -> dict[str, Any]:
+def _disks(paths: list[str]) -> tuple[list[DiskFacts], DiskFacts | None]:
     """The room on the disks under these paths and in /dev/shm; nothing where a disk does not answer in time."""
     from _thread import allocate_lock, start_new_thread
 
     shm = _room("/dev/shm")  # in memory, so it always answers
-    found: list[dict[str, Any]] = []
+    found: list[DiskFacts] = []
     done = allocate_lock()
     done.acquire()
 
@@ -157,10 +160,10 @@ def _disks(paths: list[str]) -> dict[str, Any]:
         start_new_thread(look, ())
         if not done.acquire(timeout=_DISK_LIMIT):
             _hanging.append(True)
-    return {"disks": list(found), "shm": shm}
+    return list(found), shm
 
 
-def _room(path: str) -> dict[str, Any] | None:
+def _room(path: str) -> DiskFacts | None:
     """The file system under a path that may not exist; None for one that cannot be written anyway."""
     folder = path
     while not os.path.exists(folder) and folder != os.path.dirname(folder):

@@ -13,7 +13,7 @@ from . import torch_adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType, TracebackType
     from typing import Any
 
@@ -55,7 +55,7 @@ class Reporter:
         """False in a child, and in a script that closed all descriptors and has its own file behind this number."""
         return os.getpid() == self.pid and _identity(self.fd) == self.socket
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Mapping[str, object]) -> None:
         """Send one message with the time of now; a lost agent is no reason to fail."""
         if not self.is_whole:
             return

@@ -21,9 +21,28 @@ from .reporter import LOOK, MARK, MOVED, SIGNAL, STACKS, innermost
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any
+    from typing import TypedDict
 
+    from ..shared.reports import Meeting
     from .reporter import Reporter
+
+    class Where(TypedDict):
+        """How far the rank is, and where."""
+
+        steps: int
+        groups: dict[str, list[int]]
+        moved: float
+        place: str
+        joining: bool
+
+    class Stacks(TypedDict):
+        """The stacks of all threads, and what the main thread waits for."""
+
+        stack: str
+        peer: int | None
+        work: bool
+        meeting: Meeting | None
+
 
 _FIRST = 0.02
 """Seconds between looks until the first collective, whose time is shown to the user."""
@@ -122,11 +141,16 @@ class Sampler:
         done = sum(finished for _, finished in self.groups.values())
         self.reporter.progress(done, waiting=share, **self._where())
 
-    def _where(self) -> dict[str, Any]:
+    def _where(self) -> Where:
         frames = _frames(sys._current_frames().get(self._main or 0))
         joining = not self.groups and any(frame.f_code.co_name == "init_process_group" for frame in frames)
-        where = {"steps": self.steps[0], "groups": self.groups, "moved": self.moved, "place": innermost(frames)}
-        return {**where, "joining": joining}
+        return {
+            "steps": self.steps[0],
+            "groups": self.groups,
+            "moved": self.moved,
+            "place": innermost(frames),
+            "joining": joining,
+        }
 
     def _answer(self) -> bool:
         """Answer what the agent asked; False when it is gone."""
@@ -153,13 +177,12 @@ class Sampler:
         return frame, frame.f_lasti if frame is not None else 0
 
     def _tell_where(self, *, deep: bool) -> None:
-        answer: dict[str, Any] = {"t": "answer", "deep": deep, **self._where(), "taken": _is_taken()}
+        answer = {"t": "answer", "deep": deep, **self._where(), "taken": _is_taken()}
         if deep:
-            answer.update(self._stacks())
-            answer["recorder"] = torch_adapter.recorder_tail(_TAIL, is_users)
+            answer |= {**self._stacks(), "recorder": torch_adapter.recorder_tail(_TAIL, is_users)}
         self.reporter.send(answer)
 
-    def _stacks(self) -> dict[str, Any]:
+    def _stacks(self) -> Stacks:
         """The stacks of all other threads as faulthandler writes them, the main thread last; and whom it waits for."""
         names = {ident: thread.name for ident, thread in list(vars(threading)["_active"].items())}
         frames = {ident: _frames(frame) for ident, frame in sys._current_frames().items()}

@@ -18,7 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
-    from typing import Any, NoReturn
+    from typing import NoReturn
+
+    from ..shared.spawner_messages import FreshRankConfig, RankConfig, Target
 
 _LOADERS = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
 """Modules of python that run or import the script."""
@@ -30,7 +32,7 @@ _HOLD_NOTICE = 2.0
 """Seconds after which it says so."""
 
 
-def main(config: dict[str, Any]) -> int:
+def main(config: FreshRankConfig) -> int:
     """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows where it is safe."""
     from . import process_title
 
@@ -45,7 +47,7 @@ def main(config: dict[str, Any]) -> int:
     return code
 
 
-def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
+def run_forked(config: Target, env: Mapping[str, str], fds: list[int]) -> NoReturn:
     """Turn this fork of the zygote into a rank; `fds`: stdin, stdout, stderr, report, stacks, then any function."""
     import signal
 
@@ -55,7 +57,7 @@ def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     processes.default_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _take_stdio(fds[:3])
-    _set_environment(config["env"])
+    _set_environment(env)
     process_title.set_title([sys.executable, *command(config)])
     torch_adapter.reseed()
     _forget_temporary_folder()
@@ -65,7 +67,7 @@ def run_forked(config: dict[str, Any], fds: list[int]) -> NoReturn:
     interpreter_exit.leave(code, kept, is_forked=True)
 
 
-def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False) -> int:
+def _run(config: RankConfig, reporter: Reporter, *, is_forked: bool = False) -> int:
     import faulthandler
 
     faulthandler.enable()  # a crash in C code then shows the Python line it came from
@@ -85,7 +87,7 @@ def _run(config: dict[str, Any], reporter: Reporter, *, is_forked: bool = False)
     return _guarded(lambda: _after_script(code, reporter), config, reporter)
 
 
-def _guarded(run: Callable[[], int], config: dict[str, Any], reporter: Reporter) -> int:
+def _guarded(run: Callable[[], int], config: Target, reporter: Reporter) -> int:
     """The exit code of what is run, or of the exception that ends it."""
     caught: BaseException
     try:
@@ -106,7 +108,7 @@ def _after_script(code: int, reporter: Reporter) -> int:
     return code
 
 
-def _on_exception(error: BaseException, config: dict[str, Any], reporter: Reporter) -> int:
+def _on_exception(error: BaseException, config: Target, reporter: Reporter) -> int:
     """Report an uncaught exception and show it as python does; returns the exit code."""
     if isinstance(error, SystemExit):
         return _exit_code(error, reporter)
@@ -153,7 +155,7 @@ def _hold(reporter: Reporter) -> None:
         reporter.send({"t": "released"})
 
 
-def set_first_path(config: dict[str, Any]) -> None:
+def set_first_path(config: Target) -> None:
     """Make sys.path[0] what `python script.py` or `python -m` would make it; the zygote imports with it already.
 
     A function finds what its caller would find: the folders before the interpreter's own, and those after them.
@@ -169,7 +171,7 @@ def set_first_path(config: dict[str, Any]) -> None:
     sys.path.insert(0, os.path.dirname(os.path.realpath(config["target"])) if is_script else os.getcwd())
 
 
-def _run_target(config: dict[str, Any], reporter: Reporter) -> int:
+def _run_target(config: RankConfig, reporter: Reporter) -> int:
     """Run what the rank is for, and return its exit code."""
     from functools import partial
 
@@ -266,11 +268,11 @@ def _forget_temporary_folder() -> None:
         sys.modules["tempfile"].__dict__["tempdir"] = None
 
 
-def command(config: dict[str, Any]) -> list[str]:
+def command(config: Target) -> list[str]:
     """The arguments of the python command line that this rank stands for."""
     return [*(["-m"] if config["kind"] == "module" else []), config["target"], *_args(config)]
 
 
-def _args(config: dict[str, Any]) -> list[str]:
+def _args(config: Target) -> list[str]:
     """The script's arguments, with the rank's own number in them where they ask for it, as under torchrun."""
     return [arg.replace("${local_rank}", os.environ.get("LOCAL_RANK", "")) for arg in config["args"]]

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from ..shared.reports import RecordedCall, RecordedGroup
+
+    Entry = dict[str, Any]
+    """A call as a flight recorder of torch holds it."""
+
 C10D = "torch.distributed.distributed_c10d"
 
 _RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
@@ -76,7 +81,7 @@ def why_unwatched() -> str:
     return f"{_RECORDED}=0 turns torch's flight recorder off" if os.environ.get(_RECORDED) == "0" else ""
 
 
-def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any] | None:
+def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, RecordedGroup] | None:
     """The last collectives of each process group by its name, which is the same on all its ranks.
 
     Each with its number, operation, sizes, types, whether it has finished, when and perhaps where it was called. 40 ms
@@ -85,33 +90,32 @@ def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Any
     """
     # Telling the lines of the calls makes torch import its compiler, a second of CPU that the script did not ask for.
     places = "torch._dynamo.convert_frame" in sys.modules
-    found: dict[str, Any] = {}
+    found: dict[str, RecordedGroup] = {}
+    collectives: dict[str, list[Entry]] = {}
+    members = _members()
     for name in _FULL_RECORDERS:
         try:
             entries = _entries(name, places)
             if entries is None:
                 return None
             for entry in _settled(entries) if name == _NCCL else entries:
-                empty: dict[str, Any] = {"id": str(entry["pg_id"]), "calls": [], "p2p": []}
-                group = found.setdefault(str(entry["process_group"][0]), empty)
+                key = str(entry["process_group"][0])
+                empty: RecordedGroup = {"id": str(entry["pg_id"]), "calls": [], "p2p": [], "ranks": members.get(key)}
+                group = found.setdefault(key, empty)
                 if not entry.get("is_p2p"):
-                    group["calls"].append(entry)
+                    collectives.setdefault(key, []).append(entry)
                 elif not _over(entry):
                     group["p2p"].append(entry["profiling_name"])  # `nccl:recv 1<-0`; gloo records none
         except Exception:
             continue
-    for group in found.values():
+    for key, calls in collectives.items():
         # Unfinished ones are kept however old they are: that is what the rank waits in.
-        calls = group["calls"]
         old = [call for call in calls[:-length] if not _over(call)]
-        group["calls"] = [_call(call, is_users) for call in [*old[:length], *calls[-length:]]]
-    members = _members()
-    for name, group in found.items():
-        group["ranks"] = members.get(name)
+        found[key]["calls"] = [_call(call, is_users) for call in [*old[:length], *calls[-length:]]]
     return found
 
 
-def _entries(name: str, places: bool) -> Sequence[dict[str, Any]] | None:
+def _entries(name: str, places: bool) -> Sequence[Entry] | None:
     """All calls that a recorder holds, the oldest first; None while a CUDA graph is captured."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump: Callable[..., bytes] | None = vars(c10d).get(name) if c10d is not None else None
@@ -137,14 +141,14 @@ def hold_back_while_capturing() -> None:
         pass  # `recent_calls` leaves NCCL's out
 
 
-def _settled(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _settled(entries: Sequence[Entry]) -> list[Entry]:
     """The same calls of NCCL without the parts of coalesced collectives, and as completed what must be.
 
     torch never updates the state of a part (`_broadcast_oop` of an uneven all_gather, a send or recv of
     batch_isend_irecv): only the coalesced call that follows its parts, with their number, tells. The collectives and
     batches of a group run in order, so what stands before a completed one is over; single sends and recvs do not.
     """
-    kept: list[dict[str, Any]] = []
+    kept: list[Entry] = []
     over: set[int] = set()
     numbers: set[tuple[int, str, int]] = set()
     for entry in reversed(entries):
@@ -164,11 +168,11 @@ def _settled(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept[::-1]
 
 
-def _over(entry: Mapping[str, Any]) -> bool:
+def _over(entry: Entry) -> bool:
     return bool(entry.get("retired")) or entry.get("state") == "completed"
 
 
-def _call(entry: Mapping[str, Any], is_users: Callable[[str], bool]) -> dict[str, Any]:
+def _call(entry: Entry, is_users: Callable[[str], bool]) -> RecordedCall:
     users = (frame for frame in entry.get("frames") or () if is_users(frame["filename"]))
     return {
         "number": entry["collective_seq_id"],

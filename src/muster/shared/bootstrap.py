@@ -11,6 +11,7 @@ from _frozen_importlib_external import MAGIC_NUMBER
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Mapping
     from types import CodeType, ModuleType
     from typing import Any, NoReturn
 
@@ -51,9 +52,9 @@ space["enter"](parcel,channel)
 """
 
 
-def payload(package: tuple[bytes, bytes], entry: str, config: dict[str, Any]) -> bytes:
+def payload(package: tuple[bytes, bytes], entry: str, config: Mapping[str, Any]) -> bytes:
     """All that COMMAND reads from descriptor 0 to import the package and call `main(config)` of module `entry`."""
-    parcel = [*package, marshal.dumps((entry, config), _EVERY_PYTHON)]
+    parcel = [*package, marshal.dumps((entry, dict(config)), _EVERY_PYTHON)]
     stage = _FIRST_STAGE.format(sizes=[len(part) for part in parcel], name=TRAVEL_NAME)
     return b"exec(" + ascii(stage).encode() + b")\n" + b"".join(parcel)
 

@@ -14,7 +14,8 @@ from . import batch_systems
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+
+    from .events import Facts, Interface
 
 _SIOCGIFADDR = 0x8915
 _SIOCGIFFLAGS = 0x8913
@@ -22,7 +23,7 @@ _IFF_UP = 1
 _IFF_LOOPBACK = 8
 
 
-def facts() -> dict[str, Any]:
+def facts() -> Facts:
     """What the agent tells first: who this host is and what it has."""
     return {
         "time": time.time(),
@@ -82,9 +83,9 @@ def in_container(root: str = "/") -> bool:
     return any(os.path.exists(root + sign) for sign in ("run/.containerenv", ".dockerenv"))
 
 
-def interfaces() -> list[dict[str, Any]]:
+def interfaces() -> list[Interface]:
     """Every network interface that is up, with its addresses; loopback is marked."""
-    found: list[dict[str, Any]] = []
+    found: list[Interface] = []
     by_name_v6 = _ipv6_addresses()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

@@ -6,11 +6,16 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-GREETING = b"\x1emuster-agent 1\x1e\n"
-"""Sent first by the agent. Whatever a shell profile printed before it is skipped."""
+VERSION = 1
+"""Version of the protocol between controller, agent, spawner and rank: raised when a message changes."""
+
+_GREETING_BEGIN, _GREETING_END = b"\x1emuster-agent ", b"\x1e\n"
+
+GREETING = _GREETING_BEGIN + str(VERSION).encode() + _GREETING_END
+"""Sent first by the agent, with its version. Whatever a shell profile printed before it is skipped."""
 
 HEARTBEAT = 0.5
 """Seconds between two pings of the controller."""
@@ -22,7 +27,21 @@ LAST_GRACE = 3.0
 """The most grace ranks get once host or controller is lost: with LEASE it keeps "gone 10 s later" true."""
 
 
-def encode(message: dict[str, Any]) -> bytes:
+class ProtocolError(Exception):
+    """The other side sent something that the protocol does not allow."""
+
+
+class VersionError(ProtocolError):
+    """The other side speaks another version of the protocol."""
+
+
+def check_version(theirs: object, who: str) -> None:
+    """Raise VersionError unless the other side speaks our version; the sentence names both."""
+    if theirs != VERSION:
+        raise VersionError(f"{who} uses protocol version {theirs}, but this Muster uses version {VERSION}")
+
+
+def encode(message: Mapping[str, object]) -> bytes:
     """One message as a line."""
     plain = None if "json" in sys.modules else _plain(message)
     if plain is not None:
@@ -32,7 +51,7 @@ def encode(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def _plain(message: dict[str, Any]) -> bytes | None:
+def _plain(message: Mapping[str, Any]) -> bytes | None:
     """The same without json, whose import costs a fresh rank 7 ms, for what a rank says that has nothing to tell."""
     parts: list[str] = []
     for name, value in message.items():
@@ -57,8 +76,8 @@ class LineReader:
         """What came before the greeting; where none comes, it may say why."""
         self._rest: bytes = b""
 
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The messages that are complete with `data`."""
+    def feed(self, data: bytes) -> list[Any]:
+        """The messages that are complete with `data`; any JSON value, to be validated."""
         import json
 
         return [json.loads(line) for line in self.lines(data)]
@@ -70,11 +89,19 @@ class LineReader:
             before, found, after = data.partition(self.greeting)
             self.noise = before[-_MOST_NOISE:]
             if not found:
+                _check_greeting(data)
                 self._rest = self.noise  # the beginning of a greeting that is cut in two is in it
                 return []
             self.greeting, data = None, after
         *lines, self._rest = data.split(b"\n")
         return [line for line in lines if line]
+
+
+def _check_greeting(data: bytes) -> None:
+    """Raise VersionError if an agent of another version has sent its greeting."""
+    version, end, _ = data.partition(_GREETING_BEGIN)[2].partition(_GREETING_END)
+    if end:
+        check_version(version.decode(errors="replace"), "its agent")
 
 
 class Writer:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..check_probes import Question
+    from ...shared.requests import Question
 
 _MOST_ENTRIES = 10000
 _SAMPLE = 65536

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..check_probes import Question
+    from ...shared.requests import Question
 
 _SIOCGIFADDR = 0x8915
 _SIOCGIFNETMASK = 0x891B

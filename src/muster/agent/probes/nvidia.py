@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..check_probes import Question
+    from ...shared.requests import Question
 
 _FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.used", "temperature.gpu")
 _MORE = (
@@ -43,7 +43,7 @@ def gpus(ask: Question) -> dict[str, Any] | None:
         "gpus": found,
         "problem": problem,
         "asked": True,
-        "processes": [_process(*row) for row in users],
+        "processes": [_process(row) for row in users],
         "remapped": [row for row in remapped if "Yes" in row[1:]],
     }
 
@@ -53,7 +53,7 @@ def _query_gpus() -> tuple[list[dict[str, Any]], str]:
     problem = ""
     for fields in (_FIELDS + _MORE + _NEWER, _FIELDS + _MORE, _FIELDS):
         try:
-            return [_gpu(dict(zip(fields, row))) for row in _smi("--query-gpu=" + ",".join(fields))], ""
+            return [_gpu(row) for row in _smi("--query-gpu=" + ",".join(fields))], ""
         except RuntimeError as error:
             problem = str(error)
             if "not a valid field" not in problem:
@@ -61,30 +61,33 @@ def _query_gpus() -> tuple[list[dict[str, Any]], str]:
     return [], problem
 
 
-def _gpu(row: dict[str, str]) -> dict[str, Any]:
-    ecc, hot, braked, width, full_width = (row.get(field, "") for field in _MORE)
+def _gpu(row: list[str]) -> dict[str, Any]:
+    every = _FIELDS + _MORE + _NEWER
+    index, uuid, name, driver, memory, used, celsius, *more = [*row, *[""] * len(every)][: len(every)]
+    ecc, hot, braked, width, full_width, fabric_state = more
     return {
-        "index": int(_number(row["index"])),
-        "uuid": row["uuid"],
-        "name": row["name"],
-        "driver": row["driver_version"],
-        "memory": _number(row["memory.total"]),
-        "used": _number(row["memory.used"]),
-        "celsius": _number(row["temperature.gpu"]),
+        "index": int(_number(index)),
+        "uuid": uuid,
+        "name": name,
+        "driver": driver,
+        "memory": _number(memory),
+        "used": _number(used),
+        "celsius": _number(celsius),
         "ecc": _number(ecc),
         "hot": hot == "Active",
         "braked": braked == "Active",
         "width": [_number(width), _number(full_width)],
-        "fabric": row.get("fabric.state", ""),
+        "fabric": fabric_state,
     }
 
 
-def _process(uuid: str, pid: str, name: str, used: str) -> dict[str, Any]:
+def _process(row: list[str]) -> dict[str, Any]:
+    uuid, pid, *name, used = row
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
         owner = -1  # of another container
-    return {"uuid": uuid, "pid": int(_number(pid)), "name": name, "used": _number(used), "uid": owner}
+    return {"uuid": uuid, "pid": int(_number(pid)), "name": ", ".join(name), "used": _number(used), "uid": owner}
 
 
 def _smi(query: str) -> list[list[str]]:

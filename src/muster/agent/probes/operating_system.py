@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..check_probes import Question
+    from ...shared.requests import Question
 
 _LIBRARIES = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "OMP_", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES")
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")

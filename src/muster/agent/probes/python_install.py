@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..check_probes import Question
+    from ...shared.requests import Question
 
 _CONDAS = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "/opt/conda")
 _PREFIXES = (

@@ -1,4 +1,4 @@
-"""One file for each thing that can be wrong: symptom, probe, judge, fix."""
+"""One file for each thing that can be wrong: symptom, judge, fix, and the probe it names."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from muster.controller.diagnosis.failure_facts import Disk, Memory
+    from muster.shared.events import FailureFacts
 
 # Patterns are compiled when a rank has failed, not at the start of every job.
 # What survivors say when another rank has gone: symptoms, never the cause.
@@ -113,16 +113,24 @@ class HostLoss:
     """Whether its agent still answers, and only a process of Muster's there has ended."""
 
 
-def facts_of(told: Mapping[str, Any]) -> dict[str, Any]:
+class EndFacts(TypedDict):
+    """The fields of a RankEnd that come from its agent."""
+
+    memory: Memory | None
+    disks: tuple[Disk, ...]
+    shm: Disk | None
+    inside: str
+
+
+def facts_of(told: FailureFacts | None) -> EndFacts:
     """The fields of a RankEnd from what its agent found out after the rank's end."""
-    if not told:
-        return {}
+    if told is None:
+        return {"memory": None, "disks": (), "shm": None, "inside": ""}
     from muster.controller.diagnosis.failure_facts import Disk, Memory  # most jobs do not fail
 
-    shm = told.get("shm")
     return {
         "memory": Memory(**told["memory"]),
         "disks": tuple(Disk(**disk) for disk in told["disks"]),
-        "shm": Disk(**shm) if shm else None,
+        "shm": Disk(**told["shm"]) if told["shm"] else None,
         "inside": told["inside"],
     }

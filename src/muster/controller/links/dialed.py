@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from muster.agent import dial_back
 from muster.agent.connectivity import free_port
@@ -22,7 +21,10 @@ from muster.controller.links.piped import Words
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import ORDER_FILE, Launch, StartCommand
 from muster.errors import HostError, MusterError
+from muster.shared.events import HELLO
 from muster.shared.machine import interfaces
+from muster.shared.protocol import validate
+from muster.shared.wire import VERSION, ProtocolError, check_version
 from muster.text import names
 
 _HELLO_LIMIT = 10.0
@@ -206,7 +208,7 @@ class DialledConnector:
 
     def _order(self, port: int, certificate: str, limit: float) -> str:
         """All that an agent needs to dial us, with the code that does it."""
-        order: dict[str, Any] = {
+        order = {
             "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
             "addresses": _own_addresses(),
             "port": port,
@@ -215,6 +217,7 @@ class DialledConnector:
             "seat_from": self.launch.engine.key_from,
             "killed_at_once": self.launch.engine.killed_at_once,
             "limit": limit / 2,
+            "protocol": VERSION,
         }
         return json.dumps(order)
 
@@ -258,16 +261,22 @@ class DialledConnector:
         """The link whose agent a caller is; None sends it away."""
         try:
             hello = json.loads(line)
-            token, key = str(hello["token"]), str(hello["seat"])
-        except (ValueError, KeyError, TypeError):
+            validate(hello, HELLO)
+        except (ValueError, ProtocolError):
             return None
+        token, key = str(hello["token"]), str(hello["seat"])
         if not hmac.compare_digest(token.encode(), self._token.encode()):
+            return None
+        try:
+            check_version(hello["protocol"], "an agent that came from there")
+        except ProtocolError as error:
+            self._on_text(hello["host"], f"{error}; it was sent away")
             return None
         free = [link for link in self.links if link.seat.key == key and not link.is_attached and not link.closing]
         if free:
             return free[0]
         if not any(link.closing for link in self.links):  # one that comes when the job is over is no surprise
-            self._on_text(str(hello.get("host")), f"an agent came as `{key}`, which is not awaited; it was sent away")
+            self._on_text(hello["host"], f"an agent came as `{key}`, which is not awaited; it was sent away")
         return None
 
     def on_line(self, caller: Caller, line: str) -> None:

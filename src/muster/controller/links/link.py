@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, overload
 
 from muster.controller.debug_log import internal_error, log_event
+from muster.controller.events import HEARD, LOST, SILENT, Event
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
-from muster.shared.wire import GREETING, LEASE, LineReader, encode
+from muster.shared.events import EVENTS, Failed, Pong, Up
+from muster.shared.protocol import check_reply, validate
+from muster.shared.replies import REPLIES
+from muster.shared.wire import GREETING, LEASE, LineReader, ProtocolError, VersionError, check_version, encode
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from muster.shared import replies, requests
 
 SUSPECT_AFTER = 1.5
 """Seconds of silence after which the screen names the host; LEASE decides."""
@@ -56,12 +65,12 @@ class AgentLink:
     def __init__(
         self,
         seat: AgentSpec,
-        on_event: Callable[[AgentLink, dict[str, Any]], None],
+        on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
     ) -> None:
         self.seat = seat
         self.name = seat.name
-        self.facts: dict[str, Any] = {}
+        self.facts = cast("Up", {})
         """What the agent said of its host; empty until it is up."""
         self.clock_offset = 0.0
         """This host's clock minus ours, in seconds; from the ping with the shortest way."""
@@ -76,7 +85,13 @@ class AgentLink:
         self._suspected = False
         self._last_heard = time.monotonic()
         self._round_trip = float("inf")
-        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._replies: dict[int, tuple[str, asyncio.Future[Any]]] = {}
+        self._own: dict[str, Callable[[Any], None]] = {
+            "up": self._on_up,
+            "pong": self._on_pong,
+            "failed": self._on_failed,
+        }
+        """The events that are about the link itself."""
         self._next_id = 0
         self._explaining: asyncio.Task[None] | None = None
         self._too_late: asyncio.TimerHandle | None = None
@@ -131,36 +146,54 @@ class AgentLink:
         self._last_heard = time.monotonic()
         try:
             messages = self._reader.feed(data)
+        except VersionError as error:
+            self._lose(str(error))
+            return
         except ValueError:
             self._lose("something that is not the agent writes on its channel")
             return
-        for message in messages:
-            self._on_message(message)
+        try:
+            for message in messages:
+                (self._on_reply if _is_reply(message) else self._on_message)(message)
+        except VersionError as error:
+            self._lose(str(error))
+        except ProtocolError as error:
+            self._lose(f"its agent broke the protocol: {error}")
 
-    def _on_message(self, message: dict[str, Any]) -> None:
-        if "re" in message:
-            reply = self._replies.pop(message["re"], None)
-            if reply is not None and not reply.done():
-                reply.set_result(message)
-        elif message["t"] == "pong":
-            self._on_pong(message)
-        elif message["t"] == "up":
-            self.facts = message
-            # Good to the time a message takes, until the first ping comes back.
-            self.clock_offset = message["time"] - time.time()
-            _log.info("%s is up: %s", self.name, {name: message[name] for name in _LOGGED_FACTS if name in message})
-            if not self._up.done():
-                self._up.set_result(None)
-        elif message["t"] == "failed":
-            self._lose(f"its agent failed: {internal_error(message['error'], message.get('traceback', ''))}")
+    def _on_message(self, message: Any) -> None:
+        validate(message, EVENTS)
+        own = self._own.get(message["t"])
+        if own is not None:
+            own(message)
         else:
             self._hand_on(message)
 
-    def _hand_on(self, event: dict[str, Any]) -> None:
-        """Log an event and, unless it is for the log alone, give it to whoever follows this link."""
+    def _hand_on(self, event: Event) -> None:
+        """Log an event and give it to whoever follows this link."""
         log_event(self.name, event, self.our_time(event["time"]) if "time" in event else None)
-        if event["t"] != "log":
-            self._on_event(self, event)
+        self._on_event(self, event)
+
+    def _on_reply(self, message: Any) -> None:
+        do, reply = self._replies.pop(message["re"], ("", None))
+        if reply is None or reply.done():
+            return
+        if "refused" in message:
+            reply.set_exception(HostError(self.name, f"its agent refused `{do}`: {message['refused']}"))
+            return
+        check_reply(message, REPLIES[do], do)
+        reply.set_result(message)
+
+    def _on_up(self, message: Up) -> None:
+        check_version(message["protocol"], "its agent")
+        self.facts = message
+        # Good to the time a message takes, until the first ping comes back.
+        self.clock_offset = message["time"] - time.time()
+        _log.info("%s is up: %s", self.name, {name: message[name] for name in _LOGGED_FACTS if name in message})
+        if not self._up.done():
+            self._up.set_result(None)
+
+    def _on_failed(self, message: Failed) -> None:
+        self._lose(f"its agent failed: {internal_error(message['error'], message['traceback'])}")
 
     def on_closed(self) -> None:
         """The agent's side of the connection closed."""
@@ -180,12 +213,71 @@ class AgentLink:
 
     # --- while it is up -------------------------------------------------------------------------------------
 
-    async def request(self, do: str, *, limit: float, **fields: Any) -> dict[str, Any]:
+    @overload
+    async def request(
+        self, do: Literal["compare"], *, limit: float, **fields: Unpack[requests.Compare]
+    ) -> replies.Comparison: ...
+    @overload
+    async def request(
+        self, do: Literal["unpack"], *, limit: float, **fields: Unpack[requests.UnpackCode]
+    ) -> replies.Unpacked: ...
+    @overload
+    async def request(
+        self, do: Literal["probe"], *, limit: float, **fields: Unpack[requests.RunProbes]
+    ) -> replies.ProbeAnswers: ...
+    @overload
+    async def request(
+        self, do: Literal["listen"], *, limit: float, **fields: Unpack[requests.Listen]
+    ) -> replies.Listening: ...
+    @overload
+    async def request(
+        self, do: Literal["dial"], *, limit: float, **fields: Unpack[requests.Dial]
+    ) -> replies.DialResults: ...
+    @overload
+    async def request(self, do: Literal["hold"], *, limit: float, **fields: Unpack[requests.Hold]) -> replies.Held: ...
+    @overload
+    async def request(
+        self, do: Literal["another_port"], *, limit: float, **fields: Unpack[requests.AnotherPort]
+    ) -> replies.Port: ...
+    @overload
+    async def request(
+        self, do: Literal["prepare"], *, limit: float, **fields: Unpack[requests.Prepare]
+    ) -> replies.Prepared: ...
+    @overload
+    async def request(
+        self, do: Literal["call"], *, limit: float, **fields: Unpack[requests.SendCall]
+    ) -> replies.Problem: ...
+    @overload
+    async def request(
+        self, do: Literal["start"], *, limit: float, **fields: Unpack[requests.Start]
+    ) -> replies.Problem: ...
+    @overload
+    async def request(
+        self, do: Literal["signal"], *, limit: float, **fields: Unpack[requests.SendSignal]
+    ) -> replies.Done: ...
+    @overload
+    async def request(
+        self, do: Literal["stacks"], *, limit: float, **fields: Unpack[requests.TakeStacks]
+    ) -> replies.Stacks: ...
+    @overload
+    async def request(
+        self, do: Literal["examine"], *, limit: float, **fields: Unpack[requests.Examine]
+    ) -> replies.Examined: ...
+    @overload
+    async def request(
+        self, do: Literal["stop"], *, limit: float, **fields: Unpack[requests.Stop]
+    ) -> replies.Stopped: ...
+    @overload
+    async def request(
+        self, do: Literal["stdin"], *, limit: float, **fields: Unpack[requests.SendStdin]
+    ) -> replies.StdinTaken: ...
+    async def request(self, do: str, *, limit: float, **fields: object) -> object:
         """Ask the agent for something and wait for its reply, at most `limit` seconds."""
         if self.lost:
             raise self.lost
         self._next_id += 1
-        reply = self._replies[self._next_id] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._replies[self._next_id] = do, reply
         _log.debug("%s: request %d, %s", self.name, self._next_id, do)
         self._send({"do": do, "id": self._next_id, **fields})
         answer = await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
@@ -207,10 +299,10 @@ class AgentLink:
             self._lose(f"nothing heard from it for {silence:.0f} s: it is off, hangs, or its network is cut")
         elif silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
-            self._hand_on({"t": "silent"})
+            self._hand_on(SILENT)
         elif silence < SUSPECT_AFTER and self._suspected:
             self._suspected = False
-            self._hand_on({"t": "heard"})
+            self._hand_on(HEARD)
 
     @property
     def silence(self) -> float:
@@ -235,7 +327,7 @@ class AgentLink:
         """What came over the connection before the agent's greeting: words of a shell profile."""
         return self._reader.noise.decode(errors="replace")
 
-    def _on_pong(self, message: dict[str, Any]) -> None:
+    def _on_pong(self, message: Pong) -> None:
         now = time.time()
         round_trip = now - message["sent"]
         self._round_trip *= _AGEING
@@ -243,7 +335,7 @@ class AgentLink:
             self._round_trip = round_trip
             self.clock_offset = message["time"] - (message["sent"] + now) / 2
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         if self._line is not None:
             self._line.send(encode(message))
 
@@ -251,12 +343,13 @@ class AgentLink:
         if self.lost:
             return
         self.lost = LinkLost(self.name, why)
-        for reply in self._replies.values():
+        self.fail(self.lost)
+        for _, reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(self.lost)
         self._replies.clear()
         self._gone.set()
-        self._hand_on({"t": "lost", "why": why})
+        self._hand_on(LOST)
         self._close_line()
 
     # --- the end --------------------------------------------------------------------------------------------
@@ -272,6 +365,10 @@ class AgentLink:
     def _close_line(self) -> None:
         if self._line is not None:
             self._line.close()
+
+
+def _is_reply(message: Any) -> bool:
+    return isinstance(message, dict) and "re" in message and type(cast("Any", message)["re"]) is int
 
 
 async def within(limit: float, future: asyncio.Future[Result], error: Exception) -> Result:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from muster.controller.attempt import Attempt
-from muster.controller.monitor.observation import works
+from muster.controller.monitor.observation import Sighting, works
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.stack_text import blocking_frame
 from muster.text import rank_list
@@ -26,7 +25,7 @@ class ExitMonitor:
     def __init__(self, monitor: RankMonitor, attempt: Attempt) -> None:
         self.monitor = monitor
         self.attempt = attempt
-        self._looks: list[tuple[float, dict[int, dict[str, Any]]]] = []
+        self._looks: list[tuple[float, dict[int, Sighting]]] = []
         self._reported: set[int] = set()
 
     async def watch(self) -> None:
@@ -50,7 +49,7 @@ class ExitMonitor:
         heard = self.monitor.heard.items()
         return [rank for rank, one in heard if one.is_finishing and now - one.finished > seconds]
 
-    async def _look(self) -> dict[int, dict[str, Any]]:
+    async def _look(self) -> dict[int, Sighting]:
         found = await self.monitor.look(deep=True)
         self._looks = [*self._looks[-1:], (time.monotonic(), found)]
         return found
@@ -65,9 +64,9 @@ class ExitMonitor:
         found = await self._look()
         self.monitor.report_hang(self._sentence(ranks, found), found, ranks)
 
-    def _sentence(self, ranks: Sequence[int], found: Mapping[int, Mapping[str, Any]]) -> str:
+    def _sentence(self, ranks: Sequence[int], found: Mapping[int, Sighting]) -> str:
         seconds = time.time() - min(self.monitor.heard[rank].finished for rank in ranks)
-        frame = blocking_frame(str(found.get(ranks[0], {}).get("stack", "")))
+        frame = blocking_frame(found[ranks[0]]["stack"] if ranks[0] in found else "")
         has = "have" if len(ranks) > 1 else "has"
         return (
             f"{rank_list(ranks)} finished {'their' if len(ranks) > 1 else 'its'} script {seconds:.0f} s ago but "

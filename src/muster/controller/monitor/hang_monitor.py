@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any
 
 from muster.controller.attempt import Attempt
 from muster.controller.links.link import SUSPECT_AFTER
 from muster.controller.monitor.hang import Finding, judge, working
 from muster.controller.monitor.hang_text import detail, sentence, still_working
-from muster.controller.monitor.observation import Seen, seen, works
-from muster.controller.monitor.rank_monitor import Heard, RankMonitor
+from muster.controller.monitor.observation import Looks, Seen, Sighting, seen, works
+from muster.controller.monitor.rank_monitor import HeardRank, RankMonitor
 
 _TURN = 0.2
 """Seconds between two thoughts."""
@@ -43,7 +42,7 @@ class HangMonitor:
         self.hang_after = monitor.hang_after
         self.between = min(5.0, max(0.5, self.hang_after / 4))
         """Seconds between two looks at a job that stands still."""
-        self._looks: deque[tuple[float, dict[int, dict[str, Any]]]] = deque(maxlen=_ENOUGH)
+        self._looks: deque[tuple[float, dict[int, Sighting]]] = deque(maxlen=_ENOUGH)
         self._judged = 0.0
         self._mentioned = False
 
@@ -98,10 +97,10 @@ class HangMonitor:
         free = [rank for rank, told in heard if told.exit_status is None and not told.is_pending]
         return any(works(self._looks_at(rank)) for rank in free)
 
-    def _looks_at(self, rank: int) -> list[tuple[float, dict[str, Any]]]:
+    def _looks_at(self, rank: int) -> list[tuple[float, Sighting]]:
         return [(when, found[rank]) for when, found in self._looks if rank in found]
 
-    async def _seen(self, found: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
+    async def _seen(self, found: Mapping[int, Sighting]) -> dict[int, Seen]:
         """All ranks as the judge sees them; made in a thread, since the heartbeats must go on meanwhile."""
         gpus = self._gpus()
         known = {rank: (copy(heard), self._looks_at(rank)) for rank, heard in self.monitor.heard.items()}
@@ -169,18 +168,16 @@ class HangMonitor:
 
 def _see(
     rank: int,
-    heard: Heard,
-    facts: Mapping[str, Any] | None,
-    looks: Sequence[tuple[float, Mapping[str, Any]]],
+    heard: HeardRank,
+    facts: Sighting | None,
+    looks: Looks,
     gpu: float | None,
     *,
     now: float,
     moving: float,
 ) -> Seen:
     """One rank; one that moved less than `moving` seconds ago goes on, whatever others wait for."""
-    told: Mapping[str, Any] = heard.progress or {}
-    groups: Mapping[str, Any] = told.get("groups") or {}
-    begun = int(groups.get("0", (0, 0))[0]) if heard.progress is not None else None
+    begun = heard.groups.get("0", (0, 0))[0] if heard.has_joined else None
     quiet = now - heard.moved if heard.moved else 0.0
     if heard.exit_status is not None or facts is None:
         return Seen(rank=rank, host=heard.host, exit_status=heard.exit_status, begun=begun, quiet=quiet)
@@ -189,10 +186,10 @@ def _see(
         facts,
         looks,
         quiet=quiet,
-        joining=told.get("joining", False),
+        joining=heard.joining,
         begun=begun,
-        place=told.get("place") or "",
+        place=heard.place,
         gpu=gpu,
     )
-    moves = heard.progress is not None and quiet < moving
+    moves = heard.has_joined and quiet < moving
     return replace(one, works=True) if moves and not one.is_stopped else one

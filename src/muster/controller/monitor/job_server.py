@@ -1,7 +1,7 @@
 """The unix socket of a running job: other commands of the same user ask here, follow its screen, and stop it.
 
-JSON lines, one request each: `{"do": "state"}`, `{"do": "stop"}`, `{"do": "stacks"}`, `{"do": "follow"}`. The job waits
-for no client: one that reads too slowly loses lines, one too many is sent away.
+The requests and answers are in `muster.jobs.job_messages`. The job waits for no client: one that reads too slowly loses
+lines, one too many is sent away.
 """
 
 from __future__ import annotations
@@ -13,14 +13,27 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from muster import __version__
 from muster.controller.monitor.job_status import JobStatus
 from muster.errors import EXIT_MUSTER, MusterError
+from muster.jobs.job_messages import (
+    JOB_REQUESTS,
+    VERSION,
+    AskStacks,
+    AskState,
+    AskStop,
+    ShownLine,
+    StacksTaken,
+    Stopping,
+)
 from muster.jobs.location import leave_address, remove_address, socket_elsewhere, socket_in
 from muster.output.screen import Screen
+from muster.shared.protocol import validate
+from muster.shared.wire import ProtocolError
 
 if TYPE_CHECKING:
     from muster.jobs.state import Report
@@ -81,11 +94,16 @@ class JobServer:
         self._screen = screen
         self._stop = stop
         self._take_stacks = take_stacks
+        self._handlers: dict[str, Callable[[Any], Awaitable[Mapping[str, object]]]] = {
+            "state": self._on_state,
+            "stop": self._on_stop,
+            "stacks": self._on_stacks,
+        }
         self._socket: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers: set[_Follower] = set()
-        self._last: deque[dict[str, Any]] = deque(maxlen=_KEPT_LINES)
-        self._new: list[dict[str, Any]] = []
+        self._last: deque[ShownLine] = deque(maxlen=_KEPT_LINES)
+        self._new: list[ShownLine] = []
         self._is_waking = False
         self._lock = threading.Lock()
         """Around the lines and the followers: lines are told in any thread."""
@@ -110,7 +128,7 @@ class JobServer:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._flush()
-        end = _line({"end": self._status.exit_code})
+        end = _line({"end": self._status.exit_code or 0})
         writers = [follower.writer for follower in self._followers]
         for writer in writers:
             writer.write(end)
@@ -132,11 +150,11 @@ class JobServer:
 
     def _on_line(self, stream: int, text: str, end: str) -> None:
         """A line was shown; this may be any thread."""
-        line = {"stream": stream, "text": text, "end": end}
+        line: ShownLine = {"stream": stream, "text": text, "end": end}
         with self._lock:
             if self._last and self._last[-1]["end"] == "\r":  # what renews itself is worth one line
                 self._last.pop()
-            self._last.append(line if len(text) <= _KEPT_LENGTH else {**line, "text": text[:_KEPT_LENGTH] + "…"})
+            self._last.append({**line, "text": text if len(text) <= _KEPT_LENGTH else text[:_KEPT_LENGTH] + "…"})
             if not self._followers:
                 return
             self._new.append(line)
@@ -191,10 +209,14 @@ class JobServer:
                 return
             while request := await asyncio.wait_for(reader.readline(), _IDLE_LIMIT):
                 asked = json.loads(request)
+                problem = _problem_of(asked)
+                if problem:
+                    writer.write(_line({"error": problem}))
+                    return
                 if asked["do"] == "follow":
                     await self._follow(reader, writer, asked.get("last", 0))
                     return
-                writer.write(_line(await self._answer(asked)))
+                writer.write(_line(await self._handlers[asked["do"]](asked)))
                 await asyncio.wait_for(writer.drain(), _ANSWER_LIMIT)
         except Exception as error:  # it has gone, does not read, or speaks another language
             _log.debug("a client of the job's socket failed", exc_info=error)
@@ -208,17 +230,16 @@ class JobServer:
             else:
                 writer.close()
 
-    async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        what = asked["do"]
-        if what == "state":
-            return self._status.state().cut(since=asked.get("since"), stacks=asked.get("stacks", True)).as_data()
-        if what == "stop":
-            said = (await self._take_stacks()).sentence if asked.get("stacks") else ""
-            self._stop(asked.get("grace"))
-            return {"ok": True, "said": said}
-        if what == "stacks":
-            return {"report": vars(await self._take_stacks())}
-        return {"error": f"this job does not know the request `{what}`: its Muster may be another version"}
+    async def _on_state(self, asked: AskState) -> Mapping[str, object]:
+        return self._status.state().cut(since=asked.get("since"), stacks=asked.get("stacks", True)).as_data()
+
+    async def _on_stop(self, asked: AskStop) -> Stopping:
+        said = (await self._take_stacks()).sentence if asked.get("stacks") else ""
+        self._stop(asked.get("grace"))
+        return {"ok": True, "said": said}
+
+    async def _on_stacks(self, asked: AskStacks) -> StacksTaken:
+        return {"report": vars(await self._take_stacks())}
 
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, last: int) -> None:
         follower = _Follower(writer)
@@ -231,7 +252,24 @@ class JobServer:
                 self._followers.discard(follower)
 
 
-def _line(data: dict[str, Any]) -> bytes:
+def _problem_of(asked: Any) -> str:
+    """Why a request cannot be answered; empty if it can."""
+    try:
+        theirs = asked.get("protocol", 1)
+        if theirs != VERSION:
+            return (
+                f"this job runs Muster {__version__} (job protocol {VERSION}), but the command that asks is Muster "
+                f"{asked.get('muster')} (job protocol {theirs}); use the version that started the job"
+            )
+        if asked["do"] not in JOB_REQUESTS:
+            return f"this job does not know the request `{asked['do']}`: its Muster may be another version"
+        validate(asked, JOB_REQUESTS, "do")
+    except ProtocolError as error:
+        return f"the request failed: {error}"
+    return ""
+
+
+def _line(data: Mapping[str, object]) -> bytes:
     return json.dumps(data).encode() + b"\n"
 
 

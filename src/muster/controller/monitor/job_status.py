@@ -9,14 +9,17 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
+from muster.controller.events import EventStream, Heard, Lost, Silent
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import Launch
 from muster.job import Job
 from muster.jobs.location import birth
 from muster.plan import Placement, Plan
+from muster.shared.events import Exit, Gauges, HostGauges, RankGauges, Up
+from muster.shared.reports import Progress
 
 if TYPE_CHECKING:
     from muster.jobs.state import HostState, JobState, Moment, Phase, RankPhase, RankState, Report
@@ -45,15 +48,26 @@ class _Host:
     def __init__(self, name: str) -> None:
         self.name = name
         self.phase: Literal["connecting", "up", "silent", "lost"] = "connecting"
-        self.facts: Mapping[str, Any] = {}
-        self.gauges: Mapping[str, Any] = {}
+        self.facts: Up | None = None
+        self.gauges: HostGauges = {}
 
     def state(self) -> HostState:
         from muster.jobs.state import GpuState, HostState
 
-        gpus = tuple(GpuState(**gpu) for gpu in self.gauges.get("gpus", ()))
-        told = {name: value for name, value in self.gauges.items() if name != "gpus"}
-        return HostState(name=self.name, state=self.phase, cpus=self.facts.get("cpus", 0), gpus=gpus, **told)
+        told = self.gauges
+        return HostState(
+            name=self.name,
+            state=self.phase,
+            cpus=self.facts["cpus"] if self.facts is not None else 0,
+            cpu_use=told.get("cpu_use"),
+            load=told.get("load"),
+            memory_used=told.get("memory_used"),
+            memory_total=told.get("memory_total"),
+            disk_wait=told.get("disk_wait"),
+            network_in=told.get("network_in"),
+            network_out=told.get("network_out"),
+            gpus=tuple(GpuState(**gpu) for gpu in told.get("gpus", ())),
+        )
 
 
 class _Rank:
@@ -63,8 +77,8 @@ class _Rank:
         self.host = host
         self.local_rank = local_rank
         self.gpu = gpu
-        self.progress: Mapping[str, Any] = {}
-        self.gauges: Mapping[str, Any] = {}
+        self.progress: Progress | None = None
+        self.gauges: RankGauges | None = None
         self._counts: deque[tuple[float, int]] = deque()
         """How far it was at which time lately, by our clock."""
         self._counts_steps = False
@@ -74,7 +88,7 @@ class _Rank:
         self.started = False
         self.lost = False
 
-    def on_progress(self, event: Mapping[str, Any]) -> None:
+    def on_progress(self, event: Progress) -> None:
         self.progress = event
         self.place = event.get("place") or self.place
         now, steps = time.monotonic(), event.get("steps", 0)
@@ -103,30 +117,30 @@ class _Rank:
             return "lost"
         if not self.started:
             return "starting"
-        kernel = _KERNEL_STATES.get(self.gauges.get("state", ""))
+        kernel = _KERNEL_STATES.get(self.gauges["state"]) if self.gauges is not None else None
         if kernel is not None:
             return kernel
-        groups = self.progress.get("groups", {})
+        groups = self.progress.get("groups", {}) if self.progress is not None else {}
         return "waiting" if any(begun > done for begun, done in groups.values()) else "running"
 
     def state(self, rank: int) -> RankState:
         from muster.jobs.state import RankState
 
-        status = self.exit_status
+        status, told, gauges = self.exit_status, self.progress, self.gauges
         return RankState(
             rank=rank,
             host=self.host,
             local_rank=self.local_rank,
             gpu=self.gpu,
-            pid=self.gauges.get("pid"),
+            pid=gauges["pid"] if gauges else None,
             state=self.phase,
-            collectives=self.progress.get("done", 0),
-            steps=self.progress.get("steps", 0),
+            collectives=told["done"] if told else 0,
+            steps=told.get("steps", 0) if told else 0,
             step_rate=None if self.exit_status is not None else self.rate(),
-            waiting=self.progress.get("waiting"),
-            cpu=self.gauges.get("cpu"),
-            memory=self.gauges.get("memory"),
-            gpu_memory=self.gauges.get("gpu_memory"),
+            waiting=told.get("waiting") if told else None,
+            cpu=gauges["cpu"] if gauges else None,
+            memory=gauges["memory"] if gauges else None,
+            gpu_memory=gauges["gpu_memory"] if gauges else None,
             place=self.place,
             exit_code=None if status is None else 128 - status if status < 0 else status,
         )
@@ -175,7 +189,7 @@ class JobStatus:
 
     def _gpu(self, placement: Placement, local_rank: int) -> int | None:
         facts = self._hosts[placement.name].facts
-        if not facts:
+        if facts is None:
             return None
         visible = self.job.spec.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
         return gpu_of(placement.host.gpus, visible, facts["gpus"], local_rank)
@@ -197,25 +211,42 @@ class JobStatus:
         """Nothing of the job is left."""
         self.phase, self.exit_code, self.sentence = "ended", exit_code, sentence
 
-    def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
-        """Take one event of a host."""
-        kind = event["t"]
-        rank = self._ranks.get(event.get("rank", -1))
-        if kind == "progress" and rank is not None:
-            rank.on_progress(event)
-        elif kind == "exit" and rank is not None:
+    def subscribe(self, events: EventStream, observer: str) -> None:
+        """Take the events of the job from now on."""
+        events.subscribe(Progress, self._on_progress, observer=observer)
+        events.subscribe(Exit, self._on_exit, observer=observer)
+        events.subscribe(Gauges, self._on_gauges, observer=observer)
+        events.subscribe(Silent, self._on_silent, observer=observer)
+        events.subscribe(Heard, self._on_heard, observer=observer)
+        events.subscribe(Lost, self._on_lost, observer=observer)
+
+    def _on_progress(self, link: AgentLink, event: Progress) -> None:
+        if event["rank"] in self._ranks:
+            self._ranks[event["rank"]].on_progress(event)
+
+    def _on_exit(self, link: AgentLink, event: Exit) -> None:
+        rank = self._ranks.get(event["rank"])
+        if rank is not None:
             rank.exit_status = event["status"]
             rank.ended_by_us = event["stopped_at"] is not None and event["time"] >= event["stopped_at"]
-        elif kind == "gauges":
-            self._on_gauges(link.name, event)
-        elif kind == "silent":
-            self._hosts[link.name].phase = "silent"
-        elif kind == "heard":
-            self._hosts[link.name].phase = "up"
-        elif kind == "lost":
-            self._hosts[link.name].phase = "lost"
-            for rank in self._ranks.values():
-                rank.lost = rank.lost or rank.host == link.name
+
+    def _on_gauges(self, link: AgentLink, event: Gauges) -> None:
+        if event["host"]:  # under MPI one agent of each host tells
+            self._hosts[link.name].gauges = event["host"]
+        for number, gauges in event["ranks"].items():
+            if int(number) in self._ranks:
+                self._ranks[int(number)].gauges = gauges
+
+    def _on_silent(self, link: AgentLink, event: Silent) -> None:
+        self._hosts[link.name].phase = "silent"
+
+    def _on_heard(self, link: AgentLink, event: Heard) -> None:
+        self._hosts[link.name].phase = "up"
+
+    def _on_lost(self, link: AgentLink, event: Lost) -> None:
+        self._hosts[link.name].phase = "lost"
+        for rank in self._ranks.values():
+            rank.lost = rank.lost or rank.host == link.name
 
     def connected(self, links: Sequence[AgentLink]) -> None:
         """All hosts are up."""
@@ -228,13 +259,6 @@ class JobStatus:
             host = self._hosts[link.name]
             if link.facts and host.phase == "connecting":
                 host.phase, host.facts = "up", link.facts
-
-    def _on_gauges(self, name: str, event: Mapping[str, Any]) -> None:
-        if event["host"]:  # under MPI one agent of each host tells
-            self._hosts[name].gauges = event["host"]
-        for number, gauges in event["ranks"].items():
-            if int(number) in self._ranks:
-                self._ranks[int(number)].gauges = gauges
 
     def tick(self, waiting_for: str = "") -> None:
         """Keep the curves, and what is waited for; to be called about every second."""

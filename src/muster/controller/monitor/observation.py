@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from muster.controller.monitor.stack_text import Frame, main_thread, training_thread, users_frame
+from muster.shared.replies import RankView
+from muster.shared.reports import RecordedCall, RecordedGroup
 
 _WORKING_CPU = 0.05
 """Share of one CPU above which a process works. A rank that waits and its sampling thread use 0.002."""
@@ -25,6 +26,16 @@ _C10D = "torch/distributed/distributed_c10d.py"
 _RENDEZVOUS = "torch/distributed/rendezvous.py"
 _DATALOADER = "torch/utils/data/dataloader.py"
 _WORKER = "torch/utils/data/_utils/worker.py"
+
+
+class Sighting(RankView):
+    """A rank as its agent has seen it, and the agent's host."""
+
+    host: str
+
+
+Looks = Sequence[tuple[float, Sighting]]
+"""When a rank was looked at, and what was seen, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +194,8 @@ class Seen:
 
 def seen(
     rank: int,
-    facts: Mapping[str, Any],
-    looks: Sequence[tuple[float, Mapping[str, Any]]],
+    facts: Sighting,
+    looks: Looks,
     *,
     quiet: float,
     joining: bool = False,
@@ -193,7 +204,8 @@ def seen(
     gpu: float | None = None,
 ) -> Seen:
     """What the last look says of a rank, with the looks before it (when, and what), oldest first."""
-    told: Mapping[str, Any] = facts.get("told") or {}
+    told = facts.get("told")
+    meeting = told["meeting"] if told else None
     recorder = facts.get("recorder")
     answered = facts["answered"]
     if answered is False and any(look["answered"] for _, look in looks):
@@ -203,7 +215,7 @@ def seen(
         host=facts["host"],
         quiet=quiet,
         joining=joining,
-        meeting=Meeting(**told["meeting"]) if told.get("meeting") else None,
+        meeting=Meeting(**meeting) if meeting else None,
         answered=answered,
         works=works(looks, gpu),
         cpu=_rates(looks[0], looks[-1])[0] if len(looks) > 1 else 0.0,
@@ -213,8 +225,8 @@ def seen(
         frames=training_thread(facts["stack"]),
         last_place=place,
         begun=begun,
-        peer=told.get("peer"),
-        waits_for_work=bool(told.get("work")),
+        peer=told["peer"] if told else None,
+        waits_for_work=bool(told and told["work"]),
         groups=None if recorder is None else groups_of(recorder),
         children=tuple(
             Child(
@@ -229,7 +241,7 @@ def seen(
     )
 
 
-def works(looks: Sequence[tuple[float, Mapping[str, Any]]], gpu: float | None = None) -> bool:
+def works(looks: Looks, gpu: float | None = None) -> bool:
     """Whether a rank or what it started did something between any two of these looks, or is about to."""
     if gpu is not None and gpu > _WORKING_GPU:
         return True
@@ -241,25 +253,26 @@ def works(looks: Sequence[tuple[float, Mapping[str, Any]]], gpu: float | None = 
     )
 
 
-def _rates(before: tuple[float, Mapping[str, Any]], after: tuple[float, Mapping[str, Any]]) -> tuple[float, float]:
+def _rates(before: tuple[float, Sighting], after: tuple[float, Sighting]) -> tuple[float, float]:
     """CPUs and bytes per second of a rank with its children; a child that is new has done all of it since."""
     seconds = max(after[0] - before[0], 0.001)
-    totals: list[float] = []
-    for key in ("cpu_seconds", "io"):
-        known = {child["pid"]: child[key] for child in before[1]["children"]}
-        below = sum(max(0.0, child[key] - known.get(child["pid"], 0)) for child in after[1]["children"])
-        totals.append((after[1][key] - before[1][key] + below) / seconds)
-    return totals[0], totals[1]
+    known = {child["pid"]: child for child in before[1]["children"]}
+    cpu, io = after[1]["cpu_seconds"] - before[1]["cpu_seconds"], after[1]["io"] - before[1]["io"]
+    for child in after[1]["children"]:
+        then = known.get(child["pid"])
+        cpu += max(0.0, child["cpu_seconds"] - (then["cpu_seconds"] if then else 0.0))
+        io += max(0, child["io"] - (then["io"] if then else 0))
+    return cpu / seconds, io / seconds
 
 
-def _switches(looks: Sequence[tuple[float, Mapping[str, Any]]]) -> float:
+def _switches(looks: Looks) -> float:
     if len(looks) < 2:
         return 0.0
     (before, first), (after, last) = looks[-2:]
     return (last["switches"] - first["switches"]) / max(after - before, 0.001)
 
 
-def groups_of(recorder: Mapping[str, Any]) -> dict[str, Group]:
+def groups_of(recorder: Mapping[str, RecordedGroup]) -> dict[str, Group]:
     """The last collectives by the name of their group, from what a rank told."""
     return {name: _group(group) for name, group in recorder.items()}
 
@@ -276,14 +289,14 @@ def last_seen_at(place: str, groups: Mapping[str, Group]) -> dict[str, Group]:
     }
 
 
-def _group(data: Mapping[str, Any]) -> Group:
-    ranks = data.get("ranks")
+def _group(data: RecordedGroup) -> Group:
+    ranks = data["ranks"]
     calls: list[Call] = []
     for call in map(_call, data["calls"]):
         if calls and call.number <= calls[-1].number:
             calls = []  # a group that was made anew under the same name counts from 1 again
         calls.append(call)
-    peers = [int(found[1]) for name in data.get("p2p", ()) if (found := _PEER.search(name))]
+    peers = [int(found[1]) for name in data["p2p"] if (found := _PEER.search(name))]
     known = ranks or range(max(peers, default=0) + 1)
     return Group(
         ranks=tuple(ranks) if ranks else None,
@@ -292,8 +305,8 @@ def _group(data: Mapping[str, Any]) -> Group:
     )
 
 
-def _call(data: Mapping[str, Any]) -> Call:
-    place = data.get("place")
+def _call(data: RecordedCall) -> Call:
+    place = data["place"]
     return Call(
         number=data["number"],
         op=data["op"],

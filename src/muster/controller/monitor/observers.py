@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from muster.controller.attempt import Attempt
-from muster.controller.debug_log import internal_error
+from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.output.screen import Screen
 from muster.plan import Plan
 
 _BOARD = "what `muster ps`, `top` and the page show of this job"
@@ -26,60 +23,49 @@ class Observers:
     """All of them: an error of one is told once, the others go on, and so does the job."""
 
     def __init__(
-        self, status: JobStatus, record: JobFiles, monitor: RankMonitor, straggler: StragglerMonitor, screen: Screen
+        self,
+        status: JobStatus,
+        record: JobFiles,
+        monitor: RankMonitor,
+        straggler: StragglerMonitor,
+        events: EventStream,
     ) -> None:
         self._status = status
         self._record = record
         self._monitor = monitor
         self._straggler = straggler
-        self._screen = screen
-        self._failed: set[str] = set()
-
-    def on_event(self, link: AgentLink, event: dict[str, Any]) -> None:
-        """Something happened on a host."""
-        with self._guarded(_BOARD):
-            self._status.on_event(link, event)
-        with self._guarded(_HANGS):
-            self._monitor.on_event(link, event)
-        with self._guarded(_SLOW):
-            self._straggler.on_event(link, event)
+        self._guard = events.guard
+        status.subscribe(events, _BOARD)
+        monitor.subscribe(events, _HANGS)
+        straggler.subscribe(events, _SLOW)
 
     def tick(self, links: Sequence[AgentLink], waiting_for: Callable[[], str] | None) -> None:
         """Look again; to be called about twice a second."""
-        with self._guarded(_BOARD):
+        with self._guard(_BOARD):
             self._status.see(links)
             self._status.tick(waiting_for() if waiting_for is not None else "")
-        with self._guarded(_SLOW):
+        with self._guard(_SLOW):
             self._straggler.tick()
         self.write()
 
     def begin_attempt(self, plan: Plan, number: int) -> None:
         """All ranks are new."""
-        with self._guarded(_BOARD):
+        with self._guard(_BOARD):
             self._status.begin_attempt(plan, number)
-        with self._guarded(_SLOW):
+        with self._guard(_SLOW):
             self._straggler.begin_attempt()
 
     async def compare_calls(self, attempt: Attempt) -> None:
         """Before the ranks that are left are ended: did one of them call another collective than the rest?"""
-        with self._guarded(_HANGS):
+        with self._guard(_HANGS):
             await self._monitor.compare_calls(attempt)
 
     def write(self) -> None:
         """Write the state if it is time to."""
-        with self._guarded(_RECORD):
+        with self._guard(_RECORD):
             self._record.tick()
 
     def finish(self) -> None:
         """Write all of it, now that the job has ended."""
-        with self._guarded(_RECORD):
+        with self._guard(_RECORD):
             self._record.finish()
-
-    @contextmanager
-    def _guarded(self, what: str) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:
-            if what not in self._failed:
-                self._failed.add(what)
-                self._screen.warning(f"{what} may be wrong from here on, the job goes on: {internal_error(error)}")

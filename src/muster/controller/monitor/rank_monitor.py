@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error
+from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_status import JobStatus
 from muster.output.screen import Screen
+from muster.shared.events import Exit, Unseen
+from muster.shared.replies import ProcessView
+from muster.shared.reports import Holding, Late, Left, Progress, Raised, RecordedGroup, Released, SysExit, Unwatched
 from muster.text import count, rank_list, tilde
 
 if TYPE_CHECKING:
+    from muster.controller.monitor.observation import Sighting
     from muster.jobs.state import Report
 
 LOOK_LIMIT = 4.0
@@ -32,15 +37,22 @@ _LAST_WORDS = 0.25
 
 
 @dataclass
-class Heard:
+class HeardRank:
     """What a rank has told of itself."""
 
     host: str
-    progress: Mapping[str, Any] | None = None
+    has_joined: bool = False
+    """Whether it has told how far it is: it has a process group, or is creating one."""
+    groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Per process group the number of the last collective called and of the last finished."""
+    joining: bool = False
+    """It is creating its process group."""
+    place: str = ""
+    """Where its code was when it last told: `train.py:88 in step`."""
     moved: float = 0.0
     """When it last moved, on our clock."""
     exit_status: int | None = None
-    calls: Mapping[str, Any] | None = None
+    calls: Mapping[str, RecordedGroup] | None = None
     """Its last collectives, told with the exception that ended it."""
     raised_at: str = ""
     """`train.py:88`, where that was raised."""
@@ -57,12 +69,7 @@ class Heard:
     @property
     def is_pending(self) -> bool:
         """Whether it has called a collective that has not finished, or is creating its process group."""
-        told = self.progress or {}
-        return told.get("joining", False) or _pending(told.get("groups") or {})
-
-
-def _pending(groups: Mapping[str, tuple[int, int]]) -> bool:
-    return any(begun > finished for begun, finished in groups.values())
+        return self.joining or any(begun > finished for begun, finished in self.groups.values())
 
 
 class RankMonitor:
@@ -85,7 +92,7 @@ class RankMonitor:
         """Seconds without progress that make a hang; 0 for no watch."""
         self.kill = kill
         """End the job when it hangs."""
-        self.heard: dict[int, Heard] = {}
+        self.heard: dict[int, HeardRank] = {}
         """What each rank of the running attempt has told."""
         self.unwatched = ""
         """Why the ranks cannot tell how far they are, if they cannot."""
@@ -96,48 +103,71 @@ class RankMonitor:
 
     # --- what it hears --------------------------------------------------------------------------------------
 
-    def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
-        """Take one event of a host."""
-        kind = event["t"]
-        if kind == "progress":
-            heard = self.heard.setdefault(event["rank"], Heard(link.name))
-            # Its last word and its first have no time of their own.
-            moved = link.our_time(event.get("moved", event["time"]))
-            heard.progress, heard.moved = event, max(moved, heard.moved)
-        elif kind == "unwatched" and not self.unwatched:
+    def subscribe(self, events: EventStream, observer: str) -> None:
+        """Take the events of the ranks from now on."""
+        events.subscribe(Progress, self._on_progress, observer=observer)
+        events.subscribe(Unwatched, self._on_unwatched, observer=observer)
+        events.subscribe(Unseen, self._on_unseen, observer=observer)
+        events.subscribe(Raised, self._on_exception, observer=observer)
+        events.subscribe(Left, self._on_finished, observer=observer)
+        events.subscribe(SysExit, self._on_finished, observer=observer)
+        events.subscribe(Holding, self._on_held, observer=observer)
+        events.subscribe(Released, self._on_released, observer=observer)
+        events.subscribe(Late, self._on_late, observer=observer)
+        events.subscribe(Exit, self._on_exit, observer=observer)
+
+    def _one(self, link: AgentLink, rank: int) -> HeardRank:
+        return self.heard.setdefault(rank, HeardRank(link.name))
+
+    def _on_progress(self, link: AgentLink, event: Progress) -> None:
+        one = self._one(link, event["rank"])
+        # Its last word and its first have no time of their own.
+        moved = link.our_time(event.get("moved", event["time"]))
+        one.has_joined, one.moved = True, max(moved, one.moved)
+        one.groups, one.joining = event.get("groups", {}), event.get("joining", False)
+        one.place = event.get("place", "")
+
+    def _on_unwatched(self, link: AgentLink, event: Unwatched) -> None:
+        if not self.unwatched:
             self.unwatched = event["why"]
             self.screen.info(f"hangs and slow ranks cannot be told in this job: {self.unwatched}")
-        elif kind == "unseen" and event["what"] not in self._unseen:
+
+    def _on_unseen(self, link: AgentLink, event: Unseen) -> None:
+        if event["what"] not in self._unseen:
             self._unseen.add(event["what"])
             self.screen.info(f"{link.name}: {event['what']} cannot be told: {event['why']}; the job goes on")
-        elif kind == "exception":
-            heard = self.heard.setdefault(event["rank"], Heard(link.name))
-            heard.calls, heard.raised_at = event.get("calls"), event.get("place", "")
-        elif kind in ("left", "sysexit"):
-            self.heard.setdefault(event["rank"], Heard(link.name)).finished = time.time()
-        elif kind in ("held", "released"):
-            self._on_hold(link, event)
-        elif kind == "late":
-            self._on_late(event)
-        elif kind == "exit":
-            self.heard.setdefault(event["rank"], Heard(link.name)).exit_status = event["status"]
 
-    def _on_hold(self, link: AgentLink, event: Mapping[str, Any]) -> None:
-        """A rank that is done waits for others that are still creating a process group with it, or no longer."""
-        one = self.heard.setdefault(event["rank"], Heard(link.name))
-        one.is_held, one.finished = event["t"] == "held", time.time()
-        if not one.is_held or "held" in self._unseen:
+    def _on_exception(self, link: AgentLink, event: Raised) -> None:
+        one = self._one(link, event["rank"])
+        one.calls, one.raised_at = event.get("calls"), event.get("place", "")
+
+    def _on_finished(self, link: AgentLink, event: Left | SysExit) -> None:
+        self._one(link, event["rank"]).finished = time.time()
+
+    def _on_exit(self, link: AgentLink, event: Exit) -> None:
+        self._one(link, event["rank"]).exit_status = event["status"]
+
+    def _on_released(self, link: AgentLink, event: Released) -> None:
+        """A rank that is done no longer waits for others."""
+        one = self._one(link, event["rank"])
+        one.is_held, one.finished = False, time.time()
+
+    def _on_held(self, link: AgentLink, event: Holding) -> None:
+        """A rank that is done waits for others that are still creating a process group with it."""
+        one = self._one(link, event["rank"])
+        one.is_held, one.finished = True, time.time()
+        if "held" in self._unseen:
             return
         self._unseen.add("held")  # the others wait for the same ranks
         running = {rank: heard for rank, heard in self.heard.items() if not heard.finished}
-        joining = [rank for rank, heard in running.items() if (heard.progress or {"joining": True}).get("joining")]
+        joining = [rank for rank, heard in running.items() if heard.joining or not heard.has_joined]
         others = rank_list(joining or sorted(running)) if running else "other ranks"
         self.screen.info(
             f"rank {event['rank']} on {link.name} has finished and waits up to {event['limit']:.0f} s for {others} "
             "to create the process group"
         )
 
-    def _on_late(self, event: Mapping[str, Any]) -> None:
+    def _on_late(self, link: AgentLink, event: Late) -> None:
         """A script has set variables that a forked rank no longer reads."""
         new = [name for name in event["names"] if name not in self._unseen]
         if new:
@@ -152,7 +182,7 @@ class RankMonitor:
         now = time.time()
         running = [heard for heard in self.heard.values() if heard.exit_status is None]
         waiting = [now - heard.moved for heard in running if heard.is_pending]
-        joined = [heard for heard in running if heard.progress is not None]
+        joined = [heard for heard in running if heard.has_joined]
         everyone = min((now - heard.moved for heard in joined), default=0.0) if len(joined) == len(running) else 0.0
         return max([*waiting, everyone], default=0.0)
 
@@ -163,23 +193,23 @@ class RankMonitor:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    async def look(self, *, deep: bool) -> dict[int, dict[str, Any]]:
+    async def look(self, *, deep: bool) -> dict[int, Sighting]:
         """What the agents see of each rank that runs; ranks of a host that does not answer are missing."""
         answers = await asyncio.gather(*(self._look_at(link, deep) for link in self.agents.links if not link.lost))
-        return {rank: facts for answer in answers for rank, facts in answer.items()}
+        return {rank: found for answer in answers for rank, found in answer.items()}
 
-    async def _look_at(self, link: AgentLink, deep: bool) -> dict[int, dict[str, Any]]:
+    async def _look_at(self, link: AgentLink, deep: bool) -> dict[int, Sighting]:
         try:
             answer = await link.request("stacks", limit=LOOK_LIMIT, deep=deep)
         except LinkLost:
             return {}
-        found: dict[int, dict[str, Any]] = {}
-        for rank, facts in answer["ranks"].items():
-            found[int(rank)] = {**facts, "host": link.name}
-            told = facts.get("told")
-            heard = self.heard.get(int(rank))
+        found: dict[int, Sighting] = {int(rank): {**view, "host": link.name} for rank, view in answer["ranks"].items()}
+        for rank, sighting in found.items():
+            told = sighting.get("told")
+            heard = self.heard.get(rank)
             if told and heard is not None:
-                heard.progress = {**(heard.progress or {}), **told}
+                heard.has_joined, heard.groups, heard.joining = True, told["groups"], told["joining"]
+                heard.place = told["place"]
                 heard.moved = max(heard.moved, link.our_time(told["moved"]))
         return found
 
@@ -211,12 +241,12 @@ class RankMonitor:
         await asyncio.sleep(_LAST_WORDS)
         ranks: dict[int, Seen] = {}
         for rank, heard in self.heard.items():
-            facts = found.get(rank, {})
-            calls = heard.calls or facts.get("recorder")
+            view = found.get(rank)
+            calls = heard.calls or (view.get("recorder") if view else None)
             groups = None if calls is None else groups_of(calls)
             if groups is not None and heard.calls is not None:
                 groups = last_seen_at(heard.raised_at, groups)
-            frames = training_thread(facts.get("stack", ""))
+            frames = training_thread(view["stack"] if view else "")
             ranks[rank] = Seen(rank=rank, host=heard.host, groups=groups, frames=frames)
         differing = last_calls_differ(ranks)
         if differing is not None:
@@ -238,16 +268,18 @@ class RankMonitor:
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
 
-    def write_stacks(self, found: Mapping[int, Mapping[str, Any]], said: str = "") -> Path:
+    def write_stacks(self, found: Mapping[int, Sighting], said: str = "") -> Path:
         """Write all stacks into the next stacks-N.txt of the job's folder."""
         from muster.controller.monitor.stack_text import clean
 
         self._files += 1
         path = self.folder / f"stacks-{self._files}.txt"
         blocks = [said] if said else []
-        for rank, facts in sorted(found.items()):
-            blocks.append(f"=== rank {rank} on {facts['host']}, {_outside(facts)}\n{clean(facts['stack'])}".rstrip())
-            for child in facts["children"]:
+        for rank, view in sorted(found.items()):
+            silent = ", its interpreter did not answer" if view["answered"] is False else ""
+            name = f"=== rank {rank} on {view['host']}, {_outside(view)}{silent}"
+            blocks.append(f"{name}\n{clean(view['stack'])}".rstrip())
+            for child in view["children"]:
                 name = f"--- rank {rank}: child {child['pid']} ({child['command']})"
                 blocks.append(f"{name}, {_outside(child)}\n{clean(child['stack'])}".rstrip())
         try:
@@ -256,9 +288,7 @@ class RankMonitor:
             self.screen.warning(f"{tilde(path)} cannot be written: {error.strerror}")
         return path
 
-    def report_hang(
-        self, said: str, found: Mapping[int, Mapping[str, Any]], ranks: Sequence[int], detail: str = ""
-    ) -> None:
+    def report_hang(self, said: str, found: Mapping[int, Sighting], ranks: Sequence[int], detail: str = "") -> None:
         """Show a sentence about a hang, write the stacks that were found, and keep both for other commands."""
         from muster.jobs.state import Report
 
@@ -281,7 +311,7 @@ class RankMonitor:
 
     def begin(self, attempt: Attempt) -> asyncio.Future[None]:
         """Watch the ranks of an attempt that is about to start, until this is cancelled."""
-        self.heard = {rank: Heard(place.name) for place in attempt.plan.placements for rank in place.ranks}
+        self.heard = {rank: HeardRank(place.name) for place in attempt.plan.placements for rank in place.ranks}
         return asyncio.ensure_future(self._watch(attempt))
 
     async def _watch(self, attempt: Attempt) -> None:
@@ -309,14 +339,13 @@ class RankMonitor:
             await asyncio.gather(HangMonitor(self, attempt).watch(), ExitMonitor(self, attempt).watch())
 
 
-def stacks_of(found: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+def stacks_of(found: Mapping[int, Sighting]) -> dict[int, str]:
     """Each rank's stacks for people, from what was found."""
     from muster.controller.monitor.stack_text import clean
 
-    return {rank: clean(facts["stack"]) for rank, facts in found.items()}
+    return {rank: clean(view["stack"]) for rank, view in found.items()}
 
 
-def _outside(facts: Mapping[str, Any]) -> str:
-    where = f", in the kernel's {facts['wchan']}" if facts["wchan"] else ""
-    silent = ", its interpreter did not answer" if facts.get("answered") is False else ""
-    return f"state {facts['state']}{where}, {facts['cpu_seconds']:.1f} s of CPU{silent}"
+def _outside(view: ProcessView) -> str:
+    where = f", in the kernel's {view['wchan']}" if view["wchan"] else ""
+    return f"state {view['state']}{where}, {view['cpu_seconds']:.1f} s of CPU"

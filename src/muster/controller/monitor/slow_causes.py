@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from muster.controller.monitor.straggler import Slow, middle
 from muster.jobs.state import GpuState
+from muster.shared.replies import Neighbor
 from muster.text import duration, names, rank_list
 
 PART = 0.4
@@ -43,7 +43,7 @@ class Evidence:
     """Times per second that happened."""
     quota: float | None = None
     """CPUs its control group may use."""
-    neighbour: Mapping[str, Any] | None = None
+    neighbour: Neighbor | None = None
     """The busiest process of others on its CPUs: pid, name, cpu."""
     gpu: GpuState | None = None
     places: Sequence[str] = ()

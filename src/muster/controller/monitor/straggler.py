@@ -12,7 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster.shared.reports import Arrivals
 
 TELL = 0.09
 """How much slower than the others a rank must be to be told: below 10 % by what the measure may err."""
@@ -67,13 +70,13 @@ class RankCalls:
     groups: set[str] = field(default_factory=set[str])
     """The groups it has ever told of."""
 
-    def add(self, event: Mapping[str, Any], offset: float) -> None:
+    def add(self, event: Arrivals, offset: float) -> None:
         """Take a message of the rank; `offset` is its host's clock minus ours."""
         now: float = event["at"] - offset
         self.groups.update(event["groups"])
         for group, calls in event["groups"].items():
             for number, ago, *duration in calls:
-                self.calls[group, number] = (now - ago, duration[0] if duration else None)
+                self.calls[group, int(number)] = (now - ago, duration[0] if duration else None)
         for number, begin, end in event["steps"]:
             self.steps[number] = (now - begin, now - end)
         _forget(self.calls, KEPT_CALLS)
@@ -125,7 +128,7 @@ class History:
         self._known: dict[int, Step] = {}
         self._courses: dict[str, _Course] = {}
 
-    def add(self, rank: int, event: Mapping[str, Any], offset: float) -> None:
+    def add(self, rank: int, event: Arrivals, offset: float) -> None:
         """Take a message of a rank; `offset` is its host's clock minus ours."""
         self.ranks.setdefault(rank, RankCalls()).add(event, offset)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muster.controller.debug_log import internal_error
+from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_status import JobStatus
 from muster.output.screen import Screen
+from muster.shared.events import Exit
+from muster.shared.replies import Examined
+from muster.shared.reports import Arrivals, Progress
 
 # What judges is imported with the first arrivals: the start of a job is not to wait for it.
 if TYPE_CHECKING:
@@ -113,8 +117,8 @@ class StragglerMonitor:
         """Ranks of which something has come that was not judged."""
         self._not_before = 0.0
         self._judging: asyncio.Future[None] | None = None
-        self._held: list[tuple[AgentLink, Mapping[str, Any]]] = []
-        """Events that came during a judgement and change what it is made from."""
+        self._held: list[Callable[[], None]] = []
+        """What to do about events that came during a judgement and change what it is made from."""
         self._told: Slow | None = None
         self._told_at = 0.0
         self._tellings = 0
@@ -137,30 +141,45 @@ class StragglerMonitor:
         self._told, self._examined = None, set()
         self._best_step, self._network_at, self._told_network = float("inf"), time.monotonic(), ()
 
-    def on_event(self, link: AgentLink, event: Mapping[str, Any]) -> None:
-        """Take one event of a host."""
+    def subscribe(self, events: EventStream, observer: str) -> None:
+        """Take the events of the ranks from now on."""
+        events.subscribe(Arrivals, self._on_arrivals, observer=observer)
+        events.subscribe(Progress, self._on_progress, observer=observer)
+        events.subscribe(Exit, self._on_exit, observer=observer)
+
+    def _on_arrivals(self, link: AgentLink, event: Arrivals) -> None:
         if self._is_off:
             return
-        if self._judging is not None and event["t"] in ("arrivals", "exit"):
-            self._held.append((link, event))
-        elif event["t"] == "arrivals":
-            from muster.controller.monitor.rounds import Rounds
-            from muster.controller.monitor.straggler import History
+        if self._judging is not None:
+            self._held.append(lambda: self._on_arrivals(link, event))
+            return
+        from muster.controller.monitor.rounds import Rounds
+        from muster.controller.monitor.straggler import History
 
-            self._rounds = self._rounds or Rounds()
-            self._history = self._history or History()
-            rank: int = event["rank"]
-            self._links[rank] = link
-            self._history.add(rank, event, link.clock_offset)
-            self._fresh.add(rank)
-            if len(self._fresh) == len(self._ranks):  # all ranks speak in the same moment
-                self.tick()
-        elif event["t"] == "progress" and "place" in event:
-            self._looks.setdefault(event["rank"], deque(maxlen=6)).append((event["place"], event["waiting"]))
-            if self._rounds is not None:
-                now = link.our_time(event["time"])
-                self._rounds.add(event["rank"], now, event["steps"], event["waiting"], self._ranks)
-        elif event["t"] == "exit" and self._history is not None:
+        self._rounds = self._rounds or Rounds()
+        self._history = self._history or History()
+        rank = event["rank"]
+        self._links[rank] = link
+        self._history.add(rank, event, link.clock_offset)
+        self._fresh.add(rank)
+        if len(self._fresh) == len(self._ranks):  # all ranks speak in the same moment
+            self.tick()
+
+    def _on_progress(self, link: AgentLink, event: Progress) -> None:
+        if self._is_off or "place" not in event:
+            return
+        waiting = event.get("waiting")
+        self._looks.setdefault(event["rank"], deque(maxlen=6)).append((event["place"], waiting))
+        if self._rounds is not None:
+            now = link.our_time(event["time"])
+            self._rounds.add(event["rank"], now, event.get("steps", 0), waiting, self._ranks)
+
+    def _on_exit(self, link: AgentLink, event: Exit) -> None:
+        if self._is_off:
+            return
+        if self._judging is not None:
+            self._held.append(lambda: self._on_exit(link, event))
+        elif self._history is not None:
             self._history.ranks.pop(event["rank"], None)
 
     @property
@@ -190,8 +209,8 @@ class StragglerMonitor:
         self._judging = None
         held, self._held = self._held, []
         try:
-            for link, event in held:
-                self.on_event(link, event)
+            for take in held:
+                take()
         except Exception as error:
             self._give_up(error)
 
@@ -268,20 +287,20 @@ class StragglerMonitor:
         self._not_before = 0.0
         self.tick()
 
-    async def _look(self, hosts: Sequence[str], step: float) -> list[tuple[str, dict[str, Any]]]:
+    async def _look(self, hosts: Sequence[str], step: float) -> list[tuple[str, Examined]]:
         """What the agents of these hosts see, with their hosts; those that do not answer are missing."""
         shortest, longest = LOOK_FOR
         seconds = min(longest, max(shortest, 1.5 * step))
         links = {link for link in self._links.values() if link.name in hosts and not link.lost}
         answers = await asyncio.gather(*(self._look_at(link, seconds) for link in links))
-        return [(link.name, answer) for link, answer in zip(links, answers, strict=True) if answer]
+        return [(link.name, answer) for link, answer in zip(links, answers, strict=True) if answer is not None]
 
-    async def _look_at(self, link: AgentLink, seconds: float) -> dict[str, Any]:
+    async def _look_at(self, link: AgentLink, seconds: float) -> Examined | None:
         ranks = [rank for rank, its in self._links.items() if its is link]
         try:
             return await link.request("examine", limit=seconds + 3, ranks=ranks, seconds=seconds)
         except LinkLost:
-            return {}
+            return None
 
     # --- the network ----------------------------------------------------------------------------------------
 
@@ -335,7 +354,7 @@ class StragglerMonitor:
 
     # --- what is said ---------------------------------------------------------------------------------------
 
-    def _gather(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[int, Evidence]:
+    def _gather(self, answers: Sequence[tuple[str, Examined]]) -> dict[int, Evidence]:
         from muster.controller.monitor.slow_causes import Evidence
         from muster.jobs.state import GpuState
 

@@ -141,8 +141,8 @@ def _join(dist: Any, found: Detection, backend: str | None, timeout: float | Non
     store, opened = _open_store(dist, found, limit)
     facts = replace(facts, address=address_toward(opened.host))
     place = _agree(store, found, facts, limit, opened)
-    if place.backend == "gloo" and place.neighbour:
-        point_gloo_at((facts.address, address_toward(place.neighbour)))
+    if place.backend == "gloo" and place.neighbor:
+        point_gloo_at((facts.address, address_toward(place.neighbor)))
     device = torch.device("cpu") if place.gpu is None else torch.device("cuda", place.gpu)
     if place.gpu is not None:
         torch.cuda.set_device(device)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from muster.errors import MusterError, UsageError
 from muster.rank.world.gloo_interface import is_outward
 from muster.rank.world.waiting import wait_for
 from muster.text import rank_list
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,27 +46,8 @@ class Place:
     gpu: int | None
     backend: str
     backend_reason: str
-    neighbour: str
+    neighbor: str
     """An address of another machine of the job; empty when there is none, or none is known."""
-
-
-class Store(Protocol):
-    """The part of a torch store that the roll call needs."""
-
-    def set(self, key: str, value: str, /) -> None:
-        """Write a value that every rank can read."""
-
-    def get(self, key: str, /) -> bytes:
-        """Read a value."""
-        ...
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Count up and return the new number."""
-        ...
-
-    def check(self, keys: list[str], /) -> bool:
-        """Say whether all these keys have been written."""
-        ...
 
 
 def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float, where: str) -> Place:
@@ -131,13 +115,13 @@ def assign(ranks: Sequence[Facts]) -> list[Place]:
             gpu=gpu,
             backend=backend,
             backend_reason=reason,
-            neighbour=neighbour,
+            neighbor=neighbor,
         )
-        for (local_rank, local_size), gpu, neighbour in zip(locals_, gpus, _neighbours(ranks), strict=True)
+        for (local_rank, local_size), gpu, neighbor in zip(locals_, gpus, _neighbors(ranks), strict=True)
     ]
 
 
-def _neighbours(ranks: Sequence[Facts]) -> list[str]:
+def _neighbors(ranks: Sequence[Facts]) -> list[str]:
     """For each rank the first address, other than a loopback one, that was told on another machine."""
     known: dict[tuple[str, str], str] = {}
     for facts in ranks:

@@ -120,13 +120,9 @@ class Lab(Faults):
             for service in self._services:
                 service.wait(self.names, self.run)
         except BaseException:
-            self._detach()
+            self.stop()
             site.close()
             raise
-
-    def stop(self) -> None:
-        """Take the lab down; nothing of it is left when this returns."""
-        self._detach()
 
     # --- reaching the hosts ---------------------------------------------------------------------------
 

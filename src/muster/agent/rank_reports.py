@@ -1,0 +1,67 @@
+"""What the ranks of this host report: kept where it is for the agent, else passed on with the number of the rank."""
+
+from __future__ import annotations
+
+import json
+
+from ..shared.protocol import validate
+from ..shared.reports import REPORTS
+from ..shared.wire import ProtocolError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..shared.reports import Answer, Marked, Moved, Raised, Sampling
+    from .local_ranks import LocalRanks
+
+_PIECE = b'{"t":"piece","piece":"'
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+
+
+class RankReports:
+    """Reads reports, validates them, and gives each to whom it is for."""
+
+    def __init__(self, local: LocalRanks) -> None:
+        self._local = local
+        self._handlers: dict[str, Callable[[Any], None]] = {
+            "sampling": self._on_sampling,
+            "answer": self._on_answer,
+            "marked": self._on_interrupt,
+            "moved": self._on_interrupt,
+            "exception": self._on_exception,
+        }
+        """The reports that the agent does not simply pass on."""
+
+    def take(self, rank: int, line: bytes) -> None:
+        """Take one line of a rank; a result of hundreds of megabytes is passed on without parsing it."""
+        before, _, after = line.partition(_PIECE)
+        if not before and not after.partition(b'"')[0].translate(None, _BASE64):
+            self._local.transmit(line[:-1] + b',"rank":%d}\n' % rank)
+            return
+        try:
+            report: Any = {**json.loads(line), "rank": rank}
+        except (ValueError, TypeError):
+            return  # a script that closes and reuses descriptors wrote into it
+        try:
+            validate(report, REPORTS)
+        except ProtocolError as error:
+            self._local.guard.failed("what a rank reports", error)
+            return
+        self._handlers.get(report["t"], self._local.send)(report)
+
+    def _on_sampling(self, report: Sampling) -> None:
+        self._local.ranks[report["rank"]].thread = report["thread"]
+
+    def _on_answer(self, report: Answer) -> None:
+        for look in self._local.looks:
+            look.answer(report["rank"], report)
+
+    def _on_interrupt(self, report: Marked | Moved) -> None:
+        if self._local.stopping is not None:
+            self._local.stopping.on_answer(report["rank"], report)
+
+    def _on_exception(self, report: Raised) -> None:
+        self._local.ranks[report["rank"]].paths = report.pop("paths", [])
+        self._local.send(report)

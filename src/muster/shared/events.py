@@ -1,0 +1,207 @@
+"""What happens on a host, as its agent reports it to the controller."""
+
+from __future__ import annotations
+
+from .protocol import kinds_of
+from .replies import GpuGauges
+from .reports import PASSED_ON
+from .spawner_messages import Storeless
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal, TypedDict
+
+    from typing_extensions import NotRequired
+else:
+    from .protocol import TypedDict
+
+
+class Hello(TypedDict):
+    """The first line of an agent that dials back: the job's token, the seat it takes, its host and its version."""
+
+    t: Literal["hello"]
+    token: str
+    seat: str
+    host: str
+    protocol: int
+
+
+class Interface(TypedDict):
+    """A network interface that is up."""
+
+    name: str
+    addresses: list[str]
+    loopback: bool
+
+
+class Facts(TypedDict):
+    """What the controller must know about a host."""
+
+    time: float
+    python: str
+    version: Sequence[int]
+    torch: str | None
+    cpus: int
+    gpus: int
+    visible: str | None
+    omp: str | None
+    interfaces: list[Interface]
+
+
+class Up(Facts):
+    """The agent's first message: the protocol version, and facts about its host."""
+
+    t: Literal["up"]
+    protocol: int
+
+
+class Pong(TypedDict):
+    """The answer to a ping: when it was sent, and the host's clock."""
+
+    t: Literal["pong"]
+    sent: float
+    time: float
+
+
+class Failed(TypedDict):
+    """The agent ends because of an internal error."""
+
+    t: Literal["failed"]
+    error: str
+    traceback: str
+
+
+class Log(TypedDict):
+    """A line for the job's debug log."""
+
+    t: Literal["log"]
+    text: str
+    time: float
+
+
+class Unseen(TypedDict):
+    """The agent could not determine something about its host; sent once for each."""
+
+    t: Literal["unseen"]
+    what: str
+    why: str
+    traceback: str
+
+
+class Out(TypedDict):
+    """A rank wrote to its stdout (1) or stderr (2)."""
+
+    t: Literal["out"]
+    rank: int
+    stream: int
+    text: str
+
+
+class Prompt(TypedDict):
+    """A rank waits for input behind a line without an end."""
+
+    t: Literal["prompt"]
+    rank: int
+    stream: int
+
+
+class MemoryFacts(TypedDict):
+    """What the kernel counted about memory around a rank's failure."""
+
+    group_kills: int | None
+    host_kills: int | None
+    limit: int | None
+    peak: int | None
+    total: int
+
+
+class DiskFacts(TypedDict):
+    """The room on the file system under a path."""
+
+    path: str
+    folder: str
+    free: int
+    total: int
+    inodes: int | None
+
+
+class FailureFacts(TypedDict):
+    """What the host looked like when a rank had failed."""
+
+    memory: MemoryFacts
+    inside: str
+    disks: list[DiskFacts]
+    shm: DiskFacts | None
+
+
+class Exit(TypedDict):
+    """A rank has ended, with an exit code or minus a signal; `stopped_at` is when Muster began to end it."""
+
+    t: Literal["exit"]
+    rank: int
+    status: int
+    time: float
+    rss: int
+    stopped_at: float | None
+    stdin: bool
+    facts: NotRequired[FailureFacts]
+
+
+class Signaled(TypedDict):
+    """A scheduler's signal has reached the ranks."""
+
+    t: Literal["signal"]
+    number: int
+    ranks: list[int]
+
+
+class Broken(TypedDict):
+    """The process that starts ranks was killed, and all ranks of the host with it."""
+
+    t: Literal["broken"]
+
+
+class HostGauges(TypedDict):
+    """What the whole host uses; fields that cannot be read are missing."""
+
+    load: NotRequired[float]
+    memory_used: NotRequired[int]
+    memory_total: NotRequired[int]
+    cpu_use: NotRequired[float]
+    network_in: NotRequired[float]
+    network_out: NotRequired[float]
+    disk_wait: NotRequired[float]
+    gpus: NotRequired[list[GpuGauges]]
+
+
+class RankGauges(TypedDict):
+    """What one rank and its children use."""
+
+    pid: int
+    state: str
+    cpu: float | None
+    cpu_seconds: float
+    memory: int
+    gpu_memory: int | None
+    read_bytes: int
+    write_bytes: int
+
+
+class Gauges(TypedDict):
+    """What the host and its ranks use, every two seconds."""
+
+    t: Literal["gauges"]
+    time: float
+    host: HostGauges
+    ranks: dict[str, RankGauges]
+
+
+HELLO: dict[str, type] = kinds_of(Hello)
+"""What comes before the agent itself, from a host that dials back."""
+
+EVENTS: dict[str, type] = {
+    **kinds_of(Up, Pong, Failed, Log, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
+    **PASSED_ON,
+}
+"""Every event by its name, the value of `t`; those of ranks are their reports, passed on with the rank's number."""

@@ -1,0 +1,192 @@
+"""The form of every message that crosses a process boundary, and its validation on arrival.
+
+Messages are defined as TypedDicts: `requests.py` (controller to agent, with the replies), `events.py` (agent to
+controller), `reports.py` (rank to agent) and `spawner_messages.py` (agent and spawner). A type checker reads the
+annotations, and `validate` reads the same annotations at run time. Hosts have Python 3.9 and must not pay for importing
+`typing`, so the base class here only stands in for the real one.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .wire import ProtocolError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    Check = Callable[[Any], bool]
+    Field = tuple[str, bool, frozenset[type], Check | None, str]
+
+
+class TypedDict(dict):  # type: ignore[type-arg]
+    """Stands for typing.TypedDict at run time, where messages are plain dicts and only annotations matter."""
+
+
+def kind_of(message: type) -> str:
+    """The name of a message class on the wire: the annotation of its field `t`."""
+    return message.__annotations__["t"][len("Literal['") : -2]
+
+
+def kinds_of(*messages: type) -> dict[str, type]:
+    """Message classes by their names on the wire."""
+    return {kind_of(message): message for message in messages}
+
+
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (float, int),
+    "str": (str,),
+    "bool": (bool,),
+    "None": (type(None),),
+}
+_EVERYTHING = ("Any", "object")
+_fields: dict[type, tuple[Field, ...]] = {}
+"""The fields of each class seen so far: name, whether it is required, types, check of what is inside, annotation."""
+
+
+def validate(message: Any, kinds: Mapping[str, type], key: str = "t") -> None:
+    """Raise ProtocolError unless `message` is one of `kinds`, which `key` names, with all its fields."""
+    try:
+        kind = kinds[message[key]]
+    except (KeyError, TypeError):
+        raise ProtocolError(_unknown(message, key)) from None
+    for name, required, types, check, annotation in _fields.get(kind) or fields(kind):
+        if name in message:
+            value = message[name]
+            if (types and type(value) not in types) or (check is not None and not check(value)):
+                raise ProtocolError(_wrong(message[key], name, annotation, value))
+        elif required:
+            raise ProtocolError(f"message `{message[key]}` lacks the field `{name}`")
+
+
+def check_reply(reply: Any, kind: type, request: str) -> None:
+    """Raise ProtocolError unless `reply` has the fields of `kind`, which answers `request`."""
+    validate({**reply, "t": f"reply to {request}"}, {f"reply to {request}": kind})
+
+
+def fields(kind: type) -> tuple[Field, ...]:
+    """The fields of a message class, as `validate` needs them."""
+    found: list[Field] = []
+    for name, annotation in annotations_of(kind).items():
+        if annotation.startswith("Literal[") and name == "t":
+            continue  # how the message was found
+        required = not annotation.startswith("NotRequired[")
+        text = annotation if required else annotation[len("NotRequired[") : -1]
+        types, check = _compile(text, vars(sys.modules[kind.__module__]))
+        found.append((name, required, types, check, text))
+    _fields[kind] = tuple(found)
+    return _fields[kind]
+
+
+def annotations_of(kind: type) -> dict[str, str]:
+    """The annotations of a message class and of those it extends, as text."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        found.update(getattr(base, "__annotations__", {}))
+    return found
+
+
+def _unknown(message: Any, key: str) -> str:
+    if not isinstance(message, dict):
+        return f"a message must be a JSON object, not {type(message).__name__}"
+    return f"unknown message `{message[key]}`" if key in message else f"a message lacks the field `{key}`"
+
+
+def _wrong(message: str, name: str, annotation: str, value: Any) -> str:
+    got = ascii(value)
+    got = got if len(got) <= 60 else got[:60] + "..."
+    return f"message `{message}`: the field `{name}` must be {annotation}, not {got}"
+
+
+# --- annotations -------------------------------------------------------------------------------------------------
+
+
+def _compile(annotation: str, space: Mapping[str, Any]) -> tuple[frozenset[type], Check | None]:
+    """The exact types that an annotation allows (none for all of them), and a check of what is inside a value."""
+    types: set[type] = set()
+    checks: dict[type, Check] = {}
+    for part in _split(annotation, " | "):
+        head, _, inner = part.partition("[")
+        if head in _EVERYTHING:
+            return frozenset(), None
+        if head in _PLAIN:
+            types.update(_PLAIN[head])
+        elif head == "Literal":
+            types.add(str)
+            checks[str] = _one_of([word.strip("'\"") for word in _split(inner[:-1], ", ")])
+        elif head in ("list", "Sequence"):
+            types.add(list)
+            _add(checks, list, _items(*_compile(inner[:-1], space)))
+        elif head == "tuple":
+            types.add(list)
+            checks[list] = _exactly([_compile(item, space) for item in _split(inner[:-1], ", ")])
+        elif head in ("dict", "Mapping"):
+            types.add(dict)
+            _add(checks, dict, _values(*_compile(_split(inner[:-1], ", ")[1], space)))
+        else:
+            types.add(dict)
+            checks[dict] = _is_message(space[head])
+    if not checks:
+        return frozenset(types), None
+    return frozenset(types), lambda value: type(value) not in checks or checks[type(value)](value)
+
+
+def _add(checks: dict[type, Check], kind: type, check: Check | None) -> None:
+    if check is not None:
+        checks[kind] = check
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The parts of an annotation between separators that are in no bracket."""
+    parts = [""]
+    for piece in text.split(separator):
+        whole = parts[-1].count("[") == parts[-1].count("]")
+        if whole and parts[-1]:
+            parts.append(piece)
+        else:
+            parts[-1] += (separator if parts[-1] else "") + piece
+    return parts
+
+
+def _one_of(words: list[str]) -> Check:
+    return lambda value: value in words
+
+
+def _items(types: frozenset[type], check: Check | None) -> Check | None:
+    if not types:
+        return None
+    if check is None:
+        return lambda value: types.issuperset(map(type, value))
+    return lambda value: types.issuperset(map(type, value)) and all(map(check, value))
+
+
+def _exactly(items: list[tuple[frozenset[type], Check | None]]) -> Check:
+    def check(value: Any) -> bool:
+        return len(value) == len(items) and all(
+            type(one) in types and (inside is None or inside(one))
+            for one, (types, inside) in zip(value, items)  # noqa: B905, Python 3.9
+        )
+
+    return check
+
+
+def _values(types: frozenset[type], check: Check | None) -> Check | None:
+    of_items = _items(types, check)
+    return None if of_items is None else lambda value: of_items(value.values())
+
+
+def _is_message(kind: type) -> Check:
+    def check(value: Any) -> bool:
+        for name, required, types, inside, _ in _fields.get(kind) or fields(kind):
+            if name in value:
+                one = value[name]
+                if (types and type(one) not in types) or (inside is not None and not inside(one)):
+                    return False
+            elif required:
+                return False
+        return True
+
+    return check

@@ -1,0 +1,224 @@
+"""What an agent answers: one class for the fields of each reply; `re`, the `id` of the request, comes on top."""
+
+from __future__ import annotations
+
+from .reports import Meeting, RecordedGroup
+from .requests import DialTarget
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypedDict
+
+    from typing_extensions import NotRequired
+else:
+    from .protocol import TypedDict
+
+
+class Refused(TypedDict):
+    """The agent could not read the request; `refused` says why."""
+
+    refused: str
+
+
+class Done(TypedDict):
+    """The request has been carried out."""
+
+
+class Problem(TypedDict):
+    """The request has been carried out, unless `problem` says why not."""
+
+    problem: str
+
+
+class Comparison(TypedDict):
+    """Whether the host has the working directory and the script."""
+
+    cwd: bool
+    script: Literal["same", "different", "missing"]
+
+
+class Unpacked(TypedDict):
+    """The `folder` with the code, once the last piece has been unpacked."""
+
+    problem: str
+    folder: str
+
+
+class ProbeOutcome(TypedDict):
+    """How one probe ended: its `value`, its `error`, or the seconds after which it `hung`."""
+
+    value: NotRequired[Any]
+    error: NotRequired[str]
+    hung: NotRequired[float]
+    seconds: NotRequired[float]
+
+
+class ProbeAnswers(TypedDict):
+    """The outcome of every probe, by its name."""
+
+    answers: dict[str, ProbeOutcome]
+
+
+class Held(TypedDict):
+    """The port that the host holds; 0 if none."""
+
+    port: int
+
+
+class Port(TypedDict):
+    """The port, or why it cannot be used and the process that owns it."""
+
+    problem: str
+    owner: str | None
+    port: int
+
+
+class Listening(Port):
+    """The port, as in `Port`, and the addresses that the host's own name resolves to."""
+
+    own_name: list[str]
+
+
+class DialResult(DialTarget):
+    """One address that was tried; an empty `problem` means that the right agent answered."""
+
+    problem: str
+
+
+class DialResults(TypedDict):
+    """The result for every target."""
+
+    results: list[DialResult]
+
+
+class Prepared(TypedDict):
+    """The spawner is ready; `unsafe` says why ranks start as fresh interpreters, `error` which import failed."""
+
+    unsafe: str
+    error: str
+    module: str
+    missing: str
+    traceback: str
+
+
+class Told(TypedDict):
+    """What a rank's own thread answered."""
+
+    groups: dict[str, tuple[int, int]]
+    steps: int
+    moved: float
+    place: str
+    joining: bool
+    peer: int | None
+    work: bool | None
+    meeting: Meeting | None
+
+
+class ProcessView(TypedDict):
+    """What the kernel reports about a process, and its stack traces if they were taken."""
+
+    state: str
+    wchan: str
+    cpu_seconds: float
+    io: int
+    switches: int
+    command: str
+    stack: str
+
+
+class ChildView(ProcessView):
+    """A child process of a rank."""
+
+    pid: int
+
+
+class RankView(ProcessView):
+    """All that was found out about a rank; `answered` is None where no thread in it could answer."""
+
+    answered: bool | None
+    told: NotRequired[Told]
+    recorder: NotRequired[dict[str, RecordedGroup] | None]
+    children: list[ChildView]
+
+
+class Stacks(TypedDict):
+    """Every running rank of the host, by its number."""
+
+    ranks: dict[str, RankView]
+
+
+class Neighbor(TypedDict):
+    """A busy process of somebody else on a rank's CPUs."""
+
+    pid: int
+    name: str
+    cpu: float
+    on: int
+
+
+class RankUse(TypedDict):
+    """What a rank used while it was examined; shares of the time and rates per second."""
+
+    cpu: float
+    cpu_wait: float
+    cpus: int
+    disk: float
+    read: float
+    throttled: float
+    throttles: float
+    quota: float | None
+    neighbour: Neighbor | None
+
+
+class GpuGauges(TypedDict):
+    """One GPU as its driver reports it."""
+
+    index: int
+    name: str
+    use: NotRequired[float | None]
+    memory_used: NotRequired[int | None]
+    memory_total: NotRequired[int | None]
+    clock: NotRequired[int | None]
+    clock_max: NotRequired[int | None]
+    temperature: NotRequired[int | None]
+    throttled: NotRequired[str]
+
+
+class Examined(TypedDict):
+    """What was seen of the ranks, the bytes that wait to be sent by address, and the GPUs."""
+
+    ranks: dict[str, RankUse]
+    queues: dict[str, int]
+    gpus: list[GpuGauges]
+
+
+class Stopped(TypedDict):
+    """All ranks have ended, except the processes that are `left`: the kernel holds them."""
+
+    left: list[int]
+
+
+class StdinTaken(TypedDict):
+    """There is room for another piece, unless the rank has `closed` its stdin."""
+
+    closed: bool
+
+
+REPLIES: dict[str, type] = {
+    "compare": Comparison,
+    "unpack": Unpacked,
+    "probe": ProbeAnswers,
+    "listen": Listening,
+    "dial": DialResults,
+    "hold": Held,
+    "another_port": Port,
+    "prepare": Prepared,
+    "call": Problem,
+    "start": Problem,
+    "signal": Done,
+    "stacks": Stacks,
+    "examine": Examined,
+    "stop": Stopped,
+    "stdin": StdinTaken,
+}
+"""The reply to each request that is answered, by the request's name."""

@@ -1,0 +1,191 @@
+"""What the controller asks of an agent: one class for the fields of each request; `do` and `id` come on top."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypedDict
+else:
+    from .protocol import TypedDict
+
+
+class Ping(TypedDict):
+    """Prove that the job is still wanted, and ask for the host's clock: answered by the event `pong`."""
+
+    sent: float
+
+
+class Compare(TypedDict):
+    """Ask whether the working directory exists and the script in it has the fingerprint `digest`."""
+
+    cwd: str
+    script: str | None
+    digest: Sequence[int] | None
+
+
+class UnpackCode(TypedDict):
+    """Send a base64 piece of the working directory's archive; the agent unpacks it after the `last` one."""
+
+    piece: str
+    last: bool
+
+
+class Probe(TypedDict):
+    """One probe of `muster check`: the check that asks, `module.function` in `agent/probes`, and its time limit."""
+
+    name: str
+    probe: str
+    limit: float
+
+
+class Question(TypedDict):
+    """What every probe is given: about the job, with `env` and `cwd` for the child process that it runs in."""
+
+    env: dict[str, str]
+    cwd: str
+    script: str
+    code: list[str]
+    """Files below `cwd` that the hosts should have as the controller does."""
+    master: str | None
+    """The address that the user chose for rank 0."""
+    paths: list[str]
+    """Files and folders that the job reads."""
+    peers: dict[str, list[str]]
+    """The addresses of the other hosts."""
+
+
+class RunProbes(TypedDict):
+    """Run probes in child processes; `ask` is what each is given."""
+
+    probes: Sequence[Probe]
+    ask: Question
+
+
+class Listen(TypedDict):
+    """Listen on `port` (0: any free one) and answer every caller with `nonce`."""
+
+    port: int
+    nonce: str
+
+
+class DialTarget(TypedDict):
+    """An address of another host, and the nonce with which its agent answers."""
+
+    host: str
+    address: str
+    port: int
+    nonce: str
+
+
+class Dial(TypedDict):
+    """Try to reach addresses of other hosts, all at once."""
+
+    targets: Sequence[DialTarget]
+
+
+class Hold(TypedDict):
+    """Stop answering callers, and hold the port for the job's `store` or for `rank 0`; empty: release it."""
+
+    whom: str
+
+
+class AnotherPort(TypedDict):
+    """Hold a new port for the next attempt; `port` is the user's choice, or 0."""
+
+    port: int
+
+
+class Prepare(TypedDict):
+    """Start the process that starts the ranks; it imports `preload` first, if that names modules."""
+
+    env: Mapping[str, str]
+    cwd: str
+    preload: Sequence[str]
+    kind: str
+    target: str
+    args: Sequence[str]
+    path: Sequence[Sequence[str]]
+    grace: float
+
+
+class SendCall(TypedDict):
+    """Send a base64 piece of the pickled function that the ranks run."""
+
+    piece: str
+    last: bool
+
+
+class RankStart(TypedDict):
+    """One rank to start, with its own environment variables."""
+
+    rank: int
+    env: Mapping[str, str]
+
+
+class Start(TypedDict):
+    """Start this host's ranks of a new attempt; `leader` reports for the host, `fed` is the rank that gets stdin."""
+
+    ranks: Sequence[RankStart]
+    leader: bool
+    store: bool
+    fed: int | None
+
+
+class SendSignal(TypedDict):
+    """Send a signal to all ranks of this host."""
+
+    number: int
+
+
+class TakeStacks(TypedDict):
+    """Find out where every rank is; with `deep`, including stack traces and the last collectives."""
+
+    deep: bool
+
+
+class Examine(TypedDict):
+    """Watch ranks from outside for some seconds: CPU, disk, neighbors, send queues, GPUs."""
+
+    ranks: Sequence[int]
+    seconds: float
+
+
+class Stop(TypedDict):
+    """End all ranks and their children: SIGINT first if `interrupt`, SIGTERM, and SIGKILL after `grace` seconds."""
+
+    grace: float
+    interrupt: bool
+
+
+class SendStdin(TypedDict):
+    """Send a base64 piece of stdin for the rank that is `fed`."""
+
+    piece: str
+    last: bool
+
+
+class Bye(TypedDict):
+    """End the agent: the job is over."""
+
+
+REQUESTS: dict[str, type] = {
+    "ping": Ping,
+    "compare": Compare,
+    "unpack": UnpackCode,
+    "probe": RunProbes,
+    "listen": Listen,
+    "dial": Dial,
+    "hold": Hold,
+    "another_port": AnotherPort,
+    "prepare": Prepare,
+    "call": SendCall,
+    "start": Start,
+    "signal": SendSignal,
+    "stacks": TakeStacks,
+    "examine": Examine,
+    "stop": Stop,
+    "stdin": SendStdin,
+    "bye": Bye,
+}
+"""Every request by its name, the value of `do`."""
