@@ -13,10 +13,14 @@ MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_REPEATED_NAMES = 10
 
-LONG_FILES = {"src/muster/recipes/tacotron2/kernels.py"}
-"""Files that may have more lines: kernels that are read side by side."""
-LONG_FUNCTIONS = {"src/muster/api/launch.py: launch", "src/muster/check/checks/gpus.py: probe"}
-"""Functions that may have more lines: a docstring of two dozen, and a probe that travels as one function."""
+LONG_FILES = {
+    "src/muster/controller/controller.py",  # to be split
+    "src/muster/recipes/tacotron2/kernels.py",  # kernels that are read side by side
+}
+LONG_FUNCTIONS = {
+    "src/muster/api/launch.py: launch",  # a docstring of two dozen lines
+    "src/muster/api/run_options.py: add_what",  # to be split
+}
 
 
 def files() -> Iterator[Path]:

@@ -15,7 +15,7 @@ The files, in reading order:
     train.py      the loop over epochs             train_step.py one training step
     data.py       clips and batches                mels.py       mels, computed once and kept
     audio.py      wav files, mels, Griffin-Lim     infer.py      speak
-    text.py       text to symbols                  numerals.py   numbers to words
+    symbols.py    text to symbols                  numerals.py   numbers to words
     loss.py       reference and padding-aware      validate.py   the loss on clips kept aside, over all ranks
     loop.py       the fast decoder                 tape.py       its tensors
     steps.py      its steps in plain torch         kernels.py    the same in Triton
