@@ -23,8 +23,9 @@ from muster.controller.monitor.job_server import _problem_of
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.engines.engine import AgentSpec
-from muster.errors import HostError
+from muster.errors import HostError, MusterError
 from muster.hosts import Host
+from muster.jobs.job_client import _checked
 from muster.jobs.job_messages import JOB_REQUESTS
 from muster.shared import events, replies, reports, requests, spawner_messages
 from muster.shared.protocol import annotations_of, check_reply, validate
@@ -212,6 +213,21 @@ def test_a_job_answers_other_versions_and_wrong_requests_with_a_sentence(asked: 
     problem = _problem_of(asked)
     assert sentence in problem
     assert bool(problem) == bool(sentence)
+
+
+@pytest.mark.parametrize(
+    ("answer", "do", "sentence"),
+    [
+        (b'{"ok": true}', "stop", "job j sent an invalid answer: message `reply to stop` lacks the field `said`"),
+        (b"[]", "stop", "job j sent an invalid answer: the reply to `stop` must be a JSON object, not list"),
+        (b"hello", "state", "job j sent an invalid answer: "),
+        (b'{"stream": 1, "text": 3, "end": ""}', "follow", "the field `text` must be str, not 3"),
+        (b'{"error": "not now"}', "state", "not now"),
+    ],
+)
+def test_an_answer_of_a_job_that_is_not_as_the_protocol_has_it_is_told(answer: bytes, do: str, sentence: str):
+    with pytest.raises(MusterError, match=re.escape(sentence)):
+        _checked(Path("/jobs/j"), answer, do)
 
 
 # --- who takes and sends messages -----------------------------------------------------------------------------------

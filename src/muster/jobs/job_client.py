@@ -11,8 +11,20 @@ from typing import Any
 
 from muster import __version__
 from muster.errors import MusterError
-from muster.jobs.job_messages import VERSION, AskStacks, AskState, AskStop, Follow, JobEnd, ShownLine
+from muster.jobs.job_messages import (
+    JOB_ANSWERS,
+    VERSION,
+    AskStacks,
+    AskState,
+    AskStop,
+    Follow,
+    JobEnd,
+    JobError,
+    ShownLine,
+)
 from muster.jobs.location import address
+from muster.shared.protocol import check_reply
+from muster.shared.wire import ProtocolError
 
 STATE_LIMIT = 5.0
 """Seconds for an answer that the controller has at hand; on a busy machine it may not run for one or two."""
@@ -45,7 +57,7 @@ def ask(folder: Path, request: AskState | AskStop | AskStacks, limit: float = ST
             raise NoAnswer(folder) from None
     if not answer:
         raise NoAnswer(folder)
-    return _checked(answer)
+    return _checked(folder, answer, request["do"])
 
 
 def state(
@@ -90,7 +102,7 @@ def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Genera
                     return
                 *lines, unfinished = (unfinished + data).split(b"\n")
                 for line in lines:
-                    yield _checked(line)
+                    yield _checked(folder, line, "follow")
         except OSError:
             return
 
@@ -128,8 +140,16 @@ def _read_line(peer: socket.socket, deadline: float) -> bytes:
     return b"".join(pieces)
 
 
-def _checked(line: bytes) -> Any:
-    answer = json.loads(line)
-    if "error" in answer:
-        raise MusterError(answer["error"])
+def _checked(folder: Path, line: bytes, do: str) -> Any:
+    """The answer to a request, validated; the error it tells of is raised."""
+    try:
+        answer = json.loads(line)
+        if "error" in answer:
+            check_reply(answer, JobError, do)
+            raise MusterError(answer["error"])
+        kind = ("line" if "stream" in answer else "end") if do == "follow" else do
+        if kind in JOB_ANSWERS:
+            check_reply(answer, JOB_ANSWERS[kind], do)
+    except (ValueError, TypeError, ProtocolError) as error:
+        raise MusterError(f"job {folder.name} sent an invalid answer: {error}") from None
     return answer

@@ -64,6 +64,8 @@ def validate(message: Any, kinds: Mapping[str, type], key: str = "t") -> None:
 
 def check_reply(reply: Any, kind: type, request: str) -> None:
     """Raise ProtocolError unless `reply` has the fields of `kind`, which answers `request`."""
+    if type(reply) is not dict:
+        raise ProtocolError(f"the reply to `{request}` must be a JSON object, not {type(reply).__name__}")
     validate({**reply, "t": f"reply to {request}"}, {f"reply to {request}": kind})
 
 
