@@ -85,7 +85,7 @@ class Screen:
     def debug(self, text: str) -> None:
         """A line of the debug log, for --debug."""
         for line in text.splitlines():
-            self._show(2, f"muster: debug: {line}", "\n", coloured=len(f"muster: debug: {line}"))
+            self._show(2, f"muster: debug: {line}", "\n", colored=len(f"muster: debug: {line}"))
 
     def status(self, text: str) -> None:
         """What is being waited for: one line that renews itself on a terminal, a new line elsewhere."""
