@@ -88,7 +88,7 @@ def test_nothing_is_told_without_ranks_nor_before_it_is_time(monkeypatch: pytest
     assert len(sent) == 1
 
 
-def test_the_board_shows_what_an_agent_sends():
+def test_the_job_status_shows_what_an_agent_sends():
     sent: list[dict[str, Any]] = []
     gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
     rank: Any = SimpleNamespace(number=0, pid=os.getpid(), exited=False)
@@ -110,7 +110,7 @@ def test_the_board_shows_what_an_agent_sends():
 def a_board() -> JobStatus:
     hosts = parse_hosts("box:1")
     job = Job(id="j", spec=RunSpec(target="train.py", cwd="/"), hosts=tuple(hosts), carried={})
-    engine: Any = SimpleNamespace(name="local", seats=[AgentSpec(host=hosts[0], name="box")])
+    engine: Any = SimpleNamespace(name="local", agents=[AgentSpec(host=hosts[0], name="box")])
     status = JobStatus(job, engine, time.time())
     status.begin_attempt(make_plan("j", hosts, threads=[1], restarts=0, user_env={}), 0)
     return status
