@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ..shared.reports import Answer, Marked, Moved, Raised, Sampling
     from .local_ranks import LocalRanks
+    from .stopping import Interrupt
 
 _PIECE = b'{"t":"piece","piece":"'
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
@@ -26,8 +27,8 @@ class RankReports:
         self._handlers: dict[str, Callable[[Any], None]] = {
             "sampling": self._on_sampling,
             "answer": self._on_answer,
-            "marked": self._on_interrupt,
-            "moved": self._on_interrupt,
+            "marked": self._on_marked,
+            "moved": self._on_moved,
             "exception": self._on_exception,
         }
         """The reports that the agent does not simply pass on."""
@@ -60,9 +61,18 @@ class RankReports:
         for look in self._local.looks:
             look.answer(report["rank"], report)
 
-    def _on_interrupt(self, report: Marked | Moved) -> None:
-        if self._local.stopping is not None:
-            self._local.stopping.on_answer(report["rank"], report)
+    def _on_marked(self, report: Marked) -> None:
+        interrupt = self._interrupt(report["rank"])
+        if interrupt is not None:
+            interrupt.on_marked()
+
+    def _on_moved(self, report: Moved) -> None:
+        interrupt = self._interrupt(report["rank"])
+        if interrupt is not None:
+            interrupt.on_moved(report)
+
+    def _interrupt(self, rank: int) -> Interrupt | None:
+        return self._local.stopping.interrupt(rank) if self._local.stopping is not None else None
 
     def _on_exception(self, report: Raised) -> None:
         rank = self._local.ranks[report["rank"]]

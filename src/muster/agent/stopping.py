@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..shared.reports import Marked, Moved
+    from ..shared.reports import Moved
     from .rank_process import Rank
 
 KILL_LIMIT = 5.0
@@ -53,15 +53,16 @@ class Interrupt:
         if not (rank.thread and rank.ask(MARK)):
             self._send()
 
-    def on_answer(self, message: Marked | Moved) -> None:
-        """The rank has noted where it is, or tells whether it has moved since."""
-        if message["t"] == "marked":
-            self._is_marked = not self._sent  # noted after the signal it says nothing
-            if not self._sent:
-                self._send()
-        else:
-            self.is_stuck = message["stuck"]
-            self._is_marked = not message["moved"]
+    def on_marked(self) -> None:
+        """The rank has noted where it is."""
+        self._is_marked = not self._sent  # noted after the signal it says nothing
+        if not self._sent:
+            self._send()
+
+    def on_moved(self, report: Moved) -> None:
+        """The rank tells whether it has moved since."""
+        self.is_stuck = report["stuck"]
+        self._is_marked = not report["moved"]
 
     def step(self, now: float) -> None:
         """Send the signal, or ask, when that is due."""
@@ -114,10 +115,9 @@ class Stopping:
         self.kill_at = min(self.kill_at, time.monotonic() + grace)
         self.term_at = min(self.term_at, self.kill_at)
 
-    def on_answer(self, rank: int, message: Marked | Moved) -> None:
-        """A rank tells what was asked about its SIGINT."""
-        if rank in self._interrupts:
-            self._interrupts[rank].on_answer(message)
+    def interrupt(self, rank: int) -> Interrupt | None:
+        """The Ctrl-C of a rank, if it has got one."""
+        return self._interrupts.get(rank)
 
     def step(self) -> bool:
         """Do what is due now; True when nothing is left, or nothing more can be done."""
