@@ -128,8 +128,8 @@ REPLIES: dict[str, Fields] = {
 EVENTS: dict[str, Fields] = {
     "up": UP,
     "pong": {"sent": 1.0, "time": 2.0},
-    "failed": {"error": "OSError: x"},
-    "unseen": {"what": "where a rank is", "why": "OSError"},
+    "failed": {"error": "OSError: x", "traceback": ""},
+    "unseen": {"what": "where a rank is", "why": "OSError", "traceback": ""},
     "out": {"rank": 0, "stream": 1, "text": "x\n"},
     "prompt": {"rank": 0, "stream": 1},
     "exit": {
@@ -182,7 +182,8 @@ REPORTS: dict[str, Fields] = {
     "left": {"how": "end", "place": "", "groups": {}},
     "progress": {"done": 2, "first": True, "waiting": None, **{name: TOLD[name] for name in ("groups", "moved")}},
     "arrivals": {"at": 1.0, "groups": {"0": [[1, 0.5], [2, 0.25, 0.1]]}, "steps": [[1, 0.5, 0.25]]},
-    "unwatched": {"why": "torch has no flight recorder"},
+    "unwatched": {"why": "torch has no flight recorder", "traceback": ""},
+    "log": {"text": "started rank 0, process 4711"},
     "late": {"names": ["OMP_NUM_THREADS"]},
     "held": {"limit": 60.0},
     "released": {},

@@ -42,7 +42,9 @@ class Stage:
         self.out = io.StringIO()
         self.screen = Screen(streams={1: self.out, 2: self.out})
         self.logs = LogFiles(self.screen.warning)
-        spec = RunSpec(target="t.py", cwd="/", **{name: job.pop(name) for name in ("env", "debug") if name in job})
+        spec = RunSpec(
+            target="t.py", cwd="/", **{name: job.pop(name) for name in ("args", "env", "debug") if name in job}
+        )
         given = Job(id="j", spec=spec, hosts=(), **{"carried": {}, **job})
         self.logged = logged(given, LAUNCH, folder, self.logs, self.screen)
 

@@ -116,6 +116,7 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
     signal.signal(signal.SIGCHLD, _ignore)
     _survive_strays()
     signal.set_wakeup_fd(wake_write)
+    not_for_ranks = (sock, wake_read, wake_write)
     ranks: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([sock, wake_read], [], [])
@@ -140,29 +141,20 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
         request = json.loads(data)
         validate(request, ORDERS)
         if request["t"] == "store":
-            pid = _start_store(fds[0], base_env, not_for_ranks=(sock, wake_read, wake_write), fork=fork)
+            pid = _start_store(fds[0], base_env, not_for_ranks=not_for_ranks, fork=fork)
             _send(sock, {"t": "store_started", "pid": pid})
-            if pid:
-                ranks[pid] = _STORE
-            else:
-                _send(sock, {"t": "storeless", "pid": 0, "status": 126})
-            os.close(fds[0])
-            continue
-        pid = _start_rank(
-            request["rank"],
-            config,
-            {**base_env, **request["env"]},
-            fds,
-            not_for_ranks=(sock, wake_read, wake_write),
-            fork=fork,
-        )
+            failed = {"t": "storeless", "pid": 0, "status": 126}
+        else:
+            env = {**base_env, **request["env"]}
+            pid = _start_rank(request["rank"], config, env, fds, not_for_ranks=not_for_ranks, fork=fork)
+            _send(sock, {"t": "started", "rank": request["rank"], "pid": pid})
+            failed = {"t": "ended", "rank": request["rank"], "status": 126, "time": time.time(), "rss": 0}
         for fd in fds:
             os.close(fd)
-        _send(sock, {"t": "started", "rank": request["rank"], "pid": pid})
         if pid:
-            ranks[pid] = request["rank"]
+            ranks[pid] = request.get("rank", _STORE)
         else:
-            _send(sock, {"t": "ended", "rank": request["rank"], "status": 126, "time": time.time(), "rss": 0})
+            _send(sock, failed)
 
 
 def _start_store(

@@ -92,7 +92,7 @@ def add_network(p: Parser) -> None:
 
 
 def add_what(p: Parser) -> None:
-    """What runs, and what happens when it fails, hangs or is stopped."""
+    """What runs, and how."""
     what = p.add_argument_group("what")
     what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
@@ -126,6 +126,16 @@ def add_what(p: Parser) -> None:
         default=_UNSET,
         help="do not look at the hosts while the job starts (`muster check` looks closer)",
     )
+    _add_failures(what)
+    what.add_argument(
+        "--detach",
+        action="store_true",
+        help="go on in the background, also after logout: prints the job's id when its ranks have started",
+    )
+
+
+def _add_failures(what: argparse._ArgumentGroup) -> None:
+    """What happens when a rank fails, hangs or is stopped."""
     what.add_argument(
         "--restarts",
         metavar="N",
@@ -152,11 +162,6 @@ def add_what(p: Parser) -> None:
         choices=("report", "kill"),
         default=_UNSET,
         help="what to do then: report it and wait (default), or also end the job with exit code 124",
-    )
-    what.add_argument(
-        "--detach",
-        action="store_true",
-        help="go on in the background, also after logout: prints the job's id when its ranks have started",
     )
 
 

@@ -26,6 +26,7 @@ from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
+from muster.controller.summary import show_failure, show_summary
 from muster.controller.timeline import Timeline
 from muster.engines.engine import Launch
 from muster.errors import EXIT_MUSTER, HostError, MusterError
@@ -138,7 +139,7 @@ class Controller:
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
         if self.summary:
-            self.tell_summary(verdict)
+            show_summary(self.screen, verdict, self.timeline, self.job, self.folder, self.agents.connector.why_ended())
         return verdict
 
     async def body(self) -> Verdict:
@@ -166,7 +167,7 @@ class Controller:
             if previous is not None and is_same_failure(previous, verdict):
                 note = "the same failure came back at the same place without any progress, so it is not tried again"
                 return replace(verdict, notes=(*verdict.notes, note))
-            self.tell_failure(verdict)
+            show_failure(self.screen, verdict)
             self.screen.warning(f"restart {number + 1} of {self.job.spec.restarts}")
             previous = verdict
         raise AssertionError("the last attempt returns")
@@ -390,26 +391,3 @@ class Controller:
             self.screen.warning(
                 f"{number.name} from {self.agents.scheduler or 'outside'} has reached the ranks on {link.name}"
             )
-
-    # --- the end of it --------------------------------------------------------------------------------------
-
-    def tell_failure(self, verdict: Verdict) -> None:
-        """Say which rank failed first and why."""
-        self.screen.warning(verdict.sentence)
-        self.screen.show_block(verdict.detail)
-        for line in verdict.lines:
-            self.screen.warning(line)
-
-    def tell_summary(self, verdict: Verdict) -> None:
-        """The last line: how it went, and where the time went."""
-        code = f", exit code {verdict.exit_code}" if self.job.spec.call is None else ""
-        if verdict.ok:
-            if self.agents.connector.why_ended():
-                self.screen.warning(f"{self.agents.connector.why_ended()}; its ranks ended in good order")
-            self.screen.info(f"done after {self.timeline.now():.1f} s ({self.timeline}){code}")
-            return
-        if self.job.spec.call is None:  # a function's failure is told by the exception it becomes
-            self.tell_failure(verdict)
-        self.screen.warning(
-            f"failed after {self.timeline.now():.1f} s ({self.timeline}){code}; logs in {tilde(self.folder)}"
-        )

@@ -165,9 +165,10 @@ class AgentLink(AgentRequests):
             self._hand_on(message)
 
     def _hand_on(self, event: Event) -> None:
-        """Log an event and give it to whoever follows this link."""
+        """Log an event and, unless it is for the log alone, give it to whoever follows this link."""
         log_event(self.name, event, self.our_time(event["time"]) if "time" in event else None)
-        self._on_event(self, event)
+        if event["t"] != "log":
+            self._on_event(self, event)
 
     def _on_reply(self, message: Any) -> None:
         do, reply = self._replies.get(message["re"], ("", None))

@@ -1,0 +1,36 @@
+"""What the screen says when a job has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.timeline import Timeline
+from muster.job import Job
+from muster.output.screen import Screen
+from muster.text import tilde
+
+
+def show_failure(screen: Screen, verdict: Verdict) -> None:
+    """Say which rank failed first and why."""
+    screen.warning(verdict.sentence)
+    screen.show_block(verdict.detail)
+    for line in verdict.lines:
+        screen.warning(line)
+
+
+def show_summary(
+    screen: Screen, verdict: Verdict, timeline: Timeline, job: Job, folder: Path, why_ended: str | None
+) -> None:
+    """The last line: how it went, and where the time went; `why_ended` is the scheduler's reason, if it ended it."""
+    is_function = job.spec.call is not None
+    code = "" if is_function else f", exit code {verdict.exit_code}"
+    took = f"{timeline.now():.1f} s ({timeline}){code}"
+    if verdict.ok:
+        if why_ended:
+            screen.warning(f"{why_ended}; its ranks ended in good order")
+        screen.info(f"done after {took}")
+        return
+    if not is_function:  # a function's failure is reported by the exception it becomes
+        show_failure(screen, verdict)
+    screen.warning(f"failed after {took}; logs in {tilde(folder)}")
