@@ -78,7 +78,7 @@ REQUESTS: dict[str, Fields] = {
     "ping": {"sent": 1.0},
     "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2]},
     "unpack": {"piece": "AA==", "last": True},
-    "probe": {"probes": [{"name": "cpus", "source": "def probe(ask): ...", "limit": 3.0}], "ask": ASK},
+    "probe": {"probes": [{"name": "cpus", "probe": "process_limits.cpus", "limit": 3.0}], "ask": ASK},
     "listen": {"port": 0, "nonce": "abc"},
     "dial": {"targets": [{"host": "b", "address": "10.0.0.2", "port": 1, "nonce": "abc"}]},
     "hold": {"whom": "store"},

@@ -86,6 +86,7 @@ class AgentLink(AgentRequests):
             "up": self._on_up,
             "pong": self._on_pong,
             "failed": self._on_failed,
+            "log": self._log_event,
         }
         """The events that are about the link itself."""
         self._next_id = 0
@@ -165,10 +166,11 @@ class AgentLink(AgentRequests):
             self._hand_on(message)
 
     def _hand_on(self, event: Event) -> None:
-        """Log an event and, unless it is for the log alone, give it to whoever follows this link."""
+        self._log_event(event)
+        self._on_event(self, event)
+
+    def _log_event(self, event: Event) -> None:
         log_event(self.name, event, self.our_time(event["time"]) if "time" in event else None)
-        if event["t"] != "log":
-            self._on_event(self, event)
 
     def _on_reply(self, message: Any) -> None:
         do, reply = self._replies.get(message["re"], ("", None))
