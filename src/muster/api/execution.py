@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from muster.api.prepared import Prepared
 from muster.controller.controller import Controller
+from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.links.link import AgentLink
 from muster.controller.startup_check import Check
 from muster.job import Job, make_job_folder
@@ -16,6 +17,24 @@ from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 
 Result = TypeVar("Result")
+
+
+def in_foreground(
+    controller: Controller, on_started: Callable[[], None] | None = None, *, stdin: bool = False
+) -> Verdict:
+    """Run a controller as the only purpose of this process, whose signals it takes.
+
+    `on_started` is called when its ranks run; with `stdin` they may read that of this process.
+    """
+
+    async def main() -> Verdict:
+        if stdin:
+            controller.agents.give_stdin()
+        controller.status.on_started = on_started
+        controller.listen_to_signals()
+        return await controller.run()
+
+    return asyncio.run(main())
 
 
 def execute(

@@ -226,18 +226,17 @@ def run_once(
     spec: RunSpec, hear: Hear, begin: float, *, hosts: Sequence[Host] | None = None, dry_run: bool = False
 ) -> Ran:
     """Run one job to its end, on some of its hosts if they are named."""
-    from muster.api.execution import execute
+    from muster.api.execution import execute, in_foreground
     from muster.api.prepared import prepare
     from muster.bench.listen import ListeningScreen
     from muster.cli.run import print_plan
-    from muster.controller.foreground import run_job
     from muster.job import job_folder
 
     prepared = prepare(spec, hosts=hosts)
     folder = job_folder(prepared.job.id)
     if dry_run:
         return Ran(code=print_plan(prepared), folder=folder)
-    verdict = execute(prepared, run_job, screen=ListeningScreen(hear, quiet=spec.quiet), begin=begin)
+    verdict = execute(prepared, in_foreground, screen=ListeningScreen(hear, quiet=spec.quiet), begin=begin)
     return Ran(code=verdict.exit_code, folder=folder)
 
 

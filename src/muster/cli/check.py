@@ -150,15 +150,14 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
 
 def deep(spec: RunSpec, cluster: Cluster) -> tuple[list[Finding], dict[str, dict[str, str]]]:
     """Run ranks on the hosts, as a job would; what they found, and what they measured."""
-    from muster.api.execution import execute
+    from muster.api.execution import execute, in_foreground
     from muster.check.deep.judge_ranks import judge, table, with_names
     from muster.check.deep.measure import deep_spec, read_results
-    from muster.controller.foreground import run_job
     from muster.job import job_folder
 
     with deep_spec(spec) as ranks:
         prepared = prepare(ranks)
-        verdict = execute(prepared, run_job, summary=False)
+        verdict = execute(prepared, in_foreground, summary=False)
     if not verdict.ok:
         failure = f"{verdict.sentence}\n{verdict.detail}".strip()
         what = f"the ranks of the deep check failed: {failure}"

@@ -102,14 +102,15 @@ def _run(options: argparse.Namespace, spec: RunSpec, begin: float, background: B
 
 def run(prepared: Prepared, begin: float, background: Background | None = None) -> int:
     """Run the job with its screen; without one that is a terminal, if it is in the background."""
-    from muster.api.execution import execute
-    from muster.controller.foreground import run_job
+    from muster.api.execution import execute, in_foreground
 
     if background is not None:
         allocation = prepared.choice.allocation
         background.settle(prepared.job.id, f"the job ends with {allocation} at the latest" if allocation else "")
     on_started = background.started if background is not None else None
-    return execute(prepared, lambda controller: run_job(controller, on_started, stdin=True), begin=begin).exit_code
+    return execute(
+        prepared, lambda controller: in_foreground(controller, on_started, stdin=True), begin=begin
+    ).exit_code
 
 
 def print_plan(prepared: Prepared) -> int:
