@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING
 
