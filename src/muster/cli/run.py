@@ -109,9 +109,8 @@ def run(prepared: Prepared, begin: float, background: Background | None = None) 
         allocation = prepared.choice.allocation
         background.settle(prepared.job.id, f"the job ends with {allocation} at the latest" if allocation else "")
     on_started = background.started if background is not None else None
-    return execute(
-        prepared, lambda controller: in_foreground(controller, on_started, stdin=True), begin=begin
-    ).exit_code
+    run_job = partial(in_foreground, on_started=on_started, stdin=True)
+    return execute(prepared, run_job, begin=begin).exit_code
 
 
 def print_plan(prepared: Prepared) -> int:
