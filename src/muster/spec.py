@@ -35,6 +35,7 @@ class RunSpec:
     """The script as typed, or the name of the module or function; empty for `muster check` without one."""
     kind: Literal["script", "module", "function"] = "script"
     args: tuple[str, ...] = ()
+    """The arguments of the script or module."""
     call: Call | None = None
     """The function, if it is one."""
     cwd: str = ""
@@ -56,12 +57,15 @@ class RunSpec:
     engine: str = "auto"
     """A name of `engines.table`, or `auto`: that of the job we are in, else ssh or local."""
     pbs_start: Literal["tm", "ssh"] = "tm"
+    """How agents start inside a PBS job: as tasks of PBS, or by ssh and pbs_attach."""
     mpi_args: tuple[str, ...] = ()
+    """More options for mpirun."""
     image: str | None = None
     """Run inside this container image on every host."""
     container: str | None = None
     """podman, docker or apptainer; None for what a host has."""
     container_args: tuple[str, ...] = ()
+    """More options for it."""
 
     # Environment and code
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -79,28 +83,37 @@ class RunSpec:
 
     # Network
     master_addr: str | None = None
+    """An address of the first host, where ranks meet; None for one that every host was seen to reach."""
     master_port: int | None = None
+    """A port there; None for a free one."""
     interface: str | None = None
+    """The network interface for gloo and NCCL on every host."""
 
     # Failures
     restarts: int = 0
+    """How often all ranks are started again after a failure."""
     grace: float = 5.0
     """Seconds for ranks to end after Ctrl-C or SIGTERM."""
     hang_after: float = 30.0
     """Seconds without progress after which a hang is reported; 0 for never."""
     on_hang: Literal["report", "kill"] = "report"
+    """Whether a hang is only reported, or also ends the job with exit code 124."""
     role: str = "default"
     """ROLE_NAME of every rank."""
 
     # Output
     quiet: bool = False
+    """Print only errors from Muster."""
     only_ranks: frozenset[int] | None = None
     """The ranks whose output is shown; None for all."""
     only_local_ranks: frozenset[int] | None = None
+    """The same by their numbers on their hosts."""
     debug: bool = False
     """Show the debug log on the screen too."""
     dashboard: bool = False
+    """Serve the dashboard while the job runs, and print its address."""
     dashboard_port: int = 0
+    """Its port; 0 for a free one."""
 
     @property
     def command(self) -> str:
