@@ -55,11 +55,9 @@ class MpiEngine(Engine):
             return Choice(engine=self, hosts=spec.hosts, said=(said,))
         return in_allocation(self, spec, allocation)
 
-    def launch(
-        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
-    ) -> Launch:
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One mpirun for all ranks."""
-        box = container_of(spec, cwd=cwd, folder=folder)
+        box = container_of(spec, folder)
         command = mpirun_command(
             find_mpi(),
             with_slots(choice.hosts, spec.nproc),
@@ -72,12 +70,28 @@ class MpiEngine(Engine):
         return Launch(engine=self, commands=(command,), channel="dial-back")
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
-        """The network for MPI's own traffic."""
-        return network_variables(plan, rank)
+        """MPI's own traffic over the interface by which the hosts found each other."""
+        interface = plan.placement_of(rank).env.get("GLOO_SOCKET_IFNAME")
+        names = ("OMPI_MCA_btl_tcp_if_include", "MPIR_CVAR_NETWORK_IFACE", "FI_TCP_IFACE")
+        return {} if interface is None else dict.fromkeys(names, interface)
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """What mpirun's output means when its agents have not come."""
-        return container_failure(command, text) or explain_mpirun(command, code, text)
+        failure = container_failure(command, text)
+        if failure is not None:
+            return failure
+        ours = next((line for line in text.splitlines() if line.startswith("muster: ")), None)
+        if ours is not None:
+            return MusterError(ours.removeprefix("muster: "), hint="is there a firewall between them?")
+        for sign, message, hint in _FAILURES:
+            found = sign.search(text)
+            if found:
+                return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
+        said = next(
+            (line.strip() for line in text.splitlines() if re.search(r"\w", line)), f"it ended with code {code}"
+        )
+        mpirun = command.argv[0]
+        return MusterError(f"{mpirun} did not start the ranks: {said}", hint=f"try `{mpirun} -np 1 true`")
 
     def is_final(self, line: str) -> bool:
         """Whether ssh has given a host up: hydra goes on waiting for it."""
@@ -170,28 +184,6 @@ _LAYOUTS = {"openmpi": _openmpi, "mpich": _mpich, "intel": _intel}
 
 def _total(hosts: Sequence[Host]) -> int:
     return sum(host.slots or 0 for host in hosts)
-
-
-def network_variables(plan: Plan, rank: int) -> dict[str, str]:
-    """MPI's own traffic over the interface by which the hosts found each other."""
-    interface = plan.placement_of(rank).env.get("GLOO_SOCKET_IFNAME")
-    if interface is None:
-        return {}
-    return {"OMPI_MCA_btl_tcp_if_include": interface, "MPIR_CVAR_NETWORK_IFACE": interface, "FI_TCP_IFACE": interface}
-
-
-def explain_mpirun(command: StartCommand, code: int | None, text: str) -> MusterError:
-    """What mpirun's words mean when its agents have not come."""
-    ours = next((line for line in text.splitlines() if line.startswith("muster: ")), None)
-    if ours is not None:
-        return MusterError(ours.removeprefix("muster: "), hint="is there a firewall between them?")
-    for sign, message, hint in _FAILURES:
-        found = sign.search(text)
-        if found:
-            return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
-    words = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
-    said = words[0] if words else f"it ended with code {code}"
-    return MusterError(f"{command.argv[0]} did not start the ranks: {said}", hint=f"try `{command.argv[0]} -np 1 true`")
 
 
 _FINAL = re.compile(r"^muster: |^ssh: |: Permission denied \(|Host key verification failed")

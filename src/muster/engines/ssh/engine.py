@@ -51,18 +51,16 @@ class SshEngine(Engine):
     name = "ssh"
     takes_lab = True
 
-    def launch(
-        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
-    ) -> Launch:
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One child for each host, whose stdin and stdout are the channel."""
-        box = container_of(spec, cwd=cwd, folder=folder)
+        box = container_of(spec, folder)
         under = self.wrapper(choice)
         commands: list[StartCommand] = []
         for host, name in zip(choice.hosts, labels(choice.hosts), strict=True):
             if is_this_machine(host) and not spec.lab:
                 commands.append(local_command(host, name, python=spec.python, box=box))
             else:
-                commands.append(ssh_command(host, name, python=spec.python, ssh=ssh, under=under, box=box))
+                commands.append(ssh_command(host, name, python=spec.python, ssh=spec.ssh, under=under, box=box))
         return Launch(engine=self, commands=tuple(commands), channel="pipes")
 
     def wrapper(self, choice: Choice) -> str:
