@@ -26,8 +26,7 @@ from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
-from muster.controller.summary import show_failure, show_summary
-from muster.controller.timeline import Timeline
+from muster.controller.summary import Timeline, show_failure, show_summary
 from muster.engines.engine import Launch
 from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.job import Job

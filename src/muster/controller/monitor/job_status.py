@@ -10,6 +10,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from muster.controller.events import EventStream, Heard, Lost, Silent
@@ -54,20 +55,9 @@ class _Host:
     def state(self) -> HostState:
         from muster.jobs.state import GpuState, HostState
 
-        told = self.gauges
-        return HostState(
-            name=self.name,
-            state=self.phase,
-            cpus=self.facts["cpus"] if self.facts is not None else 0,
-            cpu_use=told.get("cpu_use"),
-            load=told.get("load"),
-            memory_used=told.get("memory_used"),
-            memory_total=told.get("memory_total"),
-            disk_wait=told.get("disk_wait"),
-            network_in=told.get("network_in"),
-            network_out=told.get("network_out"),
-            gpus=tuple(GpuState(**gpu) for gpu in told.get("gpus", ())),
-        )
+        cpus = self.facts["cpus"] if self.facts is not None else 0
+        gpus = tuple(GpuState(**gpu) for gpu in self.gauges.get("gpus", ()))
+        return replace(HostState(name=self.name, state=self.phase, cpus=cpus), **{**self.gauges, "gpus": gpus})
 
 
 class _Rank:

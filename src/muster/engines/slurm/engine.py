@@ -38,20 +38,10 @@ _UNSET = tuple(
     f"SLURM_{name}"
     for name in (
         *("CPUS_PER_TASK", "CPU_BIND", "CPU_BIND_LIST", "CPU_BIND_TYPE", "CPU_BIND_VERBOSE", "DISTRIBUTION"),
-        *(
-            "EXCLUSIVE",
-            "GPUS",
-            "GPUS_PER_TASK",
-            "GPU_BIND",
-            "HINT",
-            "LABELIO",
-            "MEM_BIND",
-            "MEM_PER_CPU",
-            "MEM_PER_GPU",
-        ),
+        *("EXCLUSIVE", "GPUS", "GPUS_PER_TASK", "GPU_BIND", "HINT", "LABELIO", "MEM_BIND", "MEM_PER_CPU"),
         *("NNODES", "NPROCS", "NTASKS", "NTASKS_PER_CORE", "NTASKS_PER_GPU", "NTASKS_PER_NODE", "NTASKS_PER_SOCKET"),
         *("NTASKS_PER_TRES", "OVERCOMMIT", "TASKS_PER_NODE", "THREADS_PER_CORE", "TRES_PER_TASK", "UNBUFFEREDIO"),
-        "WAIT",
+        *("MEM_PER_GPU", "WAIT"),
     )
 )
 
