@@ -126,7 +126,7 @@ def mpirun_command(
     if box and mpi.flavour == "mpich" and "-pmi-port" not in args:
         args = ("-pmi-port", *args)  # ranks talk to it over a port: an inherited descriptor gets into no container
     rest = (*args, *in_container(agent, box, shares_processes=True))
-    argv = (mpi.program, *_LAYOUTS[mpi.flavour](mpi, hosts, exported, networks, rest))
+    argv = (mpi.program, *_arguments(mpi, hosts, exported, networks, rest))
     return StartCommand(argv=argv, agents=_one_per_rank(hosts), box=box)
 
 
@@ -148,11 +148,21 @@ def _one_per_rank(hosts: Sequence[Host]) -> tuple[AgentSpec, ...]:
     return tuple(agents)
 
 
-def _openmpi(
+def _arguments(
     mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
 ) -> list[str]:
+    """How this MPI is told the hosts, their ranks and the variables that travel; `rest` runs on each."""
+    if mpi.flavour == "intel":
+        # Its -hosts knows no unequal hosts; one block for each host does. -genvlist keeps values off the command line.
+        argv = ["-genvlist", ",".join(("MUSTER_DIAL", *exported))]
+        for number, host in enumerate(hosts):
+            argv += [*([":"] if number else []), "-host", host.name, "-n", str(host.slots), *rest]
+        return argv
+    total = str(sum(host.slots or 0 for host in hosts))
     where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
-    argv = ["-np", str(_total(hosts)), "-H", where, "--bind-to", "none", "--map-by", "slot"]
+    if mpi.flavour == "mpich":
+        return ["-np", total, "-hosts", where, *rest]  # it exports the whole environment by itself
+    argv = ["-np", total, "-H", where, "--bind-to", "none", "--map-by", "slot"]
     if networks:
         # Version 5 has its daemons from PRRTE, where the setting has another name.
         setting = ("--mca", "oob_tcp_if_include") if mpi.version < 5 else ("--prtemca", "prte_if_include")
@@ -160,30 +170,6 @@ def _openmpi(
     for name in ("MUSTER_DIAL", *exported):
         argv += ["-x", name]
     return [*argv, *rest]
-
-
-def _mpich(
-    mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
-) -> list[str]:
-    where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
-    return ["-np", str(_total(hosts)), "-hosts", where, *rest]  # it exports the whole environment by itself
-
-
-def _intel(
-    mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
-) -> list[str]:
-    # Its -hosts knows no unequal hosts; one block for each host does. -genvlist keeps values off the command line.
-    argv = ["-genvlist", ",".join(("MUSTER_DIAL", *exported))]
-    for number, host in enumerate(hosts):
-        argv += [*([":"] if number else []), "-host", host.name, "-n", str(host.slots), *rest]
-    return argv
-
-
-_LAYOUTS = {"openmpi": _openmpi, "mpich": _mpich, "intel": _intel}
-
-
-def _total(hosts: Sequence[Host]) -> int:
-    return sum(host.slots or 0 for host in hosts)
 
 
 _FINAL = re.compile(r"^muster: |^ssh: |: Permission denied \(|Host key verification failed")
