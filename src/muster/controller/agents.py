@@ -118,7 +118,7 @@ class Agents:
             self._feed.begin(self.links[0])
 
     async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
-        ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
+        ranks = plan.named(link.name).ranks if link.spec.rank is None else [link.spec.rank]
         requests: list[RankStart] = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
         fed = 0 if self._feed is not None else None
         try:
