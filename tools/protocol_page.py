@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster.controller.events import Heard, Lost, Silent
+from muster.controller.events import HostChange
 from muster.jobs import job_messages
 from muster.jobs.job_messages import JOB_ANSWERS, JOB_REQUESTS
 from muster.shared import wire
@@ -29,7 +29,7 @@ def tables() -> dict[str, dict[str, type]]:
         "hello": HELLO,
         "orders": ORDERS,
         "news": NEWS,
-        "local": kinds_of(Silent, Heard, Lost),
+        "local": kinds_of(HostChange),
         "job_requests": JOB_REQUESTS,
         "job_answers": JOB_ANSWERS,
     }
@@ -131,7 +131,7 @@ Listed by the name of the request. `ping` is answered by the event `pong`, and `
 
 {events}
 
-The controller adds three events of its own about a connection:
+The controller adds one event of its own about a connection:
 
 {local}
 

@@ -202,8 +202,8 @@ def test_a_bug_that_ends_an_agent_is_reported_with_its_traceback_in_the_log(tmp_
     events: list[str] = []
 
     async def main() -> None:
-        seat = AgentSpec(host=Host(name="h1"), name="h1")
-        link = AgentLink(seat, lambda link, event: events.append(event["t"]), lambda host, text: None)
+        spec = AgentSpec(host=Host(name="h1"), name="h1")
+        link = AgentLink(spec, lambda link, event: events.append(event), lambda host, text: None)
         note = encode({"t": "log", "text": "a note", "time": 1.0})
         failed = encode({"t": "failed", "error": "LookupError: sick", "traceback": "Traceback\n  in turn"})
         with stage.logged:
@@ -215,7 +215,7 @@ def test_a_bug_that_ends_an_agent_is_reported_with_its_traceback_in_the_log(tmp_
 
     asyncio.run(main())
     text, _ = stage.close()
-    assert events == ["lost"], "a note is for the log alone"
+    assert events == [{"t": "host", "state": "lost"}], "a note is for the log alone"
     assert "h1: a note\n" in text
     assert "ERROR muster.debug_log: internal error: LookupError: sick\nTraceback\n  in turn\n" in text
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on L
 AGENT = (sys.executable, "-c", dial_back.COMMAND)
 
 
-def seat(key: str) -> AgentSpec:
+def spec(key: str) -> AgentSpec:
     return AgentSpec(host=Host(name=key), name=key, key=key)
 
 
@@ -52,7 +52,7 @@ class Summoner(Engine):
 
 def launch(*argvs: tuple[str, ...], keys: tuple[str, ...] = ("a", "b")) -> Launch:
     """One command for each agent."""
-    commands = tuple(StartCommand(argv=argv, agents=(seat(key),)) for argv, key in zip(argvs, keys, strict=True))
+    commands = tuple(StartCommand(argv=argv, agents=(spec(key),)) for argv, key in zip(argvs, keys, strict=True))
     return Launch(engine=Summoner(), commands=commands, channel="dial-back")
 
 
@@ -193,8 +193,8 @@ def test_a_scheduler_that_ends_the_job_is_heard(tmp_path: Path):
 @pytest.mark.parametrize(
     "hello",
     [
-        b'{"token": "guess", "seat": "a"}\n',
-        b'{"seat": "a"}\n',
+        b'{"token": "guess", "key": "a"}\n',
+        b'{"key": "a"}\n',
         b'["token"]\n',
         b"GET / HTTP/1.1\n",
         b"x" * 5000,
@@ -237,7 +237,7 @@ def test_a_second_agent_for_a_seat_is_sent_away_and_that_is_said(tmp_path: Path)
     said: list[str] = []
 
     async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
-        hello = {"t": "hello", "token": connector._token, "seat": "a", "host": "far", "protocol": VERSION}
+        hello = {"t": "hello", "token": connector._token, "key": "a", "host": "far", "protocol": VERSION}
         assert connector.admit(json.dumps(hello).encode()) is None
         assert connector.admit(json.dumps({**hello, "protocol": 99}).encode()) is None
 
@@ -259,7 +259,7 @@ def test_an_agent_does_not_talk_to_another_program_that_has_the_port():
             "port": server.getsockname()[1],
             "certificate": expected,
             "token": "secret",
-            "seat_from": [],
+            "key_from": [],
             "limit": 0.5,
         }
         with subprocess.Popen(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, stderr=subprocess.PIPE) as agent:

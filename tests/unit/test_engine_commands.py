@@ -11,8 +11,8 @@ from muster.engines.allocation import Allocation
 from muster.engines.engine import ORDER_FILE, AgentSpec, StartCommand, leaders
 from muster.engines.mpi.engine import MpiEngine, mpirun_command
 from muster.engines.mpi.local_mpi import Mpi, identify
-from muster.engines.pbs.engine import attached, explain_pbsdsh, pbsdsh_commands
-from muster.engines.slurm.engine import SlurmEngine, explain_srun, srun_commands, task_variables, why_ended
+from muster.engines.pbs.engine import PbsEngine, attached, pbsdsh_commands
+from muster.engines.slurm.engine import SlurmEngine, srun_commands
 from muster.engines.slurm.salloc import salloc_argv
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host, parse_hosts
@@ -61,7 +61,7 @@ def test_what_was_asked_of_the_jobs_tasks_is_not_asked_of_the_agents():
 
 def test_a_rank_finds_the_variables_srun_would_have_given_it():
     plan = make_plan("j", parse_hosts("a:2,b:1"), threads=[0, 0], restarts=0, user_env={})
-    env = task_variables(plan, 2)
+    env = SlurmEngine().rank_env(plan, 2)
     assert (env["SLURM_PROCID"], env["SLURM_LOCALID"], env["SLURM_NODEID"]) == ("2", "0", "1")
     assert (env["SLURM_NTASKS"], env["SLURM_TASKS_PER_NODE"]) == ("3", "2,1")
 
@@ -77,14 +77,14 @@ def test_a_rank_finds_the_variables_srun_would_have_given_it():
     ],
 )
 def test_slurms_reason_for_ending_a_job_is_told_in_plain_words(line: str, reason: str):
-    said = why_ended(line)
+    said = SlurmEngine().why_ended(line)
     assert said is not None
     assert said.startswith("Slurm ended job 3: ")
     assert reason in said
 
 
 def test_other_lines_of_srun_are_no_reason():
-    assert why_ended("srun: Job step aborted: Waiting up to 4 seconds for job step to finish.") is None
+    assert SlurmEngine().why_ended("srun: Job step aborted: Waiting up to 4 seconds for job step to finish.") is None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_other_lines_of_srun_are_no_reason():
     ],
 )
 def test_errors_of_srun_are_explained(text: str, message: str, hint: str):
-    error = explain_srun(StartCommand(argv=("srun", "--nodes=1", "--ntasks=1", "x"), agents=()), 1, text)
+    error = SlurmEngine().explain(StartCommand(argv=("srun", "--nodes=1", "--ntasks=1", "x"), agents=()), 1, text)
     assert message in error.message
     assert "srun: error" not in error.message
     assert hint in (error.hint or "")
@@ -154,7 +154,7 @@ def test_a_python_of_a_module_finds_its_libraries_in_the_empty_environment_of_a_
 )
 def test_pbsdsh_tells_nothing_but_a_number_and_it_is_explained(status: int, words: str):
     command = pbs(python="/my/python", library_path="/sw/lib")[1]
-    error = explain_pbsdsh(command, 0, f"pbsdsh: task 0x00000001 exit status {status}")
+    error = PbsEngine().explain(command, 0, f"pbsdsh: task 0x00000001 exit status {status}")
     assert isinstance(error, HostError)
     assert error.message.startswith("n2: ")
     assert words in error.message
@@ -162,7 +162,7 @@ def test_pbsdsh_tells_nothing_but_a_number_and_it_is_explained(status: int, word
 
 
 def test_words_of_pbsdsh_itself_are_shown():
-    error = explain_pbsdsh(pbs()[0], 1, "pbsdsh: tm_init failed, rc = TM_ESYSTEM (17000)")
+    error = PbsEngine().explain(pbs()[0], 1, "pbsdsh: tm_init failed, rc = TM_ESYSTEM (17000)")
     assert "tm_init failed" in error.message
 
 

@@ -75,7 +75,7 @@ def test_a_rank_that_muster_ended_has_not_failed():
 
 def test_a_lost_host_takes_its_ranks_along():
     status, link = make_board()
-    publish(status, link, {"t": "lost"})
+    publish(status, link, {"t": "host", "state": "lost"})
     assert states(status) == ["lost", "lost"]
     assert status.state().hosts[0].state == "lost"
 

@@ -127,7 +127,7 @@ def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
             await link.request("hold", limit=30, whom="")
         with pytest.raises(HostError, match="far"):
             await link.request("hold", limit=30, whom="")
-        assert [event["t"] for event in events] == ["lost"]
+        assert events == [{"t": "host", "state": "lost"}]
 
     with_link(agent(otherwise="sys.exit(1)"), use)
 
@@ -136,7 +136,7 @@ def test_rubbish_on_the_channel_loses_the_host_with_a_reason():
     async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
         with pytest.raises(HostError, match="writes on its channel"):
             await link.request("hold", limit=30, whom="")
-        assert [event["t"] for event in events] == ["lost"]
+        assert events == [{"t": "host", "state": "lost"}]
 
     with_link(agent(otherwise='print("a print that should not be here", flush=True)'), use)
 

@@ -73,11 +73,11 @@ def own_name() -> str:
     return socket.gethostname().partition(".")[0]
 
 
-def seat(order: dict[str, Any]) -> str:
+def own_key(order: dict[str, Any]) -> str:
     """Which of the awaited agents this is: a word of the command line, or what the launcher's variables say."""
     if len(sys.argv) > 2:
         return sys.argv[2]
-    return next((os.environ[name] for name in order["seat_from"] if name in os.environ), own_name())
+    return next((os.environ[name] for name in order["key_from"] if name in os.environ), own_name())
 
 
 def stand_aside() -> None:
@@ -119,7 +119,7 @@ def enter(order: dict[str, Any], space: dict[str, Any]) -> None:
         "t": "hello",
         "protocol": order["protocol"],
         "token": order["token"],
-        "seat": seat(order),
+        "key": own_key(order),
         "host": own_name(),
     }
     channel.sendall(json.dumps(hello).encode() + b"\n")
@@ -127,7 +127,7 @@ def enter(order: dict[str, Any], space: dict[str, Any]) -> None:
     while not line.endswith(b"\n"):
         byte = channel.recv(1)
         if not byte:
-            leave(NO_WAY, "muster did not want an agent on %s as `%s`" % (own_name(), hello["seat"]))
+            leave(NO_WAY, "muster did not want an agent on %s as `%s`" % (own_name(), hello["key"]))
         line += byte
     space.update(channel=channel, take=channel.recv)
     exec(line, space)

@@ -50,8 +50,7 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
     if hosts is not None:
         choice = replace(choice, hosts=tuple(hosts))
     job = make_job(spec, choice)
-    folder = str(job_folder(job.id))
-    launch = choice.engine.launch(choice, job.spec, job_id=job.id, cwd=job.spec.cwd, folder=folder, ssh=spec.ssh)
+    launch = choice.engine.launch(choice, job.spec, str(job_folder(job.id)))
     return Prepared(job=job, choice=choice, launch=launch, notes=choice.said)
 
 

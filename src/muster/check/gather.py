@@ -41,7 +41,7 @@ async def gather(
 
     async def one(link: AgentLink) -> Machine | None:
         ask: Question = {
-            "env": {**({} if link.seat.inherits else job.carried), **job.spec.env},
+            "env": {**({} if link.spec.inherits else job.carried), **job.spec.env},
             "cwd": wanted.cwd,
             "script": wanted.script,
             "code": list(wanted.code),
@@ -74,9 +74,9 @@ def _machine(
         hung={name: out["hung"] for name, out in outcomes.items() if "hung" in out},
         broken={name: out["error"] for name, out in outcomes.items() if "error" in out},
         ranks=ranks,
-        inherits=link.seat.inherits,
+        inherits=link.spec.inherits,
         login=login,
-        tasks=link.seat.host.tasks,
+        tasks=link.spec.host.tasks,
         clock=link.clock_offset,
         clock_error=link.clock_error,
         noise=link.noise,

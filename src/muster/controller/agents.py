@@ -11,8 +11,9 @@ from typing import Any
 from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
 from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.connector import make_connector
+from muster.controller.links.dialed import DialledConnector
 from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
 from muster.engines.engine import Launch, leaders
 from muster.errors import HostError
@@ -45,7 +46,8 @@ class Agents:
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
         """The links that speak for their hosts: all of them, or under MPI the first of each host."""
-        self.connector = make_connector(launch, folder, on_text)
+        connector = PipedConnector if launch.channel == "pipes" else DialledConnector
+        self.connector = connector(launch, folder, on_text)
         self.failed: set[str] = set()
         """Hosts that could not be connected."""
         self._feed: Feed | None = None
@@ -116,7 +118,7 @@ class Agents:
             self._feed.begin(self.links[0])
 
     async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
-        ranks = plan.named(link.name).ranks if link.seat.rank is None else [link.seat.rank]
+        ranks = plan.named(link.name).ranks if link.spec.rank is None else [link.spec.rank]
         requests: list[RankStart] = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
         fed = 0 if self._feed is not None else None
         try:

@@ -16,7 +16,7 @@ from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
-from muster.controller.events import EventStream, Guard, Heard, Lost, Silent
+from muster.controller.events import EventStream, Guard, HostChange
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
@@ -26,8 +26,7 @@ from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
-from muster.controller.summary import show_failure, show_summary
-from muster.controller.timeline import Timeline
+from muster.controller.summary import Timeline, show_failure, show_summary
 from muster.engines.engine import Launch
 from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.job import Job
@@ -361,27 +360,18 @@ class Controller:
 
     def subscribe(self) -> None:
         """Take the events that are about hosts; the attempt takes those about ranks."""
-        self.events.subscribe(Silent, self.on_silent)
-        self.events.subscribe(Heard, self.on_heard)
-        self.events.subscribe(Lost, self.on_lost)
+        self.events.subscribe(HostChange, self.on_host_change)
         self.events.subscribe(Signaled, self.on_scheduler_signal)
 
-    def on_silent(self, link: AgentLink, event: Silent) -> None:
-        """A host has not been heard for a moment."""
-        if link in self.agents.leaders:
-            self.screen.warning(f"{link.name} has been silent for {link.silence:.1f} s")
-
-    def on_heard(self, link: AgentLink, event: Heard) -> None:
-        """It has been heard again."""
-        if link in self.agents.leaders:
-            self.screen.warning(f"{link.name} is back")
-
-    def on_lost(self, link: AgentLink, event: Lost) -> None:
-        """A host is lost; before there are ranks that fails what waits for it."""
-        assert link.lost is not None
-        if sum(other.lost is not None for other in self.agents.links if other.name == link.name) == 1:
-            self.screen.warning(f"lost {link.lost.message}")
-        self.on_loss(link.name, link.lost.why)
+    def on_host_change(self, link: AgentLink, event: HostChange) -> None:
+        """Report a host that is silent, back or lost; before there are ranks a loss fails what waits for it."""
+        if link.lost is not None:
+            if sum(other.lost is not None for other in self.agents.links if other.name == link.name) == 1:
+                self.screen.warning(f"lost {link.lost.message}")
+            self.on_loss(link.name, link.lost.why)
+        elif link in self.agents.leaders:
+            silent = f"has been silent for {link.silence:.1f} s"
+            self.screen.warning(f"{link.name} {silent if event['state'] == 'silent' else 'is back'}")
 
     def on_scheduler_signal(self, link: AgentLink, event: Signaled) -> None:
         """A host's ranks were signalled from outside, which all hosts tell within a moment."""

@@ -33,7 +33,7 @@ LARGEST = 5 << 20
 _QUIET = frozenset({"out", "progress", "arrivals", "gauges", "piece"})
 """Events that are not logged: what ranks print and return, and what comes every second."""
 
-_FIELDS = ("rank", "status", "number", "pid", "how", "place", "what", "why", "limit", "names")
+_FIELDS = ("rank", "state", "status", "number", "pid", "how", "place", "what", "why", "limit", "names")
 """Fields of an event that are logged with its name."""
 
 _OURS = frozenset({"log", "unseen", "unwatched"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from muster.controller.debug_log import guarded, internal_error
 from muster.shared.protocol import kind_of
@@ -22,27 +22,11 @@ Event = Mapping[str, Any]
 Message = TypeVar("Message")
 
 
-class Silent(TypedDict):
-    """Nothing has been heard from a host for a moment; made by its link."""
+class HostChange(TypedDict):
+    """A host has not been heard for a moment, is heard again, or is lost; made by its link."""
 
-    t: Literal["silent"]
-
-
-class Heard(TypedDict):
-    """A host that was silent has been heard again; made by its link."""
-
-    t: Literal["heard"]
-
-
-class Lost(TypedDict):
-    """The connection to a host is lost; made by its link."""
-
-    t: Literal["lost"]
-
-
-SILENT: Final[Silent] = {"t": "silent"}
-HEARD: Final[Heard] = {"t": "heard"}
-LOST: Final[Lost] = {"t": "lost"}
+    t: Literal["host"]
+    state: Literal["up", "silent", "lost"]
 
 
 class Guard:

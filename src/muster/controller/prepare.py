@@ -42,7 +42,7 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, screen: Screen) -> Plan:
     for link in links:
         host, gpus = settled(job, link)
         check_gpus(host, gpus)
-        if link.seat.host.slots is None and link.seat.host.tasks is None and job.spec.nproc is None and gpus == 0:
+        if link.spec.host.slots is None and link.spec.host.tasks is None and job.spec.nproc is None and gpus == 0:
             screen.info(f"{link.name} has no GPU: one rank there (`--nproc N` for more)")
         hosts.append(host)
         said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None
@@ -82,9 +82,9 @@ def shown_ranks(plan: Plan, only: Collection[int] | None, local: Collection[int]
 def settled(job: Job, link: AgentLink) -> tuple[Host, int]:
     """A host with the number of its ranks, and how many GPUs they have."""
     gpus = _visible(job.spec.env, link.facts["gpus"])
-    if link.seat.host.tasks and link.facts["visible"] is None:
+    if link.spec.host.tasks and link.facts["visible"] is None:
         gpus = 0  # a scheduler that counts tasks and shows no GPU has given none, whatever the host has
-    return fill_slots(link.seat.host, nproc=job.spec.nproc, gpus=gpus), gpus
+    return fill_slots(link.spec.host, nproc=job.spec.nproc, gpus=gpus), gpus
 
 
 def check_torch(links: Sequence[AgentLink]) -> None:
@@ -191,7 +191,7 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
             "prepare",
             limit=IMPORT_LIMIT,
             # An agent on this machine has inherited the whole environment; others get the default set.
-            env={**({} if link.seat.inherits else job.carried), **job.spec.env},
+            env={**({} if link.spec.inherits else job.carried), **job.spec.env},
             cwd=folders[link.name],
             preload=list(job.preload),
             kind=job.spec.kind,

@@ -167,14 +167,8 @@ class Engine:
 
     # --- starting agents ------------------------------------------------------------------------------------
 
-    def launch(
-        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
-    ) -> Launch:
-        """What to start here so that an agent comes up for every host.
-
-        `cwd` is the working directory of the ranks, `folder` the job's on this machine, `ssh` the user's ssh with
-        options that come before all others.
-        """
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
+        """What to start here so that an agent comes up for every host; `folder` is the job's on this machine."""
         raise NotImplementedError
 
     def carried(self, env: Mapping[str, str], spec: RunSpec) -> dict[str, str]:

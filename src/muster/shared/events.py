@@ -18,11 +18,11 @@ else:
 
 
 class Hello(TypedDict):
-    """The first line of an agent that dials back: the job's token, the seat it takes, its host and its version."""
+    """The first line of an agent that dials back: the job's token, the agent's key, its host and its version."""
 
     t: Literal["hello"]
     token: str
-    seat: str
+    key: str
     host: str
     protocol: int
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from muster.agent.rank_stdin import INHERITED
 from muster.controller.debug_log import command_line
+from muster.jobs.location import birth
 from muster.shared import processes
 from muster.shared.wire import Writer
 
@@ -117,17 +118,8 @@ class Child:
     def note_descendants(self) -> None:
         """Note what lives below it now, to be found again when it has gone and they have another parent."""
         if self._process.poll() is None and os.path.isdir("/proc/self"):
-            self._below |= {pid: _birth(pid) for pid in processes.descendants(self._process.pid)}
+            self._below |= {pid: birth(pid) for pid in processes.descendants(self._process.pid)}
 
     def kill_descendants(self) -> None:
         """End what was noted and still lives."""
-        processes.kill([pid for pid, birth in self._below.items() if birth and _birth(pid) == birth], signal.SIGKILL)
-
-
-def _birth(pid: int) -> str:
-    """When a process was started, in ticks since boot: pids are used again, but not within one tick."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+        processes.kill([pid for pid, born in self._below.items() if born and birth(pid) == born], signal.SIGKILL)

@@ -153,7 +153,7 @@ class Caller:
 
     @property
     def _links(self) -> list[AgentLink]:
-        return [link for link in self._connector.links if link.seat in self.command.agents]
+        return [link for link in self._connector.links if link.spec in self.command.agents]
 
     def note_helpers(self) -> None:
         """Note what it has started here: the ssh clients of mpirun outlive it when their host is dead."""
@@ -214,7 +214,7 @@ class DialledConnector:
             "port": port,
             "certificate": certificate,
             "token": self._token,
-            "seat_from": self.launch.engine.key_from,
+            "key_from": self.launch.engine.key_from,
             "killed_at_once": self.launch.engine.killed_at_once,
             "limit": limit / 2,
             "protocol": VERSION,
@@ -246,7 +246,7 @@ class DialledConnector:
                 task.cancel()
 
     def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
-        command = next(command for command in self.launch.commands if missing[0].seat in command.agents)
+        command = next(command for command in self.launch.commands if missing[0].spec in command.agents)
         return NobodyCame(
             names(list(dict.fromkeys(link.name for link in missing))),
             f"no agent has come from there within {limit:.0f} s of `{command.program}`",
@@ -264,7 +264,7 @@ class DialledConnector:
             validate(hello, HELLO)
         except (ValueError, ProtocolError):
             return None
-        token, key = str(hello["token"]), str(hello["seat"])
+        token, key = str(hello["token"]), str(hello["key"])
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             return None
         try:
@@ -272,7 +272,7 @@ class DialledConnector:
         except ProtocolError as error:
             self._on_text(hello["host"], f"{error}; it was sent away")
             return None
-        free = [link for link in self.links if link.seat.key == key and not link.is_attached and not link.closing]
+        free = [link for link in self.links if link.spec.key == key and not link.is_attached and not link.closing]
         if free:
             return free[0]
         if not any(link.closing for link in self.links):  # one that comes when the job is over is no surprise

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from muster.controller.debug_log import internal_error, log_event
-from muster.controller.events import HEARD, LOST, SILENT, Event
+from muster.controller.events import Event
 from muster.controller.links.agent_requests import AgentRequests
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
@@ -60,12 +60,12 @@ class AgentLink(AgentRequests):
 
     def __init__(
         self,
-        seat: AgentSpec,
+        spec: AgentSpec,
         on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
     ) -> None:
-        self.seat = seat
-        self.name = seat.name
+        self.spec = spec
+        self.name = spec.name
         self.facts = cast("Up", {})
         """What the agent said of its host; empty until it is up."""
         self.clock_offset = 0.0
@@ -242,10 +242,10 @@ class AgentLink(AgentRequests):
             self._lose(f"nothing heard from it for {silence:.0f} s: it is off, hangs, or its network is cut")
         elif silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
-            self._hand_on(SILENT)
+            self._hand_on({"t": "host", "state": "silent"})
         elif silence < SUSPECT_AFTER and self._suspected:
             self._suspected = False
-            self._hand_on(HEARD)
+            self._hand_on({"t": "host", "state": "up"})
 
     @property
     def silence(self) -> float:
@@ -292,7 +292,7 @@ class AgentLink(AgentRequests):
                 reply.set_exception(self.lost)
         self._replies.clear()
         self._gone.set()
-        self._hand_on(LOST)
+        self._hand_on({"t": "host", "state": "lost"})
         self._close_line()
 
     # --- the end --------------------------------------------------------------------------------------------

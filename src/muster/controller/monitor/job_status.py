@@ -10,9 +10,10 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from muster.controller.events import EventStream, Heard, Lost, Silent
+from muster.controller.events import EventStream, HostChange
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import Launch
 from muster.job import Job
@@ -54,20 +55,9 @@ class _Host:
     def state(self) -> HostState:
         from muster.jobs.state import GpuState, HostState
 
-        told = self.gauges
-        return HostState(
-            name=self.name,
-            state=self.phase,
-            cpus=self.facts["cpus"] if self.facts is not None else 0,
-            cpu_use=told.get("cpu_use"),
-            load=told.get("load"),
-            memory_used=told.get("memory_used"),
-            memory_total=told.get("memory_total"),
-            disk_wait=told.get("disk_wait"),
-            network_in=told.get("network_in"),
-            network_out=told.get("network_out"),
-            gpus=tuple(GpuState(**gpu) for gpu in told.get("gpus", ())),
-        )
+        cpus = self.facts["cpus"] if self.facts is not None else 0
+        gpus = tuple(GpuState(**gpu) for gpu in self.gauges.get("gpus", ()))
+        return replace(HostState(name=self.name, state=self.phase, cpus=cpus), **{**self.gauges, "gpus": gpus})
 
 
 class _Rank:
@@ -216,9 +206,7 @@ class JobStatus:
         events.subscribe(Progress, self._on_progress, observer=observer)
         events.subscribe(Exit, self._on_exit, observer=observer)
         events.subscribe(Gauges, self._on_gauges, observer=observer)
-        events.subscribe(Silent, self._on_silent, observer=observer)
-        events.subscribe(Heard, self._on_heard, observer=observer)
-        events.subscribe(Lost, self._on_lost, observer=observer)
+        events.subscribe(HostChange, self._on_host_change, observer=observer)
 
     def _on_progress(self, link: AgentLink, event: Progress) -> None:
         if event["rank"] in self._ranks:
@@ -237,16 +225,10 @@ class JobStatus:
             if int(number) in self._ranks:
                 self._ranks[int(number)].gauges = gauges
 
-    def _on_silent(self, link: AgentLink, event: Silent) -> None:
-        self._hosts[link.name].phase = "silent"
-
-    def _on_heard(self, link: AgentLink, event: Heard) -> None:
-        self._hosts[link.name].phase = "up"
-
-    def _on_lost(self, link: AgentLink, event: Lost) -> None:
-        self._hosts[link.name].phase = "lost"
+    def _on_host_change(self, link: AgentLink, event: HostChange) -> None:
+        self._hosts[link.name].phase = event["state"]
         for rank in self._ranks.values():
-            rank.lost = rank.lost or rank.host == link.name
+            rank.lost = rank.lost or (event["state"] == "lost" and rank.host == link.name)
 
     def connected(self, links: Sequence[AgentLink]) -> None:
         """All hosts are up."""

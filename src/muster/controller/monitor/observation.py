@@ -72,10 +72,6 @@ class Group:
         """The first one that has not finished."""
         return min((call for call in self.calls if not call.over), key=lambda call: call.number, default=None)
 
-    def call(self, number: int) -> Call | None:
-        """The one with this number, if it is recorded."""
-        return next((call for call in self.calls if call.number == number), None)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Child:

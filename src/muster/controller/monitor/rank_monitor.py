@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
@@ -215,18 +215,9 @@ class RankMonitor:
 
     async def take_stacks(self) -> Report:
         """Where every rank is now, as a report that is kept; the stacks go into a file of the job's folder too."""
-        from muster.jobs.state import Report
-
         found = await self.look(deep=True)
         path = self.write_stacks(found)
-        report = Report(
-            kind="stacks",
-            time=time.time(),
-            sentence=f"the stacks of {count(len(found), 'rank')} are in {tilde(path)}",
-            stacks=stacks_of(found),
-        )
-        self.status.reports.append(report)
-        return report
+        return self._keep("stacks", f"the stacks of {count(len(found), 'rank')} are in {tilde(path)}", found)
 
     async def compare_calls(self, attempt: Attempt) -> None:
         """Before the rest is ended: if a rank failed in a collective, did another call something else?"""
@@ -289,22 +280,30 @@ class RankMonitor:
 
     def report_hang(self, said: str, found: Mapping[int, Sighting], ranks: Sequence[int], detail: str = "") -> None:
         """Show a sentence about a hang, write the stacks that were found, and keep both for other commands."""
-        from muster.jobs.state import Report
-
         path = self.write_stacks(found, said)
         self.screen.warning(f"hang: {said}")
         self.screen.show_block(detail)
         goes_on = "" if self.kill else "; the job goes on, --on-hang kill would end it"
         self.screen.warning(f"the stacks of all ranks are in {tilde(path)}{goes_on}")
+        self._keep("hang", said, found, ranks, detail)
+
+    def _keep(
+        self,
+        kind: Literal["hang", "stacks"],
+        sentence: str,
+        found: Mapping[int, Sighting],
+        ranks: Sequence[int] = (),
+        detail: str = "",
+    ) -> Report:
+        from muster.controller.monitor.stack_text import clean
+        from muster.jobs.state import Report
+
+        stacks = {rank: clean(view["stack"]) for rank, view in found.items()}
         report = Report(
-            kind="hang",
-            time=time.time(),
-            sentence=said,
-            ranks=tuple(ranks),
-            detail=detail,
-            stacks=stacks_of(found),
+            kind=kind, time=time.time(), sentence=sentence, ranks=tuple(ranks), detail=detail, stacks=stacks
         )
         self.status.reports.append(report)
+        return report
 
     # --- watching -------------------------------------------------------------------------------------------
 
@@ -337,13 +336,6 @@ class RankMonitor:
             from muster.controller.monitor.hang_monitor import HangMonitor
 
             await asyncio.gather(HangMonitor(self, attempt).watch(), ExitMonitor(self, attempt).watch())
-
-
-def stacks_of(found: Mapping[int, Sighting]) -> dict[int, str]:
-    """Each rank's stacks for people, from what was found."""
-    from muster.controller.monitor.stack_text import clean
-
-    return {rank: clean(view["stack"]) for rank, view in found.items()}
 
 
 def _outside(view: ProcessView) -> str:

@@ -51,22 +51,6 @@ REST = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Question:
-    """What a judgement is made from, in a thread; nobody else touches the history meanwhile."""
-
-    history: History
-    rounds: Sequence[Step]
-    uncertain: Mapping[int, float]
-    """Seconds by which the clock of each rank may be off against the others', if clocks matter."""
-    waiting: Mapping[int, float]
-    """The share of the time in which each rank waited lately."""
-    told: Slow | None
-    told_at: float
-    is_calm: bool
-    """Whether few ranks have been named so far."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Answer:
     """What came out."""
 
@@ -80,21 +64,33 @@ class _Answer:
     suspect: Slow | None = None
 
 
-def _answer(asked: _Question) -> _Answer:
+def _answer(
+    history: History,
+    rounds: Sequence[Step],
+    uncertain: Mapping[int, float],
+    waiting: Mapping[int, float],
+    told: Slow | None,
+    told_at: float,
+    is_calm: bool,
+) -> _Answer:
+    """Judge in a thread; nobody else touches the history meanwhile.
+
+    `uncertain` is by how many seconds each rank's clock may be off, `is_calm` whether few ranks have been named so far.
+    """
     from muster.controller.monitor import rounds as by_waiting
     from muster.controller.monitor import straggler
 
     begin = time.thread_time()
-    steps, rounds, uncertain, told = asked.history.steps(), asked.rounds, asked.uncertain, asked.told
+    steps = history.steps()
     over: bool | None = False
     if told is not None:
-        over = straggler.is_over(rounds if told.by_waiting else steps, told, asked.told_at)
+        over = straggler.is_over(rounds if told.by_waiting else steps, told, told_at)
         changed = straggler.judge(steps, uncertain, straggler.CHANGE)
         if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
             return _Answer(steps=steps, took=time.thread_time() - begin, is_as_told=True)
-    is_new = told is None and asked.is_calm
+    is_new = told is None and is_calm
     slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
-    if slow is not None and not steps[-1].number and not straggler.waits_less(slow, asked.waiting):
+    if slow is not None and not steps[-1].number and not straggler.waits_less(slow, waiting):
         slow = None
     slow = slow or by_waiting.judge_waiting(rounds, steps)
     suspect = slow or straggler.judge(steps, uncertain, straggler.SUSPECT)
@@ -199,7 +195,16 @@ class StragglerMonitor:
         """Judge in a thread, one at a time: with thousands of ranks the heartbeats would stop meanwhile."""
         begin, examined_at = time.monotonic(), self._examined_at
         with guarded(self._give_up):
-            answer = await asyncio.to_thread(_answer, self._question(history))
+            has_one_clock = len({link.name for link in self._links.values()}) == 1
+            uncertain = {
+                rank: 0.0 if has_one_clock or told.steps else self._links[rank].clock_error
+                for rank, told in history.ranks.items()
+            }
+            rounds = list(self._rounds.steps) if self._rounds is not None else []
+            is_calm = self._tellings < MOST_TELLINGS
+            answer = await asyncio.to_thread(
+                _answer, history, rounds, uncertain, self._waiting(), self._told, self._told_at, is_calm
+            )
             if self._examined_at == examined_at:  # otherwise there is something new to be judged by
                 self._not_before = begin + REST * answer.took
             if history is self._history:  # no new attempt has begun
@@ -209,22 +214,6 @@ class StragglerMonitor:
         with guarded(self._give_up):
             for take in held:
                 take()
-
-    def _question(self, history: History) -> _Question:
-        """What is known now."""
-        has_one_clock = len({link.name for link in self._links.values()}) == 1
-        return _Question(
-            history=history,
-            rounds=list(self._rounds.steps) if self._rounds is not None else [],
-            uncertain={
-                rank: 0.0 if has_one_clock or told.steps else self._links[rank].clock_error
-                for rank, told in history.ranks.items()
-            },
-            waiting=self._waiting(),
-            told=self._told,
-            told_at=self._told_at,
-            is_calm=self._tellings < MOST_TELLINGS,
-        )
 
     def _give_up(self, error: Exception) -> None:
         """A mistake of ours must not end a job that is well."""

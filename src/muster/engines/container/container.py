@@ -78,20 +78,17 @@ class Container:
         return ("/bin/sh", "-c", script("container"), "muster", *told, *self.args, self.image, *agent)
 
 
-def container_of(spec: RunSpec, *, cwd: str, folder: str) -> Container | None:
+def container_of(spec: RunSpec, folder: str) -> Container | None:
     """The container that a run asks for, if it does."""
-    if spec.image is not None:
-        return Container(
-            image=spec.image,
-            program=spec.container or "",
-            args=spec.container_args,
-            cwd="" if spec.sync else cwd,
-            folder=folder,
-        )
-    if spec.container or spec.container_args:
-        flag = "--container" if spec.container else "--container-args"
-        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
-    return None
+    if spec.image is None:
+        return None
+    return Container(
+        image=spec.image,
+        program=spec.container or "",
+        args=spec.container_args,
+        cwd="" if spec.sync else spec.cwd,
+        folder=folder,
+    )
 
 
 @cache

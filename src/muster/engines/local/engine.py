@@ -31,11 +31,9 @@ class LocalEngine(Engine):
             raise UsageError("--engine local: -H names several hosts", hint="leave --engine out to use ssh")
         return Choice(engine=self, hosts=hosts)
 
-    def launch(
-        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
-    ) -> Launch:
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One child, whose stdin and stdout are the channel."""
-        box = container_of(spec, cwd=cwd, folder=folder)
+        box = container_of(spec, folder)
         named = zip(choice.hosts, labels(choice.hosts), strict=True)
         commands = tuple(local_command(host, name, python=spec.python, box=box) for host, name in named)
         return Launch(engine=self, commands=commands, channel="pipes")

@@ -55,11 +55,9 @@ class MpiEngine(Engine):
             return Choice(engine=self, hosts=spec.hosts, said=(said,))
         return in_allocation(self, spec, allocation)
 
-    def launch(
-        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
-    ) -> Launch:
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One mpirun for all ranks."""
-        box = container_of(spec, cwd=cwd, folder=folder)
+        box = container_of(spec, folder)
         command = mpirun_command(
             find_mpi(),
             with_slots(choice.hosts, spec.nproc),
@@ -72,12 +70,28 @@ class MpiEngine(Engine):
         return Launch(engine=self, commands=(command,), channel="dial-back")
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
-        """The network for MPI's own traffic."""
-        return network_variables(plan, rank)
+        """MPI's own traffic over the interface by which the hosts found each other."""
+        interface = plan.placement_of(rank).env.get("GLOO_SOCKET_IFNAME")
+        names = ("OMPI_MCA_btl_tcp_if_include", "MPIR_CVAR_NETWORK_IFACE", "FI_TCP_IFACE")
+        return {} if interface is None else dict.fromkeys(names, interface)
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """What mpirun's output means when its agents have not come."""
-        return container_failure(command, text) or explain_mpirun(command, code, text)
+        failure = container_failure(command, text)
+        if failure is not None:
+            return failure
+        ours = next((line for line in text.splitlines() if line.startswith("muster: ")), None)
+        if ours is not None:
+            return MusterError(ours.removeprefix("muster: "), hint="is there a firewall between them?")
+        for sign, message, hint in _FAILURES:
+            found = sign.search(text)
+            if found:
+                return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
+        said = next(
+            (line.strip() for line in text.splitlines() if re.search(r"\w", line)), f"it ended with code {code}"
+        )
+        mpirun = command.argv[0]
+        return MusterError(f"{mpirun} did not start the ranks: {said}", hint=f"try `{mpirun} -np 1 true`")
 
     def is_final(self, line: str) -> bool:
         """Whether ssh has given a host up: hydra goes on waiting for it."""
@@ -112,7 +126,7 @@ def mpirun_command(
     if box and mpi.flavour == "mpich" and "-pmi-port" not in args:
         args = ("-pmi-port", *args)  # ranks talk to it over a port: an inherited descriptor gets into no container
     rest = (*args, *in_container(agent, box, shares_processes=True))
-    argv = (mpi.program, *_LAYOUTS[mpi.flavour](mpi, hosts, exported, networks, rest))
+    argv = (mpi.program, *_arguments(mpi, hosts, exported, networks, rest))
     return StartCommand(argv=argv, agents=_one_per_rank(hosts), box=box)
 
 
@@ -134,11 +148,21 @@ def _one_per_rank(hosts: Sequence[Host]) -> tuple[AgentSpec, ...]:
     return tuple(agents)
 
 
-def _openmpi(
+def _arguments(
     mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
 ) -> list[str]:
+    """How this MPI is told the hosts, their ranks and the variables that travel; `rest` runs on each."""
+    if mpi.flavour == "intel":
+        # Its -hosts knows no unequal hosts; one block for each host does. -genvlist keeps values off the command line.
+        argv = ["-genvlist", ",".join(("MUSTER_DIAL", *exported))]
+        for number, host in enumerate(hosts):
+            argv += [*([":"] if number else []), "-host", host.name, "-n", str(host.slots), *rest]
+        return argv
+    total = str(sum(host.slots or 0 for host in hosts))
     where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
-    argv = ["-np", str(_total(hosts)), "-H", where, "--bind-to", "none", "--map-by", "slot"]
+    if mpi.flavour == "mpich":
+        return ["-np", total, "-hosts", where, *rest]  # it exports the whole environment by itself
+    argv = ["-np", total, "-H", where, "--bind-to", "none", "--map-by", "slot"]
     if networks:
         # Version 5 has its daemons from PRRTE, where the setting has another name.
         setting = ("--mca", "oob_tcp_if_include") if mpi.version < 5 else ("--prtemca", "prte_if_include")
@@ -146,52 +170,6 @@ def _openmpi(
     for name in ("MUSTER_DIAL", *exported):
         argv += ["-x", name]
     return [*argv, *rest]
-
-
-def _mpich(
-    mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
-) -> list[str]:
-    where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
-    return ["-np", str(_total(hosts)), "-hosts", where, *rest]  # it exports the whole environment by itself
-
-
-def _intel(
-    mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
-) -> list[str]:
-    # Its -hosts knows no unequal hosts; one block for each host does. -genvlist keeps values off the command line.
-    argv = ["-genvlist", ",".join(("MUSTER_DIAL", *exported))]
-    for number, host in enumerate(hosts):
-        argv += [*([":"] if number else []), "-host", host.name, "-n", str(host.slots), *rest]
-    return argv
-
-
-_LAYOUTS = {"openmpi": _openmpi, "mpich": _mpich, "intel": _intel}
-
-
-def _total(hosts: Sequence[Host]) -> int:
-    return sum(host.slots or 0 for host in hosts)
-
-
-def network_variables(plan: Plan, rank: int) -> dict[str, str]:
-    """MPI's own traffic over the interface by which the hosts found each other."""
-    interface = plan.placement_of(rank).env.get("GLOO_SOCKET_IFNAME")
-    if interface is None:
-        return {}
-    return {"OMPI_MCA_btl_tcp_if_include": interface, "MPIR_CVAR_NETWORK_IFACE": interface, "FI_TCP_IFACE": interface}
-
-
-def explain_mpirun(command: StartCommand, code: int | None, text: str) -> MusterError:
-    """What mpirun's words mean when its agents have not come."""
-    ours = next((line for line in text.splitlines() if line.startswith("muster: ")), None)
-    if ours is not None:
-        return MusterError(ours.removeprefix("muster: "), hint="is there a firewall between them?")
-    for sign, message, hint in _FAILURES:
-        found = sign.search(text)
-        if found:
-            return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
-    words = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
-    said = words[0] if words else f"it ended with code {code}"
-    return MusterError(f"{command.argv[0]} did not start the ranks: {said}", hint=f"try `{command.argv[0]} -np 1 true`")
 
 
 _FINAL = re.compile(r"^muster: |^ssh: |: Permission denied \(|Host key verification failed")

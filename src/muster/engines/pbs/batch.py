@@ -67,18 +67,15 @@ class Pbs:
             lines.append(f"-l select={_chunks(request)}")
         if (request.nodes or 1) > 1:
             lines.append("-l place=scatter")  # else PBS puts as many chunks on one host as fit
-        if request.seconds is not None:
-            lines.append(f"-l walltime={clock(request.seconds)}")
-        if request.queue is not None:
-            lines.append(f"-q {request.queue}")
-        if request.account is not None:
-            lines.append(f"-A {request.account}")
-        if request.variables:
-            lines.append(f"-v {','.join(request.variables)}")
-        if not request.extra_sets("-j", "-e"):
-            lines.append("-j oe")
-        if not request.extra_sets("-k"):
-            lines.append("-k oed")  # d: written where it belongs while the job runs
+        wanted = {
+            "-l": None if request.seconds is None else f"walltime={clock(request.seconds)}",
+            "-q": request.queue,
+            "-A": request.account,
+            "-v": ",".join(request.variables) or None,
+            "-j": None if request.extra_sets("-j", "-e") else "oe",
+            "-k": None if request.extra_sets("-k") else "oed",  # d: written where it belongs while the job runs
+        }
+        lines += [f"{option} {value}" for option, value in wanted.items() if value is not None]
         return [*lines, *request.extra]
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:

@@ -71,13 +71,11 @@ class PbsEngine(Engine):
             )
         return super().choose(spec, env)
 
-    def launch(
-        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
-    ) -> Launch:
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One pbsdsh for each host, or one ssh with `--pbs-start ssh`."""
         if spec.pbs_start == "ssh":
-            return PbsOverSsh().launch(choice, spec, job_id=job_id, cwd=cwd, folder=folder, ssh=ssh)
-        box = container_of(spec, cwd=cwd, folder=folder)
+            return PbsOverSsh().launch(choice, spec, folder)
+        box = container_of(spec, folder)
         pbsdsh = pbs_program("pbsdsh", os.environ)
         if shutil.which(pbsdsh) is None:
             raise MusterError("--engine pbs: there is no pbsdsh on this host", hint="`--pbs-start ssh` does without it")
@@ -92,12 +90,44 @@ class PbsEngine(Engine):
         return Launch(engine=self, commands=commands, channel="dial-back", pull_limit=PULL_LIMIT if box else 0.0)
 
     def carried(self, env: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
-        """What the job script exported: its hosts are set up alike; not so in a container."""
-        return carried(env) if spec.image else of_whole_job(env)
+        """All that the job script exported, except what is about this host; in a container only the usual variables.
+
+        PBS gives a job OMP_NUM_THREADS for one process per chunk; several ranks share those CPUs.
+        """
+        if spec.image:
+            return carried(env)
+        kept = {name: value for name, value in env.items() if not any(fnmatchcase(name, p) for p in _OF_THIS_HOST)}
+        if "NCPUS" in kept and kept.get("OMP_NUM_THREADS") == kept["NCPUS"]:
+            del kept["OMP_NUM_THREADS"]
+        return kept
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
-        """What pbsdsh's output means when its agent has not come."""
-        return explain_pbsdsh(command, code, text)
+        """What pbsdsh's output means when its agent has not come; what the task itself said is in the job's output."""
+        host = command.agents[0].name
+        status = _STATUS.search(text)
+        if status is None:
+            last = text.splitlines()[-1:] or [f"it ended with code {code}"]
+            return HostError(host, f"pbsdsh did not start an agent: {last[0]}", hint="try `--pbs-start ssh`")
+        number = int(status[1])
+        reason = code_reason(command.box, number) if command.box else None
+        if reason is not None:
+            return HostError(host, reason[0], hint=reason[1])
+        python = next((word for word in command.argv[4:] if word.startswith("/") and word != "/usr/bin/env"), "python3")
+        meaning = {
+            _NO_PROGRAM: (f"there is no {python}", "name a Python with `--python PATH`"),
+            127: ("its shell does not find what it is to start", "its words are in the job's output"),
+            dial_back.NO_ORDER: (
+                "the job's folder is not to be seen there",
+                "set XDG_STATE_HOME to a folder all hosts share, or use `--pbs-start ssh`",
+            ),
+            dial_back.OLD_PYTHON: (f"{python} is older than Python 3.9", "name another with `--python PATH`"),
+            dial_back.NO_WAY: (
+                "it cannot reach this host",
+                "its words are in the job's output; is there a firewall between?",
+            ),
+        }
+        words, hint = meaning.get(number, (f"the agent ended with code {number}", "its words are in the job's output"))
+        return HostError(host, words, hint=hint)
 
     def usual_reason(self, number: int) -> str | None:
         """SIGTERM is how PBS ends a job."""
@@ -132,17 +162,6 @@ class PbsOverSsh(SshEngine):
         return attached(job.id, pbs_program("pbs_attach", os.environ)) if job is not None else ""
 
 
-def of_whole_job(env: Mapping[str, str]) -> dict[str, str]:
-    """All variables but those that are about this host: what the job script exported holds on its other hosts too.
-
-    PBS gives a job OMP_NUM_THREADS for one process per chunk; several ranks share those CPUs.
-    """
-    kept = {name: value for name, value in env.items() if not any(fnmatchcase(name, p) for p in _OF_THIS_HOST)}
-    if "NCPUS" in kept and kept.get("OMP_NUM_THREADS") == kept["NCPUS"]:
-        del kept["OMP_NUM_THREADS"]
-    return kept
-
-
 def pbsdsh_commands(
     agents: Sequence[AgentSpec],
     lines: Mapping[str, int],
@@ -169,32 +188,3 @@ def pbsdsh_commands(
 def attached(job_id: str, pbs_attach: str) -> str:
     """What stands before a command given to ssh so that PBS knows it as a part of the job and ends it with it."""
     return f"{shlex.quote(pbs_attach)} -j {shlex.quote(job_id)} -s"
-
-
-def explain_pbsdsh(command: StartCommand, code: int | None, text: str) -> MusterError:
-    """What pbsdsh's words mean when its agent has not come; what the task itself said is in the job's output."""
-    host = command.agents[0].name
-    status = _STATUS.search(text)
-    if status is None:
-        last = text.splitlines()[-1:] or [f"it ended with code {code}"]
-        return HostError(host, f"pbsdsh did not start an agent: {last[0]}", hint="try `--pbs-start ssh`")
-    number = int(status[1])
-    reason = code_reason(command.box, number) if command.box else None
-    if reason is not None:
-        return HostError(host, reason[0], hint=reason[1])
-    python = next((word for word in command.argv[4:] if word.startswith("/") and word != "/usr/bin/env"), "python3")
-    meaning = {
-        _NO_PROGRAM: (f"there is no {python}", "name a Python with `--python PATH`"),
-        127: ("its shell does not find what it is to start", "its words are in the job's output"),
-        dial_back.NO_ORDER: (
-            "the job's folder is not to be seen there",
-            "set XDG_STATE_HOME to a folder all hosts share, or use `--pbs-start ssh`",
-        ),
-        dial_back.OLD_PYTHON: (f"{python} is older than Python 3.9", "name another with `--python PATH`"),
-        dial_back.NO_WAY: (
-            "it cannot reach this host",
-            "its words are in the job's output; is there a firewall between?",
-        ),
-    }
-    words, hint = meaning.get(number, (f"the agent ended with code {number}", "its words are in the job's output"))
-    return HostError(host, words, hint=hint)

@@ -46,22 +46,18 @@ class Slurm:
 
     def directives(self, request: Request) -> list[str]:
         """What the job asks for. Of two directives for the same thing sbatch takes the later one: `--extra` wins."""
-        lines = [f"--job-name={request.name}"]
-        if request.nodes is not None:
-            lines.append(f"--nodes={request.nodes}")
-        if request.gpus_per_node is not None:
-            lines.append(f"--gpus-per-node={request.gpus_per_node}")
-        if request.memory is not None:
-            lines.append(f"--mem={request.memory.amount}{request.memory.unit}")
-        if request.seconds is not None:
-            lines.append(f"--time={slurm_time(request.seconds)}")
-        if request.queue is not None:
-            lines.append(f"--partition={request.queue}")
-        if request.account is not None:
-            lines.append(f"--account={request.account}")
-        if not _output_is_chosen(request):
-            lines.append("--output=%x-%j.out")
-        return [*lines, *request.extra]
+        memory = request.memory
+        wanted = {
+            "--job-name": request.name,
+            "--nodes": request.nodes,
+            "--gpus-per-node": request.gpus_per_node,
+            "--mem": None if memory is None else f"{memory.amount}{memory.unit}",
+            "--time": None if request.seconds is None else slurm_time(request.seconds),
+            "--partition": request.queue,
+            "--account": request.account,
+            "--output": None if _output_is_chosen(request) else "%x-%j.out",
+        }
+        return [*(f"{option}={value}" for option, value in wanted.items() if value is not None), *request.extra]
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
         """Everything, since Slurm hands it to the job, but what would change what the script asks for.

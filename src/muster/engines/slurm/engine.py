@@ -38,20 +38,10 @@ _UNSET = tuple(
     f"SLURM_{name}"
     for name in (
         *("CPUS_PER_TASK", "CPU_BIND", "CPU_BIND_LIST", "CPU_BIND_TYPE", "CPU_BIND_VERBOSE", "DISTRIBUTION"),
-        *(
-            "EXCLUSIVE",
-            "GPUS",
-            "GPUS_PER_TASK",
-            "GPU_BIND",
-            "HINT",
-            "LABELIO",
-            "MEM_BIND",
-            "MEM_PER_CPU",
-            "MEM_PER_GPU",
-        ),
+        *("EXCLUSIVE", "GPUS", "GPUS_PER_TASK", "GPU_BIND", "HINT", "LABELIO", "MEM_BIND", "MEM_PER_CPU"),
         *("NNODES", "NPROCS", "NTASKS", "NTASKS_PER_CORE", "NTASKS_PER_GPU", "NTASKS_PER_NODE", "NTASKS_PER_SOCKET"),
         *("NTASKS_PER_TRES", "OVERCOMMIT", "TASKS_PER_NODE", "THREADS_PER_CORE", "TRES_PER_TASK", "UNBUFFEREDIO"),
-        "WAIT",
+        *("MEM_PER_GPU", "WAIT"),
     )
 )
 
@@ -89,13 +79,11 @@ class SlurmEngine(Engine):
             )
         return super().choose(spec, env)
 
-    def launch(
-        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
-    ) -> Launch:
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One srun, or several where the hosts have unequal numbers of GPUs."""
         if choice.allocation is None:
             raise MusterError("--engine slurm needs the allocation whose hosts it uses")
-        box = container_of(spec, cwd=cwd, folder=folder)
+        box = container_of(spec, folder)
         if shutil.which("srun") is None:
             raise MusterError(
                 "--engine slurm: there is no `srun` on this machine",
@@ -106,17 +94,50 @@ class SlurmEngine(Engine):
         return Launch(engine=self, commands=commands, channel="dial-back")
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
-        """What srun would have set."""
-        return task_variables(plan, rank)
+        """What srun would have set had it started the ranks: scripts and libraries written for srun look at these.
+
+        The agent's own, which a rank would otherwise inherit, are the same for all ranks of a host.
+        """
+        place = plan.placement_of(rank)
+        hosts, world = str(len(plan.placements)), str(plan.world_size)
+        slots = ",".join(str(placement.slots) for placement in plan.placements)
+        return {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank - place.first_rank),
+            "SLURM_NODEID": str(plan.placements.index(place)),
+            **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), hosts),
+            **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), world),
+            **dict.fromkeys(("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), slots),
+        }
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """What srun's output means when its agents have not come."""
         theirs = "\n".join(line for line in text.splitlines() if not line.startswith(("srun: ", "slurmstepd: ")))
-        return container_failure(command, theirs) or explain_srun(command, code, text)
+        failure = container_failure(command, theirs)
+        if failure is not None:
+            return failure
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        ours = next((line for line in lines if line.startswith("muster: ")), None)
+        if ours is not None:
+            return MusterError(ours.removeprefix("muster: "), hint=_unreachable(ours))
+        for pattern, hint in _SRUN_FAILURES:
+            for line in lines:
+                if pattern.search(line):
+                    return MusterError(f"srun: {_bare(line)}", hint=hint)
+        reason = next((why for why in map(self.why_ended, lines) if why), None)
+        if reason:
+            return MusterError(reason)
+        said = _bare(lines[-1]) if lines else f"it ended with code {code}"
+        begin = " ".join(command.argv[:3])
+        return MusterError(f"srun did not start the agents: {said}", hint=f"does `{begin} true` work?")
 
     def why_ended(self, line: str) -> str | None:
-        """The reason Slurm gives for ending the job."""
-        return why_ended(line)
+        """The reason Slurm gives for ending the job, if this line of srun tells one."""
+        found = _ENDED.search(line)
+        if found is None:
+            return None
+        job, due = found.groups()
+        return f"Slurm ended job {job}: {_REASONS.get(due, due.lower()) if due else 'it was cancelled (scancel)'}"
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
         """`--slurm-args`, for salloc."""
@@ -198,55 +219,6 @@ def _srun(allocation: Allocation, agents: Sequence[AgentSpec], command: tuple[st
         hosts = allocation.groups.count(group)
         parts += [":", f"--het-group={group}", f"--nodes={hosts}", f"--ntasks={hosts}", *command]
     return "srun", *parts[1:]
-
-
-def task_variables(plan: Plan, rank: int) -> dict[str, str]:
-    """What srun would have set had it started the ranks: scripts and libraries written for srun look at these.
-
-    The agent's own, which a rank would otherwise inherit, are the same for all ranks of a host.
-    """
-    place = plan.placement_of(rank)
-    slots = [placement.slots for placement in plan.placements]
-    hosts = str(len(slots))
-    world, local = str(plan.world_size), str(rank - place.first_rank)
-    return {
-        "SLURM_PROCID": str(rank),
-        "SLURM_LOCALID": local,
-        "SLURM_NODEID": str(plan.placements.index(place)),
-        "SLURM_NNODES": hosts,
-        "SLURM_STEP_NUM_NODES": hosts,
-        "SLURM_NTASKS": world,
-        "SLURM_NPROCS": world,
-        "SLURM_STEP_NUM_TASKS": world,
-        "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, slots)),
-        "SLURM_TASKS_PER_NODE": ",".join(map(str, slots)),
-    }
-
-
-def why_ended(line: str) -> str | None:
-    """The reason Slurm gives for ending the job, if this line of srun tells one."""
-    found = _ENDED.search(line)
-    if found is None:
-        return None
-    job, due = found.groups()
-    return f"Slurm ended job {job}: {_REASONS.get(due, due.lower()) if due else 'it was cancelled (scancel)'}"
-
-
-def explain_srun(command: StartCommand, code: int | None, text: str) -> MusterError:
-    """What srun's words mean when its agents have not come."""
-    words = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = next((line for line in words if line.startswith("muster: ")), None)
-    if ours is not None:
-        return MusterError(ours.removeprefix("muster: "), hint=_unreachable(ours))
-    for pattern, hint in _SRUN_FAILURES:
-        for line in words:
-            if pattern.search(line):
-                return MusterError(f"srun: {_bare(line)}", hint=hint)
-    reason = next((why for why in map(why_ended, words) if why), None)
-    if reason:
-        return MusterError(reason)
-    said = _bare(words[-1]) if words else f"it ended with code {code}"
-    return MusterError(f"srun did not start the agents: {said}", hint=f"does `{' '.join(command.argv[:3])} true` work?")
 
 
 def _bare(line: str) -> str:

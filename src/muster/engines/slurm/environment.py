@@ -12,17 +12,21 @@ Seen in Slurm 22.05:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 
 from muster.engines.allocation import Allocation
 from muster.engines.rank_variables import ONE_HOST, Clue, RankVariables, joined, optional, rank_and_size
-from muster.engines.slurm.task_counts import expand_counts
 from muster.errors import UsageError
 from muster.hosts import Host, expand
+from muster.hosts.name_ranges import MAX_HOSTS
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFFA
 """Steps from here on are no srun of the user's: interactive shell, batch script, extern (slurm.h)."""
+
+_COUNTS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+"""A part of Slurm's lists of numbers: `2(x3),1` is 2, 2, 2, 1."""
 
 _BROKEN_HINT = "`env | grep SLURM_` shows what is there; `--engine ssh -H host1,host2` does without it"
 
@@ -127,13 +131,28 @@ def _tasks(env: Mapping[str, str], names: list[str], source: str, suffix: str) -
     # The manual promises SLURM_NTASKS for -n only; --ntasks-per-node sets its own variable as well.
     if not env.get(variable) or not (env.get(f"SLURM_NTASKS{suffix}") or env.get(f"SLURM_NTASKS_PER_NODE{suffix}")):
         return []
-    counts = expand_counts(env[variable], source=variable)
+    counts = _expand_counts(env[variable], source=variable)
     if len(counts) != len(names):
         raise UsageError(
             f"{variable}={env[variable]} counts the tasks of {len(counts)} hosts, "
             f"but {source}={env[source]} names {len(names)}",
             hint=_BROKEN_HINT,
         )
+    return counts
+
+
+def _expand_counts(text: str, *, source: str) -> list[int]:
+    """The numbers in a list such as SLURM_TASKS_PER_NODE, one for each host in the order of the node list."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = _COUNTS.fullmatch(part.strip())
+        times = int(match[2] or 1) if match else 0
+        if match is None or not 0 < times <= MAX_HOSTS - len(counts):
+            raise UsageError(
+                f"{source}={text} is no list of numbers: `{part}` is not understood",
+                hint="Slurm writes one number for each host, such as `2(x3),1` for 2, 2, 2 and 1",
+            )
+        counts += [int(match[1])] * times
     return counts
 
 
@@ -170,7 +189,7 @@ def step_task(env: Mapping[str, str]) -> RankVariables | None:
 
 def _tasks_here(env: Mapping[str, str]) -> int | None:
     name, node = "SLURM_STEP_TASKS_PER_NODE", optional(env, "SLURM_NODEID")
-    counts = expand_counts(env[name], source=name) if env.get(name) else []
+    counts = _expand_counts(env[name], source=name) if env.get(name) else []
     return counts[node] if node is not None and node < len(counts) else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from muster.engines.container.container import Container, container_of, explain_container_failure
@@ -51,18 +51,16 @@ class SshEngine(Engine):
     name = "ssh"
     takes_lab = True
 
-    def launch(
-        self, choice: Choice, spec: RunSpec, *, job_id: str, cwd: str, folder: str, ssh: tuple[str, ...] = ("ssh",)
-    ) -> Launch:
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One child for each host, whose stdin and stdout are the channel."""
-        box = container_of(spec, cwd=cwd, folder=folder)
+        box = container_of(spec, folder)
         under = self.wrapper(choice)
         commands: list[StartCommand] = []
         for host, name in zip(choice.hosts, labels(choice.hosts), strict=True):
             if is_this_machine(host) and not spec.lab:
                 commands.append(local_command(host, name, python=spec.python, box=box))
             else:
-                commands.append(ssh_command(host, name, python=spec.python, ssh=ssh, under=under, box=box))
+                commands.append(ssh_command(host, name, python=spec.python, ssh=spec.ssh, under=under, box=box))
         return Launch(engine=self, commands=tuple(commands), channel="pipes")
 
     def wrapper(self, choice: Choice) -> str:
@@ -131,10 +129,15 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
     last = text.splitlines()[-1].strip() if text else ""
     login = f"ssh {f'-p {host.port} ' if host.port else ''}{host.destination}"
     if code == _SSH_ITSELF:
-        for sign, kind, explain in _SSH_FAILURES:
+        facts = {
+            "login": login,
+            "last": last,
+            "entry": host.name if host.port in (None, 22) else f"'[{host.name}]:{host.port}'",
+            "written": replace(host, slots=None, gpus=None),
+        }
+        for sign, kind, message, hint in _SSH_FAILURES:
             if sign in text:
-                message, hint = explain(host, login, last)
-                return HostError(host.name, message, hint=hint, kind=kind)
+                return HostError(host.name, message.format_map(facts), hint=hint.format_map(facts), kind=kind)
     elif last.startswith("muster: Python"):
         return HostError(host.name, last.removeprefix("muster: "), hint="name another with `--python PATH`")
     elif code in (126, 127):
@@ -144,45 +147,41 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
     return HostError(
         host.name,
         f"ssh ended with code {code} before the agent started{said}",
-        hint=f"does `{login} true` work from here?",
+        hint=_TRY.format(login=login),
     )
 
 
-def _unknown_name(host: Host, login: str, last: str) -> tuple[str, str]:
-    return "ssh does not know this name", "check the spelling, or add a `Host` entry to ~/.ssh/config"
+_TRY = "does `{login} true` work from here?"
 
-
-def _changed_key(host: Host, login: str, last: str) -> tuple[str, str]:
-    entry = host.name if host.port in (None, 22) else f"'[{host.name}]:{host.port}'"
-    return (
-        "its host key is not the one you accepted before: the machine was set up anew, or this is another machine",
-        f"if you know why, `ssh-keygen -R {entry}`, then `{login}` and compare the new key",
-    )
-
-
-def _unknown_key(host: Host, login: str, last: str) -> tuple[str, str]:
-    return "you have not accepted its host key yet", f"type `{login}` once, compare the key, and answer yes"
-
-
-def _refused(host: Host, login: str, last: str) -> tuple[str, str]:
-    return (
-        f"ssh was refused ({last})",
-        f"`muster setup ssh -H {replace(host, slots=None, gpus=None)}` puts your key there",
-    )
-
-
-def _because(meaning: str) -> Callable[[Host, str, str], tuple[str, str]]:
-    return lambda host, login, last: (meaning, f"does `{login} true` work from here?")
-
-
-_SSH_FAILURES: tuple[tuple[str, str, Callable[[Host, str, str], tuple[str, str]]], ...] = (
+_SSH_FAILURES = (
     # In this order: the text of a changed key ends with the words of an unknown one.
-    ("Could not resolve hostname", "unknown-name", _unknown_name),
-    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "changed-key", _changed_key),
-    ("Host key verification failed", "unknown-key", _unknown_key),
-    ("Permission denied", "denied", _refused),
-    ("Connection refused", "closed", _because("nothing listens for ssh there (connection refused)")),
-    ("timed out", "dead", _because(f"no answer within {CONNECT_TIMEOUT} s")),
-    ("No route to host", "dead", _because("no route to this host")),
-    ("Network is unreachable", "dead", _because("the network is unreachable")),
+    (
+        "Could not resolve hostname",
+        "unknown-name",
+        "ssh does not know this name",
+        "check the spelling, or add a `Host` entry to ~/.ssh/config",
+    ),
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "changed-key",
+        "its host key is not the one you accepted before: the machine was set up anew, or this is another machine",
+        "if you know why, `ssh-keygen -R {entry}`, then `{login}` and compare the new key",
+    ),
+    (
+        "Host key verification failed",
+        "unknown-key",
+        "you have not accepted its host key yet",
+        "type `{login}` once, compare the key, and answer yes",
+    ),
+    (
+        "Permission denied",
+        "denied",
+        "ssh was refused ({last})",
+        "`muster setup ssh -H {written}` puts your key there",
+    ),
+    ("Connection refused", "closed", "nothing listens for ssh there (connection refused)", _TRY),
+    ("timed out", "dead", f"no answer within {CONNECT_TIMEOUT} s", _TRY),
+    ("No route to host", "dead", "no route to this host", _TRY),
+    ("Network is unreachable", "dead", "the network is unreachable", _TRY),
 )
+"""What ssh prints, the kind of failure, what it means, and what to type next."""

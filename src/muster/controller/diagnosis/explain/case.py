@@ -37,19 +37,7 @@ class Case:
 
 
 Why = Callable[[Case], Explanation | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One failure that is known: who it is recognised by, where that was learnt, and how it is explained."""
-
-    number: int
-    """Of the catalogue in docs/failures.md; 0 where it has none."""
-    symptom: str
-    """The words people see, or the facts."""
-    source: str
-    why: Why
-
+"""Explains one failure that is known: its docstring says what people see, and where that was learned."""
 
 # One frame of a traceback (`line 3252, in all_reduce`) or of the stack that faulthandler prints (`line 3252 in …`).
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from muster.controller.diagnosis.explain.case import Case, Explanation, Row, at, collective_of, users_place
+from muster.controller.diagnosis.explain.case import Case, Explanation, Why, at, collective_of, users_place
 from muster.text import count, rank_list
 
 _DETAIL = "run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL`, which names the call and the shape of both ranks"
@@ -19,7 +19,11 @@ _SHAPE_DIFFERS = re.compile(
 
 
 def _model_differs(case: Case) -> Explanation | None:
-    """DDP compares the parameters of all ranks when it is made."""
+    """DDP compares the parameters of all ranks when it is made.
+
+    Symptom (row 43): params[0] in this process with sizes [5, 4] appears not to match sizes of … in process 0
+    Source: torch 2.13 with DDP on gloo, 2026-11-15
+    """
     text = case.first.message or case.first.summary
     counts, shapes = _COUNT_DIFFERS.search(text), _SHAPE_DIFFERS.search(text)
     if counts is not None:
@@ -47,7 +51,11 @@ _FINGERPRINTS = re.compile(
 
 
 def _named_by_torch(case: Case) -> Explanation | None:
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL compares every call beforehand and names both, in one line of 700 characters."""
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL compares every call beforehand and names both, in one line of 700 characters.
+
+    Symptom (row 34): Detected mismatch between collectives on ranks. Rank 0 is running collective: …
+    Source: torch 2.13 with TORCH_DISTRIBUTED_DEBUG=DETAIL on gloo, 2026-11-15
+    """
     found = _FINGERPRINTS.search(case.first.message or case.first.summary)
     if found is None:
         return None
@@ -76,7 +84,11 @@ _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 
 
 def _sizes_differ(case: Case) -> Explanation | None:
-    """gloo ends the process when a peer sends more bytes than the call here has room for."""
+    """gloo ends the process when a peer sends more bytes than the call here has room for.
+
+    Symptom (row 35): op.preamble.length <= op.nbytes. 4000 vs 1000. Received data size doesn't match expected size
+    Source: torch 2.13 on gloo, 2026-11-15: shapes and dtypes give the same text
+    """
     found = _SIZES.search(case.first.text)
     if found is None:
         return None
@@ -97,16 +109,11 @@ def _sizes_differ(case: Case) -> Explanation | None:
 
 def _different_calls(by_call: Mapping[str, Sequence[int]], number: int | None = None) -> Explanation:
     """`ranks 0, 2 were in all_reduce at train.py:12, rank 1 in barrier at train.py:9`, those of the many first."""
-    told = [
-        f"{rank_list(sorted(those))} {('was ' if len(those) == 1 else 'were ') if first else ''}in {call}"
-        for first, (call, those) in zip(
-            (True, *(False for _ in by_call)),
-            sorted(by_call.items(), key=lambda item: (-len(item[1]), min(item[1]))),
-            strict=False,
-        )
-    ]
+    (call, most), *others = sorted(by_call.items(), key=lambda item: (-len(item[1]), min(item[1])))
+    clauses = [f"{rank_list(most)} {'was' if len(most) == 1 else 'were'} in {call}"]
+    clauses += [f"{rank_list(ranks)} in {call}" for call, ranks in others]
     as_number = f", all as their collective number {number}" if number else ""
-    return Explanation(sentence=f"{', '.join(told)}{as_number}", fix=_SAME_CALLS, row=34)
+    return Explanation(sentence=f"{', '.join(clauses)}{as_number}", fix=_SAME_CALLS, row=34)
 
 
 # --- a rank that does not come ------------------------------------------------------------------------------------
@@ -118,7 +125,11 @@ _STALE = 3.0
 
 
 def _nobody_came(case: Case) -> Explanation | None:
-    """Ranks that waited in a collective up to the time limit of their process group: gloo names nobody."""
+    """Ranks that waited in a collective up to the time limit of their process group: gloo names nobody.
+
+    Symptom (row 34): Timed out waiting 4000ms for recv operation; Watchdog caught collective operation timeout
+    Source: torch 2.13 on gloo, 2026-11-15; NVIDIA/Megatron-LM #1207 for NCCL's words
+    """
     found = _WAITED.search(case.first.text)
     if found is None:
         return None
@@ -167,7 +178,11 @@ def _calls_of_one_number(case: Case) -> Explanation | None:
 
 
 def _echo_of_different_calls(case: Case) -> Explanation | None:
-    """The same, where the first to be heard is a rank that only lost its connection."""
+    """The same, where the first to be heard is a rank that only lost its connection.
+
+    Symptom (row 34): Connection closed by peer, beside a rank that waited in vain in another collective
+    Source: torch 2.13 on gloo, 2026-11-15
+    """
     return _calls_of_one_number(case) if case.first.is_echo else None
 
 
@@ -181,7 +196,11 @@ _END_TOGETHER = (
 
 
 def _left_early(case: Case) -> Explanation | None:
-    """A rank with exit code 0 that others still needed: gloo calls that `a remote worker crashing`."""
+    """A rank with exit code 0 that others still needed: gloo calls that `a remote worker crashing`.
+
+    Symptom (row 41): Connection closed by peer. This is typically caused by a remote worker crashing
+    Source: torch 2.13 on gloo, 2026-11-15, and a rank that ended with exit code 0
+    """
     early, first = case.early, case.first
     if early is None:
         return None
@@ -228,7 +247,11 @@ _WORKER = re.compile(r"Caught \w+ in (DataLoader worker process \d+)\.\s+Origina
 
 
 def _worker_raised(case: Case) -> Explanation | None:
-    """An exception of a DataLoader worker, whose first line is about the worker and not about the error."""
+    """An exception of a DataLoader worker, whose first line is about the worker and not about the error.
+
+    Symptom (row 47): ValueError: Caught ValueError in DataLoader worker process 0.
+    Source: torch 2.13, torch/_utils.py, ExceptionWrapper
+    """
     text = case.first.traceback or case.first.message  # of a long message only the beginning is kept
     found = _WORKER.search(text)
     lines = [line for line in text.splitlines() if line[:1].strip()]
@@ -242,47 +265,12 @@ def _worker_raised(case: Case) -> Explanation | None:
     )
 
 
-ROWS = (
-    Row(
-        number=43,
-        symptom="params[0] in this process with sizes [5, 4] appears not to match sizes of the same param in process 0",
-        source="torch 2.13 with DDP on gloo, 2026-11-15",
-        why=_model_differs,
-    ),
-    Row(
-        number=34,
-        symptom="Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(",
-        source="torch 2.13 with TORCH_DISTRIBUTED_DEBUG=DETAIL on gloo, 2026-11-15",
-        why=_named_by_torch,
-    ),
-    Row(
-        number=35,
-        symptom="op.preamble.length <= op.nbytes. 4000 vs 1000. Received data size doesn't match expected size",
-        source="torch 2.13 on gloo, 2026-11-15: shapes and dtypes give the same text",
-        why=_sizes_differ,
-    ),
-    Row(
-        number=41,
-        symptom="Connection closed by peer. This is typically caused by a remote worker crashing",
-        source="torch 2.13 on gloo, 2026-11-15, and a rank that ended with exit code 0",
-        why=_left_early,
-    ),
-    Row(
-        number=34,
-        symptom="Timed out waiting 4000ms for recv operation to complete; Watchdog caught collective operation timeout",
-        source="torch 2.13 on gloo, 2026-11-15; NVIDIA/Megatron-LM #1207 for NCCL's words",
-        why=_nobody_came,
-    ),
-    Row(
-        number=34,
-        symptom="Connection closed by peer, beside a rank that waited in vain in another collective",
-        source="torch 2.13 on gloo, 2026-11-15",
-        why=_echo_of_different_calls,
-    ),
-    Row(
-        number=47,
-        symptom="ValueError: Caught ValueError in DataLoader worker process 0.",
-        source="torch 2.13, torch/_utils.py, ExceptionWrapper",
-        why=_worker_raised,
-    ),
+ROWS: tuple[Why, ...] = (
+    _model_differs,
+    _named_by_torch,
+    _sizes_differ,
+    _left_early,
+    _nobody_came,
+    _echo_of_different_calls,
+    _worker_raised,
 )

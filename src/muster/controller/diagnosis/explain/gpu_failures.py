@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from muster.controller.diagnosis.explain.case import Case, Explanation, Row
+from muster.controller.diagnosis.explain.case import Case, Explanation, Why
 from muster.text import size_text
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -28,7 +28,11 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def _gpu_full(case: Case) -> Explanation | None:
-    """CUDA out of memory: who holds the memory, as far as torch's own text tells."""
+    """CUDA out of memory: who holds the memory, as far as torch's own text tells.
+
+    Symptom (row 49): CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity
+    Source: pytorch #16417, murong-xu/CADS #4 (text of torch 2.5), FoundationVision/GenerateU #10
+    """
     text = case.first.message or case.first.summary
     found = _FULL.search(text)
     if found is None:
@@ -44,7 +48,7 @@ def _gpu_full(case: Case) -> Explanation | None:
         return Explanation(
             sentence=f"{where} is full{held}, other processes {size_text(others)}",
             fix=f"see whose they are (on {case.first.host}: nvidia-smi); if they are other ranks, each needs its own "
-            'GPU: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+            f"GPU: {_USE_LOCAL_RANK}",
             row=49,
         )
     if reserved >= wanted:
@@ -59,45 +63,56 @@ def _gpu_full(case: Case) -> Explanation | None:
 
 
 _LAST_ERROR = re.compile(r"^Last error:[ \t]*\n?[ \t]*(\S.*)$", re.MULTILINE)
-_DUPLICATE = re.compile(r"Duplicate GPU detected : rank (\d+) and rank (\d+) both on CUDA device (\w+)")
+
+_USE_LOCAL_RANK = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+
+_TEXTS = (
+    (
+        44,
+        r"Duplicate GPU detected : rank (\d+) and rank (\d+) both on CUDA device (\w+)",
+        "ranks {0} and {1} use the same GPU (at {2} of the PCI bus)",
+        f"before the process group is made: {_USE_LOCAL_RANK}",
+    ),
+    (
+        48,
+        r"uncorrectable ECC error encountered",
+        "a GPU of {host} has memory that is broken (an ECC error it could not correct)",
+        "leave {host} out and have it looked at: muster check -H {host}",
+    ),
+    (
+        31,
+        r"(?s)ibv_reg_mr\w* failed.*Cannot allocate memory",
+        "InfiniBand on {host} may not lock as much memory as it needs (the limit memlock)",
+        "muster check -H {host} shows the limit and how to raise it",
+    ),
+)
+"""Row, text, and what it means."""
 
 
-def _same_gpu(case: Case) -> Explanation | None:
-    """Two ranks that chose the same GPU."""
-    found = _DUPLICATE.search(case.first.text)
-    if found is None:
-        return None
-    return Explanation(
-        sentence=f"ranks {found[1]} and {found[2]} use the same GPU (at {found[3]} of the PCI bus)",
-        fix='before the process group is made: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
-        row=44,
-    )
+def _plain_text(case: Case) -> Explanation | None:
+    """A GPU that two ranks share or whose memory is broken, or InfiniBand that may not lock memory.
 
-
-def _sick_gpu(case: Case) -> Explanation | None:
-    """A GPU whose memory is broken."""
-    if "uncorrectable ECC error encountered" not in case.first.text:
-        return None
-    return Explanation(
-        sentence=f"a GPU of {case.first.host} has memory that is broken (an ECC error it could not correct)",
-        fix=f"leave {case.first.host} out and have it looked at: muster check -H {case.first.host}",
-        row=48,
-    )
-
-
-def _memory_lock(case: Case) -> Explanation | None:
-    """InfiniBand that may not lock as much memory as it needs."""
-    if not re.search(r"ibv_reg_mr\w* failed.*Cannot allocate memory", case.first.text, re.DOTALL):
-        return None
-    return Explanation(
-        sentence=f"InfiniBand on {case.first.host} may not lock as much memory as it needs (the limit memlock)",
-        fix=f"muster check -H {case.first.host} shows the limit and how to raise it",
-        row=31,
-    )
+    Symptom (row 44): Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000
+    Source: NVIDIA/Megatron-LM #661, verl #161, Intellindust-AI-Lab/DEIMv2 #155 (NCCL 2.28.9)
+    Symptom (row 48): CUDA error: uncorrectable ECC error encountered
+    Source: the CUDA runtime's text for cudaErrorECCUncorrectable
+    Symptom (row 31): Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
+    Source: NVIDIA/nccl-tests #206
+    """
+    for row, text, sentence, fix in _TEXTS:
+        found = re.search(text, case.first.text)
+        if found:
+            groups, host = found.groups(), case.first.host
+            return Explanation(sentence=sentence.format(*groups, host=host), fix=fix.format(host=host), row=row)
+    return None
 
 
 def _nccl_reason(case: Case) -> Explanation | None:
-    """NCCL's own reason, which stands below two lines of general words."""
+    """NCCL's own reason, which stands below two lines of general words.
+
+    Symptom: torch.distributed.DistBackendError: NCCL error in: …, unhandled system error
+    Source: torch's NCCLUtils adds ncclGetLastError below `Last error:`
+    """
     text = case.first.message or case.first.summary
     found = _LAST_ERROR.search(text)
     if found is None or "NCCL" not in text or case.first.is_symptom:
@@ -108,35 +123,4 @@ def _nccl_reason(case: Case) -> Explanation | None:
     )
 
 
-ROWS = (
-    Row(
-        number=49,
-        symptom="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity",
-        source="pytorch #16417, murong-xu/CADS #4 (text of torch 2.5), FoundationVision/GenerateU #10",
-        why=_gpu_full,
-    ),
-    Row(
-        number=44,
-        symptom="Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000",
-        source="NVIDIA/Megatron-LM #661, verl #161, Intellindust-AI-Lab/DEIMv2 #155 (NCCL 2.28.9)",
-        why=_same_gpu,
-    ),
-    Row(
-        number=48,
-        symptom="CUDA error: uncorrectable ECC error encountered",
-        source="the CUDA runtime's text for cudaErrorECCUncorrectable",
-        why=_sick_gpu,
-    ),
-    Row(
-        number=31,
-        symptom="Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
-        source="NVIDIA/nccl-tests #206",
-        why=_memory_lock,
-    ),
-    Row(
-        number=0,
-        symptom="torch.distributed.DistBackendError: NCCL error in: …, unhandled system error",
-        source="torch's NCCLUtils adds ncclGetLastError below `Last error:`",
-        why=_nccl_reason,
-    ),
-)
+ROWS: tuple[Why, ...] = (_gpu_full, _plain_text, _nccl_reason)

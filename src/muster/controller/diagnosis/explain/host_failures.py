@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from muster.controller.diagnosis.explain.case import Case, Explanation, Row
+from muster.controller.diagnosis.explain.case import Case, Explanation, Why
 from muster.controller.diagnosis.failure_facts import Disk, Memory
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.engines.table import ENGINES, load
@@ -38,7 +38,11 @@ _NO_MEMORY = re.compile(
 
 
 def _killed_for_memory(case: Case) -> Explanation | None:
-    """A rank, or a DataLoader worker of it, that the kernel killed: its counters say so, never the signal alone."""
+    """A rank, or a DataLoader worker of it, that the kernel killed: its counters say so, never the signal alone.
+
+    Symptom (row 46): Signal 9 (SIGKILL); DataLoader worker (pid 30105) is killed by signal: Killed
+    Source: memory.events, memory.oom_control and oom_kill of /proc/vmstat, seen on Linux 6.18 on 2026-11-15
+    """
     end = case.first
     if end.killed:
         who = "it"
@@ -58,12 +62,10 @@ def out_of_memory(end: RankEnd) -> str:
     memory = end.memory
     if memory is None:
         return ""
-    if memory.group_kills:
-        if memory.at_limit and memory.limit is not None:
-            limit = size_text(memory.limit)
-            return f"killed {{}}, because {_owner(end)} on {end.host} came to its memory limit of {limit}"
-        return f"killed {{}}, because {end.host} ran out of memory ({size_text(memory.total)} in all)"
-    if memory.host_kills and memory.group_kills is None:
+    if memory.group_kills and memory.at_limit and memory.limit is not None:
+        limit = size_text(memory.limit)
+        return f"killed {{}}, because {_owner(end)} on {end.host} came to its memory limit of {limit}"
+    if memory.group_kills or (memory.host_kills and memory.group_kills is None):
         return f"killed {{}}, because {end.host} ran out of memory ({size_text(memory.total)} in all)"
     if memory.host_kills:
         # Counted on the host, but not in the group the agent is in: the rank may have been moved to another.
@@ -79,7 +81,11 @@ def _memory_fix(end: RankEnd) -> str:
 
 
 def _no_memory(case: Case) -> Explanation | None:
-    """An allocation in the host's memory that was refused: the process lives on to say so."""
+    """An allocation in the host's memory that was refused: the process lives on to say so.
+
+    Symptom (row 46): DefaultCPUAllocator: can't allocate memory: you tried to allocate 40000000000 bytes
+    Source: torch 2.13, c10/core/impl/alloc_cpu.cpp
+    """
     found = _NO_MEMORY.search(case.first.text)
     if found is None or "CUDA" in (case.first.message or case.first.summary):
         return None
@@ -93,7 +99,11 @@ def _no_memory(case: Case) -> Explanation | None:
 
 
 def _killed_by_somebody(case: Case) -> Explanation | None:
-    """SIGKILL that neither Muster nor, by its counters, the kernel's memory killer sent."""
+    """SIGKILL that neither Muster nor, by its counters, the kernel's memory killer sent.
+
+    Symptom: Signal 9 (SIGKILL), while no counter of the memory killer moved
+    Source: man 7 signal; systemd-oomd and earlyoom kill from user space
+    """
     end = case.first
     if not end.killed:
         return None
@@ -127,7 +137,11 @@ _SMALL_SHM = 1 << 30
 
 
 def _shm_full(case: Case) -> Explanation | None:
-    """/dev/shm full: said by torch or NCCL, or a bus error on a host where it is small or full."""
+    """/dev/shm full: said by torch or NCCL, or a bus error on a host where it is small or full.
+
+    Symptom (row 33): unable to allocate shared memory(shm) for file …; DataLoader worker … killed by signal: Bus error
+    Source: torch 2.13 with a /dev/shm of 16 MB on 2026-11-15; pytorch #5040; NVIDIA/nccl-tests #166
+    """
     end, shm = case.first, case.first.shm
     said = bool(_SHM_TEXT.search(end.text) or _SEMAPHORE.search(end.text))
     said = said or ("NCCL" in end.text and _NCCL_SHM in end.last_words)
@@ -139,9 +153,8 @@ def _shm_full(case: Case) -> Explanation | None:
     if said:
         return Explanation(sentence=f"/dev/shm{holds} is full", fix=fix, row=33)
     if shm is not None and (shm.is_full or shm.total < _SMALL_SHM):
-        sentence = f"a bus error is what writing to a full /dev/shm gives, and the one{holds} is small"
-        if shm.is_full:
-            sentence = f"a bus error is what writing to a full /dev/shm gives, and the one{holds} is full"
+        how = "full" if shm.is_full else "small"
+        sentence = f"a bus error is what writing to a full /dev/shm gives, and the one{holds} is {how}"
         return Explanation(sentence=sentence, fix=fix, row=33)
     full = [disk for disk in end.disks if disk.is_full]
     if full:
@@ -177,7 +190,11 @@ _TORN = re.compile(
 
 
 def _disk_full(case: Case) -> Explanation | None:
-    """A full disk: the error says it, or a torn file and statvfs at the same moment."""
+    """A full disk: the error says it, or a torn file and statvfs at the same moment.
+
+    Symptom (row 51): [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598; No space left on device
+    Source: torch 2.13 and numpy on a tmpfs of 5 MB on 2026-11-15
+    """
     end = case.first
     if _QUOTA.search(end.text):
         where = f" for {end.disks[0].folder}" if end.disks else ""
@@ -191,19 +208,13 @@ def _disk_full(case: Case) -> Explanation | None:
     if full is not None:
         return Explanation(sentence=f"the disk is full: {_room(full, end.host)}", fix=_disk_fix(full, end.host), row=51)
     seen = "; ".join(_room(disk, end.host) for disk in end.disks[:2])
+    sentence = "a file could not be written whole, as on a full disk; whether it was full cannot be told"
+    since = "now there is room"
     if said:
-        return Explanation(
-            sentence=f"a disk of {end.host} was full; which one cannot be told"
-            + (f", since those in question have room now ({seen})" if seen else ""),
-            fix=f"on {end.host}: df -h",
-            row=51,
-        )
-    return Explanation(
-        sentence="a file could not be written whole, as on a full disk; whether it was full cannot be told"
-        + (f", since now there is room ({seen})" if seen else ""),
-        fix=f"on {end.host}: df -h",
-        row=51,
-    )
+        sentence = f"a disk of {end.host} was full; which one cannot be told"
+        since = "those in question have room now"
+    room = f", since {since} ({seen})" if seen else ""
+    return Explanation(sentence=f"{sentence}{room}", fix=f"on {end.host}: df -h", row=51)
 
 
 def _room(disk: Disk, host: str) -> str:
@@ -224,7 +235,11 @@ _NO_FILE = re.compile(r"FileNotFoundError|\[Errno 2\] No such file or directory|
 
 
 def _missing_here(case: Case) -> Explanation | None:
-    """A file that a host lacks, where not all hosts are known to lack it."""
+    """A file that a host lacks, where not all hosts are known to lack it.
+
+    Symptom (row 52): FileNotFoundError on the ranks of some hosts
+    Source: Python's OSError.filename, and what the agent found there
+    """
     end = case.first
     missing = next((disk for disk in end.disks if not disk.exists and disk.path.startswith("/")), None)
     if missing is None or (not _NO_FILE.search(end.message or end.summary) and not _NO_FILE.search(end.traceback)):
@@ -242,41 +257,4 @@ def _missing_here(case: Case) -> Explanation | None:
     )
 
 
-ROWS = (
-    Row(
-        number=46,
-        symptom="Signal 9 (SIGKILL); DataLoader worker (pid 30105) is killed by signal: Killed",
-        source="memory.events, memory.oom_control and oom_kill of /proc/vmstat, seen on Linux 6.18 on 2026-11-15",
-        why=_killed_for_memory,
-    ),
-    Row(
-        number=46,
-        symptom="DefaultCPUAllocator: can't allocate memory: you tried to allocate 40000000000 bytes",
-        source="torch 2.13, c10/core/impl/alloc_cpu.cpp",
-        why=_no_memory,
-    ),
-    Row(
-        number=0,
-        symptom="Signal 9 (SIGKILL), while no counter of the memory killer moved",
-        source="man 7 signal; systemd-oomd and earlyoom kill from user space",
-        why=_killed_by_somebody,
-    ),
-    Row(
-        number=33,
-        symptom="unable to allocate shared memory(shm) for file …; DataLoader worker … killed by signal: Bus error",
-        source="torch 2.13 with a /dev/shm of 16 MB on 2026-11-15; pytorch #5040; NVIDIA/nccl-tests #166",
-        why=_shm_full,
-    ),
-    Row(
-        number=51,
-        symptom="[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598; No space left on device",
-        source="torch 2.13 and numpy on a tmpfs of 5 MB on 2026-11-15",
-        why=_disk_full,
-    ),
-    Row(
-        number=52,
-        symptom="FileNotFoundError on the ranks of some hosts",
-        source="Python's OSError.filename, and what the agent found there",
-        why=_missing_here,
-    ),
-)
+ROWS: tuple[Why, ...] = (_killed_for_memory, _no_memory, _killed_by_somebody, _shm_full, _disk_full, _missing_here)

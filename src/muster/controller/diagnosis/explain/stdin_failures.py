@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from muster.controller.diagnosis.explain.case import Case, Explanation, Row
+from muster.controller.diagnosis.explain.case import Case, Explanation, Why
 
 _AT_THE_END = re.compile(r"EOFError: EOF when reading a line|bdb\.BdbQuit")
 """How input() and the debugger of breakpoint() fail when there is nothing to read."""
@@ -13,7 +13,11 @@ _ON_ONE_RANK = 'if os.environ["RANK"] == "0": breakpoint()'
 
 
 def _no_stdin(case: Case) -> Explanation | None:
-    """A rank that read a stdin it does not have, or one that another rank had read to its end."""
+    """A rank that read a stdin it does not have, or one that another rank had read to its end.
+
+    Symptom: EOFError: EOF when reading a line; bdb.BdbQuit
+    Source: Python 3.11 with an empty stdin on 2026-11-16
+    """
     end = case.first
     asked = _AT_THE_END.match(end.summary)
     if asked is None:
@@ -40,11 +44,4 @@ def _no_stdin(case: Case) -> Explanation | None:
     )
 
 
-ROWS: tuple[Row, ...] = (
-    Row(
-        number=0,
-        symptom="EOFError: EOF when reading a line; bdb.BdbQuit",
-        source="Python 3.11 with an empty stdin on 2026-11-16",
-        why=_no_stdin,
-    ),
-)
+ROWS: tuple[Why, ...] = (_no_stdin,)
