@@ -9,6 +9,8 @@ import selectors
 import socket
 import time
 
+from ..shared import machine
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -183,12 +185,7 @@ def own_addresses() -> list[str]:
     Mostly /etc/hosts tells, which the resolver asks first; reading it here saves a child.
     """
     name = os.uname().nodename
-    try:
-        with open("/etc/hosts") as file:
-            entries = [line.partition("#")[0].split() for line in file]
-    except OSError:
-        entries = []
-    return [words[0] for words in entries if name in words[1:] and not words[0].startswith("::ffff:")] or resolve(name)
+    return [entry[0] for entry in machine.hosts_entries(name)] or resolve(name)
 
 
 def resolve(name: str, limit: float = 1.0) -> list[str]:
@@ -219,11 +216,7 @@ def owner_of(port: int) -> str | None:
     """Which process listens on a TCP port, as `pid 123 (python train.py)`; None when it cannot be seen."""
     inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as file:
-                rows = [line.split() for line in file][1:]
-        except OSError:
-            continue
+        rows = [line.split() for line in machine.read_text(table).splitlines()[1:]]
         inodes |= {row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == "0A"}
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for name in os.listdir("/proc"):
