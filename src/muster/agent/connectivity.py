@@ -13,9 +13,9 @@ from ..shared import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from ..shared.requests import DialTarget
+    from ..shared import requests
 
 DIAL_LIMIT = 3.0
 """Seconds to try an address: long enough for one lost SYN, which the kernel sends again after 1 s."""
@@ -83,7 +83,7 @@ class Listener:
 class Dial:
     """One attempt to reach one address."""
 
-    def __init__(self, target: DialTarget) -> None:
+    def __init__(self, target: requests.DialTarget) -> None:
         self.target = target
         self.deadline = time.monotonic() + DIAL_LIMIT
         self.connected = False
@@ -123,7 +123,7 @@ class Dial:
         self.problem = "connected, but nothing was said" if self.connected else "no answer"
 
 
-class Dialling:
+class Dialing:
     """Many dials at once for one request, answered when all have an outcome."""
 
     def __init__(self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None]) -> None:
@@ -137,15 +137,15 @@ class Dialling:
         """Whether some dial has no outcome yet."""
         return bool(self._dials)
 
-    def begin(self, request: int, targets: Sequence[DialTarget]) -> None:
-        """Dial every target."""
+    def begin(self, message: requests.Dial, request: int) -> None:
+        """Dial every target at once; the reply comes when all have an outcome."""
         self._request = request
-        self._dials = [Dial(target) for target in targets]
+        self._dials = [Dial(target) for target in message["targets"]]
         for dial in self._dials:
             if dial.problem is None:
                 events = selectors.EVENT_READ | selectors.EVENT_WRITE
                 self.selector.register(dial.socket, events, lambda dial=dial: self._on_ready(dial))
-        if not targets:
+        if not self._dials:
             self.send({"re": request, "results": []})
 
     def _on_ready(self, dial: Dial) -> None:
