@@ -68,7 +68,7 @@ def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
-    devices = len([name for name in os.listdir(root + "dev") if name.startswith("nvidia") and name[6:].isdigit()])
+    devices = gpu_devices(root)
     try:
         gpus = len(os.listdir(root + "proc/driver/nvidia/gpus"))
     except OSError:
@@ -76,6 +76,11 @@ def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
     # A container sees all GPUs of its host there, but can use only those whose devices it was given. On a host the
     # devices may be missing until the driver is first used.
     return min(gpus, devices) if in_container(root) else gpus
+
+
+def gpu_devices(root: str = "/") -> int:
+    """How many NVIDIA GPUs this host has, as far as device files tell."""
+    return len([name for name in os.listdir(root + "dev") if name.startswith("nvidia") and name[6:].isdigit()])
 
 
 def in_container(root: str = "/") -> bool:

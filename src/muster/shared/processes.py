@@ -9,7 +9,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -114,6 +114,14 @@ def kill(pids: Iterable[int], number: int) -> None:
             pass
 
 
+def kill_session(pid: int) -> None:
+    """Kill a child that `fork` made, with what it has started."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:  # it has not come to `setsid` yet
+        kill([pid], signal.SIGKILL)
+
+
 def end(pid: int, limit: float) -> None:
     """Kill a child and wait until it has gone, at most `limit` seconds: on a busy machine that takes a moment."""
     kill([pid], signal.SIGKILL)
@@ -123,6 +131,26 @@ def end(pid: int, limit: float) -> None:
             time.sleep(0.001)
     except ChildProcessError:
         pass  # its end has been taken note of already
+
+
+def fork(work: Callable[[], None], *kept: int) -> int:
+    """Run a function in a child with a session of its own that dies with this process.
+
+    Of our descriptors it has only stdout, stderr and those that are `kept`.
+    """
+    me = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            die_with(me)
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            default_signals()
+            close_all_but(*kept)
+            work()
+        finally:
+            os._exit(0)
+    return pid
 
 
 def start(argv: list[str], env: Mapping[str, str], *, cwd: str, stdin: int, stderr: int, keep: Sequence[int]) -> int:
