@@ -33,7 +33,7 @@ for number in (1, 2, 3):
     limit = time.monotonic() + 30
     while torch_adapter.group_numbers()["0"][1] < number and time.monotonic() < limit:
         time.sleep(0.01)
-    assert torch_adapter.group_numbers() == {"0": [number, number]}, torch_adapter.group_numbers()
+    assert torch_adapter.group_numbers() == {"0": (number, number)}, torch_adapter.group_numbers()
 assert torch_adapter.why_unwatched() == "", torch_adapter.why_unwatched()
 tail = torch_adapter.recorder_tail(2, lambda file: True)
 assert tail is not None

@@ -108,7 +108,7 @@ def test_a_bug_that_ends_the_agent_is_sent_with_its_traceback(talk: Talk, monkey
     def fail() -> None:
         raise LookupError("sick")
 
-    monkeypatch.setattr(talk.agent.dialling, "step", fail)
+    monkeypatch.setattr(talk.agent.dialing, "step", fail)
     monkeypatch.setattr(talk.agent, "stop_everything", lambda: None)
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     try:

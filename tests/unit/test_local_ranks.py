@@ -61,7 +61,7 @@ def test_a_look_under_way_is_answered_before_the_next_attempt_starts(silent_rank
     spawner = local_ranks.spawner
     assert spawner is not None
     try:
-        local_ranks.look(5, True)
+        local_ranks.look({"deep": True}, 5)
         local_ranks.step()
         assert not sent, "the rank has some time to write its stacks"
         local_ranks.start({"ranks": [], "leader": True, "store": False, "fed": None})
@@ -78,7 +78,7 @@ def test_a_look_under_way_is_answered_before_the_next_attempt_starts(silent_rank
 def test_a_look_that_fails_is_answered_with_what_is_known(silent_rank: Rank):
     sent: list[dict[str, Any]] = []
     local_ranks = crew_of(silent_rank, sent)
-    local_ranks.look(5, True)
+    local_ranks.look({"deep": True}, 5)
     local_ranks.step()
     os.close(silent_rank.stacks)
     wait_until("the answer", lambda: local_ranks.step() or sent)

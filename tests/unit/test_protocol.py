@@ -235,7 +235,8 @@ def test_an_answer_of_a_job_that_is_not_as_the_protocol_has_it_is_told(answer: b
 
 def test_an_agent_handles_every_request_and_each_has_a_reply():
     handled = ast.unparse(ast.parse((SOURCES / "agent" / "agent.py").read_text()))
-    assert set(re.findall(r"'(\w+)': self\.do_", handled)) == set(requests.REQUESTS)
+    (handlers,) = re.findall(r"self\.handlers: .* = \{(.*)\}", handled)
+    assert set(re.findall(r"'(\w+)': self\.", handlers)) == set(requests.REQUESTS)
     assert {*replies.REPLIES, "ping", "bye"} == set(requests.REQUESTS)
 
 

@@ -13,7 +13,7 @@ from ..shared import bootstrap, machine, processes
 from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
-from .connectivity import BACKLOG, Dialling, Listener, free_port, own_addresses, owner_of
+from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, owner_of
 from .guard import Guard, traceback_of
 from .local_ranks import LocalRanks
 from .rank_stdin import inherited
@@ -72,7 +72,7 @@ class Agent:
         self.selector = selectors.DefaultSelector()
         self.guard = Guard(self.send)
         self.ranks = LocalRanks(self.selector, self.send, self.transmit, nofile, self.guard, inherited())
-        self.dialling = Dialling(self.selector, self.send)
+        self.dialing = Dialing(self.selector, self.send)
         self.ending = False
         self.why_ended = ""
         self.last_heard = time.monotonic()
@@ -91,17 +91,17 @@ class Agent:
             "unpack": self.do_unpack,
             "probe": self.do_probe,
             "listen": self.do_listen,
-            "dial": self.do_dial,
+            "dial": self.dialing.begin,
             "hold": self.do_hold,
             "another_port": self.do_another_port,
             "prepare": self.do_prepare,
-            "call": self.do_call,
+            "call": self.ranks.take_call,
             "start": self.do_start,
             "signal": self.do_signal,
-            "stacks": self.do_stacks,
+            "stacks": self.ranks.look,
             "examine": self.do_examine,
             "stop": self.do_stop,
-            "stdin": self.do_stdin,
+            "stdin": self.ranks.stdin.take,
             "bye": self.do_bye,
         }
         """What answers each request, given its fields and its id; None: the reply comes later, or there is none."""
@@ -136,12 +136,12 @@ class Agent:
 
     def turn(self) -> None:
         """Wait for something to happen, at most until the next timer, and handle it."""
-        busy = self.ranks.is_busy or self.dialling.busy or self.probing is not None or self.examination is not None
+        busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
         for key, _ in self.selector.select(0.02 if busy else self.ranks.prompts.patience):
             key.data()
         self.match_flow()
         self.ranks.step()
-        self.dialling.step()
+        self.dialing.step()
         if self.probing is not None:
             self.probing.step()
             if self.probing.is_over:
@@ -306,10 +306,6 @@ class Agent:
         self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
         return {"problem": "", "owner": None, "port": self.listener.port, "own_name": own_addresses()}
 
-    def do_dial(self, message: requests.Dial, number: int) -> None:
-        """Try every address in the list at once; the reply comes when all have an outcome."""
-        self.dialling.begin(number, message["targets"])
-
     def do_hold(self, message: requests.Hold, number: int) -> replies.Held:
         """Answer no more callers; hold the port for the job's `store`, or for `rank 0` to open one there."""
         if self.listener is not None:
@@ -339,10 +335,6 @@ class Agent:
         self.guard.note(f"process {self.ranks.spawner and self.ranks.spawner.pid} will start the ranks")
         return reply
 
-    def do_call(self, message: requests.SendCall, number: int) -> replies.Problem:
-        """Take a piece of the function that the ranks will run."""
-        return self.ranks.take_call(message["piece"])
-
     def do_start(self, message: requests.Start, number: int) -> replies.Problem:
         """Start this host's ranks of a new attempt."""
         self._gauges_from = time.monotonic() + 1.0, message["leader"]
@@ -355,10 +347,6 @@ class Agent:
         """Give a signal to the ranks."""
         self.ranks.signals.signal(message["number"])
         return {}
-
-    def do_stacks(self, message: requests.TakeStacks, number: int) -> None:
-        """Find out where every rank is; the reply comes when all is known."""
-        self.ranks.look(number, message["deep"])
 
     def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:
         """Watch the ranks from outside for some time; the reply comes at its end."""
@@ -379,10 +367,6 @@ class Agent:
         """End all ranks and what they started."""
         self.end_gauges()
         self.ranks.stop(number, message["grace"], interrupt=message["interrupt"])
-
-    def do_stdin(self, message: requests.SendStdin, number: int) -> replies.StdinTaken | None:
-        """Take a piece of what rank 0 reads; the reply comes when there is room for another."""
-        return self.ranks.stdin.take(message, number)
 
     def do_bye(self, message: requests.Bye, number: int) -> None:
         """The job is over."""

@@ -10,7 +10,6 @@ import os
 import resource
 import select
 import selectors
-import signal
 import sys
 import time
 
@@ -102,15 +101,8 @@ class Probing:
         if first >= len(self.probes):
             return
         read, write = os.pipe()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self._work(first, write, parent)
-            finally:
-                os._exit(0)
+        child = _Child(processes.fork(lambda: self._work(first, write), write), read, first)
         os.close(write)
-        child = _Child(pid, read, first)
         self.children.append(child)
         self.selector.register(read, selectors.EVENT_READ, lambda: self._on_answer(child))
 
@@ -134,18 +126,11 @@ class Probing:
             self.children.remove(child)
             self.selector.unregister(child.read)
             os.close(child.read)
-            try:
-                os.killpg(child.pid, signal.SIGKILL)  # with what the probe started
-            except OSError:
-                processes.kill([child.pid], signal.SIGKILL)
+            processes.kill_session(child.pid)
 
     # --- in the child ---------------------------------------------------------------------------------------
 
-    def _work(self, first: int, write: int, parent: int) -> None:
-        processes.die_with(parent)
-        os.setsid()
-        processes.default_signals()
-        processes.close_all_but(write)
+    def _work(self, first: int, write: int) -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.nofile, hard))  # what ranks get, not the agent's own
         os.environ.update(self.ask["env"])

@@ -9,11 +9,13 @@ import selectors
 import socket
 import time
 
+from ..shared import machine
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from ..shared.requests import DialTarget
+    from ..shared import requests
 
 DIAL_LIMIT = 3.0
 """Seconds to try an address: long enough for one lost SYN, which the kernel sends again after 1 s."""
@@ -81,7 +83,7 @@ class Listener:
 class Dial:
     """One attempt to reach one address."""
 
-    def __init__(self, target: DialTarget) -> None:
+    def __init__(self, target: requests.DialTarget) -> None:
         self.target = target
         self.deadline = time.monotonic() + DIAL_LIMIT
         self.connected = False
@@ -121,7 +123,7 @@ class Dial:
         self.problem = "connected, but nothing was said" if self.connected else "no answer"
 
 
-class Dialling:
+class Dialing:
     """Many dials at once for one request, answered when all have an outcome."""
 
     def __init__(self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None]) -> None:
@@ -135,15 +137,15 @@ class Dialling:
         """Whether some dial has no outcome yet."""
         return bool(self._dials)
 
-    def begin(self, request: int, targets: Sequence[DialTarget]) -> None:
-        """Dial every target."""
+    def begin(self, message: requests.Dial, request: int) -> None:
+        """Dial every target at once; the reply comes when all have an outcome."""
         self._request = request
-        self._dials = [Dial(target) for target in targets]
+        self._dials = [Dial(target) for target in message["targets"]]
         for dial in self._dials:
             if dial.problem is None:
                 events = selectors.EVENT_READ | selectors.EVENT_WRITE
                 self.selector.register(dial.socket, events, lambda dial=dial: self._on_ready(dial))
-        if not targets:
+        if not self._dials:
             self.send({"re": request, "results": []})
 
     def _on_ready(self, dial: Dial) -> None:
@@ -183,12 +185,7 @@ def own_addresses() -> list[str]:
     Mostly /etc/hosts tells, which the resolver asks first; reading it here saves a child.
     """
     name = os.uname().nodename
-    try:
-        with open("/etc/hosts") as file:
-            entries = [line.partition("#")[0].split() for line in file]
-    except OSError:
-        entries = []
-    return [words[0] for words in entries if name in words[1:] and not words[0].startswith("::ffff:")] or resolve(name)
+    return [entry[0] for entry in machine.hosts_entries(name)] or resolve(name)
 
 
 def resolve(name: str, limit: float = 1.0) -> list[str]:
@@ -219,11 +216,7 @@ def owner_of(port: int) -> str | None:
     """Which process listens on a TCP port, as `pid 123 (python train.py)`; None when it cannot be seen."""
     inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as file:
-                rows = [line.split() for line in file][1:]
-        except OSError:
-            continue
+        rows = [line.split() for line in machine.read_text(table).splitlines()[1:]]
         inodes |= {row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == "0A"}
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for name in os.listdir("/proc"):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import time
 
-from ..shared import processes
+from ..shared import machine, processes
 from ..shared.wire import LineReader, encode
 
 TYPE_CHECKING = False
@@ -52,7 +51,7 @@ _SMI_BITS = (0x40, 0x20, 0x80, 0x04)
 
 def are_here() -> bool:
     """Whether this host has an NVIDIA driver with a GPU, as far as device files tell."""
-    return any(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))
+    return machine.gpu_devices() > 0
 
 
 def why_throttled(bits: int) -> str:
@@ -96,10 +95,7 @@ class Reader:
             self.selector.unregister(self._read)
             os.close(self._read)
             os.close(self._ask)
-            try:
-                os.killpg(self._pid, signal.SIGKILL)  # with the nvidia-smi it may wait for
-            except OSError:
-                processes.kill([self._pid], signal.SIGKILL)
+            processes.kill_session(self._pid)  # with the nvidia-smi it may wait for
             self._pid = 0
         self.gpus, self.memory = [], {}
         self._begin_at = time.monotonic() + _TRY_AGAIN
@@ -107,26 +103,15 @@ class Reader:
     def _begin(self) -> None:
         self._begin_at = time.monotonic() + _TRY_AGAIN
         pipes: list[int] = []
-        parent = os.getpid()
         try:
             pipes += os.pipe()
             pipes += os.pipe()
-            pid = os.fork()
+            read, write, asked, ask = pipes
+            pid = processes.fork(lambda: _work(write, asked), write, asked)
         except OSError:  # as many processes or descriptors as are allowed
             for fd in pipes:
                 os.close(fd)
             raise
-        read, write, asked, ask = pipes
-        if pid == 0:
-            try:
-                processes.die_with(parent)
-                os.setsid()
-                signal.set_wakeup_fd(-1)
-                processes.default_signals()
-                processes.close_all_but(write, asked)
-                _work(write, asked)
-            finally:
-                os._exit(0)
         os.close(write)
         os.close(asked)
         os.set_blocking(ask, False)
@@ -272,19 +257,10 @@ class Nvml:
 
 
 def _ask_smi() -> list[GpuGauges]:
-    import subprocess
+    from .probes.reading import run
 
-    query = "--query-gpu=" + ",".join(_SMI_FIELDS)
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-    except OSError:
-        return []
-    return read_smi(done.stdout.decode(errors="replace")) if done.returncode == 0 else []
+    code, text = run("nvidia-smi", "--query-gpu=" + ",".join(_SMI_FIELDS), "--format=csv,noheader,nounits")
+    return read_smi(text) if code == 0 else []
 
 
 def read_smi(text: str) -> list[GpuGauges]:

@@ -1,11 +1,11 @@
-"""What this host and its ranks use, told every two seconds while ranks run: all of it from /proc, and from gpus.py."""
+"""What this host and its ranks use, reported every two seconds while ranks run, from /proc and gpu_metrics.py."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from ..shared import processes
+from ..shared import machine, processes
 from . import gpu_metrics
 
 TYPE_CHECKING = False
@@ -152,27 +152,16 @@ class Host:
 
 def process(pid: int) -> ProcessUse | None:
     """State, CPU time, memory and disk bytes of one process; None when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # from the third field of proc(5) on
-    except OSError:
+    fields = processes.stat(pid)[1]
+    if not fields:
         return None
-    read = written = 0
-    try:
-        with open(f"/proc/{pid}/io", "rb") as file:
-            for line in file:
-                if line.startswith(b"read_bytes:"):
-                    read = int(line[11:])
-                elif line.startswith(b"write_bytes:"):
-                    written = int(line[12:])
-    except OSError:
-        pass  # another user's, or a kernel without it
+    io = f"/proc/{pid}/io"  # another user's cannot be read
     return {
         "state": fields[0].decode(),
         "cpu_seconds": sum(map(int, fields[11:15])) / _TICK,
         "memory": int(fields[21]) * _PAGE,
-        "read_bytes": read,
-        "write_bytes": written,
+        "read_bytes": machine.counted(io, "read_bytes:") or 0,
+        "write_bytes": machine.counted(io, "write_bytes:") or 0,
     }
 
 
@@ -192,11 +181,8 @@ def _memory() -> tuple[int, int]:
 
 def _io_pressure() -> float | None:
     """Seconds in which some task waited for a disk, since the start; None on a kernel that does not count them."""
-    try:
-        with open("/proc/pressure/io", "rb") as file:
-            return int(file.readline().rpartition(b"total=")[2]) / 1e6
-    except (OSError, ValueError):
-        return None
+    some = machine.read_text("/proc/pressure/io").partition("\n")[0].rpartition("total=")[2]
+    return int(some) / 1e6 if some else None
 
 
 def _network_bytes(infiniband: Iterable[tuple[str, str]]) -> tuple[int, int]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..shared.events import Exit
     from ..shared.replies import Prepared, Problem
-    from ..shared.requests import Prepare, Start
+    from ..shared.requests import Prepare, SendCall, Start, TakeStacks
     from ..shared.spawner_messages import Ended, ImportFailed, Ready, Started, Storeless, StoreStarted, Stray, Target
     from .guard import Guard
     from .stack_capture import Look
@@ -126,12 +126,12 @@ class LocalRanks:
             return None
         return {**_PREPARED, "unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
 
-    def take_call(self, piece: str) -> Problem:
+    def take_call(self, message: SendCall, request: int) -> Problem:
         """Take a base64 piece of the function that the ranks will run; it is kept in memory, once for all of them."""
         from base64 import b64decode
 
         self._call = self._call or [os.memfd_create("muster call")]
-        view = memoryview(b64decode(piece))
+        view = memoryview(b64decode(message["piece"]))
         try:
             while view:
                 view = view[os.write(self._call[0], view) :]
@@ -195,12 +195,12 @@ class LocalRanks:
         """Whether something is due within milliseconds."""
         return self.stopping is not None or self.signals.is_busy or bool(self.looks)
 
-    def look(self, request: int, deep: bool) -> None:
+    def look(self, message: TakeStacks, request: int) -> None:
         """Find out where every rank is, with its stacks if `deep`; the reply comes when all is known."""
         from .stack_capture import Look  # most jobs never hang
 
         try:
-            self.looks.append(Look(request, self._running(), deep))
+            self.looks.append(Look(request, self._running(), message["deep"]))
         except Exception as error:
             self.guard.failed(_WHERE, error)
             self.send({"re": request, "ranks": {}})

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-from ..shared import processes
+from ..shared import machine, processes
+from ..shared.machine import read_text
 from .host_metrics import process
 
 TYPE_CHECKING = False
@@ -114,7 +115,7 @@ class _Queues:
             return
         self._looks += 1
         for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-            for line in _read(table).splitlines()[1:]:
+            for line in read_text(table).splitlines()[1:]:
                 _, _, remote, state, queues, *_ = line.split(None, 5)
                 queued = int(queues.partition(":")[0], 16)
                 if state == "01" and queued:
@@ -191,83 +192,37 @@ def _cpu_of_all() -> dict[int, tuple[float, int, str]]:
     """Of every process: seconds of CPU it has used, the CPU it was last on, its name."""
     tick = os.sysconf("SC_CLK_TCK")
     found: dict[int, tuple[float, int, str]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    before, _, after = file.read().rpartition(b")")
-            except OSError:
-                continue
-            fields = after.split()
-            command = before.partition(b"(")[2].decode(errors="replace")
-            found[int(name)] = ((int(fields[11]) + int(fields[12])) / tick, int(fields[36]), command)
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        name, fields = processes.stat(pid)
+        if fields:
+            used = (int(fields[11]) + int(fields[12])) / tick
+            found[int(pid)] = used, int(fields[36]), name.decode(errors="replace")
     return found
 
 
 def _waits_for_disk(pid: int) -> bool:
-    state = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1]
-    if state not in (["D"], ["S"]):
+    state = processes.stat(pid)[1][:1]
+    if state not in ([b"D"], [b"S"]):
         return False
-    waits_in = _read(f"/proc/{pid}/wchan")
-    return waits_in.startswith(_DISK_WAITS) or (state == ["D"] and waits_in in ("", "0"))
+    waits_in = read_text(f"/proc/{pid}/wchan")
+    return waits_in.startswith(_DISK_WAITS) or (state == [b"D"] and waits_in in ("", "0"))
 
 
 def _waited_for_cpu(pid: int) -> float:
     """Seconds in which the main thread was ready to run and had no CPU."""
-    fields = _read(f"/proc/{pid}/schedstat").split()
+    fields = read_text(f"/proc/{pid}/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
 def _tightest_group(pid: int) -> tuple[str, float] | None:
     """The control group above a process that leaves it the fewest CPUs, if any: its folder, and how many."""
-    tightest: tuple[str, float] | None = None
-    for mount, path in _cpu_hierarchies(pid):
-        folder = mount + path.rstrip("/")
-        while len(folder) >= len(mount):
-            quota = _quota(folder)
-            if quota is not None and (tightest is None or quota < tightest[1]):
-                tightest = folder, quota
-            folder = folder.rpartition("/")[0]
-    return tightest
-
-
-def _cpu_hierarchies(pid: int) -> list[tuple[str, str]]:
-    """Where the hierarchies that can limit CPUs are mounted, and the place of a process in each."""
-    places: dict[str, str] = {}
-    for line in _read(f"/proc/{pid}/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
-            places["cgroup" if controllers else "cgroup2"] = path
-    found: list[tuple[str, str]] = []
-    for line in _read("/proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        if kind in places and (kind == "cgroup2" or "cpu" in options.split(",")):
-            root, mount = before.split()[3:5]
-            path = places[kind]
-            # A container may see a part of the hierarchy only, at whose root it is.
-            found.append((mount, path[len(root) :] if root != "/" and path.startswith(root) else path))
-    return found
-
-
-def _quota(folder: str) -> float | None:
-    unified = _read(f"{folder}/cpu.max").split()
-    if len(unified) == 2:
-        return None if unified[0] == "max" else int(unified[0]) / int(unified[1])
-    quota, period = _read(f"{folder}/cpu.cfs_quota_us"), _read(f"{folder}/cpu.cfs_period_us")
-    return int(quota) / int(period) if quota and period and int(quota) > 0 else None
+    quotas = [(folder, machine.cpu_quota(folder)) for folder in machine.control_groups("cpu", f"/proc/{pid}")]
+    limits = [(folder, quota) for folder, quota in quotas if quota is not None]
+    return min(limits, key=lambda limit: limit[1], default=None)
 
 
 def _throttled(folder: str) -> tuple[float, int]:
     """Seconds for which a group's CPUs were held back, and in how many periods."""
-    counters = dict(line.split() for line in _read(f"{folder}/cpu.stat").splitlines())
+    counters = dict(line.split() for line in read_text(f"{folder}/cpu.stat").splitlines())
     seconds = int(counters.get("throttled_usec", 0)) / 1e6 + int(counters.get("throttled_time", 0)) / 1e9
     return seconds, int(counters.get("nr_throttled", 0))
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # the kernel cuts names within a character
-            return file.read()
-    except OSError:
-        return ""

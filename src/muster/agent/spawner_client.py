@@ -61,22 +61,15 @@ class Spawner:
 
     def start_plain(self, config: Target, env: dict[str, str]) -> None:
         """Fork a starter that execs each rank as a fresh interpreter; of our descriptors it keeps only stderr."""
-        me = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                processes.die_with(me)
-                processes.outlive_parent()
-                os.setsid()
-                processes.default_signals()
-                signal.set_wakeup_fd(-1)
-                os.dup2(2, 1)
-                # MPICH's mpiexec talks to its ranks over a descriptor they inherit.
-                processes.close_all_but(self._theirs.fileno(), int(env.get("PMI_FD", 0)))
-                os.chdir(config["cwd"])
-                spawner.serve(self._theirs, config, env, fork=False)
-            finally:
-                os._exit(0)
+
+        def serve() -> None:
+            processes.outlive_parent()
+            os.dup2(2, 1)
+            os.chdir(config["cwd"])
+            spawner.serve(self._theirs, config, env, fork=False)
+
+        # MPICH's mpiexec talks to its ranks over a descriptor they inherit.
+        self.pid = processes.fork(serve, self._theirs.fileno(), int(env.get("PMI_FD", 0)))
         self._theirs.close()
 
     def start_rank(self, rank: Rank, call: list[int]) -> None:

@@ -12,6 +12,7 @@ import time
 
 from ..rank.reporter import LOOK, SIGNAL, STACKS
 from ..shared import processes
+from ..shared.machine import read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ _MOST_CHILDREN = 32
 
 _NOT_SIGNALLED = ("T", "t", "D", "Z", "X")
 """States in which a process would not write anything now."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+_IO = ("rchar", "wchar", "read_bytes", "write_bytes")
+"""The counters of /proc/PID/io that are added up."""
 
 
 class Look:
@@ -184,41 +190,20 @@ def outside(pid: int) -> ProcessView:
 
     And how often its main thread was switched: one that waits in one and the same call is hardly ever.
     """
-    facts: ProcessView = {
-        "state": "",
-        "wchan": "",
-        "cpu_seconds": 0.0,
-        "io": 0,
-        "switches": 0,
-        "command": "",
+    name, fields = processes.stat(pid)
+    status = _status(pid)
+    counters = [line.partition(": ") for line in read_text(f"/proc/{pid}/io").splitlines()]
+    return {
+        "state": fields[0].decode() if fields else "",
+        "wchan": read_text(f"/proc/{pid}/wchan").strip("0\n"),
+        "cpu_seconds": sum(map(int, fields[11:13])) / _TICKS,
+        "io": sum(int(number) for kind, _, number in counters if kind in _IO),
+        "switches": sum(int(status.get(f"{kind}voluntary_ctxt_switches", 0)) for kind in ("", "non")),
+        "command": name.decode(errors="replace"),
         "stack": "",
     }
-    try:
-        name, _, rest = _read(f"/proc/{pid}/stat").rpartition(")")
-        fields = rest.split()
-        facts["state"] = fields[0]
-        facts["cpu_seconds"] = (int(fields[11]) + int(fields[12])) / _TICKS
-        facts["command"] = name.partition("(")[2]
-        status = _status(pid)
-        facts["switches"] = sum(int(status.get(f"{kind}voluntary_ctxt_switches", 0)) for kind in ("", "non"))
-        facts["wchan"] = _read(f"/proc/{pid}/wchan").strip("0\n")
-        for line in _read(f"/proc/{pid}/io").splitlines():
-            kind, _, number = line.partition(": ")
-            if kind in ("rchar", "wchar", "read_bytes", "write_bytes"):
-                facts["io"] += int(number)
-    except (OSError, ValueError, IndexError):
-        pass  # it has ended, or the kernel does not tell
-    return facts
-
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def _status(pid: int) -> dict[str, str]:
-    lines = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
+    lines = (line.partition(":") for line in read_text(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in lines}
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()

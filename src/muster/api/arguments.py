@@ -51,6 +51,18 @@ class Parser(argparse.ArgumentParser):
         return [name for name, action in self._option_string_actions.items() if action.help != argparse.SUPPRESS]
 
 
+def option(group: argparse._ActionsContainer, names: str, about: str, **settings: Any) -> None:
+    """Add an option as --help writes it: a flag `"--sync"`, a value `"-H --hosts HOSTS"`, an argument `"JOB"`."""
+    *flags, last = names.split()
+    if last.startswith("-"):
+        flags.append(last)
+        if "choices" not in settings:
+            settings.setdefault("action", "store_true")
+    else:
+        settings["metavar"] = last
+    group.add_argument(*(flags or [settings.pop("dest", last.lower())]), help=about, **settings)
+
+
 def with_dashes(word: str, known: Container[str]) -> str:
     """An option with `-` for `_` in its name, if that is how it is known; any other word as it is."""
     name, equals, value = word.partition("=")

@@ -11,9 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, cast
 
-from muster.api.arguments import Parser, natural, port, positive, seconds
+from muster.api.arguments import Parser, natural, option, port, positive, seconds
 from muster.api.torchrun_options import add_torchrun, refuse
 from muster.engines.container.container import PROGRAMS
 from muster.engines.engine import Engine, words
@@ -25,187 +26,87 @@ from muster.spec import RunSpec
 
 _MOST_RANKS = 1_000_000
 _FIELDS = frozenset(field.name for field in fields(RunSpec))
-_UNSET: Any = argparse.SUPPRESS
+_option = partial(option, default=argparse.SUPPRESS)
+
+_SWITCHES = {
+    "zygote": "start each rank as a fresh interpreter; slower, shares nothing",
+    "watch": "install no hooks and no thread in the ranks; hangs and stragglers are then not detected",
+    "check": "do not look at the hosts while the job starts (`muster check` looks closer)",
+}
+"""What `--no-NAME` leaves out."""
 
 
 def add_where(p: Parser) -> None:
     """On which hosts, and how many ranks on each."""
     where = p.add_argument_group("where")
-    where.add_argument("-H", "--hosts", metavar="HOSTS", help="name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
-    where.add_argument("--hostfile", metavar="FILE", help="read hosts from a file, one per line (`host slots=8`)")
-    where.add_argument("--lab", metavar="N", type=positive, help="run on N virtual hosts that live as long as the job")
-    where.add_argument(
-        "--nproc",
-        metavar="N",
-        type=positive,
-        default=_UNSET,
-        help="ranks per host, where HOSTS does not say (default: its GPUs)",
-    )
-    where.add_argument(
-        "--python",
-        metavar="PATH",
-        default=_UNSET,
-        help="the interpreter on the hosts (default: this one's path, else python3)",
-    )
+    option(where, "-H --hosts HOSTS", "name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
+    option(where, "--hostfile FILE", "read hosts from a file, one per line (`host slots=8`)")
+    option(where, "--lab N", "run on N virtual hosts that live as long as the job", type=positive)
+    _option(where, "--nproc N", "ranks per host, where HOSTS does not say (default: its GPUs)", type=positive)
+    _option(where, "--python PATH", "the interpreter on the hosts (default: this one's path, else python3)")
 
 
 def add_engine(p: Parser) -> None:
     """What places the processes, and in which container."""
     engine = p.add_argument_group("engine (what places the processes)")
-    engine.add_argument(
-        "--engine",
-        metavar="NAME",
-        choices=NAMES,
-        default=_UNSET,
-        help="local, ssh, slurm, pbs, mpi, or auto: the job we are in, else ssh (default)",
-    )
+    about = "local, ssh, slurm, pbs, mpi, or auto: the job we are in, else ssh (default)"
+    _option(engine, "--engine NAME", about, choices=NAMES)
     for each in built_in():
         each.add_options(engine)
-    engine.add_argument(
-        "--image", metavar="IMAGE", default=_UNSET, help="run inside this container image on every host"
-    )
-    engine.add_argument(
-        "--container",
-        metavar="PROGRAM",
-        choices=PROGRAMS,
-        default=_UNSET,
-        help="podman, docker or apptainer (default: what a host has)",
-    )
-    engine.add_argument(
-        "--container-args", metavar="ARGS", type=words, default=_UNSET, help='more options for it: "-v /data:/data"'
-    )
+    _option(engine, "--image IMAGE", "run inside this container image on every host")
+    _option(engine, "--container PROGRAM", "podman, docker or apptainer (default: what a host has)", choices=PROGRAMS)
+    _option(engine, "--container-args ARGS", 'more options for it: "-v /data:/data"', type=words)
     p.taking_options |= {name for name, action in p._option_string_actions.items() if action.metavar == "ARGS"}
 
 
 def add_network(p: Parser) -> None:
     """Where ranks meet."""
     network = p.add_argument_group("network (found by trying, if not given)")
-    network.add_argument(
-        "--master-addr", metavar="ADDRESS", default=_UNSET, help="address of the first host, where ranks meet"
-    )
-    network.add_argument(
-        "--master-port", metavar="PORT", type=port, default=_UNSET, help="port there (default: a free one)"
-    )
-    network.add_argument(
-        "--interface", metavar="NAME", default=_UNSET, help="network interface for gloo and NCCL on every host"
-    )
+    _option(network, "--master-addr ADDRESS", "address of the first host, where ranks meet")
+    _option(network, "--master-port PORT", "port there (default: a free one)", type=port)
+    _option(network, "--interface NAME", "network interface for gloo and NCCL on every host")
 
 
 def add_what(p: Parser) -> None:
     """What runs, and how."""
     what = p.add_argument_group("what")
-    what.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
-    what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
-    what.add_argument(
-        "--sync",
-        action="store_true",
-        default=_UNSET,
-        help="send this folder (what git would track) to each host and run there",
-    )
-    what.add_argument(
-        "--preload", metavar="MODULE", action="append", default=[], help="import this once per host, besides torch"
-    )
-    what.add_argument(
-        "--no-zygote",
-        dest="zygote",
-        action="store_false",
-        default=_UNSET,
-        help="start each rank as a fresh interpreter; slower, shares nothing",
-    )
-    what.add_argument(
-        "--no-watch",
-        dest="watch",
-        action="store_false",
-        default=_UNSET,
-        help="install no hooks and no thread in the ranks; hangs and stragglers are then not detected",
-    )
-    what.add_argument(
-        "--no-check",
-        dest="check",
-        action="store_false",
-        default=_UNSET,
-        help="do not look at the hosts while the job starts (`muster check` looks closer)",
-    )
-    _add_failures(what)
-    what.add_argument(
-        "--detach",
-        action="store_true",
-        help="go on in the background, also after logout: prints the job's id when its ranks have started",
-    )
-
-
-def _add_failures(what: argparse._ArgumentGroup) -> None:
-    """What happens when a rank fails, hangs or is stopped."""
-    what.add_argument(
-        "--restarts",
-        metavar="N",
-        type=natural,
-        default=_UNSET,
-        help="after a failure start all ranks again, up to N times",
-    )
-    what.add_argument(
-        "--grace",
-        metavar="DURATION",
-        type=seconds,
-        default=_UNSET,
-        help="time for ranks to end after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)",
-    )
-    what.add_argument(
-        "--hang-after",
-        metavar="DURATION",
-        type=seconds,
-        default=_UNSET,
-        help="report a hang after this time without progress, such as 90s or 5m (default: 30s; 0: never)",
-    )
-    what.add_argument(
-        "--on-hang",
-        choices=("report", "kill"),
-        default=_UNSET,
-        help="what to do then: report it and wait (default), or also end the job with exit code 124",
-    )
+    option(what, "-m", "run a module, as `python -m` does", dest="module")
+    option(what, "--env NAME[=VALUE]", "set a variable in every rank", action="append", default=[])
+    _option(what, "--sync", "send this folder (what git would track) to each host and run there")
+    option(what, "--preload MODULE", "import this once per host, besides torch", action="append", default=[])
+    for name, about in _SWITCHES.items():
+        _option(what, f"--no-{name}", about, dest=name, action="store_false")
+    _option(what, "--restarts N", "after a failure start all ranks again, up to N times", type=natural)
+    about = "time for ranks to end after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)"
+    _option(what, "--grace DURATION", about, type=seconds)
+    about = "report a hang after this time without progress, such as 90s or 5m (default: 30s; 0: never)"
+    _option(what, "--hang-after DURATION", about, type=seconds)
+    about = "what to do then: report it and wait (default), or also end the job with exit code 124"
+    _option(what, "--on-hang", about, choices=("report", "kill"))
+    about = "go on in the background, also after logout: prints the job's id when its ranks have started"
+    option(what, "--detach", about)
 
 
 def add_screen(p: Parser) -> None:
     """What is shown of it."""
     screen = p.add_argument_group("screen")
-    screen.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
+    option(screen, "--dry-run", "print the plan and each command line, run nothing")
     add_quiet(screen)
     add_debug(screen)
-    screen.add_argument(
-        "--only-rank",
-        dest="only_ranks",
-        metavar="RANKS",
-        type=_ranks,
-        default=_UNSET,
-        help="show only these ranks (0 or 0,4-7); logs keep all",
-    )
-    screen.add_argument(
-        "--page",
-        dest="dashboard",
-        action="store_true",
-        default=_UNSET,
-        help="serve a page that shows the job in a browser, and say where",
-    )
-    screen.add_argument(
-        "--page-port",
-        dest="dashboard_port",
-        metavar="PORT",
-        type=port,
-        default=_UNSET,
-        help="its port (default: a free one)",
-    )
+    about = "show only these ranks (0 or 0,4-7); logs keep all"
+    _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=_ranks)
+    _option(screen, "--page", "serve a page that shows the job in a browser, and say where", dest="dashboard")
+    _option(screen, "--page-port PORT", "its port (default: a free one)", dest="dashboard_port", type=port)
 
 
 def add_quiet(group: argparse._ArgumentGroup) -> None:
     """`--quiet`."""
-    group.add_argument(
-        "--quiet", action="store_true", default=_UNSET, help="no words of Muster's own unless something fails"
-    )
+    _option(group, "--quiet", "no words of Muster's own unless something fails")
 
 
 def add_debug(group: argparse._ArgumentGroup) -> None:
     """`--debug`."""
-    group.add_argument("--debug", action="store_true", default=_UNSET, help="show the debug log on stderr too")
+    _option(group, "--debug", "show the debug log on stderr too")
 
 
 def run_parser(**settings: Any) -> Parser:
@@ -320,9 +221,9 @@ def spec_from_words(spec: RunSpec, words: Sequence[str]) -> RunSpec:
     if engine is not None:
         hint = "run this program inside the allocation; launch() then uses its hosts"
         raise UsageError(f"options: launch() has no use for {engine.allocation_option}", hint=hint)
-    for name, (option, hint) in refused.items():
+    for name, (flag, hint) in refused.items():
         if getattr(options, name):
-            raise UsageError(f"options: launch() has no use for {option}", hint=hint)
+            raise UsageError(f"options: launch() has no use for {flag}", hint=hint)
     refuse(options)
     kept = {"target", "args", "kind", "call", "cwd"}
     typed = spec_of(options, ())

@@ -69,77 +69,53 @@ def read_nodes(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
+def _flag(names: str, reads: Callable[[str], object] | None = None, *, dest: str = "", **more: str) -> Flag:
+    first, *others = names.split()
+    return Flag(names=(first, *others), dest=dest or first.lstrip("-").replace("-", "_"), reads=reads, **more)
+
+
+_IGNORED = {
+    "--rdzv-backend": _MEETING,
+    "--rdzv-endpoint": _MEETING,
+    "--rdzv-id": _MEETING,
+    "--rdzv-conf": _MEETING,
+    "--local-addr": "Muster tests which addresses the hosts can reach; --interface NAME chooses a network",
+    "--log-dir": _LOGS,
+    "--logs-specs": _LOGS,
+    "--redirects -r": _LOGS,
+    "--tee -t": _LOGS,
+    "--duplicate-stdout-filters": _FILTERS,
+    "--duplicate-stderr-filters": _FILTERS,
+    "--event-log-handler": "Muster records how each rank ended; `muster ps --json` prints it",
+    "--monitor-interval": "Muster does not poll; it notices at once that a rank has ended",
+    "--start-method": "Muster forks ranks from a process that has imported torch; "
+    "--no-zygote starts fresh interpreters",
+    "--signals-to-handle": "Muster stops the job on SIGINT, SIGTERM and SIGHUP, "
+    "and passes SIGUSR1 and SIGUSR2 on to the ranks",
+    "--numa-binding": "Muster does not bind ranks to CPUs or NUMA nodes",
+}
+"""Options with a value that Muster does not need, and why."""
+
 FLAGS = (
-    Flag(names=("--nproc-per-node", "-nproc-per-node", "-np", "-n"), dest="nproc", reads=read_per_node),
-    Flag(names=("--nnodes",), dest="nnodes", reads=read_nodes),
-    Flag(names=("--node-rank",), dest="node_rank", reads=natural),
-    Flag(names=("--standalone",), dest="standalone"),
-    Flag(names=("--max-restarts",), dest="restarts", reads=natural),
-    Flag(names=("--module",), dest="module"),
-    Flag(names=("--role",), dest="role", reads=str),
-    Flag(names=("--local-ranks-filter",), dest="only_local_ranks", reads=read_ranks),
-    Flag(names=("--shutdown-timeout",), dest="grace", reads=seconds),
-    Flag(names=("--use-env",), dest="use_env"),
-    Flag(names=("--rdzv-backend",), dest="rdzv_backend", reads=str, ignored=_MEETING),
-    Flag(names=("--rdzv-endpoint",), dest="rdzv_endpoint", reads=str, ignored=_MEETING),
-    Flag(names=("--rdzv-id",), dest="rdzv_id", reads=str, ignored=_MEETING),
-    Flag(names=("--rdzv-conf",), dest="rdzv_conf", reads=str, ignored=_MEETING),
-    Flag(
-        names=("--local-addr",),
-        dest="local_addr",
-        reads=str,
-        ignored="Muster tests which addresses the hosts can reach; --interface NAME chooses a network",
-    ),
-    Flag(names=("--log-dir",), dest="log_dir", reads=str, ignored=_LOGS),
-    Flag(names=("--logs-specs",), dest="logs_specs", reads=str, ignored=_LOGS),
-    Flag(names=("--redirects", "-r"), dest="redirects", reads=str, ignored=_LOGS),
-    Flag(names=("--tee", "-t"), dest="tee", reads=str, ignored=_LOGS),
-    Flag(names=("--duplicate-stdout-filters",), dest="stdout_filters", reads=str, ignored=_FILTERS),
-    Flag(names=("--duplicate-stderr-filters",), dest="stderr_filters", reads=str, ignored=_FILTERS),
-    Flag(
-        names=("--event-log-handler",),
-        dest="event_log_handler",
-        reads=str,
-        ignored="Muster records how each rank ended; `muster ps --json` prints it",
-    ),
-    Flag(
-        names=("--monitor-interval",),
-        dest="monitor_interval",
-        reads=str,
-        ignored="Muster does not poll; it notices at once that a rank has ended",
-    ),
-    Flag(
-        names=("--start-method",),
-        dest="start_method",
-        reads=str,
-        ignored="Muster forks ranks from a process that has imported torch; --no-zygote starts fresh interpreters",
-    ),
-    Flag(
-        names=("--run-path",),
-        dest="run_path",
-        ignored="Muster already runs the script in an interpreter that has imported torch",
-    ),
-    Flag(
-        names=("--signals-to-handle",),
-        dest="signals_to_handle",
-        reads=str,
-        ignored="Muster stops the job on SIGINT, SIGTERM and SIGHUP, and passes SIGUSR1 and SIGUSR2 on to the ranks",
-    ),
-    Flag(
-        names=("--numa-binding",),
-        dest="numa_binding",
-        reads=str,
-        ignored="Muster does not bind ranks to CPUs or NUMA nodes",
-    ),
-    Flag(
-        names=("--no-python",),
-        dest="no_python",
+    _flag("--nproc-per-node -nproc-per-node -np -n", read_per_node, dest="nproc"),
+    _flag("--nnodes", read_nodes),
+    _flag("--node-rank", natural),
+    _flag("--standalone"),
+    _flag("--max-restarts", natural, dest="restarts"),
+    _flag("--module"),
+    _flag("--role", str),
+    _flag("--local-ranks-filter", read_ranks, dest="only_local_ranks"),
+    _flag("--shutdown-timeout", seconds, dest="grace"),
+    _flag("--use-env"),
+    *(_flag(names, str, ignored=why) for names, why in _IGNORED.items()),
+    _flag("--run-path", ignored="Muster already runs the script in an interpreter that has imported torch"),
+    _flag(
+        "--no-python",
         refused="Muster runs Python scripts and modules only",
         instead="start the program from a Python script, or leave the option out if it is one",
     ),
-    Flag(
-        names=("--virtual-local-rank",),
-        dest="virtual_local_rank",
+    _flag(
+        "--virtual-local-rank",
         refused="Muster gives each rank its LOCAL_RANK and shows it all GPUs of the host",
         instead='leave it out, and use `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` in the script',
     ),

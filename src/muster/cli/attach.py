@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.api.arguments import Parser
+from muster.api.arguments import Parser, option
 from muster.errors import EXIT_MUSTER
 from muster.jobs import job_client
 from muster.jobs.job_folders import KeptJob, find
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
         description="Show the screen of a running job, the last lines first. Ctrl-C detaches, and the job goes on.",
         epilog=EPILOG,
     )
-    parser.add_argument("job", metavar="JOB", help="a job that `muster ps` lists")
+    option(parser, "JOB", "a job that `muster ps` lists")
     args = parser.parse_args(argv)
     job = find(args.job)
     running_here(job, "muster attach")

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from muster.api.arguments import Parser, natural
+from muster.api.arguments import Parser, natural, option
 from muster.api.run_options import (
     add_debug,
     add_engine,
@@ -75,35 +75,23 @@ def parser() -> argparse.ArgumentParser:
     add_where(p)
     add_engine(p)
     what = p.add_argument_group("what")
-    what.add_argument("--backend", choices=("gloo", "nccl"), default="", help="default: nccl with GPUs, else gloo")
-    what.add_argument(
-        "--only", metavar="NAMES", type=_names, default=_CHOICES, help=f"some of {', '.join(_CHOICES)} (default: all)"
-    )
-    what.add_argument("--min", metavar="SIZE", type=read_size, default=8, help="smallest size: 8, 64K, 1M (default: 8)")
-    what.add_argument(
-        "--max",
-        metavar="SIZE",
-        type=read_size,
-        help=f"largest size (default: {size_text(LARGEST)}, or less where a call would take {CALL_LIMIT:g} s)",
-    )
-    what.add_argument("--factor", metavar="N", type=_factor, default=8, help="from one size to the next (default: 8)")
-    what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable in every rank")
+    option(what, "--backend", "default: nccl with GPUs, else gloo", choices=("gloo", "nccl"), default="")
+    option(what, "--only NAMES", f"some of {', '.join(_CHOICES)} (default: all)", type=_names, default=_CHOICES)
+    option(what, "--min SIZE", "smallest size: 8, 64K, 1M (default: 8)", type=read_size, default=8)
+    about = f"largest size (default: {size_text(LARGEST)}, or less where a call would take {CALL_LIMIT:g} s)"
+    option(what, "--max SIZE", about, type=read_size)
+    option(what, "--factor N", "from one size to the next (default: 8)", type=_factor, default=8)
+    option(what, "--env NAME[=VALUE]", "set a variable in every rank", action="append", default=[])
     scaling = p.add_argument_group("scaling")
-    scaling.add_argument(
-        "--scaling", action="store_true", help="run a script on 1, 2, 4 … ranks and compare the rates it prints"
-    )
-    scaling.add_argument("-m", dest="module", action="store_true", help="it is a module, as for `python -m`")
-    scaling.add_argument(
-        "--split",
-        metavar="OPTION",
-        default="--batch-size",
-        help="its option for a rank's batch, shared out for strong scaling (default: --batch-size)",
-    )
+    option(scaling, "--scaling", "run a script on 1, 2, 4 … ranks and compare the rates it prints")
+    option(scaling, "-m", "it is a module, as for `python -m`", dest="module")
+    about = "its option for a rank's batch, shared out for strong scaling (default: --batch-size)"
+    option(scaling, "--split OPTION", about, default="--batch-size")
     add_network(p)
     out = p.add_argument_group("output")
-    out.add_argument("--out", metavar="FOLDER", type=Path, help="where JSON and figure go (default: the job's folder)")
-    out.add_argument("--json", action="store_true", help="print the measurements as JSON instead of tables")
-    out.add_argument("--dry-run", action="store_true", help="print the plan and each command line, run nothing")
+    option(out, "--out FOLDER", "where JSON and figure go (default: the job's folder)", type=Path)
+    option(out, "--json", "print the measurements as JSON instead of tables")
+    option(out, "--dry-run", "print the plan and each command line, run nothing")
     add_quiet(out)
     add_debug(out)
     p.taking_options.add("--split")

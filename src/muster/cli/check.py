@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from textwrap import dedent
 
-from muster.api.arguments import Parser
+from muster.api.arguments import Parser, option
 from muster.api.prepared import lab_hosts, prepare
 from muster.api.run_options import (
     add_debug,
@@ -65,18 +65,12 @@ def parser() -> argparse.ArgumentParser:
     add_engine(p)
     add_network(p)
     what = p.add_argument_group("what")
-    what.add_argument("--deep", action="store_true", help="also run ranks on the hosts, as the job would; takes longer")
-    what.add_argument(
-        "--data",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="a file or folder every host must have (again for more)",
-    )
-    what.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="a variable of the job")
-    what.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as for `python -m`")
-    what.add_argument("--strict", action="store_true", help="exit code 1 when there are warnings")
-    what.add_argument("--json", action="store_true", help="print it for programs")
+    option(what, "--deep", "also run ranks on the hosts, as the job would; takes longer")
+    option(what, "--data PATH", "a file or folder every host must have (again for more)", action="append", default=[])
+    option(what, "--env NAME[=VALUE]", "a variable of the job", action="append", default=[])
+    option(what, "-m", "SCRIPT is a module, as for `python -m`", dest="module")
+    option(what, "--strict", "exit code 1 when there are warnings")
+    option(what, "--json", "print it for programs")
     add_debug(what)
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return p

@@ -7,10 +7,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from muster.api.arguments import Parser, has_unit, seconds
+from muster.api.arguments import Parser, has_unit, option, seconds
 from muster.errors import UsageError
 
 EXIT_NO_LAB = 1
@@ -38,8 +38,15 @@ examples:
 """
 
 
-Setup = Callable[[argparse.ArgumentParser], None]
-Action = Callable[[argparse.Namespace], int]
+class Command(NamedTuple):
+    """One `muster lab` command."""
+
+    text: str
+    examples: Sequence[str]
+    """What is typed after `muster lab`."""
+    run: Callable[[argparse.Namespace], int]
+    options: Sequence[tuple[str, str, dict[str, Any]]] = ()
+    """The arguments of `arguments.option` for each."""
 
 
 def main(argv: list[str]) -> int:
@@ -51,20 +58,20 @@ def main(argv: list[str]) -> int:
     entry = {**COMMANDS, **FAULTS}.get(name)
     if entry is None:
         raise _unknown(name)
-    text, examples, setup, action = entry
     parser = Parser(
         prog=f"muster lab {name}",
-        description=f"{text}.",
-        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples),
+        description=f"{entry.text}.",
+        epilog="examples:\n" + "\n".join(f"  muster lab {line}" for line in entry.examples),
     )
-    setup(parser)
+    for names, about, settings in entry.options:
+        option(parser, names, about, **settings)
     options = parser.parse_args(rest)
     options.verb = name
-    return action(options)
+    return entry.run(options)
 
 
-def _listed(entries: dict[str, Any]) -> str:
-    return "\n".join(f"  {name:<11} {entry[0]}" for name, entry in entries.items())
+def _listed(entries: dict[str, Command]) -> str:
+    return "\n".join(f"  {name:<11} {entry.text}" for name, entry in entries.items())
 
 
 def _unknown(name: str) -> UsageError:
@@ -73,96 +80,6 @@ def _unknown(name: str) -> UsageError:
     near = nearest(name, [*COMMANDS, *FAULTS])
     hint = f"did you mean `muster lab {near}`?" if near else "`muster lab --help` lists the commands"
     return UsageError(f"there is no lab command `{name}`", hint=hint)
-
-
-# --- what each command takes ------------------------------------------------------------------------
-
-
-def _nothing(parser: argparse.ArgumentParser) -> None:
-    del parser
-
-
-def _up_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("hosts", metavar="N", type=int, help="how many hosts: h1 to hN")
-    parser.add_argument("--disk", default="256m", help="size of each host's disk, and of its /tmp (default 256m)")
-    parser.add_argument("--shm", default="1g", help="size of each host's /dev/shm (default 1g)")
-    parser.add_argument(
-        "--bind",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="a folder that all hosts share with this machine, as over NFS; may be given again",
-    )
-    parser.add_argument("--gpus", type=int, metavar="N", help="let each host pretend to have N GPUs, as files in /dev")
-    parser.add_argument("--slurm", action="store_true", help="make it a Slurm cluster; h1 is also the login node")
-    parser.add_argument("--mpi", action="store_true", help="make sure that Open MPI and MPICH reach every host")
-    parser.add_argument("--podman", action="store_true", help="let the hosts run containers, from a tiny image")
-
-
-def _status_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it for programs")
-
-
-def _host(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("hosts", metavar="HOST", nargs=1, help="a host, say h2")
-
-
-def _hosts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("hosts", metavar="HOST", nargs="+", help="one or more hosts, say h2 h3")
-
-
-def _command(parser: argparse.ArgumentParser) -> None:
-    _host(parser)
-    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="what to run there")
-
-
-def _slow_options(parser: argparse.ArgumentParser) -> None:
-    _host(parser)
-    parser.add_argument("--cpu", type=float, metavar="CORES", help="all its processes share this many cores: 0.1")
-    parser.add_argument("--rate", metavar="SPEED", help="speed of its network: 40mbit")
-
-
-def _loss_options(parser: argparse.ArgumentParser) -> None:
-    _host(parser)
-    parser.add_argument("percent", metavar="PERCENT", type=float, help="how many of a hundred packets get lost")
-
-
-def _delay_options(parser: argparse.ArgumentParser) -> None:
-    _host(parser)
-    parser.add_argument(
-        "milliseconds",
-        metavar="DURATION",
-        type=_milliseconds,
-        help="how much later each packet arrives, such as 25ms; a plain number is milliseconds",
-    )
-
-
-def _milliseconds(text: str) -> float:
-    return seconds(text) * 1000 if has_unit(text) else float(text)
-
-
-def _port_options(parser: argparse.ArgumentParser) -> None:
-    _host(parser)
-    parser.add_argument("port", metavar="PORT", type=int, help="a TCP port")
-    parser.add_argument(
-        "--drop",
-        action="store_const",
-        dest="how",
-        const="drop",
-        default="reject",
-        help="swallow packets in silence",
-    )
-    parser.add_argument(
-        "--out",
-        action="store_const",
-        dest="direction",
-        const="out",
-        default="in",
-        help="block the host's connections to that port of others, not theirs to it",
-    )
-
-
-# --- what each command does -------------------------------------------------------------------------
 
 
 def _up(options: argparse.Namespace) -> int:
@@ -270,84 +187,100 @@ def _fault(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS: dict[str, tuple[str, list[str], Setup, Action]] = {
-    "up": (
+def _milliseconds(text: str) -> float:
+    return seconds(text) * 1000 if has_unit(text) else float(text)
+
+
+def _switch(dest: str, const: str, default: str) -> dict[str, Any]:
+    return {"dest": dest, "action": "store_const", "const": const, "default": default}
+
+
+_HOST = ("HOST", "a host, say h2", {"dest": "hosts", "nargs": 1})
+_HOSTS = ("HOST", "one or more hosts, say h2 h3", {"dest": "hosts", "nargs": "+"})
+_COMMAND = ("COMMAND", "what to run there", {"nargs": argparse.REMAINDER})
+_BIND = "a folder that all hosts share with this machine, as over NFS; may be given again"
+_DELAY = "how much later each packet arrives, such as 25ms; a plain number is milliseconds"
+_OUT = "block the host's connections to that port of others, not theirs to it"
+
+COMMANDS = {
+    "up": Command(
         "Start a lab that stays up in the background",
-        [
-            "muster lab up 4",
-            "muster lab up 8 --disk 1g --bind /data",
-            "muster lab up 4 --slurm --mpi --podman --gpus 2",
-        ],
-        _up_options,
+        ["up 4", "up 8 --disk 1g --bind /data", "up 4 --slurm --mpi --podman --gpus 2"],
         _up,
+        [
+            ("N", "how many hosts: h1 to hN", {"dest": "hosts", "type": int}),
+            ("--disk DISK", "size of each host's disk, and of its /tmp (default 256m)", {"default": "256m"}),
+            ("--shm SHM", "size of each host's /dev/shm (default 1g)", {"default": "1g"}),
+            ("--bind FOLDER", _BIND, {"action": "append", "default": []}),
+            ("--gpus N", "let each host pretend to have N GPUs, as files in /dev", {"type": int}),
+            ("--slurm", "make it a Slurm cluster; h1 is also the login node", {}),
+            ("--mpi", "make sure that Open MPI and MPICH reach every host", {}),
+            ("--podman", "let the hosts run containers, from a tiny image", {}),
+        ],
     ),
-    "down": ("End the lab and everything in it", ["muster lab down"], _nothing, _down),
-    "status": (
+    "down": Command("End the lab and everything in it", ["down"], _down),
+    "status": Command(
         "Show each host with its address, state and faults (exit code 1 when no lab is up)",
-        ["muster lab status", "muster lab status --json"],
-        _status_options,
+        ["status", "status --json"],
         _status,
+        [("--json", "print it for programs", {})],
     ),
-    "ssh": (
+    "ssh": Command(
         "Log in to a host, or run a command there, over ssh",
-        ["muster lab ssh h1", "muster lab ssh h1 nvidia-smi"],
-        _command,
+        ["ssh h1", "ssh h1 nvidia-smi"],
         _ssh,
+        [_HOST, _COMMAND],
     ),
-    "exec": (
+    "exec": Command(
         "Run a command in a host without ssh, in this folder where the host has it",
-        ["muster lab exec h2 hostname", "muster lab exec h2 sh -c 'echo hello > /tmp/note'"],
-        _command,
+        ["exec h2 hostname", "exec h2 sh -c 'echo hello > /tmp/note'"],
         _exec,
+        [_HOST, _COMMAND],
     ),
 }
 
-FAULTS: dict[str, tuple[str, list[str], Setup, Action]] = {
-    "cut": (
-        "Cut the network cable of hosts: silence",
-        ["muster lab cut h2", "muster lab cut h2 h3"],
-        _hosts,
-        _fault,
-    ),
-    "loss": (
+FAULTS = {
+    "cut": Command("Cut the network cable of hosts: silence", ["cut h2", "cut h2 h3"], _fault, [_HOSTS]),
+    "loss": Command(
         "Lose a share of the packets to and from a host",
-        ["muster lab loss h2 10"],
-        _loss_options,
+        ["loss h2 10"],
         _fault,
+        [_HOST, ("PERCENT", "how many of a hundred packets get lost", {"type": float})],
     ),
-    "delay": (
+    "delay": Command(
         "Delay each packet to and from a host; a round trip takes twice as much longer",
-        ["muster lab delay h2 25ms"],
-        _delay_options,
+        ["delay h2 25ms"],
         _fault,
+        [_HOST, ("DURATION", _DELAY, {"dest": "milliseconds", "type": _milliseconds})],
     ),
-    "slow": (
+    "slow": Command(
         "Slow down the processors or the network of a host",
-        ["muster lab slow h2 --cpu 0.1", "muster lab slow h2 --rate 40mbit"],
-        _slow_options,
+        ["slow h2 --cpu 0.1", "slow h2 --rate 40mbit"],
         _fault,
+        [
+            _HOST,
+            ("--cpu CORES", "all its processes share this many cores: 0.1", {"type": float}),
+            ("--rate SPEED", "speed of its network: 40mbit", {}),
+        ],
     ),
-    "block-port": (
+    "block-port": Command(
         "Close a TCP port of a host, as a firewall does",
-        ["muster lab block-port h2 29500", "muster lab block-port h2 29500 --drop --out"],
-        _port_options,
+        ["block-port h2 29500", "block-port h2 29500 --drop --out"],
         _fault,
+        [
+            _HOST,
+            ("PORT", "a TCP port", {"type": int}),
+            ("--drop", "swallow packets in silence", _switch("how", "drop", "reject")),
+            ("--out", _OUT, _switch("direction", "out", "in")),
+        ],
     ),
-    "fill-disk": ("Fill the disk and /tmp of hosts", ["muster lab fill-disk h2"], _hosts, _fault),
-    "heal": ("Undo all of the above", ["muster lab heal h2"], _hosts, _fault),
-    "freeze": ("Stop every process of hosts", ["muster lab freeze h2"], _hosts, _fault),
-    "thaw": ("Let the processes of frozen hosts go on", ["muster lab thaw h2"], _hosts, _fault),
-    "crash": (
-        "Kill everything in hosts at once; their connections close, so peers notice",
-        ["muster lab crash h2"],
-        _hosts,
-        _fault,
+    "fill-disk": Command("Fill the disk and /tmp of hosts", ["fill-disk h2"], _fault, [_HOSTS]),
+    "heal": Command("Undo all of the above", ["heal h2"], _fault, [_HOSTS]),
+    "freeze": Command("Stop every process of hosts", ["freeze h2"], _fault, [_HOSTS]),
+    "thaw": Command("Let the processes of frozen hosts go on", ["thaw h2"], _fault, [_HOSTS]),
+    "crash": Command(
+        "Kill everything in hosts at once; their connections close, so peers notice", ["crash h2"], _fault, [_HOSTS]
     ),
-    "power-off": ("Pull the plug of hosts: peers hear nothing", ["muster lab power-off h2"], _hosts, _fault),
-    "reboot": (
-        "Bring hosts back, with an empty disk and no faults",
-        ["muster lab reboot h2"],
-        _hosts,
-        _fault,
-    ),
+    "power-off": Command("Pull the plug of hosts: peers hear nothing", ["power-off h2"], _fault, [_HOSTS]),
+    "reboot": Command("Bring hosts back, with an empty disk and no faults", ["reboot h2"], _fault, [_HOSTS]),
 }

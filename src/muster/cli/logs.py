@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from muster.api.arguments import Parser, natural
+from muster.api.arguments import Parser, natural, option
 from muster.errors import UsageError
 from muster.jobs.job_folders import KeptJob, find, fresh, read_job
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
@@ -34,10 +34,10 @@ Exit code: 0; 2 for a wrong command line.
 def main(argv: list[str]) -> int:
     """Print the logs of a job."""
     parser = Parser(prog="muster logs", description="Show what the ranks of a job wrote.", epilog=EPILOG)
-    parser.add_argument("job", metavar="JOB", help="a job that `muster ps` lists")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
-    parser.add_argument("--rank", metavar="R", type=natural, help="this rank alone, exactly as it wrote it")
-    parser.add_argument("--attempt", metavar="N", type=natural, help="0 is the first (default: the last)")
+    option(parser, "JOB", "a job that `muster ps` lists")
+    option(parser, "-f --follow", "go on until the job ends")
+    option(parser, "--rank R", "this rank alone, exactly as it wrote it", type=natural)
+    option(parser, "--attempt N", "0 is the first (default: the last)", type=natural)
     args = parser.parse_args(argv)
     job = find(args.job)
     _check(job, args.attempt, args.rank)

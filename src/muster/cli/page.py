@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from muster.api.arguments import Parser, port
+from muster.api.arguments import Parser, option, port
 
 EXAMPLES = """\
 examples:
@@ -29,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
         description="Show a job in a browser: its ranks, their speed, their logs and what Muster found.",
         epilog=EXAMPLES,
     )
-    p.add_argument("job", metavar="JOB", nargs="?", help="its id, part of it, its script or `last`")
-    p.add_argument("--port", metavar="PORT", type=port, default=0, help="port on 127.0.0.1 (default: a free one)")
+    option(p, "JOB", "its id, part of it, its script or `last`", nargs="?")
+    option(p, "--port PORT", "port on 127.0.0.1 (default: a free one)", type=port, default=0)
     return p
 
 

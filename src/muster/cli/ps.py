@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from muster.api.arguments import Parser, has_unit, seconds
+from muster.api.arguments import Parser, has_unit, option, seconds
 from muster.errors import EXIT_MUSTER, UsageError
 from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job, running_jobs
 from muster.jobs.prune import last_written, prune
@@ -43,12 +43,10 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         prog="muster ps", description="List your jobs: those that run, and how others ended.", epilog=EPILOG
     )
-    parser.add_argument("--all", action="store_true", help="also those that ended long ago")
-    parser.add_argument("--json", action="store_true", help="as JSON: a list of all that is known of each job")
-    parser.add_argument("--prune", action="store_true", help="remove the folders of jobs that ended over 30 days ago")
-    parser.add_argument(
-        "--older", metavar="DURATION", type=_age, help="for --prune: another age: 12h, 90d or 8w (default: 30d)"
-    )
+    option(parser, "--all", "also those that ended long ago")
+    option(parser, "--json", "as JSON: a list of all that is known of each job")
+    option(parser, "--prune", "remove the folders of jobs that ended over 30 days ago")
+    option(parser, "--older DURATION", "for --prune: another age: 12h, 90d or 8w (default: 30d)", type=_age)
     args = parser.parse_args(argv)
     if args.older is not None and not args.prune:
         raise UsageError(

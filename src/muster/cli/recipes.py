@@ -8,7 +8,7 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 
-from muster.api.arguments import Parser
+from muster.api.arguments import Parser, option
 from muster.errors import UsageError
 
 FOLDER = Path(__file__).parent.parent / "recipes"
@@ -37,9 +37,9 @@ def main(argv: list[str]) -> int:
         description="Copy a recipe's source into a folder, where it runs as it is.",
         epilog="example:\n  muster recipes copy hello && muster run hello.py",
     )
-    copy.add_argument("name", metavar="NAME", help="a recipe that `muster recipes` lists")
-    copy.add_argument("--to", metavar="DIR", default=".", help="the folder to write into (default: this one)")
-    copy.add_argument("--force", action="store_true", help="replace what is there already")
+    option(copy, "NAME", "a recipe that `muster recipes` lists")
+    option(copy, "--to DIR", "the folder to write into (default: this one)", default=".")
+    option(copy, "--force", "replace what is there already")
     args = parser.parse_args(argv)
     recipes = find_recipes()
     if args.command == "copy":

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from muster.api.arguments import Parser, seconds
+from muster.api.arguments import Parser, option, seconds
 from muster.errors import EXIT_MUSTER, UsageError
 from muster.jobs import job_client
 from muster.jobs.job_folders import KeptJob, find, read_job
@@ -38,12 +38,10 @@ not be ended. The job itself ends with 143, as by SIGTERM.
 def main(argv: list[str]) -> int:
     """Stop a job and wait until it is gone."""
     parser = Parser(prog="muster stop", description="End a job on all its hosts, and wait for that.", epilog=EPILOG)
-    parser.add_argument("job", metavar="JOB", help="a job that `muster ps` lists")
-    parser.add_argument("--grace", metavar="DURATION", type=seconds, help="between SIGTERM and SIGKILL: 30s, 2m")
-    parser.add_argument("--now", action="store_true", help="SIGKILL at once: the same as --grace 0")
-    parser.add_argument(
-        "--stacks", action="store_true", help="first write the stacks of all ranks into the job's folder"
-    )
+    option(parser, "JOB", "a job that `muster ps` lists")
+    option(parser, "--grace DURATION", "between SIGTERM and SIGKILL: 30s, 2m", type=seconds)
+    option(parser, "--now", "SIGKILL at once: the same as --grace 0")
+    option(parser, "--stacks", "first write the stacks of all ranks into the job's folder")
     args = parser.parse_args(argv)
     if args.now and args.grace is not None:
         raise UsageError("--now and --grace both say how long ranks may take", hint="give one of them")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.api.arguments import Parser, positive, with_dashes
+from muster.api.arguments import Parser, option, positive, with_dashes
 from muster.api.hints import nearest
 from muster.api.prepared import make_job
 from muster.api.run_options import asking_for_allocation, spec_of
@@ -64,34 +64,22 @@ def parser() -> Parser:
     )
     to = p.add_argument_group("to").add_mutually_exclusive_group()
     for flag, scheduler in _schedulers().items():
-        to.add_argument(
-            flag,
-            dest="scheduler",
-            action="store_const",
-            const=scheduler,
-            help=f"write {scheduler.mark} directives, submit with {scheduler.program}",
-        )
+        about = f"write {scheduler.mark} directives, submit with {scheduler.program}"
+        option(to, flag, about, dest="scheduler", action="store_const", const=scheduler)
     what = p.add_argument_group("what the job asks for (what you leave out, the site decides)")
-    what.add_argument("--nodes", metavar="N", type=positive, help="how many nodes")
-    what.add_argument("--gpus-per-node", metavar="N", type=positive, help="GPUs on each")
-    what.add_argument("--mem", metavar="SIZE", help="memory on each: 200G")
-    what.add_argument("--time", metavar="TIME", help="2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes")
-    what.add_argument("--partition", "--queue", metavar="NAME", help="where to queue; both words mean the same")
-    what.add_argument("--account", metavar="NAME", help="who pays")
-    what.add_argument("--name", help="of the job and of its files (default: the script's)")
-    what.add_argument(
-        "--extra",
-        metavar="LINE",
-        action="append",
-        default=[],
-        help="another directive, as you would write it: '--exclusive' (again for more)",
-    )
+    option(what, "--nodes N", "how many nodes", type=positive)
+    option(what, "--gpus-per-node N", "GPUs on each", type=positive)
+    option(what, "--mem SIZE", "memory on each: 200G")
+    option(what, "--time TIME", "2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes")
+    option(what, "--partition --queue NAME", "where to queue; both words mean the same")
+    option(what, "--account NAME", "who pays")
+    option(what, "--name NAME", "of the job and of its files (default: the script's)")
+    about = "another directive, as you would write it: '--exclusive' (again for more)"
+    option(what, "--extra LINE", about, action="append", default=[])
     where = p.add_argument_group("the environment it runs in")
-    where.add_argument(
-        "--module", dest="modules", metavar="NAME", action="append", default=[], help="load it first: cuda/12.4"
-    )
-    where.add_argument("--venv", metavar="PATH", help="activate this one (default: the one Muster runs in)")
-    p.add_argument("--dry-run", action="store_true", help="print the script, submit nothing")
+    option(where, "--module NAME", "load it first: cuda/12.4", dest="modules", action="append", default=[])
+    option(where, "--venv PATH", "activate this one (default: the one Muster runs in)")
+    option(p, "--dry-run", "print the script, submit nothing")
     return p
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from muster.api.arguments import Parser
+from muster.api.arguments import Parser, option
 from muster.jobs.job_folders import KeptJob, find, fresh, read_job, the_running_one
 from muster.jobs.ps_text import how_it_ended
 from muster.jobs.top_view import frame
@@ -48,10 +48,8 @@ def main(argv: list[str]) -> int:
         description="Show a job live: its hosts and ranks, how fast they go, what they use, who waits for whom.",
         epilog=EPILOG,
     )
-    parser.add_argument(
-        "job", metavar="JOB", nargs="?", help="a job that `muster ps` lists (default: the one that runs)"
-    )
-    parser.add_argument("--once", action="store_true", help="print one picture and leave")
+    option(parser, "JOB", "a job that `muster ps` lists (default: the one that runs)", nargs="?")
+    option(parser, "--once", "print one picture and leave")
     args = parser.parse_args(argv)
     job = find(args.job) if args.job is not None else the_running_one()
     if args.once or not job.may_run or not sys.stdout.isatty():

@@ -41,7 +41,7 @@ class Arrivals:
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
         self.made: deque[tuple[int, float, float]] = deque(maxlen=_MOST_STEPS)
-        """The last steps of an optimiser: number, begin, end."""
+        """The last steps of an optimizer: number, begin, end."""
         self._period = _PERIOD
         self._due = 0.0
         self._took = 0.0

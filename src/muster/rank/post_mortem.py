@@ -121,11 +121,9 @@ def _total_memory() -> int:
 def _number(folder: str, *names: str) -> int | None:
     """The number in the first of these files that there is."""
     for name in names:
-        try:
-            with open(os.path.join(folder, name)) as file:
-                return int(file.read())
-        except (OSError, ValueError):
-            continue
+        text = machine.read_text(f"{folder}/{name}").strip()
+        if text.isdigit():
+            return int(text)
     return None
 
 

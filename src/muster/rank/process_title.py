@@ -65,8 +65,7 @@ def set_title(argv: Sequence[str]) -> None:
 
 
 def _members() -> list[int]:
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
+    fields = processes.stat("self")[1]
     break_at = processes.libc.sbrk
     break_at.restype = ctypes.c_void_p
     # The first field after the name is the third of proc(5).

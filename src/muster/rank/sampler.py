@@ -23,17 +23,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import TypedDict
 
-    from ..shared.reports import Meeting
+    from ..shared.reports import Meeting, Where
     from .reporter import Reporter
-
-    class Where(TypedDict):
-        """How far the rank is, and where."""
-
-        steps: int
-        groups: dict[str, list[int]]
-        moved: float
-        place: str
-        joining: bool
 
     class Stacks(TypedDict):
         """The stacks of all threads, and what the main thread waits for."""
@@ -73,12 +64,12 @@ class Sampler:
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
-        self.groups: dict[str, list[int]] = {}
+        self.groups: dict[str, tuple[int, int]] = {}
         self.steps = [0]
         self.arrivals = Arrivals(reporter)
         self.moved = time.time()
-        """When anything last moved: a collective was called or finished, or an optimiser stepped."""
-        self._seen: tuple[dict[str, list[int]], int] = ({}, 0)
+        """When anything last moved: a collective was called or finished, or an optimizer stepped."""
+        self._seen: tuple[dict[str, tuple[int, int]], int] = ({}, 0)
         self._longest = 0.0
         """The longest time between two moves, in seconds."""
         self._marked: tuple[FrameType | None, int] | None = None

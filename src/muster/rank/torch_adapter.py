@@ -36,7 +36,7 @@ def collectives_begun() -> int:
     return sum(begun for begun, _ in group_numbers().values())
 
 
-def group_numbers() -> dict[str, list[int]]:
+def group_numbers() -> dict[str, tuple[int, int]]:
     """Per process group the number of the last collective called and of the last finished, from the flight recorders.
 
     The groups are numbered as this process made them: another rank's group 1 may be another group. Calls of send and
@@ -47,7 +47,7 @@ def group_numbers() -> dict[str, list[int]]:
         return {}
     import json
 
-    found: dict[str, list[int]] = {}
+    found: dict[str, tuple[int, int]] = {}
     for name in _RECORDERS:
         dump: Callable[..., str | bytes] | None = vars(c10d).get(name)
         if dump is None:
@@ -56,8 +56,8 @@ def group_numbers() -> dict[str, list[int]]:
             status: dict[str, dict[str, str]] = json.loads(dump(includeCollectives=False)).get("pg_status") or {}
             for group, state in status.items():
                 begun, finished = int(state["last_enqueued_collective"]), int(state["last_completed_collective"])
-                before = found.get(group, [0, 0])
-                found[group] = [max(before[0], begun), max(before[1], finished)]
+                before = found.get(group, (0, 0))
+                found[group] = max(before[0], begun), max(before[1], finished)
         except Exception as error:  # a recorder that changed its form must not disturb the script
             kept_errors.keep("reading the counters of the flight recorder", error)
     return {group: numbers for group, numbers in found.items() if numbers[0] > 0}
@@ -130,7 +130,7 @@ def _entries(name: str, places: bool) -> Sequence[Entry] | None:
 
 
 def hold_back_while_capturing() -> None:
-    """From now on no recorder is read while a CUDA graph is captured, which would end the capture (captures.py)."""
+    """Read no recorder from now on while a CUDA graph is captured: that would end the capture (graph_capture.py)."""
     if not hasattr(sys.modules.get("torch._C._distributed_c10d"), _NCCL):
         return
     try:
@@ -233,7 +233,7 @@ def recent_calls() -> dict[str, list[list[float]]]:
 
 
 def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None:
-    """Have every step of any optimiser raise `steps[0]`, and put its number, begin and end into `made`."""
+    """Have every step of any optimizer raise `steps[0]`, and put its number, begin and end into `made`."""
     optimizer = sys.modules.get("torch.optim.optimizer")
     register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
     register_before: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_pre_hook", None)
@@ -254,7 +254,7 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
 
     def count(*unused: Any) -> None:
         try:
-            if not is_compiling():  # a compiled optimiser would be compiled anew for every number
+            if not is_compiling():  # a compiled optimizer would be compiled anew for every number
                 steps[0] += 1
                 made.append((steps[0], begun[0], time()))
         except Exception:

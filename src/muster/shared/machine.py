@@ -68,7 +68,7 @@ def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
-    devices = len([name for name in os.listdir(root + "dev") if name.startswith("nvidia") and name[6:].isdigit()])
+    devices = gpu_devices(root)
     try:
         gpus = len(os.listdir(root + "proc/driver/nvidia/gpus"))
     except OSError:
@@ -76,6 +76,11 @@ def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
     # A container sees all GPUs of its host there, but can use only those whose devices it was given. On a host the
     # devices may be missing until the driver is first used.
     return min(gpus, devices) if in_container(root) else gpus
+
+
+def gpu_devices(root: str = "/") -> int:
+    """How many NVIDIA GPUs this host has, as far as device files tell."""
+    return len([name for name in os.listdir(root + "dev") if name.startswith("nvidia") and name[6:].isdigit()])
 
 
 def in_container(root: str = "/") -> bool:
@@ -109,15 +114,10 @@ def interfaces() -> list[Interface]:
 def _ipv6_addresses() -> dict[str, list[str]]:
     """Global IPv6 addresses by interface; link-local ones need a zone and cannot serve as MASTER_ADDR."""
     found: dict[str, list[str]] = {}
-    try:
-        with open("/proc/net/if_inet6") as file:
-            for line in file:
-                digits, _, _, scope, _, name = line.split()
-                if scope == "00":
-                    address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
-                    found.setdefault(name, []).append(address)
-    except OSError:
-        pass
+    for line in read_text("/proc/net/if_inet6").splitlines():
+        digits, _, _, scope, _, name = line.split()
+        if scope == "00":
+            found.setdefault(name, []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
     return found
 
 
@@ -134,13 +134,8 @@ def memory_kills() -> tuple[int | None, int | None]:
 
 def control_groups(controller: str, proc: str = "/proc/self") -> list[str]:
     """The control groups that limit this process's `memory` or `cpu`, as folders: its own first, then those above."""
-    try:
-        with open(os.path.join(proc, "cgroup")) as file:
-            own = [line.rstrip("\n").split(":", 2) for line in file]
-        with open(os.path.join(proc, "mountinfo")) as file:
-            mounts = [line.split(" - ") for line in file if " - cgroup" in line]
-    except (OSError, ValueError):
-        return []
+    own = [line.split(":", 2) for line in read_text(f"{proc}/cgroup").splitlines()]
+    mounts = [line.split(" - ") for line in read_text(f"{proc}/mountinfo").splitlines() if " - cgroup" in line]
     for kind, name in (("cgroup", controller), ("cgroup2", "")):  # version 1 where it has the controller, else 2
         path = next((path for _, controllers, path in own if name in controllers.split(",")), None)
         for before, after in mounts:
@@ -156,11 +151,27 @@ def control_groups(controller: str, proc: str = "/proc/self") -> list[str]:
 
 def counted(path: str, name: str) -> int | None:
     """The number after a name in a file of the kernel's."""
+    return next((int(line.split()[1]) for line in read_text(path).splitlines() if line.startswith(name + " ")), None)
+
+
+def cpu_quota(folder: str) -> float | None:
+    """How many CPUs the processes of a control group may use together; None for all."""
+    limit, period = read_text(f"{folder}/cpu.max").split() or [
+        read_text(f"{folder}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")
+    ]
+    return int(limit) / int(period) if limit.isdigit() else None
+
+
+def hosts_entries(name: str) -> list[list[str]]:
+    """The entries of /etc/hosts with a name, each an address and all its names."""
+    entries = [line.partition("#")[0].split() for line in read_text("/etc/hosts").splitlines()]
+    return [words for words in entries if name in words[1:] and not words[0].startswith("::ffff:")]
+
+
+def read_text(path: str) -> str:
+    """The text of a file, as far as it is UTF-8: the kernel cuts names within a character; empty if unreadable."""
     try:
-        with open(path) as file:
-            for line in file:
-                if line.startswith(name + " "):
-                    return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return None
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -9,12 +9,15 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+_ENDED = (b"Z", b"X")
+"""States of a process that has ended."""
 
 HANDLED_SIGNALS = (
     signal.SIGINT,
@@ -47,18 +50,23 @@ def outlive_parent() -> None:
     libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
+def stat(pid: int | str) -> tuple[bytes, list[bytes]]:
+    """The name of a process, and the fields of its /proc/PID/stat from the third one, its state, on; none once gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            before, _, after = file.read().rpartition(b")")
+    except OSError:
+        return b"", []
+    return before.partition(b"(")[2], after.split()
+
+
 def children() -> dict[int, list[int]]:
     """The living children of every process of this host; a zombie is not alive and has no children left."""
     found: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
-            except OSError:
-                continue  # it ended while we looked
-            if state not in (b"Z", b"X"):
-                found.setdefault(int(parent), []).append(int(name))
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        fields = stat(name)[1]
+        if fields and fields[0] not in _ENDED:
+            found.setdefault(int(fields[1]), []).append(int(name))
     return found
 
 
@@ -80,11 +88,8 @@ def descendants(root: int) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
+    fields = stat(pid)[1]
+    return bool(fields) and fields[0] not in _ENDED
 
 
 def reap() -> list[tuple[int, int, int]]:
@@ -109,6 +114,14 @@ def kill(pids: Iterable[int], number: int) -> None:
             pass
 
 
+def kill_session(pid: int) -> None:
+    """Kill a child that `fork` made, with what it has started."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:  # it has not come to `setsid` yet
+        kill([pid], signal.SIGKILL)
+
+
 def end(pid: int, limit: float) -> None:
     """Kill a child and wait until it has gone, at most `limit` seconds: on a busy machine that takes a moment."""
     kill([pid], signal.SIGKILL)
@@ -118,6 +131,26 @@ def end(pid: int, limit: float) -> None:
             time.sleep(0.001)
     except ChildProcessError:
         pass  # its end has been taken note of already
+
+
+def fork(work: Callable[[], None], *kept: int) -> int:
+    """Run a function in a child with a session of its own that dies with this process.
+
+    Of our descriptors it has only stdout, stderr and those that are `kept`.
+    """
+    me = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            die_with(me)
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            default_signals()
+            close_all_but(*kept)
+            work()
+        finally:
+            os._exit(0)
+    return pid
 
 
 def start(argv: list[str], env: Mapping[str, str], *, cwd: str, stdin: int, stderr: int, keep: Sequence[int]) -> int:

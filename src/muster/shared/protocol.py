@@ -53,13 +53,9 @@ def validate(message: Any, kinds: Mapping[str, type], key: str = "t") -> None:
         kind = kinds[message[key]]
     except (KeyError, TypeError):
         raise ProtocolError(_unknown(message, key)) from None
-    for name, required, types, check, annotation in _fields.get(kind) or fields(kind):
-        if name in message:
-            value = message[name]
-            if (types and type(value) not in types) or (check is not None and not check(value)):
-                raise ProtocolError(_wrong(message[key], name, annotation, value))
-        elif required:
-            raise ProtocolError(f"message `{message[key]}` lacks the field `{name}`")
+    fault = _fault(message, kind)
+    if fault:
+        raise ProtocolError(f"message `{message[key]}`{fault}")
 
 
 def check_reply(reply: Any, kind: type, request: str) -> None:
@@ -97,10 +93,18 @@ def _unknown(message: Any, key: str) -> str:
     return f"unknown message `{message[key]}`" if key in message else f"a message lacks the field `{key}`"
 
 
-def _wrong(message: str, name: str, annotation: str, value: Any) -> str:
-    got = ascii(value)
-    got = got if len(got) <= 60 else got[:60] + "..."
-    return f"message `{message}`: the field `{name}` must be {annotation}, not {got}"
+def _fault(message: Any, kind: type) -> str:
+    """How a message differs from its class; empty where it does not."""
+    for name, required, types, check, annotation in _fields.get(kind) or fields(kind):
+        if name in message:
+            value = message[name]
+            if (types and type(value) not in types) or (check is not None and not check(value)):
+                got = ascii(value)
+                got = got if len(got) <= 60 else got[:60] + "..."
+                return f": the field `{name}` must be {annotation}, not {got}"
+        elif required:
+            return f" lacks the field `{name}`"
+    return ""
 
 
 # --- annotations -------------------------------------------------------------------------------------------------
@@ -181,14 +185,4 @@ def _values(types: frozenset[type], check: Check | None) -> Check | None:
 
 
 def _is_message(kind: type) -> Check:
-    def check(value: Any) -> bool:
-        for name, required, types, inside, _ in _fields.get(kind) or fields(kind):
-            if name in value:
-                one = value[name]
-                if (types and type(one) not in types) or (inside is not None and not inside(one)):
-                    return False
-            elif required:
-                return False
-        return True
-
-    return check
+    return lambda value: not _fault(value, kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .reports import Meeting, RecordedGroup
+from .reports import Meeting, RecordedGroup, Where
 from .requests import DialTarget
 
 TYPE_CHECKING = False
@@ -102,14 +102,9 @@ class Prepared(TypedDict):
     traceback: str
 
 
-class Told(TypedDict):
+class Told(Where):
     """What a rank's own thread answered."""
 
-    groups: dict[str, tuple[int, int]]
-    steps: int
-    moved: float
-    place: str
-    joining: bool
     peer: int | None
     work: bool | None
     meeting: Meeting | None

@@ -13,6 +13,23 @@ else:
     from .protocol import TypedDict
 
 
+class Report(TypedDict):
+    """The rank that reports, and when."""
+
+    rank: int
+    time: float
+
+
+class Where(TypedDict):
+    """How far a rank is, and where: calls begun and finished by group, the time of its last progress, its code."""
+
+    steps: int
+    groups: dict[str, tuple[int, int]]
+    moved: float
+    place: str
+    joining: bool
+
+
 class Meeting(TypedDict):
     """Where a rank in `init_process_group` looks for the others."""
 
@@ -42,12 +59,10 @@ class RecordedGroup(TypedDict):
     ranks: list[int] | None
 
 
-class Raised(TypedDict):
+class Raised(Report):
     """An uncaught exception, how far the rank was, and its last collectives."""
 
     t: Literal["exception"]
-    rank: int
-    time: float
     summary: str
     message: str
     done: int
@@ -59,33 +74,27 @@ class Raised(TypedDict):
     paths: NotRequired[list[str]]
 
 
-class SysExit(TypedDict):
+class SysExit(Report):
     """The script called sys.exit with a code other than 0, or with a text."""
 
     t: Literal["sysexit"]
-    rank: int
-    time: float
     place: str
     text: str
 
 
-class Left(TypedDict):
+class Left(Report):
     """The script has ended without an error: at its `end`, or by sys.exit (`exit`)."""
 
     t: Literal["left"]
-    rank: int
-    time: float
     how: str
     place: str
     groups: dict[str, tuple[int, int]]
 
 
-class Progress(TypedDict):
+class Progress(Report):
     """How far the rank is: finished collectives, optimizer steps, where its code is, and the share of time it waits."""
 
     t: Literal["progress"]
-    rank: int
-    time: float
     done: int
     first: bool
     waiting: NotRequired[float | None]
@@ -96,12 +105,10 @@ class Progress(TypedDict):
     joining: NotRequired[bool]
 
 
-class Arrivals(TypedDict):
+class Arrivals(Report):
     """When the rank called its last collectives, and began and ended its optimizer steps; seconds before `at`."""
 
     t: Literal["arrivals"]
-    rank: int
-    time: float
     at: float
     groups: dict[str, list[list[float]]]
     steps: list[tuple[int, float, float]]
@@ -117,88 +124,65 @@ class Log(TypedDict):
     traceback: NotRequired[str]
 
 
-class Unwatched(TypedDict):
+class Unwatched(Report):
     """Why this rank cannot report its progress."""
 
     t: Literal["unwatched"]
-    rank: int
-    time: float
     why: str
     traceback: str
 
 
-class Late(TypedDict):
+class Late(Report):
     """The script set variables that a forked rank no longer reads."""
 
     t: Literal["late"]
-    rank: int
-    time: float
     names: list[str]
 
 
-class Holding(TypedDict):
+class Holding(Report):
     """A rank that is done waits for others that are still creating a process group with it."""
 
     t: Literal["held"]
-    rank: int
-    time: float
     limit: float
 
 
-class Released(TypedDict):
+class Released(Report):
     """It no longer waits for them."""
 
     t: Literal["released"]
-    rank: int
-    time: float
 
 
-class Piece(TypedDict):
+class Piece(Report):
     """A base64 piece of what the function of `muster.launch` returned or raised."""
 
     t: Literal["piece"]
-    rank: int
-    time: float
     piece: str
 
 
-class FunctionReturned(TypedDict):
+class FunctionReturned(Report):
     """The pieces so far are the pickle of what the function returned."""
 
     t: Literal["returned"]
-    rank: int
-    time: float
 
 
-class FunctionRaised(TypedDict):
+class FunctionRaised(Report):
     """The pieces so far are the pickle of what the function raised."""
 
     t: Literal["raised"]
-    rank: int
-    time: float
 
 
-class Sampling(TypedDict):
+class Sampling(Report):
     """The rank has a thread that answers questions, with this number of the kernel's."""
 
     t: Literal["sampling"]
-    rank: int
-    time: float
     thread: int
 
 
-class Answer(TypedDict):
+class Answer(Where, Report):
     """Where the rank is, because the agent asked; with `deep`, including stack traces and its last collectives."""
 
     t: Literal["answer"]
-    rank: int
-    time: float
     deep: bool
-    steps: int
-    groups: dict[str, tuple[int, int]]
-    moved: float
-    place: str
-    joining: bool
     taken: bool
     stack: NotRequired[str]
     peer: NotRequired[int | None]
@@ -207,20 +191,16 @@ class Answer(TypedDict):
     recorder: NotRequired[dict[str, RecordedGroup] | None]
 
 
-class Marked(TypedDict):
+class Marked(Report):
     """The rank has noted where its main thread is, before SIGINT."""
 
     t: Literal["marked"]
-    rank: int
-    time: float
 
 
-class Moved(TypedDict):
+class Moved(Report):
     """Whether the main thread has moved since then, or is stuck."""
 
     t: Literal["moved"]
-    rank: int
-    time: float
     moved: bool
     stuck: bool
 

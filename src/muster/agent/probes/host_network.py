@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 
+from ...shared.machine import hosts_entries
 from .reading import find_program, read, run
 
 TYPE_CHECKING = False
@@ -108,8 +109,7 @@ def master(ask: Question) -> list[str] | None:
 def own_name(ask: Question) -> dict[str, Any]:
     """Return this host's name, what it stands for, and how /etc/hosts lists it."""
     name = os.uname().nodename
-    entries = [line.partition("#")[0].split() for line in read("/etc/hosts").splitlines()]
-    mine = [words for words in entries if name in words[1:] and not words[0].startswith("::ffff:")]
+    mine = hosts_entries(name)
     return {
         "name": name,
         "addresses": _addresses(name),

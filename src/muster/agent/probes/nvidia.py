@@ -6,6 +6,7 @@ import glob
 import os
 import re
 
+from ...shared.machine import gpu_devices
 from .reading import find_program, run
 
 TYPE_CHECKING = False
@@ -27,7 +28,7 @@ _NEWER = ("fabric.state",)
 
 def gpus(ask: Question) -> dict[str, Any] | None:
     """Return every GPU and who uses it; None where there is no NVIDIA GPU to be seen."""
-    devices = len([path for path in glob.glob("/dev/nvidia*") if path[len("/dev/nvidia") :].isdigit()])
+    devices = gpu_devices()
     if not find_program("nvidia-smi"):
         return {"devices": devices, "gpus": [], "problem": "", "asked": False} if devices else None
     found, problem = _query_gpus()

@@ -9,7 +9,7 @@ import re
 import resource
 import sys
 
-from ...shared.machine import control_groups, counted
+from ...shared.machine import control_groups, counted, cpu_quota
 from .reading import find_program, parent, read
 
 TYPE_CHECKING = False
@@ -61,16 +61,11 @@ def cpus(ask: Question) -> dict[str, Any]:
         everything = os.sched_getaffinity(1) <= allowed
     except OSError:
         comm, everything = "", False
-    shares: list[float] = []
-    for folder in control_groups("cpu"):
-        words = read(f"{folder}/cpu.max").split()
-        limit, period = words or [read(f"{folder}/cpu.cfs_quota_us"), read(f"{folder}/cpu.cfs_period_us")]
-        if limit.isdigit():  # else there is none
-            shares.append(int(limit) / int(period))
+    quotas = map(cpu_quota, control_groups("cpu"))
     return {
         "allowed": len(allowed),
         "online": os.cpu_count(),
-        "quota": min(shares, default=None),
+        "quota": min((quota for quota in quotas if quota is not None), default=None),
         "binder": [binder, comm],
         "everything": everything,
     }

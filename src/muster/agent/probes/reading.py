@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 
+from ...shared.machine import read_text
+from ...shared.processes import stat
+
 
 def read(path: str) -> str:
     """The text of a file without the white space around it; empty where it cannot be read."""
-    try:
-        with open(os.path.expanduser(path), errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return read_text(os.path.expanduser(path)).strip()
 
 
 def run(*argv: str, timeout: float | None = None) -> tuple[int, str]:
@@ -35,5 +34,5 @@ def find_program(name: str, *more: str) -> str:
 
 def parent(pid: int) -> int:
     """The parent of a process; 0 where it has none that can be seen."""
-    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = stat(pid)[1]
     return int(fields[1]) if fields else 0

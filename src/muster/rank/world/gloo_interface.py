@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import sys
 from ipaddress import ip_address
 
 VARIABLE = "GLOO_SOCKET_IFNAME"
-
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def point_gloo_at(addresses: tuple[str, ...]) -> None:
@@ -53,14 +50,6 @@ def _name_misleads() -> bool:
 def _interface_of(address: str) -> str | None:
     if sys.platform != "linux":
         return None
-    import fcntl
+    from muster.shared.machine import interfaces
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # an interface without an IPv4 address
-            if socket.inet_ntoa(reply[20:24]) == address:
-                return name
-    return None
+    return next((found["name"] for found in interfaces() if address in found["addresses"]), None)
