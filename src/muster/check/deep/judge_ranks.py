@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from muster.agent.probes import host_network
 from muster.check.checks import rdma
 from muster.check.checks.links import HOLE, SLOW, card_of
 from muster.check.cluster_facts import Cluster
@@ -102,7 +103,7 @@ def _holes(cluster: Cluster, links: Sequence[Link]) -> Findings:
 def _smaller_packets(cluster: Cluster, passed: int) -> Fix:
     """Packets that are known to get through, on every host alike."""
     mtu = max(576, passed + 50)
-    used = [card["mtu"] for machine in cluster.machines if (card := card_of(cluster, machine.name))]
+    used = [found[1]["mtu"] for machine in cluster.machines if (found := card_of(cluster, machine.name))]
     if used and max(used) <= mtu:
         return Fix(say="packets are small already: see to the network between them")
     lines: list[str] = []
@@ -164,7 +165,8 @@ def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Findings:
 def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Findings:
     """Whose fault it is cannot be told from one link."""
     # A card gives its speed in Mbit/s, or -1.
-    promised = min(max(0, card_of(cluster, host).get("speed", 0)) * 125000.0 for host in best)
+    speeds = [found[1]["speed"] if (found := card_of(cluster, host)) else 0 for host in best]
+    promised = max(0, min(speeds)) * 125000.0
     rate = max(best.values())
     if 0 < rate < SLOW_PAIR * promised:
         what = f"they get {bit_rate_text(8 * rate)} between them, and their cards promise {bit_rate_text(8 * promised)}"
@@ -201,7 +203,8 @@ def _collectives(cluster: Cluster, results: Sequence[Result]) -> Findings:
             fix = Fix(say="take it out of service, and check its memory")
             yield Finding("error", (str(result["host"]),), what, WRONG, fix, row=48)
     for host in dict.fromkeys(str(result["host"]) for result in results if result.get("network") == "Socket"):
-        if cluster.answer("rdma", host).get("ports"):
+        answer = cluster.machine(host).answer(host_network.rdma)
+        if answer and answer["ports"]:
             what = "NCCL uses plain sockets there, though it has InfiniBand"
             fix = Fix(say="NCCL_DEBUG=INFO tells why; mostly a missing library, device or plug-in")
             yield Finding("warning", (host,), what, rdma.SYMPTOM, fix, row=18)
