@@ -12,15 +12,19 @@ from muster.check.cluster_facts import Cluster, Machine, Reach, Wanted
 from muster.check.definition import judge_all, load
 from muster.check.finding import Finding
 from muster.controller.addresses import Offer
+from muster.shared.events import Facts
+from muster.shared.replies import DialResult
 
 CHECKS = load(QUICK)
 
 Change = Callable[[dict[str, Any]], object]
 
 
-def up(number: int, gpus: int) -> dict[str, Any]:
+def up(number: int, gpus: int) -> Facts:
     """What an agent says first."""
     return {
+        "time": 0.0,
+        "version": [3, 11],
         "python": "/opt/env/bin/python",
         "torch": "2.13.0+cu130",
         "cpus": 16,
@@ -103,15 +107,15 @@ def answers(name: str, number: int, gpus: int) -> dict[str, Any]:
             "managed": False,
             "others": ["/opt/env/bin/python"],
         },
-        "same_torch": dict(TORCH),
+        "torch": dict(TORCH),
         "same_code": {"folder": True, "files": {"train.py": [3, 9], "model.py": [4, 8]}},
         "shadow": [],
         "gpus": gpus_of(name, gpus),
-        "gpu_share": [f"02:00:00:00:00:{number:02x}"],
+        "hardware_addresses": [f"02:00:00:00:00:{number:02x}"],
         "fabric": None,
-        "rdma": {"ports": []},
+        "rdma": {"ports": [], "verbs": False, "plugin": False, "devices": 0},
         "master": None,
-        "reach": {"tool": "ufw", "chains": {"in": [], "out": []}},
+        "firewall": {"tool": "ufw", "chains": {"in": [], "out": []}},
         "names": {"seconds": 0.001, "what": name},
         "links": {
             "eth0": {
@@ -154,9 +158,9 @@ def cluster(count: int = 4, *, gpus: int = 0, **wanted: Any) -> Cluster:
         Offer(name=m.name, interfaces=m.up["interfaces"], own_name=[f"10.0.0.{i + 1}"], port=40000 + i, nonce=m.name)
         for i, m in enumerate(machines)
     )
-    tried = {
+    tried: dict[str, list[DialResult]] = {
         dialler: [
-            {"host": offer.name, "address": offer.own_name[0], "port": offer.port, "problem": ""}
+            {"host": offer.name, "address": offer.own_name[0], "port": offer.port, "nonce": "", "problem": ""}
             for offer in offers
             if offer.name != dialler
         ]

@@ -19,12 +19,12 @@ HOSTS = ("a", "b", "c", "d")
 
 def results(hosts: int = 4, **changes: Any) -> list[dict[str, Any]]:
     """What healthy ranks say, one on each host."""
-    link = {"times": {"64": 1e-4, "1048576": 1e-3}, "rate": 1.2e9, "sent": 100_000, "again": 0, "rtt": 100}
+    link = {"times": {"64": 1e-4, "1048576": 1e-3}, "rate": 1.2e9, "sent": 100_000, "again": 0}
     return [
         {
             "rank": host,
             "host": host,
-            "links": [{**link, "from": host, "to": peer} for peer in range(hosts) if peer != host],
+            "links": [{**link, "sender": host, "receiver": peer} for peer in range(hosts) if peer != host],
             "device": "NVIDIA H200",
             "flops": 6e14,
             "right": True,
@@ -41,7 +41,7 @@ def change_links(found: list[dict[str, Any]], host: int, **changes: Any) -> list
     """Every link of a host, both ways."""
     for result in found:
         for link in result["links"]:
-            if host in (link["from"], link["to"]):
+            if host in (link["sender"], link["receiver"]):
                 link.update(changes)
     return found
 
@@ -74,7 +74,7 @@ def test_lost_packets_are_blamed_on_the_host_whose_links_all_lose_them():
     found = change_links(results(), 2, again=5000)
     for result in found:
         for link in result["links"]:
-            if {link["from"], link["to"]} == {0, 1}:
+            if {link["sender"], link["receiver"]} == {0, 1}:
                 link["again"] = 700  # a busy peer, not a bad cable
     assert told(found) == [(16, ("c",))]
 

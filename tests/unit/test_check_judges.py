@@ -51,11 +51,11 @@ ONE_HOST = [
     (lambda a: a["links"]["eth0"].update(speed=100), 17, "runs at 100 Mbit/s", "ethtool eth0"),
     (put("python", torch=False, others=[]), 22, "has no torch", "-m pip install torch==2.13.0"),
     (put("python", version="3.9"), 22, "Python 3.9", ""),
-    (put("same_torch", version="2.12.0+cu130"), 23, "its torch is 2.12.0+cu130", "torch==2.13.0 --index-url"),
-    (put("same_torch", git="def"), 23, "built from other source", "--force-reinstall"),
-    (put("same_torch", record=8), 23, "other files were installed", "--force-reinstall"),
-    (put("same_torch", stray_nccl=["/usr/lib/libnccl.so.2"]), 23, "LD_LIBRARY_PATH puts", ""),
-    (put("same_torch", driver="470.1"), 23, "too old for the CUDA 13.0", ""),
+    (put("torch", version="2.12.0+cu130"), 23, "its torch is 2.12.0+cu130", "torch==2.13.0 --index-url"),
+    (put("torch", git="def"), 23, "built from other source", "--force-reinstall"),
+    (put("torch", record=8), 23, "other files were installed", "--force-reinstall"),
+    (put("torch", stray_nccl=["/usr/lib/libnccl.so.2"]), 23, "LD_LIBRARY_PATH puts", ""),
+    (put("torch", driver="470.1"), 23, "too old for the CUDA 13.0", ""),
     (lambda a: a.update(shadow=["/work/types.py"]), 25, "hides Python's own module", "mv /work/types.py"),
     (lambda a: a.update(fabric={"state": "failed", "version": ""}), 26, "fabricmanager is failed", "systemctl restart"),
     (set_variable("NCCL_IB_HCA", "mlx5_0"), 27, "InfiniBand adapters it does not have", "NCCL_IB_HCA"),
@@ -109,7 +109,7 @@ ONE_HOST_WITH_GPUS = [
     (process(1000), 49, "python (process 42) with 20.0 GB", "kill 42"),
     (process(1001), 49, "python (process 42)", ""),
     (a_gpu(used=60000.0), 49, "in use by nobody who shows", "--gpu-reset -i 1"),
-    (put("same_torch", cuda=""), 23, "cannot use them", "pip install"),
+    (put("torch", cuda=""), 23, "cannot use them", "pip install"),
 ]  # fmt: skip
 
 
@@ -411,7 +411,7 @@ def test_a_container_may_be_given_some_cpus():
 
 
 def test_a_torch_that_conda_installed_is_not_taken_for_another_because_it_keeps_no_list():
-    assert findings(broken(cluster(), "b", put("same_torch", record=0))) == []
+    assert findings(broken(cluster(), "b", put("torch", record=0))) == []
 
 
 def test_an_interface_matters_to_what_the_devices_of_a_host_use():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from muster.bench.measurements import Carrier, LeftOut, Pair, Rank, Report, Row
 from muster.errors import MusterError
@@ -13,29 +13,42 @@ MARKER = "@muster-bench "
 """What such a line begins with; a library that prints something does not."""
 
 
+class World(TypedDict):
+    """What measures: for each rank its host's number and, with a GPU, its name, PCIe link and NVLinks."""
+
+    ranks: list[dict[str, Any]]
+    backend: str
+    device: str
+    torch: str
+    nccl: str
+
+
 class Collector:
     """Takes the records of one run, in their order."""
 
+    world: World
+    """The first record."""
+
     def __init__(self) -> None:
-        self.world: dict[str, Any] = {}
         self.rows: list[Row] = []
         self.pairs: list[Pair] = []
         self.left_out: list[LeftOut] = []
-        self._room: dict[str, Any] = {}
-        self._last: dict[int, dict[str, Any]] = {}
+        self._room = self._narrowest = 0
+        self._copies: dict[int, dict[str, float]] = {}
+        self._carriers: dict[int, tuple[Carrier, ...]] = {}
         self.complete = False
 
     def take(self, line: str) -> dict[str, Any] | None:
         """Read a line; None if it is not for us."""
         if not line.startswith(MARKER):
             return None
-        record: dict[str, Any] = json.loads(line[len(MARKER) :])
+        record = json.loads(line[len(MARKER) :])
         fields = {name: value for name, value in record.items() if name != "t"}
         kind = record["t"]
         if kind == "world":
-            self.world = fields
+            self.world = record
         elif kind == "room":
-            self._room = fields
+            self._room, self._narrowest = fields["size"], fields["rank"]
         elif kind == "row":
             seconds = tuple(fields.pop("seconds"))
             self.rows.append(Row(**fields, seconds=seconds, ranks=self.size))
@@ -44,7 +57,8 @@ class Collector:
         elif kind == "left_out":
             self.left_out.append(LeftOut(**fields))
         elif kind == "rank":
-            self._last[fields.pop("rank")] = fields
+            self._copies[fields["rank"]] = fields["copies"]
+            self._carriers[fields["rank"]] = tuple(Carrier(**carrier) for carrier in fields["carriers"])
         elif kind == "end":
             self.complete = True
         return record
@@ -67,12 +81,12 @@ class Collector:
             rows=tuple(self.rows),
             pairs=tuple(self.pairs),
             left_out=tuple(self.left_out),
-            room=self._room["size"],
-            narrowest=self._room["rank"],
+            room=self._room,
+            narrowest=self._narrowest,
         )
 
     def _rank(self, number: int, hosts: Sequence[str]) -> Rank:
-        first, last = self.world["ranks"][number], self._last[number]
+        first = self.world["ranks"][number]
         pcie = first.get("pcie")
         return Rank(
             number=number,
@@ -80,8 +94,8 @@ class Collector:
             gpu=first.get("gpu", ""),
             pcie=pcie_bandwidth(pcie["transfers"], pcie["lanes"]) if pcie else None,
             nvlink=tuple(first.get("nvlink", ())),
-            copies=last["copies"],
-            carriers=tuple(Carrier(**carrier) for carrier in last["carriers"]),
+            copies=self._copies[number],
+            carriers=self._carriers[number],
         )
 
 

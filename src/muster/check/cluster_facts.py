@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from muster.agent.probes import nvidia, operating_system
 from muster.check.finding import Fix
 from muster.controller.addresses import Offer
 from muster.errors import HostError
+
+if TYPE_CHECKING:
+    from muster.shared.events import Facts
+    from muster.shared.replies import DialResult
+    from muster.shared.requests import Question
 
 VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "podman")
 """How names of interfaces begin that lead to containers, not to other hosts."""
 
 Value = TypeVar("Value", bound=Hashable)
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +30,10 @@ class Machine:
     """One host whose agent came up."""
 
     name: str
-    up: Mapping[str, Any]
-    """What the agent said first: python, torch, cpus, gpus, visible, omp, interfaces."""
+    up: Facts
+    """What the agent said first."""
     answers: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """By the name of the check that asked."""
+    """By the name of the probe; `answer` returns one with its type."""
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     """How long each probe took."""
     hung: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -47,6 +54,10 @@ class Machine:
     """How far that may be off: half the shortest round trip."""
     noise: str = ""
     """What came over the connection before the agent's greeting."""
+
+    def answer(self, probe: Callable[[Question], Answer]) -> Answer | None:
+        """What the host answered to a probe; None where it gave no answer."""
+        return self.answers.get(probe.__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +128,9 @@ class Reach:
 
     offers: tuple[Offer, ...] = ()
     """Each host as the others looked for it."""
-    tried: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict[str, Sequence[Mapping[str, Any]]])
-    """By dialing host: what it tried (host, address, port) and how it went (problem; empty when reached)."""
-    master: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict[str, Sequence[Mapping[str, Any]]])
+    tried: Mapping[str, Sequence[DialResult]] = field(default_factory=dict[str, "Sequence[DialResult]"])
+    """By dialing host: what it tried, and how it went."""
+    master: Mapping[str, Sequence[DialResult]] = field(default_factory=dict[str, "Sequence[DialResult]"])
     """The same for the master port, if one is wanted."""
     port_problem: str = ""
     """Why the master port cannot be opened on the first host."""
@@ -137,17 +148,15 @@ class Cluster:
     reach: Reach | None = None
     """None where nobody dialled: one host, or a job whose hosts meet in another way."""
 
-    def answers(self, check: str) -> dict[str, Any]:
-        """What each host answered to a check's probe, where it did."""
-        return {m.name: m.answers[check] for m in self.machines if check in m.answers}
+    def answers(self, probe: Callable[[Question], Answer]) -> dict[str, Answer]:
+        """What each host answered to a probe, where it did."""
+        name = probe.__name__
+        return {machine.name: machine.answers[name] for machine in self.machines if name in machine.answers}
 
-    def answer(self, check: str, host: str) -> dict[str, Any]:
-        """One host's answer; nothing where it gave none."""
-        return self.machine(host).answers.get(check) or {}
-
-    def gpus(self, host: str) -> list[dict[str, Any]]:
+    def gpus(self, host: str) -> list[nvidia.Gpu]:
         """What nvidia-smi said of each GPU of a host."""
-        return self.answer("gpus", host).get("gpus", [])
+        answer = self.machine(host).answer(nvidia.gpus)
+        return answer["gpus"] if answer else []
 
     def machine(self, name: str) -> Machine:
         """One host by its name."""
@@ -160,7 +169,8 @@ class Cluster:
 
     def sudo(self, name: str) -> str:
         """What must stand before a command there that changes the system: nothing for root, outside a container."""
-        return "" if self.wanted.image is None and self.answer("system", name).get("uid") == 0 else "sudo "
+        system = self.machine(name).answer(operating_system.system)
+        return "" if self.wanted.image is None and system and system["uid"] == 0 else "sudo "
 
     def address(self, name: str) -> str | None:
         """Where most others reached a host; without a test, its first address that is on no virtual network."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from muster.check.cluster_facts import Reach, Wanted
 from muster.controller.addresses import Offer, dial_targets, who_dials_whom
 from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
 
+if TYPE_CHECKING:
+    from muster.shared.replies import DialResult, Listening
+    from muster.shared.requests import DialTarget
+
 _LISTEN_LIMIT = 10.0
 _DIAL_LIMIT = 15.0
-
-Answer = Mapping[str, Any]
 
 
 async def dial_all(links: Sequence[AgentLink], wanted: Wanted) -> Reach | None:
@@ -51,11 +53,11 @@ async def _try_master(links: Sequence[AgentLink], wanted: Wanted, port: int, rea
     return replace(reach, master=master)
 
 
-def _listen(link: AgentLink, port: int, nonce: str) -> Awaitable[Answer]:
+def _listen(link: AgentLink, port: int, nonce: str) -> Awaitable[Listening]:
     return link.request("listen", limit=_LISTEN_LIMIT, port=port, nonce=nonce)
 
 
-def _offer(link: AgentLink, nonce: str, answer: Answer) -> Offer:
+def _offer(link: AgentLink, nonce: str, answer: Listening) -> Offer:
     return Offer(
         name=link.name,
         interfaces=link.facts["interfaces"],
@@ -65,7 +67,7 @@ def _offer(link: AgentLink, nonce: str, answer: Answer) -> Offer:
     )
 
 
-async def _dial(links: Sequence[AgentLink], targets: Sequence[Any]) -> dict[str, Sequence[Answer]]:
+async def _dial(links: Sequence[AgentLink], targets: Sequence[list[DialTarget]]) -> dict[str, list[DialResult]]:
     answers = await all_or_errors(
         [link.request("dial", limit=_DIAL_LIMIT, targets=own) for link, own in zip(links, targets, strict=True)]
     )

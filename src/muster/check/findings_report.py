@@ -19,9 +19,9 @@ Facts = dict[str, dict[str, str]]
 def facts(checks: Mapping[str, Check], cluster: Cluster) -> Facts:
     """Every fact for people."""
     found: Facts = {}
-    for name, check in checks.items():
-        if check.table is not None:
-            for host, answer in cluster.answers(name).items():
+    for check in checks.values():
+        if check.table is not None and check.probe is not None:
+            for host, answer in cluster.answers(check.probe).items():
                 for label, value in check.table(answer).items():
                     found.setdefault(label, {})[host] = value
     return found

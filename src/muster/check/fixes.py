@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Literal
 
+from muster.agent.probes import host_network, operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Fix
 
@@ -13,7 +14,7 @@ from muster.check.finding import Fix
 def unset(cluster: Cluster, host: str, variable: str, why: str = "") -> Fix:
     """Get rid of a variable where it comes from: --env, this shell, or a file of the host."""
     wanted = cluster.wanted
-    path = cluster.answer("variables", host)["sources"].get(variable)
+    path = cluster.answers(operating_system.variables)[host]["sources"].get(variable)
     if variable in wanted.named:
         return Fix(say=why, command=wanted.typed("--env", dropped=variable))
     if variable in wanted.env or (cluster.machine(host).inherits and path is None):
@@ -46,7 +47,7 @@ def copy(cluster: Cluster, host: str, folder: str, files: list[str], say: str = 
 def open_firewall(cluster: Cluster, host: str, peers: Sequence[str], direction: Literal["in", "out"]) -> Fix:
     """Let a host and its peers talk on all ports: collectives use any."""
     addresses = [address for peer in peers if (address := cluster.address(peer)) is not None]
-    answer = cluster.answers("reach").get(host)
+    answer = cluster.machine(host).answer(host_network.firewall)
     if answer is None or not addresses:
         return Fix(say=f"let {host} and {', '.join(peers)} talk to each other on all TCP ports")
     sudo, tool = cluster.sudo(host), answer["tool"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muster.check.cluster_facts import Machine, Wanted
 from muster.check.definition import Check, as_requests
@@ -15,6 +15,7 @@ from muster.engines.engine import Launch
 from muster.job import Job
 
 if TYPE_CHECKING:
+    from muster.shared.replies import ProbeOutcome
     from muster.shared.requests import Question
 
 _log = logging.getLogger("muster.check")
@@ -57,19 +58,24 @@ async def gather(
         for name, outcome in reply["answers"].items():
             if "error" in outcome:
                 _log.error("%s: probe %s: %s\n%s", link.name, name, outcome["error"], outcome.get("traceback", ""))
-        return _machine(link, reply["answers"], ranks[link.name], logins.get(link.name))
+        return _machine(link, checks, reply["answers"], ranks[link.name], logins.get(link.name))
 
     machines = await asyncio.gather(*(one(link) for link in links))
     return [machine for machine in machines if machine is not None]
 
 
 def _machine(
-    link: AgentLink, outcomes: Mapping[str, Mapping[str, Any]], ranks: int, login: tuple[str, ...] | None
+    link: AgentLink,
+    checks: Mapping[str, Check],
+    outcomes: Mapping[str, ProbeOutcome],
+    ranks: int,
+    login: tuple[str, ...] | None,
 ) -> Machine:
+    probes = {name: check.probe.__name__ for name, check in checks.items() if check.probe is not None}
     return Machine(
         name=link.name,
         up=link.facts,
-        answers={name: out["value"] for name, out in outcomes.items() if "value" in out},
+        answers={probes[name]: out["value"] for name, out in outcomes.items() if "value" in out},
         seconds={name: out["seconds"] for name, out in outcomes.items() if "seconds" in out},
         hung={name: out["hung"] for name, out in outcomes.items() if "hung" in out},
         broken={name: out["error"] for name, out in outcomes.items() if "error" in out},

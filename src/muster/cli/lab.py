@@ -96,7 +96,7 @@ def _up(options: argparse.Namespace) -> int:
         mpi=options.mpi,
         podman=options.podman,
     )
-    hosts: list[dict[str, Any]] = lab["hosts"]
+    hosts = lab["hosts"]
     last = hosts[-1]["name"]
     if len(hosts) > 1:
         said = f"{len(hosts)} hosts are up: h1 to {last}, {hosts[0]['address']} to {hosts[-1]['address']}\n"
@@ -153,7 +153,7 @@ def _status(options: argparse.Namespace) -> int:
 def _ssh(options: argparse.Namespace) -> int:
     from muster.lab.lab_client import request
 
-    argv: list[str] = request("ssh", host=options.hosts[0])["argv"]
+    argv = request("ssh", host=options.hosts[0])["argv"]
     os.execvp(argv[0], [*argv, options.hosts[0], *options.command])
 
 
@@ -164,7 +164,7 @@ def _exec(options: argparse.Namespace) -> int:
         raise UsageError(
             "muster lab exec: say what to run", hint=f"muster lab exec {options.hosts[0]} hostname, for example"
         )
-    argv: list[str] = request("enter", host=options.hosts[0], cwd=os.getcwd())["argv"]
+    argv = request("enter", host=options.hosts[0], cwd=os.getcwd())["argv"]
     # Ctrl-C is for the command inside: nsenter, which waits for it, must not die of it first, and the shell turns
     # the command's end into an exit code.
     for caught in (signal.SIGINT, signal.SIGQUIT):

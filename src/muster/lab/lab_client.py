@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from muster.errors import LabError
-from muster.lab.lab_server import SOCKET, socket_address
+from muster.lab.lab_server import SOCKET, Description, Login, Settings, socket_address
 
 START_LIMIT = 150.0
 """Seconds in which the server must have said whether the lab is up; two more for each host."""
@@ -30,10 +30,10 @@ def state_folder() -> Path:
     return folder
 
 
-def start(hosts: int, **options: Any) -> dict[str, Any]:
+def start(hosts: int, **options: Any) -> Description:
     """Start a lab, with these options of `Lab`, that stays up when this process ends; return its description."""
     folder = state_folder()
-    settings = {"hosts": hosts, "options": options, "folder": str(folder)}
+    settings: Settings = {"hosts": hosts, "options": options, "folder": str(folder)}
     with (folder / "lab.log").open("ab") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "muster.lab.lab_server", json.dumps(settings)],
@@ -59,7 +59,13 @@ def start(hosts: int, **options: Any) -> dict[str, Any]:
     return _checked(line)
 
 
-def request(verb: str, **arguments: Any) -> dict[str, Any]:
+@overload
+def request(verb: Literal["status"]) -> Description: ...
+@overload
+def request(verb: Literal["ssh", "enter"], **arguments: Any) -> Login: ...
+@overload
+def request(verb: str, **arguments: Any) -> object: ...
+def request(verb: str, **arguments: Any) -> object:
     """Ask the server of the lab that is up to do something, and return its answer."""
     handle = os.open(state_folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -81,8 +87,8 @@ def request(verb: str, **arguments: Any) -> dict[str, Any]:
     return _checked(line)
 
 
-def _checked(line: str) -> dict[str, Any]:
-    reply: dict[str, Any] = json.loads(line)
+def _checked(line: str) -> Any:
+    reply = json.loads(line)
     if "error" in reply:
         raise LabError(reply["error"], hint=reply["hint"])
     return reply

@@ -15,11 +15,11 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict
 
 from muster.errors import LabError, MusterError
 from muster.lab.cluster import Lab
@@ -46,34 +46,56 @@ FAULTS: dict[str, Callable[..., None]] = {
 """What can be done to a host: the verb of the command line and the method."""
 
 
+class Settings(TypedDict):
+    """What the server is started with: `options` are those of `Lab`."""
+
+    hosts: int
+    options: dict[str, Any]
+    folder: str
+
+
+class Description(TypedDict):
+    """The whole state of the lab: `keeper` is the server's process id, and each of `hosts` a `HostStatus`."""
+
+    kind: str
+    limits: Sequence[str]
+    keeper: int
+    ssh: list[str]
+    hosts: list[dict[str, Any]]
+
+
+class Login(TypedDict):
+    """The command that leads into a host."""
+
+    argv: list[str]
+
+
 def socket_address(folder: int) -> str:
     """The socket by way of an open folder: its whole path may be longer than the kernel takes."""
     return f"/proc/self/fd/{folder}/{SOCKET}"
 
 
-def answer(lab: Lab, request: dict[str, Any]) -> dict[str, Any]:
+def answer(lab: Lab, verb: str, host: str = "", **arguments: Any) -> Description | Login | None:
     """Do what was asked, and return what to say."""
-    verb = request.pop("verb")
     if verb in FAULTS:
-        FAULTS[verb](lab, request.pop("host"), **request)
-        return {}
+        FAULTS[verb](lab, host, **arguments)
+        return None
     if verb == "enter":
-        return {"argv": lab.enter_argv(request["host"], cwd=request["cwd"])}
+        return {"argv": lab.enter_argv(host, cwd=arguments["cwd"])}
     if verb == "ssh":
-        lab.address(request["host"])
+        lab.address(host)
         return {"argv": lab.ssh_argv()}
     return describe(lab)
 
 
-def describe(lab: Lab) -> dict[str, Any]:
+def describe(lab: Lab) -> Description:
     """The whole state of the lab."""
-    hosts = [asdict(status) for status in lab.status()]
     return {
         "kind": lab.kind,
         "limits": lab.limits,
         "keeper": os.getpid(),
         "ssh": lab.ssh_argv(),
-        "hosts": hosts,
+        "hosts": [asdict(status) for status in lab.status()],
     }
 
 
@@ -85,7 +107,7 @@ def serve(lab: Lab, server: socket.socket) -> None:
             peer.settimeout(REQUEST_LIMIT)
             try:
                 with peer.makefile("rb") as lines:
-                    request: dict[str, Any] = json.loads(lines.readline())
+                    request = json.loads(lines.readline())
             except (OSError, ValueError):
                 continue  # it went away before it had said what it wants
             if request["verb"] == "down":
@@ -94,7 +116,7 @@ def serve(lab: Lab, server: socket.socket) -> None:
                 _say(peer, {})
                 return
             try:
-                reply = answer(lab, request)
+                reply = answer(lab, **request) or {}
             except MusterError as error:
                 reply = {"error": error.message, "hint": error.hint}
             except Exception as error:  # one failed request must not take the lab down
@@ -103,7 +125,7 @@ def serve(lab: Lab, server: socket.socket) -> None:
             _say(peer, reply)
 
 
-def _say(peer: socket.socket, reply: dict[str, Any]) -> None:
+def _say(peer: socket.socket, reply: Mapping[str, object]) -> None:
     try:
         peer.sendall(json.dumps(reply).encode() + b"\n")
     except OSError:
@@ -112,7 +134,7 @@ def _say(peer: socket.socket, reply: dict[str, Any]) -> None:
 
 def main(argument: str) -> int:
     """Hold a lab."""
-    settings: dict[str, Any] = json.loads(argument)
+    settings: Settings = json.loads(argument)
     folder = os.open(settings["folder"], os.O_RDONLY | os.O_DIRECTORY)
     signal.signal(signal.SIGTERM, _end)
     try:
@@ -125,7 +147,7 @@ def main(argument: str) -> int:
     return 0
 
 
-def _hold(settings: dict[str, Any], folder: int) -> None:
+def _hold(settings: Settings, folder: int) -> None:
     Path(settings["folder"], SOCKET).unlink(missing_ok=True)
     with (
         Lab(settings["hosts"], **settings["options"]) as lab,
@@ -149,7 +171,7 @@ def _take(lock: int) -> None:
         raise LabError("a lab is up already", hint="`muster lab down` takes it down") from None
 
 
-def _report(message: dict[str, Any]) -> None:
+def _report(message: Mapping[str, object]) -> None:
     """Tell the command that started us; then let go of its pipe, or its caller would wait for our end."""
     print(json.dumps(message), flush=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)

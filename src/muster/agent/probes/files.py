@@ -10,9 +10,11 @@ from ..code_sync import fingerprint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import TypedDict
 
     from ...shared.requests import Question
+else:
+    from ...shared.protocol import TypedDict
 
 _MOST_ENTRIES = 10000
 _SAMPLE = 65536
@@ -21,7 +23,23 @@ _HARMLESS = {"antigravity", "idlelib", "lib2to3", "test", "this", "tkinter", "tu
 """Modules whose names people give their own files, and that nothing imports while torch is loaded."""
 
 
-def same_code(ask: Question) -> dict[str, Any]:
+class Code(TypedDict):
+    """Whether the working directory exists, and the size and CRC of its files; None for one that is missing."""
+
+    folder: bool
+    files: dict[str, list[int] | None]
+
+
+class FileSystem(TypedDict):
+    """The room of a file system in bytes, and the number of `files` it can still hold; -1 where it does not count."""
+
+    free: int
+    size: int
+    files: int
+    read_only: bool
+
+
+def same_code(ask: Question) -> Code:
     """Return size and CRC of each file the controller names, None where it is not there."""
     found: dict[str, list[int] | None] = {}
     for path in ask["code"]:
@@ -46,13 +64,13 @@ def shadow(ask: Question) -> list[str]:
     return [os.path.join(folder, entry) for entry in sorted(modules + packages)]
 
 
-def data(ask: Question) -> dict[str, list[Any] | None]:
+def data(ask: Question) -> dict[str, tuple[str, int, int] | None]:
     """Return size and a sample of each file, the number of entries of each folder."""
-    found: dict[str, list[Any] | None] = {}
+    found: dict[str, tuple[str, int, int] | None] = {}
     for path in ask["paths"]:
         whole = os.path.join(ask["cwd"], os.path.expanduser(path))
         try:
-            found[path] = ["folder", _entries(whole), 0] if os.path.isdir(whole) else ["file", *_sample(whole)]
+            found[path] = ("folder", _entries(whole), 0) if os.path.isdir(whole) else ("file", *_sample(whole))
         except OSError:
             found[path] = None
     return found
@@ -72,9 +90,9 @@ def _sample(path: str) -> tuple[int, int]:
         return size, zlib.crc32(file.read(_SAMPLE), begin)
 
 
-def disk(ask: Question) -> dict[str, Any]:
+def disk(ask: Question) -> dict[str, FileSystem]:
     """Return the room of each file system that a job writes to, under the first of its names."""
-    found: dict[str, Any] = {}
+    found: dict[str, FileSystem] = {}
     seen: set[int] = set()
     for path in (ask["cwd"], os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp")):
         try:

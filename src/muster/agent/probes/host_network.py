@@ -14,9 +14,11 @@ from .reading import find_program, read, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import TypedDict
 
     from ...shared.requests import Question
+else:
+    from ...shared.protocol import TypedDict
 
 _SIOCGIFADDR = 0x8915
 _SIOCGIFNETMASK = 0x891B
@@ -38,9 +40,52 @@ _MOST_LOOKUPS = 8
 """Addresses of peers that are looked up."""
 
 
-def links(ask: Question) -> dict[str, Any]:
+class Card(TypedDict):
+    """A network card with an IPv4 address: its speed in Mbit/s, and what it received; -1 for what is unknown."""
+
+    address: str
+    network: str
+    mtu: int
+    speed: int
+    errors: int
+    packets: int
+
+
+class Rdma(TypedDict):
+    """The ports (name, state, driver), whether libibverbs and NCCL's plug-in exist, and the number of device files."""
+
+    ports: list[dict[str, str]]
+    verbs: bool
+    plugin: bool
+    devices: int
+
+
+class OwnName(TypedDict):
+    """A host's name, the addresses it resolves to, and those that /etc/hosts lists, alone or with localhost."""
+
+    name: str
+    addresses: list[str]
+    listed: list[str]
+    shared: list[str]
+
+
+class Lookup(TypedDict):
+    """The slowest lookup."""
+
+    seconds: float
+    what: str
+
+
+class Firewall(TypedDict):
+    """The tool that sets the firewall, and the chains of nft that filter packets by direction: `in` and `out`."""
+
+    tool: str
+    chains: dict[str, list[str]]
+
+
+def links(ask: Question) -> dict[str, Card]:
     """Return each card with its network, packet size, speed and errors."""
-    cards: dict[str, Any] = {}
+    cards: dict[str, Card] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for name in sorted(os.listdir("/sys/class/net")):
             request = struct.pack("256s", name.encode()[:15])
@@ -72,7 +117,7 @@ def hardware_addresses(ask: Question) -> list[str]:
     return [address for address in found if address.strip("0:")]
 
 
-def rdma(ask: Question) -> dict[str, Any]:
+def rdma(ask: Question) -> Rdma:
     """Return the InfiniBand ports, and whether programs and NCCL can use them."""
     ports: list[dict[str, str]] = []
     for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
@@ -81,7 +126,7 @@ def rdma(ask: Question) -> dict[str, Any]:
         state = read(f"{folder}/state").partition(":")[2].strip().lower()
         ports.append({"name": f"{device}:{os.path.basename(folder)}", "state": state, "driver": driver})
     if not ports:
-        return {"ports": []}
+        return {"ports": [], "verbs": False, "plugin": False, "devices": 0}
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     return {
         "ports": ports,
@@ -106,7 +151,7 @@ def master(ask: Question) -> list[str] | None:
     return _addresses(ask["master"]) if ask["master"] else None
 
 
-def own_name(ask: Question) -> dict[str, Any]:
+def own_name(ask: Question) -> OwnName:
     """Return this host's name, what it stands for, and how /etc/hosts lists it."""
     name = os.uname().nodename
     mine = hosts_entries(name)
@@ -126,7 +171,7 @@ def _addresses(name: str) -> list[str]:
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
-def names(ask: Question) -> dict[str, Any]:
+def names(ask: Question) -> Lookup:
     """Return the slowest lookup: of this host's name, or of peers' addresses, which torch does for each connection."""
     slowest, what = 0.0, ""
     addresses = [address for found in ask["peers"].values() for address in found]
@@ -153,7 +198,7 @@ def _lookup_seconds(word: str) -> float:
     return time.monotonic() - begin
 
 
-def firewall(ask: Question) -> dict[str, Any]:
+def firewall(ask: Question) -> Firewall:
     """Return which firewall this host has, and for root which of its chains judge packets."""
     chains: dict[str, list[str]] = {"in": [], "out": []}
     nft = find_program("nft", "/usr/sbin", "/sbin")

@@ -11,9 +11,11 @@ from .reading import find_program, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import TypedDict
 
     from ...shared.requests import Question
+else:
+    from ...shared.protocol import TypedDict
 
 _FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.used", "temperature.gpu")
 _MORE = (
@@ -26,12 +28,51 @@ _MORE = (
 _NEWER = ("fabric.state",)
 
 
-def gpus(ask: Question) -> dict[str, Any] | None:
+class Gpu(TypedDict):
+    """A GPU as nvidia-smi reports it: memory in MiB, PCIe lanes in use and at most; -1 for what is unknown."""
+
+    index: int
+    uuid: str
+    name: str
+    driver: str
+    memory: float
+    used: float
+    celsius: float
+    ecc: float
+    hot: bool
+    braked: bool
+    width: tuple[float, float]
+    fabric: str
+
+
+class GpuProcess(TypedDict):
+    """A process that computes on a GPU: its memory in MiB and its user, -1 if it is in another container."""
+
+    uuid: str
+    pid: int
+    name: str
+    used: float
+    uid: int
+
+
+class Gpus(TypedDict):
+    """The GPUs that answer, why nvidia-smi fails, the processes, and UUID, failure and pending of remapped rows."""
+
+    devices: int
+    gpus: list[Gpu]
+    problem: str
+    asked: bool
+    processes: list[GpuProcess]
+    remapped: list[list[str]]
+
+
+def gpus(ask: Question) -> Gpus | None:
     """Return every GPU and who uses it; None where there is no NVIDIA GPU to be seen."""
     devices = gpu_devices()
-    if not find_program("nvidia-smi"):
-        return {"devices": devices, "gpus": [], "problem": "", "asked": False} if devices else None
-    found, problem = _query_gpus()
+    asked = bool(find_program("nvidia-smi"))
+    if not asked and not devices:
+        return None
+    found, problem = _query_gpus() if asked else ([], "")
     users: list[list[str]] = []
     remapped: list[list[str]] = []
     try:
@@ -43,13 +84,13 @@ def gpus(ask: Question) -> dict[str, Any] | None:
         "devices": devices,
         "gpus": found,
         "problem": problem,
-        "asked": True,
+        "asked": asked,
         "processes": [_process(row) for row in users],
         "remapped": [row for row in remapped if "Yes" in row[1:]],
     }
 
 
-def _query_gpus() -> tuple[list[dict[str, Any]], str]:
+def _query_gpus() -> tuple[list[Gpu], str]:
     """The GPUs, or why nvidia-smi fails. An old driver refuses fields it does not know."""
     problem = ""
     for fields in (_FIELDS + _MORE + _NEWER, _FIELDS + _MORE, _FIELDS):
@@ -62,7 +103,7 @@ def _query_gpus() -> tuple[list[dict[str, Any]], str]:
     return [], problem
 
 
-def _gpu(row: list[str]) -> dict[str, Any]:
+def _gpu(row: list[str]) -> Gpu:
     every = _FIELDS + _MORE + _NEWER
     index, uuid, name, driver, memory, used, celsius, *more = [*row, *[""] * len(every)][: len(every)]
     ecc, hot, braked, width, full_width, fabric_state = more
@@ -77,12 +118,12 @@ def _gpu(row: list[str]) -> dict[str, Any]:
         "ecc": _number(ecc),
         "hot": hot == "Active",
         "braked": braked == "Active",
-        "width": [_number(width), _number(full_width)],
+        "width": (_number(width), _number(full_width)),
         "fabric": fabric_state,
     }
 
 
-def _process(row: list[str]) -> dict[str, Any]:
+def _process(row: list[str]) -> GpuProcess:
     uuid, pid, *name, used = row
     try:
         owner = os.stat(f"/proc/{pid}").st_uid

@@ -14,9 +14,11 @@ from .reading import find_program, parent, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import TypedDict
 
     from ...shared.requests import Question
+else:
+    from ...shared.protocol import TypedDict
 
 _LIBRARIES = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "OMP_", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES")
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -26,7 +28,48 @@ _PREFIXES = _LIBRARIES + _LAUNCHERS
 _NAMES_OF_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN")
 
 
-def system(ask: Question) -> dict[str, Any]:
+class System(TypedDict):
+    """User, Python, CPUs, memory in bytes and operating system."""
+
+    uid: int
+    python: str
+    cpus: int | None
+    kernel: str
+    shell: str
+    memory: int
+    os: str
+
+
+class Cpus(TypedDict):
+    """The numbers of CPUs, the quota of CPU time in CPUs, and the ancestor (process id, name) that is bound to them."""
+
+    allowed: int
+    online: int
+    quota: float | None
+    binder: tuple[int, str]
+    everything: bool
+
+
+class Limit(TypedDict):
+    """A limit (-1 for none), the ancestor (process id, name) that set it, or the `file` that does with `ulimit`."""
+
+    soft: int
+    hard: int
+    by: tuple[int, str]
+    file: str
+    flag: str
+
+
+class Variables(TypedDict):
+    """Variables, the file that sets each, those that name a missing file, and the InfiniBand adapters."""
+
+    env: dict[str, str]
+    sources: dict[str, str]
+    gone: dict[str, str]
+    adapters: list[str]
+
+
+def system(ask: Question) -> System:
     """Return user, Python, CPUs, memory and operating system."""
     try:
         shell = pwd.getpwuid(os.getuid()).pw_shell
@@ -49,7 +92,7 @@ def clock(ask: Question) -> str:
     return next((name for name in ("chronyc", "timedatectl", "ntpdate") if find_program(name)), "")
 
 
-def cpus(ask: Question) -> dict[str, Any]:
+def cpus(ask: Question) -> Cpus:
     """Return which CPUs are allowed, by which of our ancestors, and how much of their time."""
     allowed = os.sched_getaffinity(0)
     pid = binder = os.getpid()
@@ -64,16 +107,16 @@ def cpus(ask: Question) -> dict[str, Any]:
     quotas = map(cpu_quota, control_groups("cpu"))
     return {
         "allowed": len(allowed),
-        "online": os.cpu_count(),
+        "online": os.cpu_count() or len(allowed),
         "quota": min((quota for quota in quotas if quota is not None), default=None),
-        "binder": [binder, comm],
+        "binder": (binder, comm),
         "everything": everything,
     }
 
 
-def limits(ask: Question) -> dict[str, Any]:
+def limits(ask: Question) -> dict[str, Limit]:
     """Return each limit, and the oldest of our ancestors that has it. -1 is no limit."""
-    answer: dict[str, Any] = {}
+    answer: dict[str, Limit] = {}
     for name, number, title, flag in (
         ("memlock", resource.RLIMIT_MEMLOCK, "Max locked memory", "-l"),
         ("nofile", resource.RLIMIT_NOFILE, "Max open files", "-n"),
@@ -89,17 +132,17 @@ def limits(ask: Question) -> dict[str, Any]:
     return answer
 
 
-def _who_set(title: str, value: str) -> list[Any]:
+def _who_set(title: str, value: str) -> tuple[int, str]:
     """Process id and name of the oldest ancestor with this soft limit."""
-    found = [0, ""]
+    found = (0, "")
     pid = parent(os.getppid())  # our parent, the agent, has raised its own limit on files
     while pid > 0 and re.search(rf"^{title} +{value} ", read(f"/proc/{pid}/limits"), re.MULTILINE):
-        found = [pid, read(f"/proc/{pid}/comm")]
+        found = (pid, read(f"/proc/{pid}/comm"))
         pid = parent(pid)
     return found
 
 
-def variables(ask: Question) -> dict[str, Any]:
+def variables(ask: Question) -> Variables:
     """Return the variables a rank would have, which file sets each, and what they name that is not here."""
     env = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
     files = ["~/.bashrc", "~/.bash_profile", "~/.profile", "~/.zshenv", "~/.cshrc", "/etc/environment"]

@@ -12,9 +12,11 @@ from .reading import read, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import TypedDict
 
     from ...shared.requests import Question
+else:
+    from ...shared.protocol import TypedDict
 
 _CONDAS = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "/opt/conda")
 _PREFIXES = (
@@ -27,7 +29,31 @@ _PREFIXES = (
 _MOST_OTHERS = 8
 
 
-def python(ask: Question) -> dict[str, Any]:
+class Python(TypedDict):
+    """The Python in use, whether it has torch and belongs to the system, and other Pythons that have torch."""
+
+    executable: str
+    version: str
+    torch: bool
+    managed: bool
+    others: list[str]
+
+
+class Torch(TypedDict):
+    """A build of torch: its versions, a checksum of its files, size and build id of its libraries, and the driver."""
+
+    version: str
+    cuda: str
+    git: str
+    record: int
+    libraries: dict[str, tuple[int, str] | None]
+    nccl: str
+    stray_nccl: list[str]
+    driver: str
+    python: str
+
+
+def python(ask: Question) -> Python:
     """Return the Python in use, and others that have torch."""
     has_torch = _torch_site() is not None
     found: list[str] = []
@@ -57,7 +83,7 @@ def _has_torch(executable: str) -> bool:
     return bool(glob.glob(os.path.join(prefix, "lib", "python3*", "site-packages", "torch", "version.py")))
 
 
-def torch(ask: Question) -> dict[str, Any] | None:
+def torch(ask: Question) -> Torch | None:
     """Return what identifies this host's build of torch; None where there is none."""
     site = _torch_site()
     if site is None:
@@ -84,7 +110,7 @@ def torch(ask: Question) -> dict[str, Any] | None:
     }
 
 
-def _identity(path: str) -> list[Any] | None:
+def _identity(path: str) -> tuple[int, str] | None:
     """Size and build id of a library: its first page tells both without reading gigabytes."""
     try:
         with open(path, "rb") as file:
@@ -93,7 +119,7 @@ def _identity(path: str) -> list[Any] | None:
     except OSError:
         return None
     mark = head.find(b"\x14\0\0\0\x03\0\0\0GNU\0")
-    return [size, head[mark + 12 : mark + 32].hex() if mark >= 0 else ""]
+    return size, head[mark + 12 : mark + 32].hex() if mark >= 0 else ""
 
 
 def _record(site: str) -> int:

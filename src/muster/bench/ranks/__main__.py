@@ -9,14 +9,14 @@ import sys
 def main() -> None:
     """Do what the settings ask for."""
     settings = json.loads(sys.argv[1])
-    if settings["what"] == "step":
+    if settings.pop("what") == "step":
         from .training_step import train
 
-        train(settings)
+        train(**settings)
     else:
         from .bench_session import measure
 
-        measure(settings)
+        measure(**settings)
 
 
 main()

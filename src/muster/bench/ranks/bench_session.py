@@ -17,17 +17,20 @@ _BUFFERS = 5
 """Buffers of the largest size that an operation may need at once: two of ours, and copies that gloo makes."""
 
 
-def measure(settings: dict[str, Any]) -> None:
+def measure(
+    *, marker: str, backend: str, operations: list[str], sizes: list[int], pairs: bool, call_limit: float | None
+) -> None:
     """Measure what the settings name, and tell it as it comes."""
-    group = Group(settings["backend"], settings["marker"])
+    group = Group(backend, marker)
     hosts: list[int] = group.gather(group.host)
     before = hardware.links()
     _introduce(group)
     room = _room(group)
-    names = [name for name in settings["operations"] if group.size > 1 or name != "send-recv"]
+    names = [name for name in operations if group.size > 1 or name != "send-recv"]
     for position, name in enumerate(names):
-        _measure_operation(group, name, position, len(names), settings, room)
-    if settings["pairs"] and group.size > 1:
+        progress = (position * len(sizes), len(names) * len(sizes))
+        _measure_operation(group, name, sizes, call_limit, room, progress)
+    if pairs and group.size > 1:
         measure_pairs(group, hosts, room)
     copies = measure_copies(group, room)
     after = hardware.links()
@@ -62,19 +65,21 @@ def _room(group: Group) -> int:
     return rooms[narrowest]
 
 
-def _measure_operation(group: Group, name: str, position: int, of: int, settings: dict[str, Any], room: int) -> None:
+def _measure_operation(
+    group: Group, name: str, sizes: list[int], call_limit: float | None, room: int, progress: tuple[int, int]
+) -> None:
+    """Measure an operation at each size; `progress` is how many measurements are done before it, and of how many."""
+    done, of = progress
     last: tuple[int, float] | None = None
-    sizes: list[int] = settings["sizes"]
     seen: set[int] = set()
     for number, size in enumerate(sizes):
         if size > room:
             group.tell("left_out", operation=name, size=size, why="memory")
             return
-        call_limit = settings["call_limit"]
         if last is not None and call_limit and last[1] * size / last[0] > call_limit:
             group.tell("left_out", operation=name, size=size, why="time", seconds=last[1] * size / last[0])
             return
-        group.tell("at", what=name, size=size, done=position * len(sizes) + number, of=of * len(sizes))
+        group.tell("at", what=name, size=size, done=done + number, of=of)
         exercise = OPERATIONS[name](group, size)
         if exercise.size in seen:  # the smallest arrays have one element for each rank
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ SIZE = 1 << 28
 _TIMES = 5
 
 
-def measure_copies(group: Group, largest: int) -> list[dict[str, Any]]:
+def measure_copies(group: Group, largest: int) -> list[dict[str, float]]:
     """Bytes per second of each rank's copies; the ranks of a host take turns, for they share its memory."""
     mine: dict[str, float] = {}
     count = max(1, min(SIZE, largest) // WIDTH)

@@ -9,14 +9,23 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 _NET = Path("/sys/class/net")
 _INFINIBAND = Path("/sys/class/infiniband")
 _SMI_LIMIT = 15.0
 
 
-def links() -> dict[str, dict[str, Any]]:
+class Link(TypedDict):
+    """A network interface or InfiniBand port: its speed in bit/s if known, and the bytes it has sent."""
+
+    speed: float | None
+    virtual: bool
+    mtu: int | None
+    sent: int
+
+
+def links() -> dict[str, Link]:
     """Every interface with an address and every InfiniBand port, with its speed in bit/s and bytes sent so far."""
     found = {name: _interface(_NET / name) for name in sorted(_with_address()) if (_NET / name).is_dir()}
     for port in sorted(_INFINIBAND.glob("*/ports/*")) if _INFINIBAND.is_dir() else []:
@@ -32,18 +41,18 @@ def links() -> dict[str, dict[str, Any]]:
     return found
 
 
-def carriers(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def carriers(before: dict[str, Link], after: dict[str, Link]) -> list[dict[str, object]]:
     """The links that sent at least a tenth of what the busiest one sent."""
     moved = {name: link["sent"] - before[name]["sent"] for name, link in after.items() if name in before}
     most = max(moved.values(), default=0)
     return [
-        {"name": name, **{key: after[name][key] for key in ("speed", "virtual", "mtu")}}
+        {"name": name, "speed": after[name]["speed"], "virtual": after[name]["virtual"], "mtu": after[name]["mtu"]}
         for name, sent in moved.items()
         if sent > 0 and sent >= most / 10
     ]
 
 
-def _interface(folder: Path) -> dict[str, Any]:
+def _interface(folder: Path) -> Link:
     speed = _read(folder / "speed")  # Mbit/s; -1 or an error where nobody knows
     # A cable is behind a device, a bond or a VLAN; the speed of a veth, a tap or a bridge is only a word.
     real = (folder / "device").exists() or re.search(r"DEVTYPE=(bond|vlan)", _read(folder / "uevent")) is not None
@@ -62,12 +71,12 @@ def _with_address() -> set[str]:
     return {"lo", *v4, *v6}
 
 
-def gpu(device: Any) -> dict[str, Any]:
+def gpu(device: Any) -> dict[str, object]:
     """The GPU's name, its place on PCIe with that link's speed, and its NVLinks; empty for a CPU."""
     if device.type != "cuda":
         return {}
     properties = _cuda().get_device_properties(device)
-    facts: dict[str, Any] = {"gpu": properties.name, "pcie": None, "nvlink": []}
+    facts: dict[str, object] = {"gpu": properties.name, "pcie": None, "nvlink": []}
     if hasattr(properties, "pci_bus_id"):
         address = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
         facts["pcie"] = _pcie(Path("/sys/bus/pci/devices") / address)
@@ -75,7 +84,7 @@ def gpu(device: Any) -> dict[str, Any]:
     return facts
 
 
-def _pcie(folder: Path) -> dict[str, Any] | None:
+def _pcie(folder: Path) -> dict[str, float] | None:
     speed = re.match(r"([\d.]+) GT/s", _read(folder / "max_link_speed"))
     width = _read(folder / "max_link_width")
     return {"transfers": float(speed[1]) * 1e9, "lanes": int(width)} if speed and width.isdigit() else None

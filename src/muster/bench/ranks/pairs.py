@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ def measure_pairs(group: Group, hosts: list[int], largest: int) -> None:
             group.tell("pair", **result)
 
 
-def _pair(group: Group, a: int, b: int, *, seconds: float, largest: int) -> dict[str, Any]:
+def _pair(group: Group, a: int, b: int, *, seconds: float, largest: int) -> dict[str, float]:
     link = _Link(group, b if group.rank == a else a)
     return {
         "a": a,

@@ -22,17 +22,16 @@ _WARM_UP = 5
 _WIDTH = 1024
 
 
-def train(settings: dict[str, Any]) -> None:
+def train(*, backend: str, batch_size: int) -> None:
     """Train for some seconds and print the samples per second of all ranks together."""
-    group = Group(settings["backend"], "")
+    group = Group(backend, "")
     layers = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU()) for _ in range(4)]
     model = DistributedDataParallel(
         nn.Sequential(*layers, nn.Linear(_WIDTH, 10)).to(group.device), process_group=group.measured
     )
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
-    batch = settings["batch_size"]
-    inputs = torch.randn(batch, _WIDTH, device=group.device)
-    labels = torch.randint(10, (batch,), device=group.device)
+    inputs = torch.randn(batch_size, _WIDTH, device=group.device)
+    labels = torch.randint(10, (batch_size,), device=group.device)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -45,5 +44,5 @@ def train(settings: dict[str, Any]) -> None:
     steps = max(3, round(SECONDS * _WARM_UP / max(some, 1e-6)))
     seconds = median(group.slowest([block(group, step, steps) for _ in range(BLOCKS)]))
     if group.rank == 0:
-        print(f"{group.size * batch * steps / seconds:.1f} samples/s", flush=True)
+        print(f"{group.size * batch_size * steps / seconds:.1f} samples/s", flush=True)
     group.close()

@@ -25,7 +25,7 @@ def judge(cluster: Cluster) -> Findings:
         off = machine.clock - middle
         if abs(off) > MOST + machine.clock_error:
             what = f"its clock is {_seconds(abs(off))} {'ahead' if off > 0 else 'behind'}"
-            command = COMMANDS.get(machine.answers.get("clock", ""), "chronyc makestep")
+            command = COMMANDS.get(machine.answer(operating_system.clock) or "", "chronyc makestep")
             fix = Fix(command=f"{cluster.sudo(machine.name)}{command}", on=machine.name)
             yield Finding("warning", (machine.name,), what, SYMPTOM, fix, row=28)
 

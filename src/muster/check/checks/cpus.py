@@ -14,7 +14,7 @@ def judge(cluster: Cluster) -> Findings:
     """A scheduler gives some of the CPUs, and that is no fault as long as each rank has one."""
     from muster.engines.table import built_in
 
-    for name, found in cluster.answers("cpus").items():
+    for name, found in cluster.answers(operating_system.cpus).items():
         machine = cluster.machine(name)
         allowed, online, quota = found["allowed"], found["online"], found["quota"]
         given = machine.tasks is not None or (found["everything"] and allowed < online)

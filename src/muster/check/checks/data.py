@@ -16,7 +16,7 @@ SLOW = "a start that takes minutes, or ranks that hang in their first read"
 
 def judge(cluster: Cluster) -> Findings:
     """What was named with --data must be there; an argument may be a path that the job makes."""
-    found = cluster.answers("data")
+    found = cluster.answers(files.data)
     for path in cluster.wanted.paths:
         values = {name: answer.get(path) for name, answer in found.items()}
         have = {name: tuple(value) for name, value in values.items() if value is not None}

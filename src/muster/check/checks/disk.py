@@ -17,7 +17,7 @@ FEWEST_FILES = 1000
 
 def judge(cluster: Cluster) -> Findings:
     """Also a disk that is mounted read-only, as after an error of its own."""
-    for name, places in cluster.answers("disk").items():
+    for name, places in cluster.answers(files.disk).items():
         for path, room in places.items():
             if room["free"] < LEAST:
                 what = f"{path} is full: {room['free'] >> 20} MB are left of {size_text(room['size'])}"

@@ -12,7 +12,7 @@ SYMPTOM = "CUDA error 802: system not yet initialized, or NCCL that waits for ev
 
 def judge(cluster: Cluster) -> Findings:
     """Without it NCCL hangs, so it is an error."""
-    for name, answer in cluster.answers("fabric").items():
+    for name, answer in cluster.answers(nvidia.fabric).items():
         found = _unregistered(cluster, name) if answer is None else _manager(cluster, name, **answer)
         if found is not None:
             what, command = found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.agent.probes import host_network
+from muster.agent.probes import host_network, operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
@@ -14,7 +14,7 @@ TOO_MANY = "a world twice as large as the machines it runs on"
 
 def judge(cluster: Cluster) -> Findings:
     """NCCL refuses it, so it is an error; one machine under two names a warning without GPUs."""
-    for name, answer in cluster.answers("variables").items():
+    for name, answer in cluster.answers(operating_system.variables).items():
         visible = answer["env"].get("CUDA_VISIBLE_DEVICES", "")
         twice = _twice(visible, {gpu["uuid"]: str(gpu["index"]) for gpu in cluster.gpus(name)})
         if twice and cluster.machine(name).ranks > 1:
@@ -40,7 +40,7 @@ def _same_machine(cluster: Cluster) -> Findings:
     owners: dict[str, str] = {}
     for machine in cluster.machines:
         gpus = cluster.gpus(machine.name)
-        ids: list[str] = [gpu["uuid"] for gpu in gpus] or machine.answers.get("gpu_share", [])
+        ids = [gpu["uuid"] for gpu in gpus] or machine.answer(host_network.hardware_addresses) or []
         first = next((owners[number] for number in ids if number in owners), None)
         if first is not None:
             what = f"it is the same machine as {first}, so their ranks share {'its GPUs' if gpus else 'it'}"

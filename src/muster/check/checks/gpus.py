@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from muster.agent.probes import nvidia
 from muster.check.cluster_facts import Cluster, Machine, odd_ones
@@ -26,7 +25,7 @@ def judge(cluster: Cluster) -> Findings:
             what = f"nvidia-smi does not answer within {LIMIT:.0f} s: a GPU or its driver hangs"
             fix = Fix(command=f"{cluster.sudo(machine.name)}reboot", on=machine.name)
             yield Finding("error", (machine.name,), what, GONE, fix, row=48)
-        answer = machine.answers.get("gpus")
+        answer = machine.answer(nvidia.gpus)
         if answer and answer["asked"]:
             yield from _missing(cluster, machine, answer)
             for what, symptom, fix in _sick(cluster, machine.name, answer):
@@ -34,7 +33,7 @@ def judge(cluster: Cluster) -> Findings:
     yield from _kinds(cluster)
 
 
-def _missing(cluster: Cluster, machine: Machine, answer: dict[str, Any]) -> Findings:
+def _missing(cluster: Cluster, machine: Machine, answer: nvidia.Gpus) -> Findings:
     name, seen, usable = machine.name, len(answer["gpus"]), machine.up["gpus"]
     reboot = Fix(command=f"{cluster.sudo(name)}reboot", on=name, say="or leave this host out")
     if answer["problem"]:
@@ -48,8 +47,8 @@ def _missing(cluster: Cluster, machine: Machine, answer: dict[str, Any]) -> Find
         yield Finding("error", (name,), what, GONE, Fix(say=f"write `{name}:{usable}`"), row=48)
 
 
-def _sick(cluster: Cluster, host: str, answer: dict[str, Any]) -> Iterator[tuple[str, str, Fix]]:
-    def reset(number: int) -> Fix:
+def _sick(cluster: Cluster, host: str, answer: nvidia.Gpus) -> Iterator[tuple[str, str, Fix]]:
+    def reset(number: int | str) -> Fix:
         return Fix(command=f"{cluster.sudo(host)}nvidia-smi --gpu-reset -i {number}", on=host)
 
     for gpu in answer["gpus"]:
@@ -65,7 +64,7 @@ def _sick(cluster: Cluster, host: str, answer: dict[str, Any]) -> Iterator[tuple
         if 0 < current * 4 <= full:
             fix = Fix(say="reseat the card, or see to its riser")
             yield f"GPU {number} has {current:.0f} of {full:.0f} PCIe lanes", SLOW, fix
-    for uuid, failed, _ in answer.get("remapped", []):
+    for uuid, failed, _ in answer["remapped"]:
         number = next((gpu["index"] for gpu in answer["gpus"] if gpu["uuid"] == uuid), uuid)
         if failed == "Yes":
             fix = Fix(say="have the card replaced")
@@ -76,7 +75,7 @@ def _sick(cluster: Cluster, host: str, answer: dict[str, Any]) -> Iterator[tuple
 
 def _kinds(cluster: Cluster) -> Findings:
     """Two kinds of GPU in one job."""
-    models = {host: sorted({gpu["name"] for gpu in cluster.gpus(host)}) for host in cluster.answers("gpus")}
+    models = {host: sorted({gpu["name"] for gpu in cluster.gpus(host)}) for host in cluster.answers(nvidia.gpus)}
     common, others = odd_ones({host: " and ".join(names) for host, names in models.items() if names})
     fix = Fix(say="give hosts of one kind to a job, or smaller batches to the slower ones")
     for host, kind in others.items():
@@ -84,7 +83,7 @@ def _kinds(cluster: Cluster) -> Findings:
         yield Finding("warning", (host,), what, SLOW, fix, row=48)
 
 
-def table(answer: dict[str, Any] | None) -> dict[str, str]:
+def table(answer: nvidia.Gpus | None) -> dict[str, str]:
     """Facts for people."""
     if not answer or not answer["gpus"]:
         return {"GPUs": f"{answer['devices']}" if answer and answer["devices"] else "none"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster, Machine
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import unset
+
+if TYPE_CHECKING:
+    from muster.shared.events import Interface
 
 GLOO = "Unable to find address for: {}, on one rank; the others: wait timeout after 12000ms"
 NCCL = "NCCL WARN Bootstrap : no socket interface found"
@@ -27,7 +31,8 @@ def judge(cluster: Cluster) -> Findings:
             fix = Fix(command=cluster.wanted.typed("--interface"), say=BY_TRYING)
             yield Finding("error", (machine.name,), what, GLOO.format(chosen), fix, row=6)
         elif chosen is None:
-            env = cluster.answer("variables", machine.name).get("env", {})
+            answer = machine.answer(operating_system.variables)
+            env = answer["env"] if answer else {}
             for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 if variable in env:
                     yield from _variable(cluster, machine, variable, env[variable], several=several)
@@ -47,7 +52,7 @@ def _variable(cluster: Cluster, machine: Machine, variable: str, value: str, *, 
     yield Finding("error" if used else "warning", (machine.name,), what, symptom, fix, row=6)
 
 
-def _named(value: str, nics: Sequence[Mapping[str, Any]], *, gloo: bool) -> list[str]:
+def _named(value: str, nics: Sequence[Interface], *, gloo: bool) -> list[str]:
     """The interfaces a value stands for: gloo takes names, NCCL beginnings of names, `=` names, `^` all but those."""
     have = [nic["name"] for nic in nics]
     parts = [part for part in value.lstrip("=^").split(",") if part]
@@ -59,15 +64,15 @@ def _named(value: str, nics: Sequence[Mapping[str, Any]], *, gloo: bool) -> list
     return [name for name in have if name not in begins] if value.startswith("^") else begins
 
 
-def _addresses(nics: Sequence[Mapping[str, Any]], names: list[str]) -> list[str]:
+def _addresses(nics: Sequence[Interface], names: list[str]) -> list[str]:
     return [address for nic in nics if nic["name"] in names for address in nic["addresses"]]
 
 
-def _only_loopback(nics: Sequence[Mapping[str, Any]], names: list[str]) -> bool:
+def _only_loopback(nics: Sequence[Interface], names: list[str]) -> bool:
     return all(nic["loopback"] for nic in nics if nic["name"] in names)
 
 
-def _lacks(nics: Sequence[Mapping[str, Any]], name: str) -> str:
+def _lacks(nics: Sequence[Interface], name: str) -> str:
     have = ", ".join(nic["name"] for nic in nics if nic["addresses"] and not nic["loopback"])
     known = any(nic["name"] == name for nic in nics)
     return f"that has no address there (it has {have})" if known else f"it has no such interface (it has {have})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings
@@ -14,7 +15,7 @@ OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "M
 
 def judge(cluster: Cluster) -> Findings:
     """`muster run` sets all of them for each rank, so it is a note."""
-    for name, answer in cluster.answers("variables").items():
+    for name, answer in cluster.answers(operating_system.variables).items():
         for variable in OURS:
             value = answer["env"].get(variable)
             if value is None or (variable == "WORLD_SIZE" and value == str(cluster.world_size)):

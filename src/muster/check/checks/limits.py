@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from muster.agent.probes import operating_system
+from muster.agent.probes import host_network, operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
@@ -22,9 +20,10 @@ CONTAINER_SERVICES = {"dockerd": "docker", "containerd": "containerd"}
 def judge(cluster: Cluster) -> Findings:
     """Locked memory matters only where there is RDMA; files, where there are many ranks."""
     need = 256 + 4 * cluster.world_size
-    for name, found in cluster.answers("limits").items():
+    for name, found in cluster.answers(operating_system.limits).items():
         locked, files = found["memlock"], found["nofile"]
-        if cluster.answer("rdma", name).get("ports") and 0 <= locked["soft"] < ENOUGH_LOCKED:
+        rdma = cluster.machine(name).answer(host_network.rdma)
+        if rdma and rdma["ports"] and 0 <= locked["soft"] < ENOUGH_LOCKED:
             what = f"its ranks may lock {locked['soft'] >> 10} KB of memory ({_origin(locked)}): RDMA needs more"
             fix = _fix(cluster, name, "memlock", "unlimited", locked)
             yield Finding("warning", (name,), what, LOCKED, fix, row=31)
@@ -34,14 +33,14 @@ def judge(cluster: Cluster) -> Findings:
             yield Finding("warning", (name,), what, FILES, fix, row=32)
 
 
-def _origin(limit: dict[str, Any]) -> str:
+def _origin(limit: operating_system.Limit) -> str:
     pid, comm = limit["by"]
     if limit["file"]:
         return f"`ulimit {limit['flag']}` in {limit['file']}"
     return f"from {comm}, process {pid}" if pid else "set at the login"
 
 
-def _fix(cluster: Cluster, host: str, name: str, value: str, limit: dict[str, Any]) -> Fix:
+def _fix(cluster: Cluster, host: str, name: str, value: str, limit: operating_system.Limit) -> Fix:
     sudo = cluster.sudo(host)
     pid, comm = limit["by"]
     if cluster.wanted.image:
@@ -74,7 +73,7 @@ def _services() -> dict[str, str]:
     return {name: unit for engine in built_in() for name, unit in engine.services.items()} | CONTAINER_SERVICES
 
 
-def table(answer: dict[str, Any]) -> dict[str, str]:
+def table(answer: dict[str, operating_system.Limit]) -> dict[str, str]:
     """Facts for people."""
     locked = answer["memlock"]["soft"]
     return {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
@@ -18,18 +16,17 @@ WORST_SHARE = 1e-4
 
 def judge(cluster: Cluster) -> Findings:
     """Hosts of one network are compared with each other; --deep sends real packets."""
-    used = {name: card for name in cluster.answers("links") if (card := card_of(cluster, name))}
-    for network in dict.fromkeys(card["network"] for card in used.values()):
-        members = {name: card for name, card in used.items() if card["network"] == network}
-        common, others = odd_ones({name: int(card["mtu"]) for name, card in members.items()})
+    used = {machine.name: card for machine in cluster.machines if (card := card_of(cluster, machine.name))}
+    for network in dict.fromkeys(card["network"] for _, card in used.values()):
+        members = {name: (nic, card) for name, (nic, card) in used.items() if card["network"] == network}
+        common, others = odd_ones({name: card["mtu"] for name, (_, card) in members.items()})
         for name, mtu in others.items():
-            nic = members[name]["name"]
+            nic = members[name][0]
             what = f"{nic} sends packets of up to {mtu} bytes, the others in {network} {common}"
             fix = Fix(command=f"{cluster.sudo(name)}ip link set {nic} mtu {common}", on=name)
             yield Finding("warning", (name,), what, HOLE, fix, row=15)
-        usual = max((card["speed"] for card in members.values()), default=0)
-        for name, card in members.items():
-            nic = card["name"]
+        usual = max((card["speed"] for _, card in members.values()), default=0)
+        for name, (nic, card) in members.items():
             if 0 < card["speed"] < 0.7 * usual:
                 what = f"{nic} runs at {card['speed']} Mbit/s, the others' at up to {usual}"
                 fix = Fix(say="see to its cable, switch port and VLAN", command=f"ethtool {nic}", on=name)
@@ -40,16 +37,14 @@ def judge(cluster: Cluster) -> Findings:
                 yield Finding("warning", (name,), what, SLOW, fix, row=16)
 
 
-def card_of(cluster: Cluster, host: str) -> dict[str, Any]:
-    """The card a host is reached over, with its name; nothing where it is not known."""
+def card_of(cluster: Cluster, host: str) -> tuple[str, host_network.Card] | None:
+    """The name and the facts of the card a host is reached over; None where it is not known."""
+    cards = cluster.machine(host).answer(host_network.links) or {}
     address = cluster.address(host)
-    for name, card in cluster.answer("links", host).items():
-        if card["address"] == address:
-            return {**card, "name": name}
-    return {}
+    return next(((name, card) for name, card in cards.items() if card["address"] == address), None)
 
 
-def table(answer: dict[str, Any]) -> dict[str, str]:
+def table(answer: dict[str, host_network.Card]) -> dict[str, str]:
     """Facts for people."""
     told: list[str] = []
     for name, card in answer.items():

@@ -5,14 +5,17 @@ Rows 1, 7, 8, 9 and 10 of the catalogue. Left alone, `muster run` finds both by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import open_firewall
+
+if TYPE_CHECKING:
+    from muster.shared.replies import DialResult
 
 LOOPBACK = "Timed out waiting for clients: 1/2 clients joined; on the others: the client socket has timed out"
 UNKNOWN = "The client socket has timed out while trying to connect: a name that is not known is told as a time-out"
@@ -41,7 +44,7 @@ def judge(cluster: Cluster) -> Findings:
 
 def _address(cluster: Cluster, master: str) -> Findings:
     """Loopback means every host by itself; a name may mean nothing on some."""
-    stands = cluster.answers("master")
+    stands = cluster.answers(host_network.master)
     good = cluster.address(cluster.machines[0].name)
     fix = Fix(command=cluster.wanted.typed("--master-addr"), say=f"Muster then finds the address by itself: {good}")
     first, *others = cluster.machines
@@ -94,7 +97,7 @@ def _reaches(cluster: Cluster, host: str, target: str) -> bool:
     return any(result["host"] == target and not result["problem"] for result in cluster.reach.tried.get(host, ()))
 
 
-def _worst(results: list[Mapping[str, Any]] | Any) -> str:
+def _worst(results: Sequence[DialResult]) -> str:
     """Empty when one address led there, as one is enough."""
     problems = [result["problem"] for result in results]
     return "" if "" in problems else next((p for p in problems if "another" in p), problems[0] if problems else "")

@@ -16,7 +16,7 @@ LIMIT = 3.0
 def judge(cluster: Cluster) -> Findings:
     """One that takes longer than the probe may is slow too."""
     for machine in cluster.machines:
-        answer = machine.answers.get("names")
+        answer = machine.answer(host_network.names)
         if answer is not None and answer["seconds"] > SLOW:
             what = f"looking up {answer['what']} takes {answer['seconds']:.1f} s there"
         elif "names" in machine.hung:
@@ -27,7 +27,8 @@ def judge(cluster: Cluster) -> Findings:
 
 
 def _fix(cluster: Cluster, host: str) -> Fix:
-    own = {m.name: cluster.answer("own_name", m.name).get("name") or m.name for m in cluster.machines}
+    own = {m.name: m.name for m in cluster.machines}
+    own |= {name: answer["name"] for name, answer in cluster.answers(host_network.own_name).items() if answer["name"]}
     addresses = {name: cluster.address(name) for name in own}
     lines = [f"{address} {own[name]}\\n" for name, address in addresses.items() if address is not None]
     if not lines:

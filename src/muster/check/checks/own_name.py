@@ -5,8 +5,6 @@ Rows 3, 4, 5 and 13 of the catalogue.
 
 from __future__ import annotations
 
-from typing import Any
-
 from muster.agent.probes import host_network
 from muster.check.cluster_facts import VIRTUAL, Cluster, Machine
 from muster.check.definition import Check
@@ -21,7 +19,7 @@ def judge(cluster: Cluster) -> Findings:
     """`muster run` sets GLOO_SOCKET_IFNAME where this is wrong, so it is a note; other launchers hang."""
     if len(cluster.machines) < 2:
         return
-    for name, own in cluster.answers("own_name").items():
+    for name, own in cluster.answers(host_network.own_name).items():
         address = own["addresses"][0] if own["addresses"] else ""
         problem = _problem(cluster, name, own["name"], address)
         if problem is not None:
@@ -52,7 +50,7 @@ def _has_ipv6(machine: Machine) -> bool:
     return any(":" in address for nic in machine.up["interfaces"] for address in nic["addresses"])
 
 
-def _fix(cluster: Cluster, name: str, own: dict[str, Any]) -> Fix:
+def _fix(cluster: Cluster, name: str, own: host_network.OwnName) -> Fix:
     good = cluster.address(name)
     if good is None:
         return Fix(say="put its name with an address of its own into its /etc/hosts")

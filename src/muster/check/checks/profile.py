@@ -23,12 +23,13 @@ GUARDS = {
 
 def judge(cluster: Cluster) -> Findings:
     """Muster skips such words, so it is a note."""
-    files = cluster.answers("profile")
+    files = cluster.answers(operating_system.profile)
     for machine in cluster.machines:
         said = machine.noise.strip()
         if not said:
             continue
-        shell = str(cluster.answer("system", machine.name).get("shell", "")).rpartition("/")[2]
+        system = machine.answer(operating_system.system)
+        shell = system["shell"].rpartition("/")[2] if system else ""
         path, guard = GUARDS.get(shell, ("", ""))
         fix = Fix(say="let the profile print only where `$-` contains i, in an interactive shell")
         if path in files.get(machine.name, []):

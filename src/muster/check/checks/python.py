@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from muster.agent.probes import python_install
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
@@ -17,7 +15,7 @@ OTHER = "pickles, checkpoints or data loaders of one host cannot be read by anot
 
 def judge(cluster: Cluster) -> Findings:
     """No torch is an error; another version of Python a warning."""
-    pythons = cluster.answers("python")
+    pythons = cluster.answers(python_install.python)
     for name, python in pythons.items():
         if not python["torch"] and cluster.wanted.torch:
             what = f"its Python, {python['executable']}, has no torch"
@@ -29,7 +27,7 @@ def judge(cluster: Cluster) -> Findings:
         yield Finding("warning", (name,), what, OTHER, fix, row=22)
 
 
-def _fix(cluster: Cluster, name: str, pythons: dict[str, Any]) -> Fix:
+def _fix(cluster: Cluster, name: str, pythons: dict[str, python_install.Python]) -> Fix:
     """A Python with torch that every host has, or torch for the one in use."""
     for path in pythons[name]["others"]:
         if all(path in (*python["others"], python["executable"]) for python in pythons.values()):

@@ -17,7 +17,7 @@ def judge(cluster: Cluster) -> Findings:
     wanted = cluster.wanted
     if not wanted.script or wanted.sync:
         return
-    for name, there in cluster.answers("same_code").items():
+    for name, there in cluster.answers(files.same_code).items():
         other = [path for path, digest in wanted.code.items() if there["files"].get(path) != list(digest)]
         if not other:
             continue

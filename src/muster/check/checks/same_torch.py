@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from muster.agent.probes import python_install
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
@@ -19,7 +17,7 @@ NEEDS = {"11": 450, "12": 525, "13": 580}
 
 def judge(cluster: Cluster) -> Findings:
     """Another version is an error, another build of the same version a warning."""
-    found = {name: torch for name, torch in cluster.answers("same_torch").items() if torch is not None}
+    found = {name: torch for name, torch in cluster.answers(python_install.torch).items() if torch is not None}
     yield from _versions(found)
     drivers = {name: _driver(cluster, name, torch) for name, torch in found.items()}
     too_old: set[str] = set()
@@ -45,8 +43,8 @@ def judge(cluster: Cluster) -> Findings:
         yield Finding("warning", (name,), what, HANG, Fix(say="install the same driver on all hosts"), row=23)
 
 
-def _versions(found: dict[str, Any]) -> Findings:
-    common, others = odd_ones({name: str(torch["version"]) for name, torch in found.items()})
+def _versions(found: dict[str, python_install.Torch]) -> Findings:
+    common, others = odd_ones({name: torch["version"] for name, torch in found.items()})
     for name, version in others.items():
         what = f"its torch is {version}, that of the others {common}"
         yield Finding("error", (name,), what, HANG, install(found[name]["python"], common or "", name), row=23)
@@ -63,7 +61,7 @@ def _versions(found: dict[str, Any]) -> Findings:
         yield Finding("warning", (name,), what, HANG, install(alike[name]["python"], common or "", name), row=23)
 
 
-def _difference(torch: dict[str, Any], usual: dict[str, Any]) -> str:
+def _difference(torch: python_install.Torch, usual: python_install.Torch) -> str:
     differ = [name for name in torch["libraries"] if torch["libraries"][name] != usual["libraries"][name]]
     if differ == ["libnccl.so.2"]:
         return f"its NCCL is {torch['nccl']}, not {usual['nccl']}"
@@ -74,7 +72,7 @@ def _difference(torch: dict[str, Any], usual: dict[str, Any]) -> str:
     return "other files were installed"
 
 
-def _driver(cluster: Cluster, name: str, torch: dict[str, Any]) -> str:
+def _driver(cluster: Cluster, name: str, torch: python_install.Torch) -> str:
     """What the GPUs say, else the kernel module."""
     return next((gpu["driver"] for gpu in cluster.gpus(name) if gpu["driver"]), torch["driver"])
 
@@ -86,7 +84,7 @@ def install(python: str, version: str, name: str) -> Fix:
     return Fix(command=f"{python} -m pip install --force-reinstall torch=={plain}{index}", on=name)
 
 
-def table(answer: dict[str, Any] | None) -> dict[str, str]:
+def table(answer: python_install.Torch | None) -> dict[str, str]:
     """Facts for people."""
     if answer is None:
         return {"torch": "none"}

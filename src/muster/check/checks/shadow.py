@@ -14,7 +14,7 @@ SYMPTOM = (
 
 def judge(cluster: Cluster) -> Findings:
     """Not every such file does harm, so it is a warning."""
-    for name, paths in cluster.answers("shadow").items():
+    for name, paths in cluster.answers(files.shadow).items():
         for path in paths:
             folder, _, entry = path.rpartition("/")
             module = entry.partition(".")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.agent.probes import files
+from muster.agent.probes import files, operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
@@ -18,7 +18,7 @@ FULL = 128 << 20
 
 def judge(cluster: Cluster) -> Findings:
     """Too small or too full is a warning: only some jobs use it."""
-    for name, shm in cluster.answers("shm").items():
+    for name, shm in cluster.answers(files.shm).items():
         size, free = size_text(shm["size"]), size_text(shm["free"])
         if shm["size"] < SMALL:
             yield Finding("warning", (name,), f"/dev/shm holds only {size}", SYMPTOM, _larger(cluster, name), row=33)
@@ -35,7 +35,8 @@ def table(answer: dict[str, int]) -> dict[str, str]:
 def _larger(cluster: Cluster, name: str) -> Fix:
     if any("--ipc" in word for word in cluster.wanted.argv):  # a container else has its host's
         return Fix(say="give the container more", command=cluster.wanted.with_container_args("--shm-size=8g"))
-    memory = cluster.answer("system", name).get("memory", 16 << 30)
+    system = cluster.machine(name).answer(operating_system.system)
+    memory = system["memory"] if system else 16 << 30
     size = max(1, (memory >> 30) // 2)
     return Fix(command=f"{cluster.sudo(name)}mount -o remount,size={size}g /dev/shm", on=name)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from muster.agent.probes import operating_system
 from muster.check.definition import Check
 from muster.text import size_text
 
 
-def table(answer: dict[str, Any]) -> dict[str, str]:
+def table(answer: operating_system.System) -> dict[str, str]:
     """Facts for people."""
     return {
         "Python": answer["python"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings
@@ -14,7 +15,7 @@ CROWDED = "ranks that fight for the CPUs: everything on them is slow, without a 
 
 def judge(cluster: Cluster) -> Findings:
     """Left alone, `muster run` shares the CPUs out; a value that is set wins over that."""
-    for name, answer in cluster.answers("variables").items():
+    for name, answer in cluster.answers(operating_system.variables).items():
         machine = cluster.machine(name)
         value, cpus = answer["env"].get("OMP_NUM_THREADS", ""), machine.up["cpus"]
         if not value.isdigit() or not int(value):

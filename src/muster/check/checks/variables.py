@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster, odd_ones
@@ -22,14 +21,14 @@ FOR_DEBUGGING = {
 
 def judge(cluster: Cluster) -> Findings:
     """One finding for each variable that cannot be right."""
-    found = cluster.answers("variables")
+    found = cluster.answers(operating_system.variables)
     for name, answer in found.items():
         for variable, what, severity in _misfits(answer):
             yield Finding(severity, (name,), what, SLOW, unset(cluster, name, variable), row=27)
     yield from _only_here(cluster, found)
 
 
-def _misfits(answer: dict[str, Any]) -> Iterator[tuple[str, str, Severity]]:
+def _misfits(answer: operating_system.Variables) -> Iterator[tuple[str, str, Severity]]:
     env, adapters = answer["env"], answer["adapters"]
     for variable, path in answer["gone"].items():
         yield variable, f"{variable} names {path}, which is not there", "warning"
@@ -56,11 +55,11 @@ def _some(wanted: str, adapters: list[str]) -> bool:
     return any(adapter == name if exact else adapter.startswith(name) for adapter in adapters for name in names)
 
 
-def _only_here(cluster: Cluster, found: dict[str, Any]) -> Findings:
+def _only_here(cluster: Cluster, found: dict[str, operating_system.Variables]) -> Findings:
     """What a host sets by itself, and others do not or set differently."""
     names = {name for answer in found.values() for name in answer["sources"] if name.startswith(("NCCL_", "GLOO_"))}
     for variable in sorted(names - {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - cluster.wanted.env.keys()):
-        values = {host: str(answer["env"].get(variable, "")) for host, answer in found.items()}
+        values = {host: answer["env"].get(variable, "") for host, answer in found.items()}
         common, others = odd_ones(values)
         for host, value in others.items():
             if value and any(variable == misfit[0] for misfit in _misfits(found[host])):

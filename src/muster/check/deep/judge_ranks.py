@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from muster.agent.probes import host_network
 from muster.check.checks import rdma
 from muster.check.checks.links import HOLE, SLOW, card_of
 from muster.check.cluster_facts import Cluster
@@ -30,26 +31,66 @@ SLOW_GPU = 0.8
 SLOW_CPU = 0.2
 """Of the others' speed: GPUs are alike within a few percent, CPUs may be shared."""
 
-Link = Mapping[str, Any]
-Result = Mapping[str, Any]
 Pair = frozenset[str]
 
 
-def with_names(results: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> list[Result]:
-    """The results with the names of hosts in place of their numbers."""
-    return [
-        {
-            **result,
-            "host": hosts[result["host"]],
-            "links": [{**link, "from": hosts[link["from"]], "to": hosts[link["to"]]} for link in result["links"]],
-        }
-        for result in results
-    ]
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What one host sent to another."""
+
+    sender: str
+    receiver: str
+    times: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds until a piece was acknowledged, by its size in bytes."""
+    hole: int | None = None
+    """The size of the first piece that was not."""
+    problem: str | None = None
+    """Why the connection failed."""
+    rate: float = 0.0
+    """Bytes per second under load."""
+    sent: int = 0
+    again: int = 0
+    """Packets under load: sent, and lost and sent again."""
+
+    @property
+    def pair(self) -> Pair:
+        """Both hosts."""
+        return frozenset((self.sender, self.receiver))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one rank measured; no collectives where a link of any host is broken."""
+
+    rank: int
+    host: str
+    links: Sequence[Link]
+    device: str
+    flops: float
+    right: bool
+    all_reduce: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds by size in bytes."""
+    wrong: Sequence[int] = ()
+    """The sizes at which the sum was wrong."""
+    network: str = ""
+    """What NCCL uses."""
+
+
+def with_names(results: Sequence[Any], hosts: Sequence[str]) -> list[Result]:
+    """The results, read from JSON, with the names of hosts in place of their numbers."""
+
+    def link(sender: int, receiver: int, **measured: Any) -> Link:
+        return Link(sender=hosts[sender], receiver=hosts[receiver], **measured)
+
+    def result(host: int, links: list[Any], **measured: Any) -> Result:
+        return Result(host=hosts[host], links=[link(**one) for one in links], **measured)
+
+    return [result(**one) for one in results]
 
 
 def judge(cluster: Cluster, results: Sequence[Result]) -> Findings:
     """All that the deep level can find."""
-    links: list[Link] = [link for result in results for link in result["links"]]
+    links = [link for result in results for link in result.links]
     for finding in (
         *_holes(cluster, links),
         *_losses(links),
@@ -75,26 +116,22 @@ def culprits(bad: Sequence[Pair], pairs: Sequence[Pair]) -> list[tuple[str, ...]
     return named + [tuple(sorted(pair)) for pair in left]
 
 
-def _pair(link: Link) -> Pair:
-    return frozenset((link["from"], link["to"]))
-
-
 def _of(culprit: tuple[str, ...], bad: Sequence[Link]) -> Link:
     """A bad link that shows the fault of a culprit."""
-    return next(link for link in bad if frozenset(culprit) <= _pair(link))
+    return next(link for link in bad if frozenset(culprit) <= link.pair)
 
 
 def _holes(cluster: Cluster, links: Sequence[Link]) -> Findings:
-    bad = [link for link in links if "hole" in link or "problem" in link]
-    for culprit in culprits([_pair(link) for link in bad], [_pair(link) for link in links]):
+    bad = [link for link in links if link.hole is not None or link.problem is not None]
+    for culprit in culprits([link.pair for link in bad], [link.pair for link in links]):
         link = _of(culprit, bad)
-        way = f"from {link['from']} to {link['to']}"
-        if "hole" in link and link["times"]:
-            passed = list(link["times"])[-1]
-            what = f"pieces of {link['hole']} bytes do not get through {way}, though {passed} bytes do"
+        way = f"from {link.sender} to {link.receiver}"
+        if link.hole is not None and link.times:
+            passed = list(link.times)[-1]
+            what = f"pieces of {link.hole} bytes do not get through {way}, though {passed} bytes do"
             fix = _smaller_packets(cluster, int(passed))
         else:
-            what = f"nothing gets through {way} ({link.get('problem', 'no answer')})"
+            what = f"nothing gets through {way} ({link.problem or 'no answer'})"
             fix = Fix(say="see to the network between them")
         yield Finding("error", culprit, what, HOLE, fix, row=15)
 
@@ -102,7 +139,7 @@ def _holes(cluster: Cluster, links: Sequence[Link]) -> Findings:
 def _smaller_packets(cluster: Cluster, passed: int) -> Fix:
     """Packets that are known to get through, on every host alike."""
     mtu = max(576, passed + 50)
-    used = [card["mtu"] for machine in cluster.machines if (card := card_of(cluster, machine.name))]
+    used = [found[1]["mtu"] for machine in cluster.machines if (found := card_of(cluster, machine.name))]
     if used and max(used) <= mtu:
         return Fix(say="packets are small already: see to the network between them")
     lines: list[str] = []
@@ -117,10 +154,10 @@ def _smaller_packets(cluster: Cluster, passed: int) -> Fix:
 
 def _losses(links: Sequence[Link]) -> Findings:
     """The host whose best link is worst is at fault; then what is left without it, if it is nearly as bad."""
-    left: list[Link] = [link for link in links if link.get("sent")]
+    left: list[Link] = [link for link in links if link.sent]
     worst = 0.0
     while left:
-        hosts: list[str] = list(dict.fromkeys(str(link[end]) for link in left for end in ("from", "to")))
+        hosts: list[str] = list(dict.fromkeys(end for link in left for end in (link.sender, link.receiver)))
         loss = {host: min(_lost(link, left) for link in _with(host, left)) for host in hosts}
         culprit = max(hosts, key=lambda host: loss[host])
         if loss[culprit] < max(LOST, worst / 3):
@@ -128,28 +165,28 @@ def _losses(links: Sequence[Link]) -> Findings:
         worst = max(worst, loss[culprit])
         link = max(_with(culprit, left), key=lambda link: _lost(link, left))
         blamed = (culprit,) if len(hosts) > 2 else tuple(hosts)
-        what = f"{100 * _lost(link, left):.1f} % of packets between {link['from']} and {link['to']} are lost"
+        what = f"{100 * _lost(link, left):.1f} % of packets between {link.sender} and {link.receiver} are lost"
         symptom = "collectives that take several times as long, without a message"
         yield Finding("warning", blamed, what, symptom, Fix(say="replace its cable, or see to its switch port"), row=16)
-        left = [link for link in left if culprit not in _pair(link)]
+        left = [link for link in left if culprit not in link.pair]
 
 
 def _with(host: str, links: Sequence[Link]) -> list[Link]:
-    return [link for link in links if host in _pair(link)]
+    return [link for link in links if host in link.pair]
 
 
 def _lost(link: Link, links: Sequence[Link]) -> float:
     """The share of packets lost between two hosts, in the worse direction."""
-    both = [other for other in links if _pair(other) == _pair(link)]
-    return max(other["again"] / other["sent"] if other["again"] >= FEWEST_LOST else 0.0 for other in both)
+    both = [other for other in links if other.pair == link.pair]
+    return max(other.again / other.sent if other.again >= FEWEST_LOST else 0.0 for other in both)
 
 
 def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Findings:
     """A host is as fast as its best link, and is held against the others; a pair against what its cards promise."""
     best: dict[str, float] = {}
     for link in links:
-        for host in (link["from"], link["to"]):
-            best[host] = max(best.get(host, 0.0), link.get("rate", 0.0))
+        for host in (link.sender, link.receiver):
+            best[host] = max(best.get(host, 0.0), link.rate)
     if len(best) == 2:
         yield from _slow_pair(cluster, best)
     if len(best) < 3:
@@ -164,7 +201,8 @@ def _slow_links(cluster: Cluster, links: Sequence[Link]) -> Findings:
 def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Findings:
     """Whose fault it is cannot be told from one link."""
     # A card gives its speed in Mbit/s, or -1.
-    promised = min(max(0, card_of(cluster, host).get("speed", 0)) * 125000.0 for host in best)
+    speeds = [found[1]["speed"] if (found := card_of(cluster, host)) else 0 for host in best]
+    promised = max(0, min(speeds)) * 125000.0
     rate = max(best.values())
     if 0 < rate < SLOW_PAIR * promised:
         what = f"they get {bit_rate_text(8 * rate)} between them, and their cards promise {bit_rate_text(8 * promised)}"
@@ -174,34 +212,35 @@ def _slow_pair(cluster: Cluster, best: Mapping[str, float]) -> Findings:
 
 def median_of(links: Sequence[Link], host: str, without: str) -> float:
     """How fast a host is with everybody but one."""
-    rates = [link.get("rate", 0.0) for link in links if host in _pair(link) and without not in _pair(link)]
+    rates = [link.rate for link in links if host in link.pair and without not in link.pair]
     return median(rates) if rates else 0.0
 
 
 def _devices(results: Sequence[Result]) -> Findings:
     for result in results:
-        hosts, device, flops = (str(result["host"]),), result["device"], result["flops"]
-        alike = [other["flops"] for other in results if other["device"] == device and other is not result]
+        hosts, device, flops = (result.host,), result.device, result.flops
+        alike = [other.flops for other in results if other.device == device and other is not result]
         usual = median(alike) if alike else 0.0
         least, row = (SLOW_CPU, 30) if device == "CPU" else (SLOW_GPU, 48)
-        if not result["right"]:
-            what = f"the {device} of rank {result['rank']} computes wrong products"
+        if not result.right:
+            what = f"the {device} of rank {result.rank} computes wrong products"
             yield Finding("error", hosts, what, WRONG, Fix(say="take it out of service"), row=48)
         elif flops < least * usual:
-            what = f"the {device} of rank {result['rank']} does {_flops(flops)}, the others {_flops(usual)}"
+            what = f"the {device} of rank {result.rank} does {_flops(flops)}, the others {_flops(usual)}"
             fix = Fix(say="see to its cooling, power and clocks, and to what else runs there")
             yield Finding("warning", hosts, what, SLOW, fix, row)
 
 
 def _collectives(cluster: Cluster, results: Sequence[Result]) -> Findings:
     for result in results:
-        if result.get("wrong"):
-            sizes = names([str(size) for size in result["wrong"]])
-            what = f"rank {result['rank']} got a wrong sum from all_reduce of {sizes} bytes"
+        if result.wrong:
+            sizes = names([str(size) for size in result.wrong])
+            what = f"rank {result.rank} got a wrong sum from all_reduce of {sizes} bytes"
             fix = Fix(say="take it out of service, and check its memory")
-            yield Finding("error", (str(result["host"]),), what, WRONG, fix, row=48)
-    for host in dict.fromkeys(str(result["host"]) for result in results if result.get("network") == "Socket"):
-        if cluster.answer("rdma", host).get("ports"):
+            yield Finding("error", (result.host,), what, WRONG, fix, row=48)
+    for host in dict.fromkeys(result.host for result in results if result.network == "Socket"):
+        answer = cluster.machine(host).answer(host_network.rdma)
+        if answer and answer["ports"]:
             what = "NCCL uses plain sockets there, though it has InfiniBand"
             fix = Fix(say="NCCL_DEBUG=INFO tells why; mostly a missing library, device or plug-in")
             yield Finding("warning", (host,), what, rdma.SYMPTOM, fix, row=18)
@@ -211,13 +250,13 @@ def table(results: Sequence[Result]) -> dict[str, dict[str, str]]:
     """What was measured, for people: links, devices and collectives."""
     facts: dict[str, dict[str, str]] = {}
     for result in results:
-        host = str(result["host"])
-        rates = [link["rate"] for link in result["links"] if "rate" in link]
+        host = result.host
+        rates = [link.rate for link in result.links if link.rate]
         if rates:
             facts.setdefault("to the others", {})[host] = bit_rate_text(8 * median(rates))
-        facts.setdefault("matrix product", {}).setdefault(host, _flops(result["flops"]))
-        if "all_reduce" in result and len(results) > 1:  # alone there is nothing to add
-            size, seconds = list(result["all_reduce"].items())[-1]
+        facts.setdefault("matrix product", {}).setdefault(host, _flops(result.flops))
+        if result.all_reduce and len(results) > 1:  # alone there is nothing to add
+            size, seconds = list(result.all_reduce.items())[-1]
             facts.setdefault(f"all_reduce of {size_text(int(size))}", {}).setdefault(host, f"{seconds * 1000:.1f} ms")
     return facts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +38,9 @@ def deep_spec(spec: RunSpec) -> Generator[RunSpec]:
         )
 
 
-def read_results(folder: Path) -> list[Mapping[str, Any]]:
-    """The line of each rank, from its log."""
-    results: list[Mapping[str, Any]] = []
+def read_results(folder: Path) -> list[Any]:
+    """The line of each rank, from its log: a JSON object."""
+    results: list[Any] = []
     for path in sorted(folder.glob("attempt-0/rank-*.log")):
         for line in path.read_text(errors="replace").splitlines():
             if line.startswith(MARK):

@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from .device_tests import measure_collectives, measure_device
 from .link_tests import measure_links
@@ -16,11 +15,11 @@ from .world import World
 def main() -> None:
     """Measure, and tell."""
     world = World()
-    result: dict[str, Any] = {"rank": world.rank, "host": world.host, "links": []}
+    result: dict[str, object] = {"rank": world.rank, "host": world.host, "links": []}
     if world.hosts > 1:
         if world.local == 0:
-            result["links"] = measure_links(world)
-            bad = any("hole" in link or "problem" in link for link in result["links"])
+            result["links"] = links = measure_links(world)
+            bad = any("hole" in link or "problem" in link for link in links)
             world.store.set(f"links/{world.host}", "bad" if bad else "good")
         states = [world.store.get(f"links/{host}") for host in range(world.hosts)]
     else:

@@ -6,7 +6,6 @@ import os
 import tempfile
 import time
 from datetime import timedelta
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ WORTH_IT = 0.05
 """Seconds of an all_reduce from which none that is larger is tried."""
 
 
-def measure_device(world: World) -> dict[str, Any]:
+def measure_device(world: World) -> dict[str, object]:
     """How fast a matrix product is on this rank's device, and whether it is right: whole numbers leave no doubt."""
     cuda = torch.cuda.is_available()
     if cuda:
@@ -46,7 +45,7 @@ def quick_enough(world: World, times: dict[str, float]) -> bool:
     return world.store.get(key) == b"yes"
 
 
-def measure_collectives(world: World) -> dict[str, Any]:
+def measure_collectives(world: World) -> dict[str, object]:
     """A process group as a job makes it, and an all_reduce of some sizes, each checked."""
     cuda = torch.cuda.is_available()
     log = os.path.join(tempfile.gettempdir(), f"muster-nccl-{os.getpid()}")

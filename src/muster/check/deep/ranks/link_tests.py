@@ -48,11 +48,11 @@ def own_address(world: World) -> str:
         return str(sock.getsockname()[0])
 
 
-def measure_links(world: World) -> list[dict[str, Any]]:
+def measure_links(world: World) -> list[dict[str, object]]:
     """Send over every link of this host, both ways; only the directions it sends in are in the result."""
     address = own_address(world)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     with socket.create_server((address, 0), family=family) as server:
         server.settimeout(LONG)
         world.store.set(f"address/{world.host}", json.dumps([address, server.getsockname()[1]]))
@@ -65,13 +65,13 @@ def measure_links(world: World) -> list[dict[str, Any]]:
     return found
 
 
-def try_link(world: World, server: socket.socket, peers: list[Any], a: int, b: int) -> dict[str, Any]:
+def try_link(world: World, server: socket.socket, peers: list[Any], a: int, b: int) -> dict[str, object]:
     """Our direction of one pair. `a` calls for all of it; a direction that fails is tried once more."""
-    mine: dict[str, Any] = {}
+    mine: dict[str, object] = {}
     peer = b if world.host == a else a
     for sender in (a, b):
         for attempt in range(2):
-            result: dict[str, Any] = {"from": world.host, "to": peer}
+            result: dict[str, object] = {"sender": world.host, "receiver": peer}
             try:
                 conn = call(peers[b]) if world.host == a else server.accept()[0]
             except OSError as error:
@@ -98,7 +98,7 @@ def call(address: list[Any]) -> socket.socket:
     return socket.create_connection((address[0], address[1]), timeout=LONG)
 
 
-def send_all(conn: socket.socket) -> dict[str, Any]:
+def send_all(conn: socket.socket) -> dict[str, object]:
     """Pieces of each size, each acknowledged, then a load that takes a moment."""
     times: dict[str, float] = {}
     data = bytes(1 << 20)
