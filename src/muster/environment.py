@@ -41,6 +41,9 @@ CARRIED = (
 )
 """The default set. Paths (PATH, PYTHONPATH, LD_LIBRARY_PATH) stay out: they describe this machine, not the others."""
 
+SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Matches names of variables whose values are not shown."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 

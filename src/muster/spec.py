@@ -121,11 +121,44 @@ class RunSpec:
         return " ".join((*(("-m",) if self.kind == "module" else ()), self.target, *self.args))
 
     def __post_init__(self) -> None:
-        for name, least in (("nproc", 1), ("lab", 1), ("restarts", 0), ("grace", 0), ("hang_after", 0)):
-            value = getattr(self, name)
+        for name, least in _LEAST.items():
+            value: object = getattr(self, name)
+            if value is not None and not isinstance(value, int | float):
+                raise UsageError(f"{name} must be a number, got {value!r}", hint=f"leave {name} out")
             if value is not None and not value >= least:
                 raise UsageError(f"{name} must be at least {least}, got {value}", hint=f"leave {name} out")
-        if self.master_port is not None and not 0 < self.master_port < 65536:
-            raise UsageError(f"master_port must be a port (1 to 65535), got {self.master_port}", hint="leave it out")
-        if self.on_hang not in ("report", "kill"):
-            raise UsageError(f"on_hang must be 'report' or 'kill', got {self.on_hang!r}", hint="leave it out")
+        for name in ("master_port", "dashboard_port"):
+            if not 0 <= (getattr(self, name) or 0) < 65536:
+                raise UsageError(f"{name} must be a port (1 to 65535), got {getattr(self, name)}", hint="leave it out")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                words = " or ".join(map(repr, allowed))
+                raise UsageError(f"{name} must be {words}, got {getattr(self, name)!r}", hint=f"leave {name} out")
+        for name in ("args", "ssh", "mpi_args", "container_args", "preload"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} must be a list, got {getattr(self, name)!r}", hint="write it as [...]")
+        for name in ("only_ranks", "only_local_ranks"):
+            if not isinstance(getattr(self, name), frozenset | None):
+                raise UsageError(f"{name} must be a set of ranks, got {getattr(self, name)!r}", hint="write {0, 1}")
+        if self.kind == "function" and self.call is None:
+            raise UsageError("a run of a function needs the function", hint="use muster.launch(function)")
+        if self.on_hang == "kill" and not (self.watch and self.hang_after):
+            raise UsageError("on_hang=kill has no effect: hangs are not watched for", hint="leave one of them out")
+
+
+_LEAST = {
+    "nproc": 1,
+    "lab": 1,
+    "restarts": 0,
+    "grace": 0,
+    "hang_after": 0,
+    "master_port": 1,
+    "dashboard_port": 0,
+}
+"""Fields that are numbers, and the least of each."""
+
+_CHOICES = {
+    "kind": ("script", "module", "function"),
+    "pbs_start": ("tm", "ssh"),
+    "on_hang": ("report", "kill"),
+}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.api.run_options import run_parser, spec_from_words, spec_of, spec_with
+from muster.api.run_options import parse_words, run_parser, spec_as_typed, spec_of, spec_with
 from muster.cli import run
 from muster.errors import UsageError
 from muster.hosts import Host
@@ -70,6 +70,12 @@ def test_an_option_reaches_its_field(argv: list[str], field: str, value: object)
         ({"grace": float("nan")}, "grace must be at least 0, got nan"),
         ({"master_port": 70000}, r"master_port must be a port \(1 to 65535\), got 70000"),
         ({"on_hang": "wait"}, "on_hang must be 'report' or 'kill', got 'wait'"),
+        ({"kind": "modul"}, "kind must be 'script' or 'module' or 'function', got 'modul'"),
+        ({"kind": "function"}, "a run of a function needs the function"),
+        ({"nproc": "1"}, "nproc must be a number, got '1'"),
+        ({"preload": "numpy"}, "preload must be a list, got 'numpy'"),
+        ({"only_ranks": 0}, "only_ranks must be a set of ranks, got 0"),
+        ({"on_hang": "kill", "watch": False}, "on_hang=kill has no effect"),
     ],
     ids=str,
 )
@@ -81,6 +87,7 @@ def test_a_value_that_makes_no_sense_is_refused_whoever_gives_it(changes: dict[s
 def test_fields_may_be_given_as_they_are_written_in_python():
     wanted = spec_with(RunSpec(target="t.py"), {"hosts": ["a:2", Host(name="b")], "env": {"A": 1}, "mpi_args": ["-x"]})
     assert wanted.hosts == (Host(name="a", slots=2), Host(name="b"))
+    assert spec_with(wanted, {"hosts": ["a:1", "a:1"]}).hosts == (Host(name="a", slots=2),)
     assert (wanted.env, wanted.mpi_args) == ({"A": "1"}, ("-x",))
 
 
@@ -91,7 +98,6 @@ def test_an_unknown_field_is_named_with_the_one_that_was_meant():
 
 
 def test_typed_words_change_a_spec_but_not_what_it_runs():
-    before = RunSpec(target="f", kind="function", cwd="/here")
-    wanted = spec_from_words(before, ["--sync", "--restarts", "2"])
-    assert (wanted.target, wanted.kind, wanted.cwd) == ("f", "function", "/here")
-    assert (wanted.sync, wanted.restarts) == (True, 2)
+    before = RunSpec(target="f", kind="module", cwd="/here", nproc=3, env={"A": "1", "B": "1"})
+    wanted = spec_as_typed(before, parse_words(["--sync", "--restarts", "2", "--env", "B=2"]))
+    assert wanted == replace(before, sync=True, restarts=2, env={"A": "1", "B": "2"})

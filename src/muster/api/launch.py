@@ -6,12 +6,14 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from muster.api.pickling import carry
 from muster.api.results import exception_of, failure_of, results_of
-from muster.api.run_options import spec_from_words, spec_with
+from muster.api.run_options import parse_words, spec_as_typed, spec_with
 from muster.api.run_script import run_in_thread
+from muster.api.torchrun_options import explain
 from muster.errors import MusterError, UsageError
 from muster.shared import bootstrap
 from muster.spec import RunSpec
@@ -63,11 +65,10 @@ def launch(
     try:
         _refuse_while_imported_by_a_rank()
         call = carry(fn, args, kwargs or {}, cwd=os.getcwd())
-        given = {"hosts": hosts, "nproc": nproc, "engine": engine, "env": env, "image": image, "quiet": quiet or None}
-        spec = RunSpec(target=call.name, kind="function", call=call, cwd=os.getcwd())
-        spec = spec_from_words(spec, _words(options))
-        spec = spec_with(spec, {name: value for name, value in given.items() if value is not None})
-        running = run_in_thread(spec, timeout)
+        given = {"hosts": hosts, "nproc": nproc, "engine": engine, "env": env, "image": image, "quiet": quiet}
+        spec = spec_with(RunSpec(target=call.name, kind="function", call=call, cwd=os.getcwd()), given)
+        typed = parse_words(_words(options))
+        running = run_in_thread(spec_as_typed(spec, typed), timeout, partial(explain, typed))
     except MusterError as error:
         raise error.for_python() from None
     verdict, attempt = running.verdict, running.attempt

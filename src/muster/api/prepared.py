@@ -35,12 +35,14 @@ class Prepared:
 @contextmanager
 def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
     """The same run on the hosts of its lab, if it has one; they live as long as the block."""
+    if spec.lab and spec.hosts is not None:
+        raise UsageError("hosts and lab both say where to run", hint="give one of them")
     if not spec.lab or dry_run:
         yield replace(spec, hosts=_named(f"h{n + 1}" for n in range(spec.lab))) if spec.lab else spec
         return
     from muster.lab import Lab
 
-    with Lab(spec.lab, bind=(os.getcwd(),)) as lab:
+    with Lab(spec.lab, bind=(os.path.abspath(spec.cwd),)) as lab:
         yield replace(spec, hosts=_named(lab.names), ssh=tuple(lab.ssh_argv()))
 
 
@@ -51,6 +53,8 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
         choice = replace(choice, hosts=tuple(hosts))
     job = make_job(spec, choice)
     launch = choice.engine.launch(choice, job.spec, str(job_folder(job.id)))
+    if spec.image and any(command.box is None for command in launch.commands):
+        raise UsageError(f"--engine {launch.name} does not run containers", hint="leave --image out")
     return Prepared(job=job, choice=choice, launch=launch, notes=choice.said)
 
 

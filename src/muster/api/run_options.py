@@ -124,18 +124,21 @@ def run_parser(**settings: Any) -> Parser:
 
 def spec_of(options: argparse.Namespace, command: Sequence[str], **fixed: Any) -> RunSpec:
     """The run that parsed options and a script with its arguments describe; `fixed` fields win."""
-    given = {name: value for name, value in vars(options).items() if name in _FIELDS}
     target, *args = command or [""]
+    given: dict[str, Any] = {"target": target, "args": tuple(args), "cwd": os.getcwd()}
+    given |= {"kind": "module" if options.module else "script"} | _typed(options) | fixed
+    return RunSpec(**given)
+
+
+def _typed(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a RunSpec that options were typed for."""
+    given = {name: value for name, value in vars(options).items() if name in _FIELDS}
     given |= {
-        "target": target,
-        "args": tuple(args),
-        "kind": "module" if options.module else "script",
-        "cwd": os.getcwd(),
         "hosts": _hosts(options),
         "env": parse_env(options.env, os.environ),
         "preload": tuple(getattr(options, "preload", ())),
     }
-    return RunSpec(**{**given, **fixed})
+    return {name: value for name, value in given.items() if value not in (None, {}, ())}
 
 
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
@@ -191,24 +194,26 @@ def spec_with(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
         near = get_close_matches(unknown[0], _FIELDS, 1)
         hint = f"did you mean {near[0]}?" if near else "the fields of muster.RunSpec are the options"
         raise UsageError(f"{unknown[0]} is not an option of a run", hint=hint)
-    values = dict(given)
-    for name, value in given.items():
-        if isinstance(value, list):
-            values[name] = tuple(cast("list[object]", value))
-    if given.get("hosts") is not None:
-        values["hosts"] = _parsed(given["hosts"])
-    if given.get("env") is not None:
-        values["env"] = {name: str(value) for name, value in given["env"].items()}
+    values = {name: _value(name, value) for name, value in given.items() if value is not None}
+    if "env" in values:
+        values["env"] = {**spec.env, **values["env"]}
     return replace(spec, **values)
 
 
-def _parsed(hosts: str | Sequence[str | Host]) -> tuple[Host, ...]:
-    listed = [hosts] if isinstance(hosts, str) else hosts
-    return tuple(host for one in listed for host in ((one,) if isinstance(one, Host) else parse_hosts(one)))
+def _value(name: str, value: Any) -> Any:
+    """A field's value, from how people write it."""
+    if name == "hosts":
+        listed: list[object] = [value] if isinstance(value, str) else list(value)
+        return parse_hosts(",".join(map(str, listed)))
+    if name == "env":
+        return {variable: str(text) for variable, text in value.items()}
+    if name in ("only_ranks", "only_local_ranks") and not isinstance(value, int):
+        return frozenset(value)
+    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
 
 
-def spec_from_words(spec: RunSpec, words: Sequence[str]) -> RunSpec:
-    """A run with options as they are typed after `muster run`; those that make no sense from Python are refused."""
+def parse_words(words: Sequence[str]) -> argparse.Namespace:
+    """Options as they are typed after `muster run`; those that make no sense from Python are refused."""
     options = run_parser().parse_args(words)
     if options.command:
         raise UsageError(f"options: `{options.command[0]}` is not an option of `muster run`", hint="leave it out")
@@ -225,6 +230,10 @@ def spec_from_words(spec: RunSpec, words: Sequence[str]) -> RunSpec:
         if getattr(options, name):
             raise UsageError(f"options: launch() has no use for {flag}", hint=hint)
     refuse(options)
-    kept = {"target", "args", "kind", "call", "cwd"}
-    typed = spec_of(options, ())
-    return replace(typed, **{name: getattr(spec, name) for name in kept})
+    return options
+
+
+def spec_as_typed(spec: RunSpec, options: argparse.Namespace) -> RunSpec:
+    """A run with what was typed in place of what it had; variables are added to those it has."""
+    typed = _typed(options)
+    return replace(spec, **{**typed, "env": {**spec.env, **typed.get("env", {})}})

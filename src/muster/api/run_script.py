@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from os import PathLike, fspath
 from typing import Any, TextIO
 
 from muster.api.execution import execute
@@ -13,11 +15,14 @@ from muster.api.prepared import lab_hosts, prepare
 from muster.api.run_options import spec_with
 from muster.api.thread import Running
 from muster.errors import MusterError, UsageError
+from muster.hosts import Host
 from muster.output.screen import Screen
 from muster.spec import RunSpec
 
 
-def run(script: str | RunSpec, args: Sequence[object] = (), *, timeout: float | None = None, **options: Any) -> Outcome:
+def run(
+    script: str | PathLike[str] | RunSpec, args: Sequence[object] = (), *, timeout: float | None = None, **options: Any
+) -> Outcome:
     """Run a script on every rank, wait until it has ended, and return how it ended.
 
         outcome = muster.run("train.py", ["--lr", 0.1], hosts="gpu[01-04]:8", restarts=2)
@@ -35,7 +40,7 @@ def run(script: str | RunSpec, args: Sequence[object] = (), *, timeout: float | 
     everything has ended.
     """
     try:
-        spec = script if isinstance(script, RunSpec) else RunSpec(target=script, args=tuple(map(str, args)))
+        spec = script if isinstance(script, RunSpec) else RunSpec(target=fspath(script), args=tuple(map(str, args)))
         if isinstance(script, RunSpec) and args:
             raise UsageError("args are for a script that is named; a RunSpec has its own", hint="leave args out")
         if not spec.target:
@@ -50,8 +55,13 @@ def run(script: str | RunSpec, args: Sequence[object] = (), *, timeout: float | 
     return outcome_of(running.verdict, controller.job.id, controller.folder, attempt.number + 1 if attempt else 1)
 
 
-def run_in_thread(spec: RunSpec, timeout: float | None) -> Running:
-    """Run a spec to its end in a thread of its own, with its screen where this process prints."""
+def run_in_thread(
+    spec: RunSpec, timeout: float | None, explain: Callable[[Sequence[Host]], tuple[str, ...]] = lambda hosts: ()
+) -> Running:
+    """Run a spec to its end in a thread of its own, with its screen where this process prints.
+
+    `explain` says what else the screen should show about a run on these hosts.
+    """
     begin = time.time()
     if timeout is not None and not timeout > 0:
         raise UsageError(f"timeout must be above 0, got {timeout}", hint="leave it out for no limit")
@@ -60,6 +70,7 @@ def run_in_thread(spec: RunSpec, timeout: float | None) -> Running:
             stream.flush()
     with lab_hosts(spec) as located:
         prepared = prepare(located)
+        prepared = replace(prepared, notes=(*explain(prepared.job.hosts), *prepared.notes))
         screen = Screen(quiet=spec.quiet, streams=_streams())
         running = execute(prepared, lambda controller: Running(controller).wait(timeout), screen=screen, begin=begin)
     running.finish()

@@ -52,7 +52,7 @@ class Beforehand:
 
 def _wanted(job: Job) -> Wanted:
     typed = sys.argv[2:] if os.path.basename(sys.argv[0]) == "muster" else []
-    return wanted_by(job, ["run", *typed], torch=bool(job.preload))
+    return wanted_by(job, ["run", *typed], torch=bool(job.preload), code=len(job.hosts) > 1)
 
 
 def _failure(errors: Sequence[Finding], cluster: Cluster) -> MusterError:

@@ -22,8 +22,13 @@ _WRITTEN = re.compile(r"out|save|log|result|cache|tmp|temp|write|dump|export", r
 _SUFFIXES = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh")
 
 
-def wanted_by(job: Job, argv: Sequence[str], *, data: Sequence[str] = (), torch: bool = True) -> Wanted:
-    """What the checks must know of a job; `argv` is what was typed, `data` what every host must have."""
+def wanted_by(
+    job: Job, argv: Sequence[str], *, data: Sequence[str] = (), torch: bool = True, code: bool = True
+) -> Wanted:
+    """What the checks must know of a job.
+
+    `argv` is what was typed, `data` what every host must have besides the code, which is compared if `code` says so.
+    """
     spec = job.spec
     script = None if spec.sync else job.script
     paths = tuple(dict.fromkeys([*data, *paths_in(spec.args)]))
@@ -32,7 +37,7 @@ def wanted_by(job: Job, argv: Sequence[str], *, data: Sequence[str] = (), torch:
         named=spec.env,
         cwd=spec.cwd,
         script=script.path if script else "",
-        code=code_here(spec.cwd, script) if len(job.hosts) > 1 else {},
+        code=code_here(spec.cwd, script) if code else {},
         torch=torch,
         paths=paths,
         data=tuple(data),

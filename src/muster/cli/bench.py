@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-from collections.abc import Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from muster.api.arguments import Parser, natural, option
@@ -30,13 +25,9 @@ from muster.errors import UsageError
 from muster.text import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from muster.bench.collect import Collector
-    from muster.bench.listen import Hear, ListeningScreen
+    from muster.bench.listen import ListeningScreen
     from muster.bench.measurements import Report
-    from muster.hosts import Host
-    from muster.spec import RunSpec
 
 CALL_LIMIT = 2.0
 """Seconds that one call may take; larger sizes are left out unless --max asks for them."""
@@ -123,6 +114,7 @@ def collectives(options: argparse.Namespace, begin: float) -> int:
     from muster.api.prepared import lab_hosts
     from muster.bench.collect import Collector
     from muster.bench.rank_command import collectives
+    from muster.cli.bench_run import rank_side, run_once, sent
 
     operations = [name for name in OPERATIONS if name in options.only]
     command = collectives(
@@ -148,6 +140,7 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
     from muster.bench.figure import bandwidth_figure
     from muster.bench.measurement_table import matrices
     from muster.bench.result_files import save
+    from muster.cli.bench_run import tell_files
 
     said = verdict(report)
     data = {**report.as_data(), "verdict": said}
@@ -157,75 +150,6 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
         print("\n".join([*matrices(report.pairs, report.ranks), *(f"# {sentence}" for sentence in said)]))
     tell_files(save(options.out or folder, "bench", data, bandwidth_figure(report)), options)
     return 1 if any(row.wrong for row in report.rows) else 0
-
-
-def tell_files(paths: Sequence[Path], options: argparse.Namespace) -> None:
-    """Say where the files are."""
-    if not getattr(options, "quiet", False):
-        *most, last = (path.name for path in paths)
-        sys.stderr.write(f"muster: {', '.join(most)} and {last} are in {paths[0].parent}\n")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ran:
-    """One job that has ended."""
-
-    code: int
-    folder: Path
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """The plan as the controller kept it."""
-        return json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
-
-    @property
-    def planned(self) -> list[Host]:
-        """The hosts with their slots, in the order of their ranks."""
-        from muster.hosts import parse_hosts
-
-        return [host for place in self.plan["hosts"] for host in parse_hosts(place["host"])]
-
-    @property
-    def hosts(self) -> list[str]:
-        """Their names, as in the labels of `muster run`."""
-        from muster.plan import labels
-
-        return labels(self.planned)
-
-
-@contextmanager
-def rank_side() -> Generator[Path]:
-    """A folder with what the ranks run, to be sent to every host."""
-    from muster.bench import ranks
-    from muster.bench.rank_command import MODULE
-    from muster.controller.rank_package import pack
-
-    with TemporaryDirectory(prefix="muster-bench-") as folder:
-        pack(ranks, Path(folder), MODULE)
-        yield Path(folder)
-
-
-def sent(spec: RunSpec, code: Path) -> RunSpec:
-    """The same run of a module that is in a folder, which is sent to every host."""
-    return replace(spec, kind="module", sync=True, cwd=str(code))
-
-
-def run_once(
-    spec: RunSpec, hear: Hear, begin: float, *, hosts: Sequence[Host] | None = None, dry_run: bool = False
-) -> Ran:
-    """Run one job to its end, on some of its hosts if they are named."""
-    from muster.api.execution import execute, in_foreground
-    from muster.api.prepared import prepare
-    from muster.bench.listen import ListeningScreen
-    from muster.cli.run import print_plan
-    from muster.job import job_folder
-
-    prepared = prepare(spec, hosts=hosts)
-    folder = job_folder(prepared.job.id)
-    if dry_run:
-        return Ran(code=print_plan(prepared), folder=folder)
-    verdict = execute(prepared, in_foreground, screen=ListeningScreen(hear, quiet=spec.quiet), begin=begin)
-    return Ran(code=verdict.exit_code, folder=folder)
 
 
 class _Live:

@@ -122,7 +122,7 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
         if any(finding.severity == "error" for finding in found):
             print("muster: no ranks were started: mend the errors first", file=sys.stderr)
         else:
-            deeper, measured = deep(replace(spec, quiet=options.json), cluster)
+            deeper, measured = deep(replace(spec, quiet=options.json, debug=False), cluster)
             found = worst_first([*deeper, *found])
     report = Report(
         findings=found,

@@ -31,7 +31,7 @@ from muster.bench.scaling_curve import (
     table,
     with_batch,
 )
-from muster.cli.bench import Ran, rank_side, run_once, sent, tell_files
+from muster.cli.bench_run import Ran, rank_side, run_once, sent, tell_files
 from muster.cli.recipes import find_recipes
 from muster.errors import MusterError, UsageError
 from muster.text import count as counted

@@ -12,7 +12,7 @@ from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
 from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.dialed import DialledConnector
-from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.links.link import AgentLink
 from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
 from muster.engines.engine import Launch, leaders
@@ -130,7 +130,7 @@ class Agents:
                 store=plan.has_store and link is self.links[0],
                 fed=fed,
             )
-        except LinkLost as error:
+        except HostError as error:
             on_loss(link.name, error.why)
             return
         if answer["problem"]:
@@ -149,7 +149,7 @@ class Agents:
     async def _signal_host(self, link: AgentLink, number: int) -> None:
         try:
             await link.request("signal", limit=5, number=number)
-        except LinkLost:
+        except HostError:
             pass
 
     async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> dict[str, list[int]]:
@@ -161,7 +161,11 @@ class Agents:
             self._feed.end()
         links = [link for link in self.links if not link.lost]
         stuck = await asyncio.gather(*(self._stop_host(link, grace, on_loss, interrupt) for link in links))
-        return {link.name: left for link, left in zip(links, stuck, strict=True) if left}
+        left: dict[str, list[int]] = {}
+        for link, pids in zip(links, stuck, strict=True):
+            if pids:  # under MPI a host has several agents
+                left.setdefault(link.name, []).extend(pids)
+        return left
 
     def hurry(self, grace: float, on_loss: OnLoss) -> None:
         """Shorten the grace of a stop that is under way."""
@@ -175,7 +179,7 @@ class Agents:
         limit = time_to_stop(grace, interrupt=interrupt) + 10
         try:
             answer = await link.request("stop", limit=limit, grace=grace, interrupt=interrupt)
-        except LinkLost as error:
+        except HostError as error:
             on_loss(link.name, error.why)
             return []
         return answer["left"]

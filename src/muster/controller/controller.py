@@ -174,6 +174,8 @@ class Controller:
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error nobody caught: report it and end the job, for one that goes on half blind would hang."""
         self._bug = internal_error(context.get("exception") or context["message"])
+        if self.stopped_by or (self._body is not None and self._body.done()):
+            self.screen.warning(self._bug)
         if self._body is not None:
             self._body.cancel()
 
@@ -338,9 +340,11 @@ class Controller:
     async def end(self) -> None:
         """Leave no process and no connection, whatever state the job is in."""
         self.startup_check.end()
-        if self.attempt is not None:
-            await self.stop_ranks()
-        await self.agents.close(limit=LAST_GRACE + 8)
+        try:
+            if self.attempt is not None:
+                await self.stop_ranks()
+        finally:
+            await self.agents.close(limit=LAST_GRACE + 8)
 
     # --- events ---------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from traceback import extract_tb, format_exception
 from typing import Any
 
 from muster.engines.engine import Launch
+from muster.environment import SECRET_NAME
 from muster.errors import MusterError
 from muster.job import Job, state_folder
 from muster.output.log_files import LogFiles
@@ -39,7 +40,6 @@ _FIELDS = ("rank", "state", "status", "number", "pid", "how", "place", "what", "
 _OURS = frozenset({"log", "unseen", "unwatched"})
 """Events whose traceback is one of Muster's code, not of the user's."""
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
 _ASSIGNED = re.compile(r"\b([A-Z][A-Z0-9_]+)=(\"[^\"]*\"|'[^']*'|\S+)")
 _HIDDEN = "***"
 
@@ -49,6 +49,8 @@ _log = logging.getLogger("muster.debug_log")
 _agent = logging.getLogger("muster.agent")
 _screen = logging.getLogger("muster.screen")
 _attachments: list[logging.Handler] = []
+_before: dict[str, int] = {}
+"""How the program that runs a job had set the logger."""
 _open: dict[int, DebugLog] = {}
 """The logs of the jobs that run in this process, by the thread of their event loop."""
 
@@ -124,6 +126,8 @@ def shown(debug: bool) -> Generator[None]:
 @contextmanager
 def _attached(handler: logging.Handler) -> Generator[None]:
     """Have a handler get all records of Muster; the program that calls muster.launch() does not see them meanwhile."""
+    if not _attachments:
+        _before.update(level=_root.level, propagate=_root.propagate)
     _root.addHandler(handler)
     _attachments.append(handler)
     _root.setLevel(logging.DEBUG)
@@ -134,8 +138,8 @@ def _attached(handler: logging.Handler) -> Generator[None]:
         _root.removeHandler(handler)
         _attachments.remove(handler)
         if not _attachments:
-            _root.setLevel(logging.NOTSET)
-            _root.propagate = True
+            _root.setLevel(_before["level"])
+            _root.propagate = bool(_before["propagate"])
 
 
 def internal_error(error: BaseException | str, traceback: str = "") -> str:
@@ -192,7 +196,7 @@ def command_line(argv: Sequence[str]) -> str:
 
 def _secrets(env: Mapping[str, str]) -> set[str]:
     """Values that must not be in a log, wherever they turn up: those of variables named like a secret."""
-    return {value for name, value in env.items() if _SECRET.search(name) and len(value) >= 8}
+    return {value for name, value in env.items() if SECRET_NAME.search(name) and len(value) >= 8}
 
 
 def _formatter(prefix: str = "") -> logging.Formatter:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 
 from muster.engines.engine import AgentSpec, Launch, leaders
+from muster.environment import SECRET_NAME
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job
 from muster.plan import FOUND_AT_START, Plan, fill_slots, make_plan, rank_environment
 from muster.shared.machine import gpu_count
 from muster.text import count
-
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
 def describe(job: Job, launch: Launch) -> str:
@@ -51,7 +49,7 @@ def describe(job: Job, launch: Launch) -> str:
 
 def _hide(name: str, value: str) -> str:
     """A variable's value, unless its name says that it is nobody's business."""
-    return "(set, not shown)" if _SECRET.search(name) else value
+    return "(set, not shown)" if SECRET_NAME.search(name) else value
 
 
 def _plan(job: Job, agents: Sequence[AgentSpec]) -> Plan:

@@ -62,7 +62,7 @@ class EventStream:
 
     def unsubscribe(self, subscriber: object) -> None:
         """Drop all handlers that are methods of `subscriber`."""
-        for kind, handlers in self._handlers.items():
+        for kind, handlers in self._handlers.items() if subscriber is not None else ():
             self._handlers[kind] = [one for one in handlers if getattr(one[0], "__self__", None) is not subscriber]
 
     def publish(self, link: AgentLink, event: Event) -> None:

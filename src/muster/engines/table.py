@@ -42,7 +42,11 @@ def load(name: str) -> Engine:
         module, _, attribute = place.partition(":")
         return getattr(import_module(module), attribute)()
     for point in _added(name):
-        return point.load()()
+        try:
+            return point.load()()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise UsageError(f"--engine {name}: {point.value} cannot be loaded ({why})", hint="update it") from error
     raise UsageError(f"there is no engine {name}", hint=f"choose one of {', '.join(NAMES)}")
 
 

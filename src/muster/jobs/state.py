@@ -122,7 +122,7 @@ class JobState:
     host: str
     """The machine the controller runs on."""
     controller_birth: str = ""
-    """Tells the controller from a later process with its number (`watch.place.birth`)."""
+    """Tells the controller from a later process with its number (`jobs.location.birth`)."""
     attempt: int = 0
     world_size: int = 0
     hosts: tuple[HostState, ...] = ()

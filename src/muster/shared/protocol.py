@@ -1,6 +1,6 @@
 """The form of every message that crosses a process boundary, and its validation on arrival.
 
-Messages are defined as TypedDicts: `requests.py` (controller to agent, with the replies), `events.py` (agent to
+Messages are defined as TypedDicts: `requests.py` and `replies.py` (controller to agent and back), `events.py` (agent to
 controller), `reports.py` (rank to agent) and `spawner_messages.py` (agent and spawner). A type checker reads the
 annotations, and `validate` reads the same annotations at run time. Hosts have Python 3.9 and must not pay for importing
 `typing`, so the base class here only stands in for the real one.

@@ -262,10 +262,10 @@ class DialledConnector:
         try:
             hello = json.loads(line)
             validate(hello, HELLO)
-        except (ValueError, ProtocolError):
+        except (ValueError, RecursionError):  # whoever can reach the port can send anything
             return None
         token, key = str(hello["token"]), str(hello["key"])
-        if not hmac.compare_digest(token.encode(), self._token.encode()):
+        if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
             return None
         try:
             check_version(hello["protocol"], "an agent that came from there")

@@ -146,7 +146,7 @@ class AgentLink(AgentRequests):
         except VersionError as error:
             self._lose(str(error))
             return
-        except ValueError:
+        except (ValueError, RecursionError):
             self._lose("something that is not the agent writes on its channel")
             return
         try:
@@ -156,6 +156,8 @@ class AgentLink(AgentRequests):
             self._lose(str(error))
         except ProtocolError as error:
             self._lose(f"its agent broke the protocol: {error}")
+        except Exception as error:  # values that nobody can handle must not end a job that other hosts could go on with
+            self._lose(f"what its agent sent cannot be handled: {internal_error(error)}")
 
     def _on_message(self, message: Any) -> None:
         validate(message, EVENTS)

@@ -4,7 +4,7 @@
 
 1. RANK and WORLD_SIZE (`muster run`, torchrun, torch.distributed.launch, a script's own mp.spawn): set for
    each rank by what stands closest to it, also when torchrun itself was started by a scheduler or mpirun.
-2. The variables of mpirun and of schedulers, in the order of `engines/rank_variables.py`.
+2. The variables of mpirun and of schedulers, in the order of `engines/table.py`.
 3. Nothing of all that: plain `python script.py`, a world of one.
 """
 

@@ -1,0 +1,80 @@
+"""One job of `muster bench`, and what it leaves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from muster.api.execution import execute, in_foreground
+from muster.api.prepared import prepare
+from muster.bench import ranks
+from muster.bench.listen import Hear, ListeningScreen
+from muster.bench.rank_command import MODULE
+from muster.cli.run import print_plan
+from muster.controller.rank_package import pack
+from muster.hosts import Host, parse_hosts
+from muster.job import job_folder
+from muster.plan import labels
+from muster.spec import RunSpec
+
+
+def tell_files(paths: Sequence[Path], options: argparse.Namespace) -> None:
+    """Say where the files are."""
+    if not getattr(options, "quiet", False):
+        *most, last = (path.name for path in paths)
+        sys.stderr.write(f"muster: {', '.join(most)} and {last} are in {paths[0].parent}\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """One job that has ended."""
+
+    code: int
+    folder: Path
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan as the controller kept it."""
+        return json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
+
+    @property
+    def planned(self) -> list[Host]:
+        """The hosts with their slots, in the order of their ranks."""
+        return [host for place in self.plan["hosts"] for host in parse_hosts(place["host"])]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Their names, as in the labels of `muster run`."""
+        return labels(self.planned)
+
+
+@contextmanager
+def rank_side() -> Generator[Path]:
+    """A folder with what the ranks run, to be sent to every host."""
+    with TemporaryDirectory(prefix="muster-bench-") as folder:
+        pack(ranks, Path(folder), MODULE)
+        yield Path(folder)
+
+
+def sent(spec: RunSpec, code: Path) -> RunSpec:
+    """The same run of a module that is in a folder, which is sent to every host."""
+    return replace(spec, kind="module", sync=True, cwd=str(code))
+
+
+def run_once(
+    spec: RunSpec, hear: Hear, begin: float, *, hosts: Sequence[Host] | None = None, dry_run: bool = False
+) -> Ran:
+    """Run one job to its end, on some of its hosts if they are named."""
+    prepared = prepare(spec, hosts=hosts)
+    folder = job_folder(prepared.job.id)
+    if dry_run:
+        return Ran(code=print_plan(prepared), folder=folder)
+    verdict = execute(prepared, in_foreground, screen=ListeningScreen(hear, quiet=spec.quiet), begin=begin)
+    return Ran(code=verdict.exit_code, folder=folder)
