@@ -16,7 +16,22 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
-    from typing import Any, NoReturn
+    from collections.abc import Sequence
+    from typing import NoReturn, TypedDict
+
+    class Order(TypedDict):
+        """All that an agent needs to dial the controller, with this file as `code`."""
+
+        code: str
+        addresses: Sequence[str]
+        port: int
+        certificate: str
+        token: str
+        seat_from: Sequence[str]
+        killed_at_once: bool
+        limit: float
+        protocol: int
+
 
 COMMAND = (
     "import json,os,sys;f=sys.argv[1:2];f==[]or os.access(f[0],4)or sys.exit(117);"
@@ -38,7 +53,7 @@ _REFUSED = 3.0
 """Seconds of refusals by every address: who called us listened before that, and so has ended."""
 
 
-def dial(order: dict[str, Any]) -> ssl.SSLSocket:
+def dial(order: Order) -> ssl.SSLSocket:
     """Reach the controller at one of its addresses; only the holder of the certificate in the order is believed."""
     import ssl
 
@@ -73,7 +88,7 @@ def own_name() -> str:
     return socket.gethostname().partition(".")[0]
 
 
-def own_key(order: dict[str, Any]) -> str:
+def own_key(order: Order) -> str:
     """Which of the awaited agents this is: a word of the command line, or what the launcher's variables say."""
     if len(sys.argv) > 2:
         return sys.argv[2]
@@ -107,7 +122,7 @@ def stand_aside() -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def enter(order: dict[str, Any], space: dict[str, Any]) -> None:
+def enter(order: Order, space: dict[str, object]) -> None:
     """Say who we are, then run what the controller sends; it finds the connection as `channel`."""
     if sys.version_info < (3, 9):
         leave(OLD_PYTHON, "Python 3.9 or newer is needed, %s has %d.%d" % (own_name(), *sys.version_info[:2]))

@@ -6,17 +6,15 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from muster.agent.probes import nvidia, operating_system
 from muster.check.finding import Fix
 from muster.controller.addresses import Offer
 from muster.errors import HostError
-
-if TYPE_CHECKING:
-    from muster.shared.events import Facts
-    from muster.shared.replies import DialResult
-    from muster.shared.requests import Question
+from muster.shared.events import Facts
+from muster.shared.replies import DialResult
+from muster.shared.requests import Question
 
 VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "podman")
 """How names of interfaces begin that lead to containers, not to other hosts."""
@@ -128,9 +126,9 @@ class Reach:
 
     offers: tuple[Offer, ...] = ()
     """Each host as the others looked for it."""
-    tried: Mapping[str, Sequence[DialResult]] = field(default_factory=dict[str, "Sequence[DialResult]"])
+    tried: Mapping[str, Sequence[DialResult]] = field(default_factory=dict[str, Sequence[DialResult]])
     """By dialing host: what it tried, and how it went."""
-    master: Mapping[str, Sequence[DialResult]] = field(default_factory=dict[str, "Sequence[DialResult]"])
+    master: Mapping[str, Sequence[DialResult]] = field(default_factory=dict[str, Sequence[DialResult]])
     """The same for the master port, if one is wanted."""
     port_problem: str = ""
     """Why the master port cannot be opened on the first host."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
-
-if TYPE_CHECKING:
-    from muster.shared.requests import Probe, Question
+from muster.shared.requests import Probe, Question
 
 PROBE_LIMIT = 3.0
 """Seconds a probe may take unless it says otherwise; most take a millisecond."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from muster.check.cluster_facts import Reach, Wanted
 from muster.controller.addresses import Offer, dial_targets, who_dials_whom
 from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
-
-if TYPE_CHECKING:
-    from muster.shared.replies import DialResult, Listening
-    from muster.shared.requests import DialTarget
+from muster.shared.replies import DialResult, Listening
+from muster.shared.requests import DialTarget
 
 _LISTEN_LIMIT = 10.0
 _DIAL_LIMIT = 15.0
@@ -21,6 +18,8 @@ _DIAL_LIMIT = 15.0
 
 async def dial_all(links: Sequence[AgentLink], wanted: Wanted) -> Reach | None:
     """Try every pair of hosts on a port the kernel chose, as gloo and NCCL do, and the master port if one is wanted."""
+    if not links or (len(links) == 1 and wanted.master_port is None and wanted.master_addr is None):
+        return None
     try:
         nonces = [secrets.token_hex(8) for _ in links]
         answers = await all_or_errors([_listen(link, 0, nonce) for link, nonce in zip(links, nonces, strict=True)])

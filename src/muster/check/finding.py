@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from muster.text import names
 
@@ -47,10 +47,6 @@ class Finding:
     def title(self) -> str:
         """Hosts and sentence."""
         return f"{names(self.hosts)}: {self.what}" if self.hosts else self.what
-
-    def as_data(self) -> dict[str, Any]:
-        """For --json."""
-        return asdict(self)
 
 
 Findings = Iterator[Finding]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from muster.check.cluster_facts import Cluster
@@ -57,7 +57,7 @@ def as_data(report: Report) -> dict[str, Any]:
         "seconds": round(report.seconds, 3),
         "facts": report.facts,
         "measured": report.measured,
-        "findings": [{**found.as_data(), "type": report.cluster.line(found.fix)} for found in report.findings],
+        "findings": [{**asdict(found), "type": report.cluster.line(found.fix)} for found in report.findings],
         "unanswered": {machine.name: {**machine.broken, **machine.hung} for machine in report.cluster.machines},
         "probe_seconds": {machine.name: machine.seconds for machine in report.cluster.machines},
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from muster.check.cluster_facts import Machine, Wanted
 from muster.check.definition import Check, as_requests
@@ -13,10 +12,7 @@ from muster.controller import prepare
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.engines.engine import Launch
 from muster.job import Job
-
-if TYPE_CHECKING:
-    from muster.shared.replies import ProbeOutcome
-    from muster.shared.requests import Question
+from muster.shared.requests import Question
 
 _log = logging.getLogger("muster.check")
 
@@ -37,6 +33,7 @@ async def gather(
 ) -> list[Machine]:
     """What each host says of itself; one that is lost on the way is left out."""
     requests = as_requests(checks)
+    probes = {name: check.probe.__name__ for name, check in checks.items() if check.probe is not None}
     ranks = {link.name: prepare.settled(job, link)[0].slots or 1 for link in links}
     peers = {link.name: _addresses(link) for link in links}
 
@@ -55,38 +52,28 @@ async def gather(
             await _set_clock(link)
         except LinkLost:
             return None
-        for name, outcome in reply["answers"].items():
+        outcomes = reply["answers"]
+        for name, outcome in outcomes.items():
             if "error" in outcome:
                 _log.error("%s: probe %s: %s\n%s", link.name, name, outcome["error"], outcome.get("traceback", ""))
-        return _machine(link, checks, reply["answers"], ranks[link.name], logins.get(link.name))
+        return Machine(
+            name=link.name,
+            up=link.facts,
+            answers={probes[name]: out["value"] for name, out in outcomes.items() if "value" in out},
+            seconds={name: out["seconds"] for name, out in outcomes.items() if "seconds" in out},
+            hung={name: out["hung"] for name, out in outcomes.items() if "hung" in out},
+            broken={name: out["error"] for name, out in outcomes.items() if "error" in out},
+            ranks=ranks[link.name],
+            inherits=link.spec.inherits,
+            login=logins.get(link.name),
+            tasks=link.spec.host.tasks,
+            clock=link.clock_offset,
+            clock_error=link.clock_error,
+            noise=link.noise,
+        )
 
     machines = await asyncio.gather(*(one(link) for link in links))
     return [machine for machine in machines if machine is not None]
-
-
-def _machine(
-    link: AgentLink,
-    checks: Mapping[str, Check],
-    outcomes: Mapping[str, ProbeOutcome],
-    ranks: int,
-    login: tuple[str, ...] | None,
-) -> Machine:
-    probes = {name: check.probe.__name__ for name, check in checks.items() if check.probe is not None}
-    return Machine(
-        name=link.name,
-        up=link.facts,
-        answers={probes[name]: out["value"] for name, out in outcomes.items() if "value" in out},
-        seconds={name: out["seconds"] for name, out in outcomes.items() if "seconds" in out},
-        hung={name: out["hung"] for name, out in outcomes.items() if "hung" in out},
-        broken={name: out["error"] for name, out in outcomes.items() if "error" in out},
-        ranks=ranks,
-        inherits=link.spec.inherits,
-        login=login,
-        tasks=link.spec.host.tasks,
-        clock=link.clock_offset,
-        clock_error=link.clock_error,
-        noise=link.noise,
-    )
 
 
 async def _set_clock(link: AgentLink) -> None:

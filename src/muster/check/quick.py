@@ -17,14 +17,7 @@ from muster.job import Job
 async def quick(job: Job, launch: Launch, checks: dict[str, Check], wanted: Wanted, *, folder: Path) -> Cluster:
     """All that can be known of the hosts without torch."""
     async with session(launch, job.id, folder) as hosts:
-        links = hosts.links
-        dial = len(links) > 1 or wanted.master_port is not None or wanted.master_addr is not None
         machines, reach = await asyncio.gather(
-            gather(job, links, checks, wanted, logins=logins_of(launch)),
-            dial_all(links, wanted) if dial and links else _nobody(),
+            gather(job, hosts.links, checks, wanted, logins=logins_of(launch)), dial_all(hosts.links, wanted)
         )
         return Cluster(machines=tuple(machines), refusals=tuple(hosts.refusals), wanted=wanted, reach=reach)
-
-
-async def _nobody() -> None:
-    return None

@@ -153,7 +153,7 @@ def _status(options: argparse.Namespace) -> int:
 def _ssh(options: argparse.Namespace) -> int:
     from muster.lab.lab_client import request
 
-    argv = request("ssh", host=options.hosts[0])["argv"]
+    argv: list[str] = request("ssh", host=options.hosts[0])["argv"]
     os.execvp(argv[0], [*argv, options.hosts[0], *options.command])
 
 
@@ -164,7 +164,7 @@ def _exec(options: argparse.Namespace) -> int:
         raise UsageError(
             "muster lab exec: say what to run", hint=f"muster lab exec {options.hosts[0]} hostname, for example"
         )
-    argv = request("enter", host=options.hosts[0], cwd=os.getcwd())["argv"]
+    argv: list[str] = request("enter", host=options.hosts[0], cwd=os.getcwd())["argv"]
     # Ctrl-C is for the command inside: nsenter, which waits for it, must not die of it first, and the shell turns
     # the command's end into an exit code.
     for caught in (signal.SIGINT, signal.SIGQUIT):

@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 from muster.errors import LabError
-from muster.lab.lab_server import SOCKET, Description, Login, Settings, socket_address
+from muster.lab.lab_server import SOCKET, Description, Settings, socket_address
 
 START_LIMIT = 150.0
 """Seconds in which the server must have said whether the lab is up; two more for each host."""
@@ -59,14 +59,8 @@ def start(hosts: int, **options: Any) -> Description:
     return _checked(line)
 
 
-@overload
-def request(verb: Literal["status"]) -> Description: ...
-@overload
-def request(verb: Literal["ssh", "enter"], **arguments: Any) -> Login: ...
-@overload
-def request(verb: str, **arguments: Any) -> object: ...
-def request(verb: str, **arguments: Any) -> object:
-    """Ask the server of the lab that is up to do something, and return its answer."""
+def request(verb: str, **arguments: Any) -> Any:
+    """Ask the server of the lab that is up to do something, and return its answer: for `status` a `Description`."""
     handle = os.open(state_folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as peer:

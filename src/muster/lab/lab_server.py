@@ -64,22 +64,16 @@ class Description(TypedDict):
     hosts: list[dict[str, Any]]
 
 
-class Login(TypedDict):
-    """The command that leads into a host."""
-
-    argv: list[str]
-
-
 def socket_address(folder: int) -> str:
     """The socket by way of an open folder: its whole path may be longer than the kernel takes."""
     return f"/proc/self/fd/{folder}/{SOCKET}"
 
 
-def answer(lab: Lab, verb: str, host: str = "", **arguments: Any) -> Description | Login | None:
+def answer(lab: Lab, verb: str, host: str = "", **arguments: Any) -> Mapping[str, object]:
     """Do what was asked, and return what to say."""
     if verb in FAULTS:
         FAULTS[verb](lab, host, **arguments)
-        return None
+        return {}
     if verb == "enter":
         return {"argv": lab.enter_argv(host, cwd=arguments["cwd"])}
     if verb == "ssh":
@@ -116,7 +110,7 @@ def serve(lab: Lab, server: socket.socket) -> None:
                 _say(peer, {})
                 return
             try:
-                reply = answer(lab, **request) or {}
+                reply = answer(lab, **request)
             except MusterError as error:
                 reply = {"error": error.message, "hint": error.hint}
             except Exception as error:  # one failed request must not take the lab down

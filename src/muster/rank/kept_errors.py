@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-_kept: dict[str, dict[str, Any]] = {}
+_kept: dict[str, dict[str, str]] = {}
 _sent: set[str] = set()
 
 
@@ -19,7 +15,7 @@ def keep(what: str, error: Exception) -> None:
         _kept[what] = {"t": "log", "text": f"{what} failed: {type(error).__name__}", "traceback": text[-16_000:]}
 
 
-def take() -> list[dict[str, Any]]:
+def take() -> list[dict[str, str]]:
     """The messages for those that have not been sent."""
     new = list(_kept)
     _sent.update(new)

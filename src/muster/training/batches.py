@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muster.errors import UsageError
 from muster.training.shares import check_shares, split
@@ -108,11 +108,11 @@ class Batches:
         first = sum(sizes[: self._rank])
         return range(first, first + sizes[self._rank])
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int]:
         """Return the position, for `muster.Checkpoints`."""
         return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "length": self.length}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Go to a saved position, that of a run with another number of ranks too."""
         for name, mine in (("length", self.length), ("seed", self.seed)):
             if state_dict[name] != mine:

@@ -44,8 +44,7 @@ def find_complete(root: Path) -> tuple[list[Complete], list[str]]:
         if not (folder / MARKER).exists():
             continue
         try:
-            text = (folder / MARKER).read_text(encoding="utf-8")
-            marker: dict[str, Any] = json.loads(text)
+            marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
             trouble = _difference(folder, marker["files"])
             complete = Complete(step=step, folder=folder, ranks=marker["ranks"], about=marker["about"])
         except (OSError, ValueError, KeyError, TypeError) as error:

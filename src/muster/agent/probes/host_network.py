@@ -33,7 +33,7 @@ _PLUGIN_FOLDERS = (
 )
 """Where packages put the network plug-ins of NCCL."""
 
-_SLOW_LOOKUP = 0.5
+SLOW_LOOKUP = 0.5
 """Seconds."""
 
 _MOST_LOOKUPS = 8
@@ -177,11 +177,11 @@ def names(ask: Question) -> Lookup:
     addresses = [address for found in ask["peers"].values() for address in found]
     for word in [os.uname().nodename, *addresses[:_MOST_LOOKUPS]]:
         taken = _lookup_seconds(word)
-        if taken > _SLOW_LOOKUP:  # a busy host is held up once, and a slow resolver every time
+        if taken > SLOW_LOOKUP:  # a busy host is held up once, and a slow resolver every time
             taken = min(taken, _lookup_seconds(word))
         if taken > slowest:
             slowest, what = taken, word
-        if slowest > _SLOW_LOOKUP:
+        if slowest > SLOW_LOOKUP:
             break
     return {"seconds": slowest, "what": what}
 

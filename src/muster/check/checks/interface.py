@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from muster.agent.probes import operating_system
 from muster.check.cluster_facts import Cluster, Machine
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import unset
-
-if TYPE_CHECKING:
-    from muster.shared.events import Interface
+from muster.shared.events import Interface
 
 GLOO = "Unable to find address for: {}, on one rank; the others: wait timeout after 12000ms"
 NCCL = "NCCL WARN Bootstrap : no socket interface found"

@@ -10,13 +10,11 @@ from muster.check.fixes import unset
 
 SYMPTOM = "Timed out waiting for clients: 2/3 clients joined, or a rank twice, where a script is started by hand"
 
-OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-
 
 def judge(cluster: Cluster) -> Findings:
     """`muster run` sets all of them for each rank, so it is a note."""
     for name, answer in cluster.answers(operating_system.variables).items():
-        for variable in OURS:
+        for variable in operating_system.LAUNCHERS:
             value = answer["env"].get(variable)
             if value is None or (variable == "WORLD_SIZE" and value == str(cluster.world_size)):
                 continue

@@ -6,16 +6,13 @@ Rows 1, 7, 8, 9 and 10 of the catalogue. Left alone, `muster run` finds both by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from muster.agent.probes import host_network
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import open_firewall
-
-if TYPE_CHECKING:
-    from muster.shared.replies import DialResult
+from muster.shared.replies import DialResult
 
 LOOPBACK = "Timed out waiting for clients: 1/2 clients joined; on the others: the client socket has timed out"
 UNKNOWN = "The client socket has timed out while trying to connect: a name that is not known is told as a time-out"

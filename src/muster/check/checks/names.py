@@ -9,7 +9,6 @@ from muster.check.finding import Finding, Findings, Fix
 
 SYMPTOM = "a start that takes minutes; `The hostname of the client socket cannot be retrieved`, for each connection"
 
-SLOW = 0.5
 LIMIT = 3.0
 
 
@@ -17,7 +16,7 @@ def judge(cluster: Cluster) -> Findings:
     """One that takes longer than the probe may is slow too."""
     for machine in cluster.machines:
         answer = machine.answer(host_network.names)
-        if answer is not None and answer["seconds"] > SLOW:
+        if answer is not None and answer["seconds"] > host_network.SLOW_LOOKUP:
             what = f"looking up {answer['what']} takes {answer['seconds']:.1f} s there"
         elif "names" in machine.hung:
             what = f"looking up names takes more than {LIMIT:.0f} s there"

@@ -208,7 +208,7 @@ class DialledConnector:
 
     def _order(self, port: int, certificate: str, limit: float) -> str:
         """All that an agent needs to dial us, with the code that does it."""
-        order = {
+        order: dial_back.Order = {
             "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
             "addresses": _own_addresses(),
             "port": port,

@@ -107,8 +107,7 @@ def keep_mels(clips: Sequence[Clip], settings: AudioSettings, cache: Sequence[Pa
     name = f"mels-{fingerprint(clips, settings)}.pt"
     for folder in cache:
         if (folder / name).exists():
-            content: dict[str, Any] = torch.load(folder / name, mmap=True, weights_only=True)
-            return Kept(**content)
+            return Kept(**torch.load(folder / name, mmap=True, weights_only=True))
     kept = compute(clips, settings, device)
     for folder in cache:
         try:
