@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, facts_of
+from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
@@ -223,7 +223,7 @@ class Attempt:
         when = event["time"] if raised is None else raised["time"]
         # One that we had to end although its exception had come would have ended with 1.
         is_ended = raised is not None and event["stopped_at"] is not None and event["status"] < 0
-        state.end = RankEnd(
+        end = RankEnd(
             rank=rank,
             host=link.name,
             status=1 if is_ended else event["status"],
@@ -239,16 +239,14 @@ class Attempt:
             rss=event["rss"],
             has_stdin=event["stdin"],
             last_words="\n".join(line for line in state.last_words if not _is_below_script(line)),
-            **facts_of(event.get("facts")),
         )
-        if not self.running or (state.end.failed and self._is_known(state.end)):
+        end = state.end = with_facts(end, event.get("facts"))
+        # One that only lost its connection may leave the cause to another rank, which has still to report it.
+        is_known = not end.is_symptom or bool(self.ended_well)
+        if not self.running or (end.failed and is_known):
             self.over.set()
-        elif state.end.failed:
+        elif end.failed:
             asyncio.get_running_loop().call_later(_CAUSE_LIMIT, self.over.set)
-
-    def _is_known(self, end: RankEnd) -> bool:
-        """Whether it need not be waited for another rank's word on what this one failed of."""
-        return not end.is_symptom or bool(self.ended_well)
 
     @property
     def running(self) -> list[int]:
