@@ -154,7 +154,6 @@ IN_LOADER = (
 def worker(pid: int, *own: str, state: str = "S") -> Child:
     return Child(
         pid=pid,
-        command="python",
         state=state,
         frames=(*(frame(place, "__getitem__") for place in own), frame(f"{WORKER}:374", "_worker_loop"), *IN_LOADER),
     )

@@ -11,7 +11,7 @@ from typing import Any
 from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
 from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.dialed import DialedConnector
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
@@ -46,7 +46,7 @@ class Agents:
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
         """The links that speak for their hosts: all of them, or under MPI the first of each host."""
-        connector = PipedConnector if launch.channel == "pipes" else DialledConnector
+        connector = PipedConnector if launch.channel == "pipes" else DialedConnector
         self.connector = connector(launch, folder, on_text)
         self.failed: set[str] = set()
         """Hosts that could not be connected."""

@@ -78,9 +78,7 @@ class Child:
     """A process that a rank started."""
 
     pid: int
-    command: str = ""
     state: str = "S"
-    wchan: str = ""
     frames: tuple[Frame, ...] = ()
 
     @property
@@ -104,7 +102,7 @@ class Seen:
     exit_status: int | None = None
     """Exit code, or minus the signal, of one that has ended."""
     quiet: float = 0.0
-    """Seconds since anything in it moved: a collective called or finished, an optimiser's step."""
+    """Seconds since anything in it moved: a collective called or finished, an optimizer's step."""
     joining: bool = False
     """It is creating its process group."""
     meeting: Meeting | None = None
@@ -212,13 +210,7 @@ def seen(
         waits_for_work=bool(told and told["work"]),
         groups=None if recorder is None else groups_of(recorder),
         children=tuple(
-            Child(
-                pid=child["pid"],
-                command=child["command"],
-                state=child["state"],
-                wchan=child["wchan"],
-                frames=main_thread(child["stack"]),
-            )
+            Child(pid=child["pid"], state=child["state"], frames=main_thread(child["stack"]))
             for child in facts["children"]
         ),
     )

@@ -47,7 +47,7 @@ MOST_TELLINGS = 8
 """Times a rank is named at once; in a job where that changes so often more proof is wanted."""
 
 REST = 20.0
-"""Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
+"""Times as long as a judgment took is nothing judged, so that thousands of ranks do not fill the controller's time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class StragglerMonitor:
         self._not_before = 0.0
         self._judging: asyncio.Future[None] | None = None
         self._held: list[Callable[[], None]] = []
-        """What to do about events that came during a judgement and change what it is made from."""
+        """What to do about events that came during a judgment and change what it is made from."""
         self._told: Slow | None = None
         self._told_at = 0.0
         self._tellings = 0
@@ -298,7 +298,7 @@ class StragglerMonitor:
         if len({link.name for link in self._links.values()}) < 2 or len(steps) < 5 or len(known) < len(self._ranks):
             return
         if not steps[-1].number:
-            return  # without an optimiser a step is the time between two collectives, which may differ by design
+            return  # without an optimizer a step is the time between two collectives, which may differ by design
         step, waiting = middle([step.seconds for step in steps[-5:]]), min(known)
         self._best_step = min(self._best_step, step)
         is_slower = step >= network_stall.SLOWER * self._best_step
@@ -341,18 +341,16 @@ class StragglerMonitor:
     # --- what is said ---------------------------------------------------------------------------------------
 
     def _gather(self, answers: Sequence[tuple[str, Examined]]) -> dict[int, Evidence]:
-        from muster.controller.monitor.slow_causes import Evidence
         from muster.jobs.state import GpuState
 
         gpus = {(host, gpu["index"]): GpuState(**gpu) for host, told in answers for gpu in told["gpus"]}
         seen = {int(rank): evidence for _, told in answers for rank, evidence in told["ranks"].items()}
         return {
-            rank.rank: Evidence(
-                host=rank.host,
-                gpu=gpus.get((rank.host, rank.local_rank if rank.gpu is None else rank.gpu)),
-                places=tuple(place for place, _ in self._looks.get(rank.rank, ())),
+            rank.rank: {
                 **seen[rank.rank],
-            )
+                "gpu": gpus.get((rank.host, rank.local_rank if rank.gpu is None else rank.gpu)),
+                "places": [place for place, _ in self._looks.get(rank.rank, ())],
+            }
             for rank in self.status.state().ranks
             if rank.rank in seen
         }
