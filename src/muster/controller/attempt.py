@@ -219,6 +219,7 @@ class Attempt:
         for stream, splitter in state.splitters.items():
             self._show(link.name, rank, stream, splitter.finish())
         raised, exited, left = state.raised, state.exited, state.left
+        groups = left["groups"] if left else state.groups
         # An exception is older than the exit it leads to: its own time tells better who was first.
         when = event["time"] if raised is None else raised["time"]
         # One that we had to end although its exception had come would have ended with 1.
@@ -234,7 +235,8 @@ class Attempt:
             traceback=raised.get("traceback", "") if raised else "",
             place=state.place,
             done=state.done,
-            begun=_begun(left["groups"] if left else state.groups),
+            # How many it had called: numbers of several groups say nothing about each other.
+            begun=next(iter(groups.values()))[0] if len(groups) == 1 else None,
             left=left["how"] if left else "",
             rss=event["rss"],
             has_stdin=event["stdin"],
@@ -306,11 +308,6 @@ class Attempt:
                 code = int(said[-1][1]) & 0xFF or 1
                 found[rank] = RankEnd(rank=rank, host=host, status=code, time=when, summary=said[-1][2])
         return found
-
-
-def _begun(groups: Mapping[str, tuple[int, int]]) -> int | None:
-    """How many collectives a rank had called; numbers of several groups say nothing about each other."""
-    return next(iter(groups.values()))[0] if len(groups) == 1 else None
 
 
 def _is_below_script(line: str) -> bool:

@@ -13,18 +13,14 @@ def with_nodefile(env: Mapping[str, str]) -> Mapping[str, str]:
     """
     if "PBS_TASKNUM" not in env or "RANK" in env:
         return env
-    hosts = _lines(env)
+    try:
+        hosts = _nodefile(env).read_text().split()
+    except (OSError, ValueError):
+        hosts = []
     if not hosts:
         return env
     size = {"WORLD_SIZE": str(len(hosts))} if len(set(hosts)) == len(hosts) else {}
     return {"MASTER_ADDR": hosts[0], **size, **env}
-
-
-def _lines(env: Mapping[str, str]) -> list[str]:
-    try:
-        return _nodefile(env).read_text().split()
-    except (OSError, ValueError):
-        return []
 
 
 def _nodefile(env: Mapping[str, str]) -> Path:
