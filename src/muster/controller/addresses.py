@@ -122,30 +122,25 @@ def choose(
     interfaces: dict[str, str] = {}
     reasons: dict[str, str] = {}
     for offer in offers:
-        if interface is not None:
-            interfaces[offer.name], reasons[offer.name] = interface, "--interface"
-            continue
-        why = _default_is_wrong(offer, good[offer.name])
-        if why:
-            name = offer.interface_of(good[offer.name][0])
-            if name is not None:
-                interfaces[offer.name], reasons[offer.name] = name, why
+        name, why = interface, "--interface"
+        if name is None:
+            name, why = offer.interface_of(good[offer.name][0]), _default_is_wrong(offer, good[offer.name])
+        if name is not None and why:
+            interfaces[offer.name], reasons[offer.name] = name, why
     return Meeting(master_addr=address, interfaces=interfaces, reasons=reasons)
 
 
 def alone(offer: Offer, *, interface: str | None) -> Meeting:
     """One host only: loopback serves, whatever the hostname stands for."""
-    interfaces: dict[str, str] = {}
-    reasons: dict[str, str] = {}
+    name, why = interface, "--interface"
     if interface is not None:
         offer.candidates(interface)
-        interfaces[offer.name], reasons[offer.name] = interface, "--interface"
     elif offer.gloo_address is None:
-        loopback = next((nic["name"] for nic in offer.interfaces if nic["loopback"]), None)
-        if loopback is not None:
-            interfaces[offer.name] = loopback
-            reasons[offer.name] = "its hostname stands for no address of its own"
-    return Meeting(master_addr="127.0.0.1", interfaces=interfaces, reasons=reasons)
+        name = next((nic["name"] for nic in offer.interfaces if nic["loopback"]), None)
+        why = "its hostname stands for no address of its own"
+    if name is None:
+        return Meeting(master_addr="127.0.0.1", interfaces={}, reasons={})
+    return Meeting(master_addr="127.0.0.1", interfaces={offer.name: name}, reasons={offer.name: why})
 
 
 def _reached_by_all(offer: Offer, tried: Mapping[str, Sequence[DialResult]], interface: str | None) -> list[str]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from muster.shared.reports import Arrivals
 
-TELL = 0.09
-"""How much slower than the others a rank must be to be told: below 10 % by what the measure may err."""
+SLOWER = 0.09
+"""Minimum slowdown before a rank is reported; 9 % rather than 10 % to absorb measurement error."""
 
 EACH = 0.06
 """How much slower in most single slices: what comes and goes is an evaluation, a checkpoint, a compilation."""
@@ -284,7 +284,7 @@ def judge(
     for count in looks:
         if len(parts) < count:
             break
-        needed = max(TELL, deviations * noise / count**0.5)
+        needed = max(SLOWER, deviations * noise / count**0.5)
         often = count if count <= 4 else 0.6 * count
         found = {
             rank: lag
