@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from muster.controller.debug_log import guarded, internal_error
@@ -195,16 +196,7 @@ class StragglerMonitor:
         """Judge in a thread, one at a time: with thousands of ranks the heartbeats would stop meanwhile."""
         begin, examined_at = time.monotonic(), self._examined_at
         with guarded(self._give_up):
-            has_one_clock = len({link.name for link in self._links.values()}) == 1
-            uncertain = {
-                rank: 0.0 if has_one_clock or calls.steps else self._links[rank].clock_error
-                for rank, calls in history.ranks.items()
-            }
-            rounds = list(self._rounds.steps) if self._rounds is not None else []
-            is_calm = self._reports < MOST_REPORTS
-            answer = await asyncio.to_thread(
-                _answer, history, rounds, uncertain, self._waiting(), self._reported, self._reported_at, is_calm
-            )
+            answer = await asyncio.to_thread(self._question(history))
             if self._examined_at == examined_at:  # otherwise there is something new to be judged by
                 self._not_before = begin + REST * answer.took
             if history is self._history:  # no new attempt has begun
@@ -214,6 +206,17 @@ class StragglerMonitor:
         with guarded(self._give_up):
             for take in held:
                 take()
+
+    def _question(self, history: History) -> Callable[[], _Answer]:
+        """The judgment of what is known now, to be made in a thread."""
+        has_one_clock = len({link.name for link in self._links.values()}) == 1
+        uncertain = {
+            rank: 0.0 if has_one_clock or calls.steps else self._links[rank].clock_error
+            for rank, calls in history.ranks.items()
+        }
+        rounds = list(self._rounds.steps) if self._rounds is not None else []
+        is_calm = self._reports < MOST_REPORTS
+        return partial(_answer, history, rounds, uncertain, self._waiting(), self._reported, self._reported_at, is_calm)
 
     def _give_up(self, error: Exception) -> None:
         """A mistake of ours must not end a job that is well."""
