@@ -21,7 +21,7 @@ from waiting import wait_until_async
 from muster.agent import dial_back
 from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.certificate import make_server_context
-from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.dialed import DialedConnector
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import ORDER_FILE, AgentSpec, Engine, Launch, StartCommand
 from muster.errors import MusterError
@@ -63,14 +63,14 @@ def as_seat(key: str, *agent: str) -> tuple[str, ...]:
 def connected(
     made: Launch,
     folder: Path,
-    use: Callable[[DialledConnector, list[AgentLink]], Awaitable[None]],
-    meanwhile: Callable[[DialledConnector, list[AgentLink]], Awaitable[None]] | None = None,
+    use: Callable[[DialedConnector, list[AgentLink]], Awaitable[None]],
+    meanwhile: Callable[[DialedConnector, list[AgentLink]], Awaitable[None]] | None = None,
 ) -> list[str]:
     """Bring the agents up within 40 s, use them, and end it all; returns what was said on the way."""
     said: list[str] = []
 
     async def main() -> None:
-        connector = DialledConnector(made, folder, lambda source, text: said.append(f"{source}: {text}"))
+        connector = DialedConnector(made, folder, lambda source, text: said.append(f"{source}: {text}"))
         links = [AgentLink(place, lambda link, event: None, lambda source, text: None) for place in made.agents]
         beside = [asyncio.ensure_future(beat(links))]
         if meanwhile is not None:
@@ -97,12 +97,12 @@ async def beat(links: list[AgentLink]) -> None:
         await asyncio.sleep(HEARTBEAT)
 
 
-async def nothing(connector: DialledConnector, links: list[AgentLink]) -> None:
+async def nothing(connector: DialedConnector, links: list[AgentLink]) -> None:
     pass
 
 
 def test_agents_take_the_seats_they_were_summoned_for(tmp_path: Path):
-    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         for link in links:
             answer = await link.request("compare", limit=30, cwd=str(tmp_path), script=None, digest=None)
             assert answer["cwd"]
@@ -111,7 +111,7 @@ def test_agents_take_the_seats_they_were_summoned_for(tmp_path: Path):
 
 
 def test_an_order_in_a_file_is_readable_by_the_user_alone_and_gone_afterwards(tmp_path: Path):
-    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         assert (tmp_path / "order.json").stat().st_mode & 0o777 == 0o600
 
     by_file = [(*AGENT, ORDER_FILE, key) for key in ("a", "b")]
@@ -120,7 +120,7 @@ def test_an_order_in_a_file_is_readable_by_the_user_alone_and_gone_afterwards(tm
 
 
 def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
-    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         await links[0].request(
             "prepare",
             limit=30,
@@ -144,7 +144,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
 
 
 def test_an_agent_that_dies_is_noticed_at_once(tmp_path: Path):
-    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         pid = next(pid for pid in _children() if b"MUSTER_DIAL" in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(pid, 9)
         # asyncio would wait 30 s for the goodbye of TLS
@@ -172,7 +172,7 @@ def test_a_program_that_is_not_there_is_said_with_its_name(tmp_path: Path):
 
 
 def test_an_agent_that_never_comes_is_named_after_the_limit_with_the_addresses_it_should_dial(tmp_path: Path):
-    async def meanwhile(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def meanwhile(connector: DialedConnector, links: list[AgentLink]) -> None:
         await wait_until_async("the agent", lambda: links[0].facts)
         await move_on(40)
 
@@ -182,7 +182,7 @@ def test_an_agent_that_never_comes_is_named_after_the_limit_with_the_addresses_i
 
 
 def test_a_scheduler_that_ends_the_job_is_heard(tmp_path: Path):
-    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         await wait_until_async("the reason", connector.why_ended)
         assert connector.why_ended() == "the scheduler ended it"
 
@@ -201,7 +201,7 @@ def test_a_scheduler_that_ends_the_job_is_heard(tmp_path: Path):
     ],
 )
 def test_a_caller_without_the_token_is_sent_away_and_the_real_agent_still_comes(tmp_path: Path, hello: bytes):
-    class Strange(DialledConnector):
+    class Strange(DialedConnector):
         answer: bytes | None = None
 
         def _order(self, port: int, certificate: str, limit: float) -> str:
@@ -236,7 +236,7 @@ def test_a_caller_without_the_token_is_sent_away_and_the_real_agent_still_comes(
 def test_a_second_agent_for_a_seat_is_sent_away_and_that_is_said(tmp_path: Path):
     said: list[str] = []
 
-    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         hello = {"t": "hello", "token": connector._token, "key": "a", "host": "far", "protocol": VERSION}
         assert connector.admit(json.dumps(hello).encode()) is None
         assert connector.admit(json.dumps({**hello, "protocol": 99}).encode()) is None
@@ -291,12 +291,12 @@ def test_hosts_that_pull_an_image_are_given_the_time(tmp_path: Path):
     script = f'echo "n1 pulls box:1"; while [ ! -e {pulled} ]; do sleep 0.02; done; exec "$@"'
     slow = as_seat("a", "sh", "-c", script, "sh", *AGENT)
 
-    async def meanwhile(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def meanwhile(connector: DialedConnector, links: list[AgentLink]) -> None:
         await wait_until_async("what the agent wrote", lambda: connector.last_words)
         await move_on(40)
         pulled.touch()
 
-    async def use(connector: DialledConnector, links: list[AgentLink]) -> None:
+    async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         assert connector.last_words == "n1 pulls box:1"
 
     connected(launch(slow, keys=("a",)), tmp_path, use, meanwhile)

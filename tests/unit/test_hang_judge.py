@@ -25,7 +25,7 @@ from hanging import (
 
 from muster.controller.monitor.hang import judge, last_calls_differ, working
 from muster.controller.monitor.hang_text import detail, sentence, sentence_of_differing, still_working
-from muster.controller.monitor.observation import Child, Group, Meeting, Seen, last_seen_at
+from muster.controller.monitor.observation import Child, Group, Seen, last_seen_at
 
 
 def said(*ranks: Seen) -> str:
@@ -154,7 +154,6 @@ IN_LOADER = (
 def worker(pid: int, *own: str, state: str = "S") -> Child:
     return Child(
         pid=pid,
-        command="python",
         state=state,
         frames=(*(frame(place, "__getitem__") for place in own), frame(f"{WORKER}:374", "_worker_loop"), *IN_LOADER),
     )
@@ -440,7 +439,7 @@ HELD = "the network or the backend holds them, no rank does"
 def meetings(*told: tuple[str, int | None, int | None] | None, hosts: str = "aaaa") -> list[Seen]:
     """Ranks in `init_process_group` that look for each other there, expect so many, and come as these."""
     return [
-        replace(joining(rank), host=host, meeting=Meeting(at=one[0], size=one[1], rank=one[2]) if one else None)
+        replace(joining(rank), host=host, meeting={"at": one[0], "size": one[1], "rank": one[2]} if one else None)
         for rank, (one, host) in enumerate(zip(told, hosts, strict=False))
     ]
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.controller.diagnosis.rank_end import facts_of
+from muster.controller.diagnosis.rank_end import RankEnd, with_facts
 from muster.rank import post_mortem
 from muster.shared import machine
+
+FAILED = RankEnd(rank=0, host="h1", status=1, time=0.0)
 
 
 def raised(fail: Callable[[], object]) -> BaseException:
@@ -95,12 +97,12 @@ def test_what_is_no_path_is_not_taken_for_one(text: str):
 
 def test_the_facts_have_the_room_under_a_path_that_is_not_there(tmp_path: Path):
     missing = str(tmp_path / "a" / "b.pt")
-    found = facts_of(post_mortem.facts((0, 0), [missing]))
-    (disk,) = found["disks"]
+    found = with_facts(FAILED, post_mortem.facts((0, 0), [missing]))
+    (disk,) = found.disks
     assert (disk.path, disk.folder, disk.exists) == (missing, str(tmp_path), False)
     assert 0 <= disk.free <= disk.total
-    assert found["shm"].total > 0
-    assert found["memory"].total > 0
+    assert found.shm.total > 0
+    assert found.memory.total > 0
 
 
 def test_a_disk_that_cannot_be_written_is_not_called_full():
@@ -118,7 +120,7 @@ def test_a_disk_that_cannot_be_written_is_not_called_full():
 
 
 def test_nothing_has_been_killed_for_memory_between_two_looks():
-    memory = facts_of(post_mortem.facts(machine.memory_kills(), []))["memory"]
+    memory = with_facts(FAILED, post_mortem.facts(machine.memory_kills(), [])).memory
     assert memory.group_kills in (0, None)
 
 

@@ -308,9 +308,14 @@ SLOW = Slow(ranks=(2,), step=0.31, others=0.25, since=0.0)
 H200 = GpuState(index=2, name="H200", clock=1980)
 
 
+def evidence(**seen: Any) -> Evidence:
+    none = dict.fromkeys(("cpu", "cpu_wait", "disk", "read", "throttled", "throttles"), 0.0)
+    return {**none, "cpus": 0, "quota": None, "neighbour": None, "gpu": None, "places": (), **seen}  # type: ignore[return-value]
+
+
 def reason(**of_the_slow_one: Any) -> str:
-    others = {rank: Evidence(host="box", cpu=0.5, gpu=H200) for rank in (0, 1, 3)}
-    return explain(SLOW, {**others, 2: Evidence(**{"host": "box", "cpu": 0.5, "gpu": H200, **of_the_slow_one})})
+    others = {rank: evidence(cpu=0.5, gpu=H200) for rank in (0, 1, 3)}
+    return explain(SLOW, {**others, 2: evidence(**{"cpu": 0.5, "gpu": H200, **of_the_slow_one})})
 
 
 @pytest.mark.parametrize(
@@ -344,7 +349,7 @@ def test_the_reason_is_what_the_slow_rank_suffers_from_and_the_others_do_not(see
 
 
 def test_what_all_ranks_suffer_from_is_no_reason():
-    seen = {rank: Evidence(host="box", cpu_wait=0.3, throttled=0.4, quota=2.0) for rank in range(4)}
+    seen = {rank: evidence(cpu_wait=0.3, throttled=0.4, quota=2.0) for rank in range(4)}
     assert explain(SLOW, seen).startswith("its own code takes longer")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         port: int
         certificate: str
         token: str
-        seat_from: Sequence[str]
+        key_from: Sequence[str]
         killed_at_once: bool
         limit: float
         protocol: int

@@ -11,7 +11,7 @@ from muster.shared.replies import DialResult
 from muster.shared.requests import DialTarget
 
 _ALL_PAIRS = 16
-"""Up to this many hosts every host tries every other; above, each tries the master and a few neighbours."""
+"""Up to this many hosts every host tries every other; above, each tries the master and a few neighbors."""
 
 _VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "podman", "tailscale", "tun", "tap")
 
@@ -47,6 +47,10 @@ class Offer:
     def interface_of(self, address: str) -> str | None:
         """The interface that has an address."""
         return next((nic["name"] for nic in self.interfaces if address in nic["addresses"]), None)
+
+    def target(self, address: str) -> DialTarget:
+        """What another host is asked to try."""
+        return {"host": self.name, "address": address, "port": self.port, "nonce": self.nonce}
 
     @property
     def gloo_address(self) -> str | None:
@@ -89,8 +93,7 @@ def dial_targets(
         addresses = offer.candidates(interface)
         if peer == 0 and master is not None and master not in addresses:
             addresses = [master, *addresses]
-        for address in addresses:
-            targets.append({"host": offer.name, "address": address, "port": offer.port, "nonce": offer.nonce})
+        targets += [offer.target(address) for address in addresses]
     return targets
 
 
@@ -103,7 +106,7 @@ def choose(
 ) -> Meeting:
     """Pick the master's address and the interfaces from what every host found; pure.
 
-    `tried` maps the dialling host to its results: host, address, problem ("" when reached).
+    `tried` maps the dialing host to its results: host, address, problem ("" when reached).
     """
     good = {offer.name: _reached_by_all(offer, tried, interface) for offer in offers}
     for offer in offers:
@@ -119,30 +122,25 @@ def choose(
     interfaces: dict[str, str] = {}
     reasons: dict[str, str] = {}
     for offer in offers:
-        if interface is not None:
-            interfaces[offer.name], reasons[offer.name] = interface, "--interface"
-            continue
-        why = _default_is_wrong(offer, good[offer.name])
-        if why:
-            name = offer.interface_of(good[offer.name][0])
-            if name is not None:
-                interfaces[offer.name], reasons[offer.name] = name, why
+        name, why = interface, "--interface"
+        if name is None:
+            name, why = offer.interface_of(good[offer.name][0]), _default_is_wrong(offer, good[offer.name])
+        if name is not None and why:
+            interfaces[offer.name], reasons[offer.name] = name, why
     return Meeting(master_addr=address, interfaces=interfaces, reasons=reasons)
 
 
 def alone(offer: Offer, *, interface: str | None) -> Meeting:
     """One host only: loopback serves, whatever the hostname stands for."""
-    interfaces: dict[str, str] = {}
-    reasons: dict[str, str] = {}
+    name, why = interface, "--interface"
     if interface is not None:
         offer.candidates(interface)
-        interfaces[offer.name], reasons[offer.name] = interface, "--interface"
     elif offer.gloo_address is None:
-        loopback = next((nic["name"] for nic in offer.interfaces if nic["loopback"]), None)
-        if loopback is not None:
-            interfaces[offer.name] = loopback
-            reasons[offer.name] = "its hostname stands for no address of its own"
-    return Meeting(master_addr="127.0.0.1", interfaces=interfaces, reasons=reasons)
+        name = next((nic["name"] for nic in offer.interfaces if nic["loopback"]), None)
+        why = "its hostname stands for no address of its own"
+    if name is None:
+        return Meeting(master_addr="127.0.0.1", interfaces={}, reasons={})
+    return Meeting(master_addr="127.0.0.1", interfaces={offer.name: name}, reasons={offer.name: why})
 
 
 def _reached_by_all(offer: Offer, tried: Mapping[str, Sequence[DialResult]], interface: str | None) -> list[str]:
@@ -174,10 +172,10 @@ def _default_is_wrong(offer: Offer, good: Sequence[str]) -> str:
 
 def _unreachable(offer: Offer, tried: Mapping[str, Sequence[DialResult]]) -> HostError:
     lines: list[str] = []
-    for dialler, results in tried.items():
+    for dialer, results in tried.items():
         failed = [result for result in results if result["host"] == offer.name and result["problem"]]
         if failed:
-            lines.append(f"{dialler} tried " + ", ".join(f"{r['address']} ({r['problem']})" for r in failed))
+            lines.append(f"{dialer} tried " + ", ".join(f"{r['address']} ({r['problem']})" for r in failed))
     found = "; ".join(lines[:4]) or "it has no address but loopback"
     return HostError(
         offer.name,
@@ -188,11 +186,11 @@ def _unreachable(offer: Offer, tried: Mapping[str, Sequence[DialResult]]) -> Hos
 
 def check_users_master(first: Offer, master: str, tried: Mapping[str, Sequence[DialResult]]) -> None:
     """Refuse an address of the user's that does not lead to the first host from everywhere."""
-    for dialler, results in tried.items():
+    for dialer, results in tried.items():
         for result in results:
             if result["host"] == first.name and result["address"] == master and result["problem"]:
                 raise HostError(
-                    dialler,
+                    dialer,
                     f"--master-addr {master} does not lead to {first.name} from here ({result['problem']})",
                     hint="leave --master-addr out: Muster then finds an address that every host can reach",
                 )

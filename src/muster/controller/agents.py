@@ -11,7 +11,7 @@ from typing import Any
 from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
 from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.dialed import DialledConnector
+from muster.controller.links.dialed import DialedConnector
 from muster.controller.links.link import AgentLink
 from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
@@ -46,7 +46,7 @@ class Agents:
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
         """The links that speak for their hosts: all of them, or under MPI the first of each host."""
-        connector = PipedConnector if launch.channel == "pipes" else DialledConnector
+        connector = PipedConnector if launch.channel == "pipes" else DialedConnector
         self.connector = connector(launch, folder, on_text)
         self.failed: set[str] = set()
         """Hosts that could not be connected."""
@@ -119,7 +119,11 @@ class Agents:
 
     async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
         ranks = plan.named(link.name).ranks if link.spec.rank is None else [link.spec.rank]
-        requests: list[RankStart] = [{"rank": rank, "env": self._rank_env(plan, rank, attempt)} for rank in ranks]
+        engine = self.launch.engine
+        requests: list[RankStart] = [
+            {"rank": rank, "env": {**rank_environment(plan, rank, attempt=attempt), **engine.rank_env(plan, rank)}}
+            for rank in ranks
+        ]
         fed = 0 if self._feed is not None else None
         try:
             answer = await link.request(
@@ -135,10 +139,6 @@ class Agents:
             return
         if answer["problem"]:
             on_loss(link.name, f"its ranks cannot be started: {answer['problem']}")
-
-    def _rank_env(self, plan: Plan, rank: int, attempt: int) -> dict[str, str]:
-        """The plan's variables for a rank, and over them those of its engine."""
-        return {**rank_environment(plan, rank, attempt=attempt), **self.launch.engine.rank_env(plan, rank)}
 
     def signal(self, number: int) -> None:
         """Give a signal to all ranks; a host that is lost has none."""

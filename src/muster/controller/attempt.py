@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, facts_of
+from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
@@ -165,7 +165,7 @@ class Attempt:
         state.exception = state.take_pieces()
 
     def _on_broken(self, link: AgentLink, event: Broken) -> None:
-        self.on_loss(link.name, "its zygote was killed", is_up=True)
+        self.on_loss(link.name, "the process that starts its ranks was killed", is_up=True)
 
     def _on_storeless(self, link: AgentLink, event: Storeless) -> None:
         code = event["status"]
@@ -219,11 +219,12 @@ class Attempt:
         for stream, splitter in state.splitters.items():
             self._show(link.name, rank, stream, splitter.finish())
         raised, exited, left = state.raised, state.exited, state.left
+        groups = left["groups"] if left else state.groups
         # An exception is older than the exit it leads to: its own time tells better who was first.
         when = event["time"] if raised is None else raised["time"]
         # One that we had to end although its exception had come would have ended with 1.
         is_ended = raised is not None and event["stopped_at"] is not None and event["status"] < 0
-        state.end = RankEnd(
+        end = RankEnd(
             rank=rank,
             host=link.name,
             status=1 if is_ended else event["status"],
@@ -234,21 +235,20 @@ class Attempt:
             traceback=raised.get("traceback", "") if raised else "",
             place=state.place,
             done=state.done,
-            begun=_begun(left["groups"] if left else state.groups),
+            # How many it had called: numbers of several groups say nothing about each other.
+            begun=next(iter(groups.values()))[0] if len(groups) == 1 else None,
             left=left["how"] if left else "",
             rss=event["rss"],
             has_stdin=event["stdin"],
             last_words="\n".join(line for line in state.last_words if not _is_below_script(line)),
-            **facts_of(event.get("facts")),
         )
-        if not self.running or (state.end.failed and self._is_known(state.end)):
+        end = state.end = with_facts(end, event.get("facts"))
+        # One that only lost its connection may leave the cause to another rank, which has still to report it.
+        is_known = not end.is_symptom or bool(self.ended_well)
+        if not self.running or (end.failed and is_known):
             self.over.set()
-        elif state.end.failed:
+        elif end.failed:
             asyncio.get_running_loop().call_later(_CAUSE_LIMIT, self.over.set)
-
-    def _is_known(self, end: RankEnd) -> bool:
-        """Whether it need not be waited for another rank's word on what this one failed of."""
-        return not end.is_symptom or bool(self.ended_well)
 
     @property
     def running(self) -> list[int]:
@@ -308,11 +308,6 @@ class Attempt:
                 code = int(said[-1][1]) & 0xFF or 1
                 found[rank] = RankEnd(rank=rank, host=host, status=code, time=when, summary=said[-1][2])
         return found
-
-
-def _begun(groups: Mapping[str, tuple[int, int]]) -> int | None:
-    """How many collectives a rank had called; numbers of several groups say nothing about each other."""
-    return next(iter(groups.values()))[0] if len(groups) == 1 else None
 
 
 def _is_below_script(line: str) -> bool:

@@ -378,7 +378,7 @@ class Controller:
             self.screen.warning(f"{link.name} {silent if event['state'] == 'silent' else 'is back'}")
 
     def on_scheduler_signal(self, link: AgentLink, event: Signaled) -> None:
-        """A host's ranks were signalled from outside, which all hosts tell within a moment."""
+        """A host's ranks were signaled from outside, which all hosts tell within a moment."""
         number = signal.Signals(event["number"])
         if number not in self._passed_on:
             self._passed_on.add(number)

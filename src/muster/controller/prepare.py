@@ -81,7 +81,9 @@ def shown_ranks(plan: Plan, only: Collection[int] | None, local: Collection[int]
 
 def settled(job: Job, link: AgentLink) -> tuple[Host, int]:
     """A host with the number of its ranks, and how many GPUs they have."""
-    gpus = _visible(job.spec.env, link.facts["gpus"])
+    gpus = link.facts["gpus"]
+    if "CUDA_VISIBLE_DEVICES" in job.spec.env:
+        gpus = min(gpus, gpu_count(job.spec.env))
     if link.spec.host.tasks and link.facts["visible"] is None:
         gpus = 0  # a scheduler that counts tasks and shows no GPU has given none, whatever the host has
     return fill_slots(link.spec.host, nproc=job.spec.nproc, gpus=gpus), gpus
@@ -216,8 +218,3 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
             screen.info(f"{link.name}: {answer['unsafe']}, so ranks start as fresh interpreters")
 
     await all_or_errors([prepare(link) for link in links])
-
-
-def _visible(env: Mapping[str, str], gpus: int) -> int:
-    """How many of a host's GPUs its ranks see, if the user says so with --env."""
-    return min(gpus, gpu_count(env)) if "CUDA_VISIBLE_DEVICES" in env else gpus

@@ -14,7 +14,6 @@ from muster.job import Job
 from muster.output.screen import Screen
 from muster.plan import Placement, Plan
 from muster.shared.replies import Port
-from muster.shared.requests import DialTarget
 
 _log = logging.getLogger("muster.rendezvous")
 
@@ -74,13 +73,7 @@ async def _try(job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.
     if len(offers) == 1 and master is None:
         return addresses.alone(offers[0], interface=interface)
     if len(offers) == 1 and master is not None:
-        target: DialTarget = {
-            "host": offers[0].name,
-            "address": master,
-            "port": offers[0].port,
-            "nonce": offers[0].nonce,
-        }
-        answer = await links[0].request("dial", limit=20, targets=[target])
+        answer = await links[0].request("dial", limit=20, targets=[offers[0].target(master)])
         addresses.check_users_master(offers[0], master, {links[0].name: answer["results"]})
         return replace(addresses.alone(offers[0], interface=interface), master_addr=master)
     plans = [

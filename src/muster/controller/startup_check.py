@@ -12,7 +12,7 @@ from muster.errors import MusterError
 from muster.job import Job
 
 Check = Callable[[Job, Sequence[AgentLink]], Coroutine[Any, Any, None]]
-"""Asks the hosts what is wrong with them, tells it, and raises what would surely make the job fail."""
+"""Asks the hosts what is wrong with them, reports it, and raises what would surely make the job fail."""
 
 _PATIENCE = 0.5
 """Seconds the start waits for it when all else is ready."""
@@ -24,9 +24,9 @@ _LATER = 2.0
 class StartupCheck:
     """A check under way."""
 
-    def __init__(self, check: Check | None, tell: Callable[[str], None]) -> None:
+    def __init__(self, check: Check | None, warn: Callable[[str], None]) -> None:
         self._check = check
-        self._tell = tell
+        self._warn = warn
         self._task: asyncio.Task[None] | None = None
         self._too_late = False
         self._may_stop = False
@@ -57,9 +57,9 @@ class StartupCheck:
             self._task.cancel()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """What comes too late to stop the job is told."""
+        """Report what comes too late to stop the job."""
         error = None if task.cancelled() else task.exception()
         if self._too_late and isinstance(error, MusterError):
-            self._tell(error.message)
+            self._warn(error.message)
         elif self._too_late and error is not None:
-            self._tell(internal_error(error))
+            self._warn(internal_error(error))

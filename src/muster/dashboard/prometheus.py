@@ -117,12 +117,11 @@ def _family(name: str, about: str, samples: Iterable[_Sample]) -> list[str]:
 
 
 def _labels(labels: _Labels) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    text = value.encode("utf-8", "replace").decode("utf-8")
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    values = {
+        name: value.encode("utf-8", "replace").decode("utf-8").translate(escapes) for name, value in labels.items()
+    }
+    return "{" + ",".join(f'{name}="{value}"' for name, value in values.items()) + "}"
 
 
 def _number(value: float) -> str:

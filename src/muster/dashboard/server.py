@@ -112,8 +112,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             return _refused(HTTPStatus.FORBIDDEN, "the address lacks its token; open the one `muster` printed")
         self.server.last_request = time.monotonic()
+        if not rest:  # the page's own links are relative to a folder
+            where = {"Location": f"/{token}/"}
+            return Answer(status=HTTPStatus.PERMANENT_REDIRECT, kind="text/plain", body=b"", headers=where)
         try:
-            return route(self.server.source, rest[0], parts.query, stays=self.server.stays) if rest else _moved(token)
+            return route(self.server.source, rest[0], parts.query, stays=self.server.stays)
         except NotThere as error:
             return _refused(HTTPStatus.NOT_FOUND, str(error))
         except Exception as error:
@@ -134,8 +137,3 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _refused(status: HTTPStatus, why: str) -> Answer:
     return Answer(status=status, kind="application/json", body=json.dumps({"error": why}).encode())
-
-
-def _moved(token: str) -> Answer:
-    """The page's own links are relative to a folder."""
-    return Answer(status=HTTPStatus.PERMANENT_REDIRECT, kind="text/plain", body=b"", headers={"Location": f"/{token}/"})

@@ -47,8 +47,8 @@ class Allocation:
         return tuple(picked)
 
     def _own(self, host: Host) -> Host | None:
-        return next((other for other in self.hosts if _same(host, other)), None)
-
-
-def _same(host: Host, other: Host) -> bool:
-    return other.name in (host.name, host.name.partition(".")[0]) or host.name == other.name.partition(".")[0]
+        """The host of the job that is meant; one of the two names may have its domain, the other not."""
+        for own in self.hosts:
+            if own.name in (host.name, host.name.partition(".")[0]) or host.name == own.name.partition(".")[0]:
+                return own
+        return None

@@ -145,6 +145,8 @@ class Engine:
     """Its daemons on a host, whose limits ranks inherit, and the systemd unit of each."""
 
     # Command line
+    outside_job: tuple[str, str] | None = None
+    """What is wrong and what to do where it is named outside a job of its scheduler; None if it also runs there."""
     allocation_option: str = ""
     """The option that asks for a new allocation, such as `--slurm-args`; see `allocate`."""
 
@@ -159,6 +161,8 @@ class Engine:
         allocation = self.detect(env)
         if allocation is not None:
             return in_allocation(self, spec, allocation)
+        if self.outside_job is not None:
+            raise UsageError(f"--engine {self.name}: {self.outside_job[0]}", hint=self.outside_job[1])
         if spec.hosts is None:
             raise UsageError(
                 f"--engine {self.name}: no hosts are named", hint="write `-H host1,host2`, or `--hostfile FILE`"

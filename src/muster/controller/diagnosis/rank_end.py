@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from muster.controller.diagnosis.failure_facts import Disk, Memory
@@ -113,24 +113,16 @@ class HostLoss:
     """Whether its agent still answers, and only a process of Muster's there has ended."""
 
 
-class EndFacts(TypedDict):
-    """The fields of a RankEnd that come from its agent."""
-
-    memory: Memory | None
-    disks: tuple[Disk, ...]
-    shm: Disk | None
-    inside: str
-
-
-def facts_of(told: FailureFacts | None) -> EndFacts:
-    """The fields of a RankEnd from what its agent found out after the rank's end."""
-    if told is None:
-        return {"memory": None, "disks": (), "shm": None, "inside": ""}
+def with_facts(end: RankEnd, facts: FailureFacts | None) -> RankEnd:
+    """The end of a rank with what its agent found out after it."""
+    if facts is None:
+        return end
     from muster.controller.diagnosis.failure_facts import Disk, Memory  # most jobs do not fail
 
-    return {
-        "memory": Memory(**told["memory"]),
-        "disks": tuple(Disk(**disk) for disk in told["disks"]),
-        "shm": Disk(**told["shm"]) if told["shm"] else None,
-        "inside": told["inside"],
-    }
+    return replace(
+        end,
+        memory=Memory(**facts["memory"]),
+        disks=tuple(Disk(**disk) for disk in facts["disks"]),
+        shm=Disk(**facts["shm"]) if facts["shm"] else None,
+        inside=facts["inside"],
+    )

@@ -108,10 +108,11 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
     stopped = sum(end.stopped for end in ends)
     if stopped:
         notes.append(f"{count(stopped, 'rank')} stopped by Muster because of it")
+    last = first.last_words.splitlines()[-_LAST_LINES:] if first.last_words != first.summary else []
     return Verdict(
         exit_code=exit_code_of(first.status),
         sentence=sentence,
-        detail=first.traceback or _end_of(first.last_words if first.last_words != first.summary else ""),
+        detail=first.traceback or "\n".join(last),
         why=explanation.sentence if explanation is not None else "",
         fix=explanation.fix if explanation is not None else "",
         notes=tuple(notes),
@@ -202,10 +203,6 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
         notes=tuple(notes),
         signature=f"{_LOST}{loss.host}",
     )
-
-
-def _end_of(text: str) -> str:
-    return "\n".join(text.splitlines()[-_LAST_LINES:])
 
 
 def _short(end: RankEnd) -> str:

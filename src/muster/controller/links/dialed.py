@@ -46,12 +46,12 @@ class NobodyCame(HostError):
     """An agent did not come in time, and nothing says why."""
 
 
-class DialledLine(asyncio.Protocol):
+class DialedLine(asyncio.Protocol):
     """One caller: first unknown, then the connection of the link whose agent it is."""
 
     why_lost = "the connection to it broke"
 
-    def __init__(self, connector: DialledConnector) -> None:
+    def __init__(self, connector: DialedConnector) -> None:
         self._connector = connector
         self._transport: asyncio.Transport | None = None
         self._hello = b""
@@ -59,7 +59,7 @@ class DialledLine(asyncio.Protocol):
         self._too_late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody has dialled; it must say who it is."""
+        """Somebody has dialed; it must say who it is."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._too_late = asyncio.get_running_loop().call_later(_HELLO_LIMIT, self.close)
@@ -103,7 +103,7 @@ class DialledLine(asyncio.Protocol):
             self._transport.abort()
 
     async def explain(self, noise: str) -> HostError:
-        """Why no agent came, although one dialled."""
+        """Why no agent came, although one dialed."""
         assert self._link is not None
         last = noise.splitlines()[-1:] or ["its connection closed before it was up"]
         return LinkLost(self._link.name, f"the agent did not start: {last[0]}")
@@ -112,7 +112,7 @@ class DialledLine(asyncio.Protocol):
 class Caller:
     """A start command's running process, and its output."""
 
-    def __init__(self, command: StartCommand, connector: DialledConnector, env: dict[str, str]) -> None:
+    def __init__(self, command: StartCommand, connector: DialedConnector, env: dict[str, str]) -> None:
         self.command = command
         self._connector = connector
         self._words = Words(lambda line: connector.on_line(self, line))
@@ -169,7 +169,7 @@ class Caller:
         self._child.kill_descendants()
 
 
-class DialledConnector:
+class DialedConnector:
     """Brings up agents that dial back, because what starts them gives them no stdin."""
 
     def __init__(self, launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> None:
@@ -189,12 +189,12 @@ class DialledConnector:
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
     ) -> None:
-        """Open the port, run the start commands, and wait until every agent has dialled."""
+        """Open the port, run the start commands, and wait until every agent has dialed."""
         self.links, self.payload = links, payload
         context, certificate = make_server_context()
         sock = free_port()
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: DialledLine(self), sock=sock, ssl=context, ssl_handshake_timeout=_HELLO_LIMIT, backlog=1024
+            lambda: DialedLine(self), sock=sock, ssl=context, ssl_handshake_timeout=_HELLO_LIMIT, backlog=1024
         )
         order = self._order(sock.getsockname()[1], certificate, limit)
         env = {name: value for name, value in os.environ.items() if name not in self.launch.engine.unset}

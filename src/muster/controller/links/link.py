@@ -35,7 +35,7 @@ class LinkLost(HostError):
 
 
 class Line(Protocol):
-    """The connection below a link: a transport's pipes, or a socket the agent dialled."""
+    """The connection below a link: a transport's pipes, or a socket the agent dialed."""
 
     def send(self, data: bytes) -> None:
         """Write, now or when the other side reads."""

@@ -29,7 +29,7 @@ class ExitMonitor:
         self._reported: set[int] = set()
 
     async def watch(self) -> None:
-        """Watch until it is cancelled, or the job is to be ended."""
+        """Watch until it is canceled, or the job is to be ended."""
         notice = min(_NOTICE, self.monitor.hang_after)
         while True:
             await asyncio.sleep(_TURN)

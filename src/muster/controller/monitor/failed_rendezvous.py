@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from muster.controller.monitor.observation import Meeting, Seen
+from muster.controller.monitor.observation import Seen
+from muster.shared.reports import Meeting
 from muster.text import rank_list
 
 _MANY = 8
@@ -20,7 +21,7 @@ _T = TypeVar("_T")
 
 def why_apart(ranks: Mapping[int, Seen]) -> str:
     """Why none of them goes on, in words; empty where what they look for does not tell."""
-    meetings = {rank: seen.meeting for rank, seen in ranks.items() if seen.meeting is not None and seen.meeting.at}
+    meetings = {rank: seen.meeting for rank, seen in ranks.items() if seen.meeting is not None and seen.meeting["at"]}
     if len(meetings) < len(ranks):
         return ""  # those that have ended, cannot tell or brought a store of their own may be the ones that are missed
     return _places(ranks, meetings) or _sizes(meetings) or _claims(meetings) or _all_right(meetings)
@@ -28,11 +29,11 @@ def why_apart(ranks: Mapping[int, Seen]) -> str:
 
 def _places(ranks: Mapping[int, Seen], meetings: Mapping[int, Meeting]) -> str:
     """Rank 0 listens at all addresses of its host, so that of its own place only the port counts."""
-    first = next((rank for rank, meeting in meetings.items() if meeting.rank == 0), None)
-    if len(_alike({rank: _port(meeting.at) for rank, meeting in meetings.items()})) > 1:
-        where = _listed({rank: meeting.at for rank, meeting in meetings.items()})
+    first = next((rank for rank, meeting in meetings.items() if meeting["rank"] == 0), None)
+    if len(_alike({rank: _port(meeting["at"]) for rank, meeting in meetings.items()})) > 1:
+        where = _listed({rank: meeting["at"] for rank, meeting in meetings.items()})
         return f"they look for each other in different places: {where}; {_ADVICE}"
-    others = {rank: meeting.at for rank, meeting in meetings.items() if rank != first}
+    others = {rank: meeting["at"] for rank, meeting in meetings.items() if rank != first}
     if any(place.startswith("file:") for place in others.values()):
         hosts = {seen.host for seen in ranks.values()}
         path = next(iter(others.values())).removeprefix("file://")
@@ -49,7 +50,7 @@ def _places(ranks: Mapping[int, Seen], meetings: Mapping[int, Meeting]) -> str:
 
 
 def _sizes(meetings: Mapping[int, Meeting]) -> str:
-    sizes = _alike({rank: meeting.size for rank, meeting in meetings.items() if meeting.size is not None})
+    sizes = _alike({rank: meeting["size"] for rank, meeting in meetings.items() if meeting["size"] is not None})
     if len(sizes) > 1:
         expected = ", ".join(f"{size} ({rank_list(members)})" for size, members in list(sizes.items())[:_MANY])
         return f"they expect different numbers of ranks: {expected}{', …' if len(sizes) > _MANY else ''}"
@@ -58,7 +59,7 @@ def _sizes(meetings: Mapping[int, Meeting]) -> str:
 
 
 def _claims(meetings: Mapping[int, Meeting]) -> str:
-    claims = _alike({rank: meeting.rank for rank, meeting in meetings.items() if meeting.rank is not None})
+    claims = _alike({rank: meeting["rank"] for rank, meeting in meetings.items() if meeting["rank"] is not None})
     for claim, members in claims.items():
         if len(members) > 1:
             return f"{rank_list(members)} all come as rank {claim}, which only one can be"
@@ -66,7 +67,7 @@ def _claims(meetings: Mapping[int, Meeting]) -> str:
 
 
 def _all_right(meetings: Mapping[int, Meeting]) -> str:
-    place = next((meeting.at for meeting in meetings.values() if meeting.rank != 0), "")
+    place = next((meeting["at"] for meeting in meetings.values() if meeting["rank"] != 0), "")
     where = f" and look for each other at {place}" if place else ""
     return f"all {len(meetings)} have come{where}: the network or the backend holds them, no rank does"
 

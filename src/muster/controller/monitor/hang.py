@@ -280,7 +280,9 @@ def _compare(
         calls = by_number.get(number, {})
         kinds: dict[object, list[int]] = {}
         for rank, call in calls.items():
-            kinds.setdefault(_kind(call), []).append(rank)
+            # What must be alike.
+            kind = (call.op, call.sizes, call.types) if call.op in _SAME_SIZES else call.op
+            kinds.setdefault(kind, []).append(rank)
         if len(kinds) > 1:
             largest = max(map(len, kinds.values()))
             common = [alike for alike in kinds.values() if len(alike) == largest]
@@ -293,8 +295,3 @@ def _compare(
                 odd=tuple(sorted(odd)) if len(common) == 1 else (),
             )
     return None
-
-
-def _kind(call: Call) -> object:
-    """What must be alike."""
-    return (call.op, call.sizes, call.types) if call.op in _SAME_SIZES else call.op

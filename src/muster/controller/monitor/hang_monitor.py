@@ -47,7 +47,7 @@ class HangMonitor:
         self._mentioned = False
 
     async def watch(self) -> None:
-        """Watch until it is cancelled, or the job is to be ended."""
+        """Watch until it is canceled, or the job is to be ended."""
         while not self.monitor.unwatched:
             await asyncio.sleep(_TURN)
             ranks = await self._look()

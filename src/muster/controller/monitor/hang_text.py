@@ -24,7 +24,10 @@ def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
     if finding.culprits:
         # One that cannot tell has moved at most until the others began to wait for it.
         waited = max(ranks[wait.rank].quiet for wait in finding.waits)
-        clauses += _culprits([_limited(ranks[rank], waited) for rank in finding.culprits])
+        named = [ranks[rank] for rank in finding.culprits]
+        clauses += _culprits(
+            [seen if seen.answered else replace(seen, quiet=min(seen.quiet or waited, waited)) for seen in named]
+        )
     elif finding.circle:
         clauses.append(f"{rank_list(finding.circle)} wait for each other, so none of them can be the first to go on")
     else:
@@ -64,7 +67,8 @@ def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
             known[key] = _what(wait, ranks[wait.rank])
         alike.setdefault(known[key], []).append(wait)
     for what, those in alike.items():
-        places = list(dict.fromkeys(place.place for wait in those if (place := _place(wait, ranks[wait.rank]))))
+        frames = [ranks[wait.rank].place or (wait.call.place if wait.call is not None else None) for wait in those]
+        places = list(dict.fromkeys(frame.place for frame in frames if frame is not None))
         where = f" ({', '.join(places[:3])})" if places else ""
         plural = "wait" if len(those) > 1 else "waits"
         yield f"{rank_list([wait.rank for wait in those])} {plural} {what}{where}"
@@ -87,10 +91,6 @@ def _of_group(name: str, members: Sequence[int]) -> str:
     return f" of the group of {rank_list(members)}" if members else f" of group {name}"
 
 
-def _place(wait: Wait, seen: Seen) -> Frame | None:
-    return seen.place or (wait.call.place if wait.call is not None else None)
-
-
 def _culprits(culprits: Sequence[Seen]) -> list[str]:
     """A clause for each; those that are in the same way at the same place share one."""
     alike: dict[str, list[Seen]] = {}
@@ -103,10 +103,6 @@ def _culprits(culprits: Sequence[Seen]) -> list[str]:
         else:
             clauses.append(f"{rank_list(seen.rank for seen in same)} {_state(same[0], many=True)}{_since(same)}")
     return clauses
-
-
-def _limited(seen: Seen, waited: float) -> Seen:
-    return seen if seen.answered else replace(seen, quiet=min(seen.quiet, waited) if seen.quiet else waited)
 
 
 def _since(same: Sequence[Seen]) -> str:

@@ -90,7 +90,7 @@ class _Rank:
             self._counts.popleft()
 
     def rate(self) -> float | None:
-        """Optimiser steps per second lately, or collectives in a script that has no optimiser."""
+        """Optimizer steps per second lately, or collectives in a script that has no optimizer."""
         if len(self._counts) < 2:
             return None
         (first, before), (last, count) = self._counts[0], self._counts[-1]

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from muster.controller.monitor.stack_text import Frame, main_thread, training_thread, users_frame
 from muster.shared.replies import RankView
-from muster.shared.reports import RecordedCall, RecordedGroup
+from muster.shared.reports import Meeting, RecordedCall, RecordedGroup
 
 _WORKING_CPU = 0.05
 """Share of one CPU above which a process works. A rank that waits and its sampling thread use 0.002."""
@@ -78,9 +78,7 @@ class Child:
     """A process that a rank started."""
 
     pid: int
-    command: str = ""
     state: str = "S"
-    wchan: str = ""
     frames: tuple[Frame, ...] = ()
 
     @property
@@ -96,18 +94,6 @@ class Child:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """Where a rank in `init_process_group` looks for the others."""
-
-    at: str
-    """`10.0.0.1:29500`; empty where that cannot be told."""
-    size: int | None
-    """How many ranks it expects there."""
-    rank: int | None
-    """As which of them it comes."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Seen:
     """All that is known of one rank."""
 
@@ -116,11 +102,11 @@ class Seen:
     exit_status: int | None = None
     """Exit code, or minus the signal, of one that has ended."""
     quiet: float = 0.0
-    """Seconds since anything in it moved: a collective called or finished, an optimiser's step."""
+    """Seconds since anything in it moved: a collective called or finished, an optimizer's step."""
     joining: bool = False
     """It is creating its process group."""
     meeting: Meeting | None = None
-    """Where, if it could tell."""
+    """Where it looks for the others, if it could tell."""
     answered: bool | None = True
     """Whether its interpreter answered; None where there is no thread in it that could, since it has no group yet."""
     works: bool = False
@@ -201,7 +187,6 @@ def seen(
 ) -> Seen:
     """What the last look says of a rank, with the looks before it (when, and what), oldest first."""
     told = facts.get("told")
-    meeting = told["meeting"] if told else None
     recorder = facts.get("recorder")
     answered = facts["answered"]
     if answered is False and any(look["answered"] for _, look in looks):
@@ -211,7 +196,7 @@ def seen(
         host=facts["host"],
         quiet=quiet,
         joining=joining,
-        meeting=Meeting(**meeting) if meeting else None,
+        meeting=told["meeting"] if told else None,
         answered=answered,
         works=works(looks, gpu),
         cpu=_rates(looks[0], looks[-1])[0] if len(looks) > 1 else 0.0,
@@ -225,13 +210,7 @@ def seen(
         waits_for_work=bool(told and told["work"]),
         groups=None if recorder is None else groups_of(recorder),
         children=tuple(
-            Child(
-                pid=child["pid"],
-                command=child["command"],
-                state=child["state"],
-                wchan=child["wchan"],
-                frames=main_thread(child["stack"]),
-            )
+            Child(pid=child["pid"], state=child["state"], frames=main_thread(child["stack"]))
             for child in facts["children"]
         ),
     )

@@ -308,7 +308,7 @@ class RankMonitor:
     # --- watching -------------------------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt) -> asyncio.Future[None]:
-        """Watch the ranks of an attempt that is about to start, until this is cancelled."""
+        """Watch the ranks of an attempt that is about to start, until this is canceled."""
         self.heard = {rank: HeardRank(place.name) for place in attempt.plan.placements for rank in place.ranks}
         return asyncio.ensure_future(self._watch(attempt))
 

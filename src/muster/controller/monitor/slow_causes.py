@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from muster.controller.monitor.straggler import Slow, middle
 from muster.jobs.state import GpuState
-from muster.shared.replies import Neighbor
+from muster.shared.replies import RankUse
 from muster.text import duration, names, rank_list
 
 PART = 0.4
@@ -22,32 +21,16 @@ SLOWER_CLOCK = 0.93
 """Of the others' clock, below which a GPU's is told."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What was seen of one rank from outside, for a second or so; shares of that time, from 0 to 1."""
+class Evidence(RankUse):
+    """What was seen of one rank from outside, its GPU, and where its code was when it was looked at.
 
-    host: str
-    cpu: float = 0.0
-    """CPUs used, with its children."""
-    cpu_wait: float = 0.0
-    """Share in which it was ready to run and had no CPU."""
-    cpus: int = 0
-    """CPUs it may run on."""
-    disk: float = 0.0
-    """Share in which it, or a child, waited for a file."""
-    read: float = 0.0
-    """Bytes read from disks per second."""
-    throttled: float = 0.0
-    """Share in which its control group had used up its quota; over 1 where several of its CPUs were held back."""
-    throttles: float = 0.0
-    """Times per second that happened."""
-    quota: float | None = None
-    """CPUs its control group may use."""
-    neighbour: Neighbor | None = None
-    """The busiest process of others on its CPUs: pid, name, cpu."""
-    gpu: GpuState | None = None
-    places: Sequence[str] = ()
-    """Where its code was when it was looked at."""
+    `cpu_wait` is the share in which it was ready to run and had no CPU, `disk` the one in which it, or a child, waited
+    for a file, `throttled` the one in which its control group had used up its quota; over 1 where several of its CPUs
+    were held back. `neighbour` is the busiest process of others on its CPUs.
+    """
+
+    gpu: GpuState | None
+    places: Sequence[str]
 
 
 def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
@@ -57,44 +40,47 @@ def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
         return ""
     others = [evidence for rank, evidence in seen.items() if rank not in slow.ranks]
     needed = PART * (1 - slow.others / slow.step)
-    throttled = suspect.throttled - (middle([one.throttled for one in others]) if others else 0.0)
-    if suspect.quota is not None and throttled >= needed:
-        return f"its CPUs are limited to {_cores(suspect.quota)} (cgroup quota)"
+    throttled = suspect["throttled"] - (middle([one["throttled"] for one in others]) if others else 0.0)
+    if suspect["quota"] is not None and throttled >= needed:
+        return f"its CPUs are limited to {_cores(suspect['quota'])} (cgroup quota)"
     gpu = _gpu(suspect, others)
     if gpu:
         return gpu
-    disk = suspect.disk - max((one.disk for one in others), default=0.0)
-    wait = suspect.cpu_wait - max((one.cpu_wait for one in others), default=0.0)
+    disk = suspect["disk"] - max((one["disk"] for one in others), default=0.0)
+    wait = suspect["cpu_wait"] - max((one["cpu_wait"] for one in others), default=0.0)
     if max(disk, wait) < needed:
         return _nothing(suspect, others)
     if disk >= wait:
-        return f"it waits for its disk {suspect.disk * 100:.0f} % of the time ({suspect.read / 1e6:.1f} MB/s read)"
-    by = suspect.neighbour
+        return (
+            f"it waits for its disk {suspect['disk'] * 100:.0f} % of the time ({suspect['read'] / 1e6:.1f} MB/s read)"
+        )
+    by = suspect["neighbour"]
     who = f" ({by['name']}, process {by['pid']}, uses {by['cpu']:.1f} of one)" if by else ""
-    return f"other work runs on its CPUs: it waits for one {suspect.cpu_wait * 100:.0f} % of the time{who}"
+    return f"other work runs on its CPUs: it waits for one {suspect['cpu_wait'] * 100:.0f} % of the time{who}"
 
 
 def _gpu(suspect: Evidence, others: Sequence[Evidence]) -> str:
-    gpu = suspect.gpu
+    gpu = suspect["gpu"]
     if gpu is None:
         return ""
-    usual = [one.gpu.clock for one in others if one.gpu is not None and one.gpu.clock and one.gpu.name == gpu.name]
+    gpus = [one["gpu"] for one in others if one["gpu"] is not None]
+    usual = [other.clock for other in gpus if other.clock and other.name == gpu.name]
     clock = int(middle(usual)) if usual else None
     why = f": {gpu.throttled}" if gpu.throttled else ""
     if gpu.clock and clock and gpu.clock <= SLOWER_CLOCK * clock:
         return f"its GPU {gpu.index} runs at {gpu.clock} MHz, those of the others at {clock}{why}"
-    calm = any(one.gpu is not None and not one.gpu.throttled for one in others)
+    calm = any(not other.throttled for other in gpus)
     return f"its GPU {gpu.index} is slowed down{why}" if gpu.throttled and calm else ""
 
 
 def _nothing(suspect: Evidence, others: Sequence[Evidence]) -> str:
-    usual = middle([one.cpu for one in others]) if others else None
+    usual = middle([one["cpu"] for one in others]) if others else None
     place, times = (
-        Counter(place for place in suspect.places if place).most_common(1)[0] if any(suspect.places) else ("", 0)
+        Counter(place for place in suspect["places"] if place).most_common(1)[0] if any(suspect["places"]) else ("", 0)
     )
     seen = f"; mostly seen at {place}" if times > 1 else ""
-    if usual is not None and suspect.cpu > usual * 1.1 + 0.05:
-        return f"it computes more: it uses {suspect.cpu:.2f} CPUs, the others {usual:.2f}{seen}"
+    if usual is not None and suspect["cpu"] > usual * 1.1 + 0.05:
+        return f"it computes more: it uses {suspect['cpu']:.2f} CPUs, the others {usual:.2f}{seen}"
     return f"its own code takes longer: its CPUs, disk and GPU look as those of the others do{seen}"
 
 

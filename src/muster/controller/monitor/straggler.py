@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from muster.shared.reports import Arrivals
 
-TELL = 0.09
-"""How much slower than the others a rank must be to be told: below 10 % by what the measure may err."""
+SLOWER = 0.09
+"""Minimum slowdown before a rank is reported; 9 % rather than 10 % to absorb measurement error."""
 
 EACH = 0.06
 """How much slower in most single slices: what comes and goes is an evaluation, a checkpoint, a compilation."""
@@ -33,7 +33,7 @@ CLIP = 0.3
 """What one slice may count at most: one very long step is not a slow rank."""
 
 LOOKS = (4, 6, 10, 20)
-"""Numbers of slices after which a judgement is tried: the more the ranks vary, the longer it takes."""
+"""Numbers of slices after which a judgment is tried: the more the ranks vary, the longer it takes."""
 
 SUSPECT = (3,)
 """After which it is worth finding out why."""
@@ -42,7 +42,7 @@ CHANGE = (10, 20)
 """After which something else is said than before."""
 
 ODDS = 200_000
-"""A judgement may err once in so many, for each rank; they are made every second."""
+"""A judgment may err once in so many, for each rank; they are made every second."""
 
 SHORT_STEP, SHORT_SLICE = 0.2, 0.75
 """A slice is one step; where steps take less than the first so many seconds, as many as were made in the second."""
@@ -54,7 +54,7 @@ KEPT_CALLS, KEPT_STEPS, KEPT_RESULTS = 512, 128, 512
 """What is kept: of each rank its last calls and steps, and of the job the lags in its last steps."""
 
 MOST_ARRIVALS = 1 << 18
-"""Arrivals one judgement goes through, in one or two seconds of a thread; where more have come, the newest."""
+"""Arrivals one judgment goes through, in one or two seconds of a thread; where more have come, the newest."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class RankCalls:
     )
     """By group and number: when it came, and how long it then took, where the backend measures that."""
     steps: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
-    """When each step of an optimiser began, which is when the backward pass was over for this rank, and ended."""
+    """When each step of an optimizer began, which is when the backward pass was over for this rank, and ended."""
     groups: set[str] = field(default_factory=set[str])
     """The groups it has ever told of."""
 
@@ -90,10 +90,10 @@ def _forget(table: dict[Any, Any], most: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step, or the time from one collective to the next where the script has no optimiser."""
+    """One step, or the time from one collective to the next where the script has no optimizer."""
 
     number: int = 0
-    """As the optimiser counts; 0 where there is none."""
+    """As the optimizer counts; 0 where there is none."""
     end: float
     seconds: float
     lags: Mapping[int, float]
@@ -284,7 +284,7 @@ def judge(
     for count in looks:
         if len(parts) < count:
             break
-        needed = max(TELL, deviations * noise / count**0.5)
+        needed = max(SLOWER, deviations * noise / count**0.5)
         often = count if count <= 4 else 0.6 * count
         found = {
             rank: lag
@@ -306,7 +306,7 @@ def judge(
 def waits_less(slow: Slow, waiting: Mapping[int, float]) -> bool:
     """Whether the slowest rank sits in collectives for less of its time than the others do, as it must.
 
-    Where no optimiser tells when a rank was let go by the last collective, a slow network could pass for a slow rank.
+    Where no optimizer tells when a rank was let go by the last collective, a slow network could pass for a slow rank.
     """
     named = set(slow.ranks)
     others = [share for rank, share in waiting.items() if rank not in named]

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from muster.controller.debug_log import guarded, internal_error
@@ -43,11 +44,11 @@ longer than they did, and if they do not."""
 MOST_HOSTS = 64
 """Hosts whose network is looked at."""
 
-MOST_TELLINGS = 8
+MOST_REPORTS = 8
 """Times a rank is named at once; in a job where that changes so often more proof is wanted."""
 
 REST = 20.0
-"""Times as long as a judgement took is nothing judged, so that thousands of ranks do not fill the controller's time."""
+"""Times as long as a judgment took is nothing judged, so that thousands of ranks do not fill the controller's time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,8 @@ class _Answer:
     took: float
     """Seconds of CPU."""
     is_gone: bool = False
-    """Those that were told keep up again."""
-    is_as_told: bool = False
+    """Those that were reported keep up again."""
+    is_as_reported: bool = False
     slow: Slow | None = None
     suspect: Slow | None = None
 
@@ -69,8 +70,8 @@ def _answer(
     rounds: Sequence[Step],
     uncertain: Mapping[int, float],
     waiting: Mapping[int, float],
-    told: Slow | None,
-    told_at: float,
+    reported: Slow | None,
+    reported_at: float,
     is_calm: bool,
 ) -> _Answer:
     """Judge in a thread; nobody else touches the history meanwhile.
@@ -83,12 +84,12 @@ def _answer(
     begin = time.thread_time()
     steps = history.steps()
     over: bool | None = False
-    if told is not None:
-        over = straggler.is_over(rounds if told.by_waiting else steps, told, told_at)
+    if reported is not None:
+        over = straggler.is_over(rounds if reported.by_waiting else steps, reported, reported_at)
         changed = straggler.judge(steps, uncertain, straggler.CHANGE)
-        if not over and (over is None or changed is None or set(changed.ranks) <= set(told.ranks)):
-            return _Answer(steps=steps, took=time.thread_time() - begin, is_as_told=True)
-    is_new = told is None and is_calm
+        if not over and (over is None or changed is None or set(changed.ranks) <= set(reported.ranks)):
+            return _Answer(steps=steps, took=time.thread_time() - begin, is_as_reported=True)
+    is_new = reported is None and is_calm
     slow = straggler.judge(steps, uncertain, straggler.LOOKS if is_new else straggler.CHANGE)
     if slow is not None and not steps[-1].number and not straggler.waits_less(slow, waiting):
         slow = None
@@ -114,10 +115,10 @@ class StragglerMonitor:
         self._not_before = 0.0
         self._judging: asyncio.Future[None] | None = None
         self._held: list[Callable[[], None]] = []
-        """What to do about events that came during a judgement and change what it is made from."""
-        self._told: Slow | None = None
-        self._told_at = 0.0
-        self._tellings = 0
+        """What to do about events that came during a judgment and change what it is made from."""
+        self._reported: Slow | None = None
+        self._reported_at = 0.0
+        self._reports = 0
         self._evidence: dict[int, Evidence] = {}
         self._examined: set[int] = set()
         """The suspects the evidence is about."""
@@ -127,15 +128,15 @@ class StragglerMonitor:
         self._best_step = float("inf")
         self._network_at = 0.0
         """When the network was last looked at."""
-        self._told_network: tuple[str, ...] = ()
+        self._reported_network: tuple[str, ...] = ()
         self._is_off = False
 
     def begin_attempt(self) -> None:
         """All ranks are new."""
         self._history, self._rounds, self._links, self._looks = None, None, {}, {}
         self._held, self._fresh = [], set()
-        self._told, self._examined = None, set()
-        self._best_step, self._network_at, self._told_network = float("inf"), time.monotonic(), ()
+        self._reported, self._examined = None, set()
+        self._best_step, self._network_at, self._reported_network = float("inf"), time.monotonic(), ()
 
     def subscribe(self, events: EventStream, observer: str) -> None:
         """Take the events of the ranks from now on."""
@@ -180,7 +181,7 @@ class StragglerMonitor:
 
     @property
     def _ranks(self) -> dict[int, RankCalls]:
-        """The ranks that have told and still run."""
+        """The ranks that have reported and still run."""
         return self._history.ranks if self._history is not None else {}
 
     def tick(self) -> None:
@@ -195,16 +196,7 @@ class StragglerMonitor:
         """Judge in a thread, one at a time: with thousands of ranks the heartbeats would stop meanwhile."""
         begin, examined_at = time.monotonic(), self._examined_at
         with guarded(self._give_up):
-            has_one_clock = len({link.name for link in self._links.values()}) == 1
-            uncertain = {
-                rank: 0.0 if has_one_clock or told.steps else self._links[rank].clock_error
-                for rank, told in history.ranks.items()
-            }
-            rounds = list(self._rounds.steps) if self._rounds is not None else []
-            is_calm = self._tellings < MOST_TELLINGS
-            answer = await asyncio.to_thread(
-                _answer, history, rounds, uncertain, self._waiting(), self._told, self._told_at, is_calm
-            )
+            answer = await asyncio.to_thread(self._question(history))
             if self._examined_at == examined_at:  # otherwise there is something new to be judged by
                 self._not_before = begin + REST * answer.took
             if history is self._history:  # no new attempt has begun
@@ -214,6 +206,17 @@ class StragglerMonitor:
         with guarded(self._give_up):
             for take in held:
                 take()
+
+    def _question(self, history: History) -> Callable[[], _Answer]:
+        """The judgment of what is known now, to be made in a thread."""
+        has_one_clock = len({link.name for link in self._links.values()}) == 1
+        uncertain = {
+            rank: 0.0 if has_one_clock or calls.steps else self._links[rank].clock_error
+            for rank, calls in history.ranks.items()
+        }
+        rounds = list(self._rounds.steps) if self._rounds is not None else []
+        is_calm = self._reports < MOST_REPORTS
+        return partial(_answer, history, rounds, uncertain, self._waiting(), self._reported, self._reported_at, is_calm)
 
     def _give_up(self, error: Exception) -> None:
         """A mistake of ours must not end a job that is well."""
@@ -225,9 +228,9 @@ class StragglerMonitor:
         from muster.controller.monitor.rounds import in_all
 
         now, slow, suspect = time.monotonic(), answer.slow, answer.suspect
-        if answer.is_gone and self._told is not None:
-            self._say_gone(self._told)
-        if answer.is_as_told or self._examining is not None:
+        if answer.is_gone and self._reported is not None:
+            self._report_recovery(self._reported)
+        if answer.is_as_reported or self._examining is not None:
             return
         if suspect is None:
             self._suspect_network(answer.steps, now)
@@ -235,7 +238,7 @@ class StragglerMonitor:
         # What was seen while a rank was the slowest of the suspects also holds if others have joined or left it since.
         is_known = suspect.ranks[0] in self._examined and now - self._examined_at < FRESH
         if is_known and slow is not None:
-            self._say(in_all(slow, self._rounds.steps if self._rounds is not None else []))
+            self._report_slow(in_all(slow, self._rounds.steps if self._rounds is not None else []))
         elif not is_known and (slow is not None or self._may_suspect(now)):
             self._examining = asyncio.ensure_future(self._examine(suspect))
 
@@ -298,14 +301,14 @@ class StragglerMonitor:
         if len({link.name for link in self._links.values()}) < 2 or len(steps) < 5 or len(known) < len(self._ranks):
             return
         if not steps[-1].number:
-            return  # without an optimiser a step is the time between two collectives, which may differ by design
+            return  # without an optimizer a step is the time between two collectives, which may differ by design
         step, waiting = middle([step.seconds for step in steps[-5:]]), min(known)
         self._best_step = min(self._best_step, step)
         is_slower = step >= network_stall.SLOWER * self._best_step
-        if not is_slower and self._told_network:
-            where = " and ".join(self._told_network)
+        if not is_slower and self._reported_network:
+            where = " and ".join(self._reported_network)
             self._report(f"the network of {where} keeps up again: steps take {step:.2f} s", ())
-            self._told_network = ()
+            self._reported_network = ()
         if waiting >= network_stall.WAITING and now - self._network_at >= (SOON if is_slower else NOW_AND_THEN):
             self._network_at = now
             self._examining = asyncio.ensure_future(self._examine_network(step, waiting))
@@ -329,11 +332,11 @@ class StragglerMonitor:
             for address in interface["addresses"]
             if not interface["loopback"]
         }
-        found = network_stall.slow_network({name: told["queues"] for name, told in answers}, addresses)
-        # Between two hosts there is always something to be sent: that is told only if it was better before.
+        found = network_stall.slow_network({name: answer["queues"] for name, answer in answers}, addresses)
+        # Between two hosts there is always something to be sent: that is reported only if it was better before.
         sure = found is not None and (len(found.hosts) == 1 or step >= network_stall.SLOWER * self._best_step)
-        if found is not None and sure and found.hosts != self._told_network:
-            self._told_network = found.hosts
+        if found is not None and sure and found.hosts != self._reported_network:
+            self._reported_network = found.hosts
             ranks = tuple(sorted(rank for rank, link in self._links.items() if link.name in found.hosts))
             best = self._best_step
             self._report(network_stall.sentence(found, step=step, best=best, waiting=waiting, ranks=ranks), ranks)
@@ -341,34 +344,32 @@ class StragglerMonitor:
     # --- what is said ---------------------------------------------------------------------------------------
 
     def _gather(self, answers: Sequence[tuple[str, Examined]]) -> dict[int, Evidence]:
-        from muster.controller.monitor.slow_causes import Evidence
         from muster.jobs.state import GpuState
 
-        gpus = {(host, gpu["index"]): GpuState(**gpu) for host, told in answers for gpu in told["gpus"]}
-        seen = {int(rank): evidence for _, told in answers for rank, evidence in told["ranks"].items()}
+        gpus = {(host, gpu["index"]): GpuState(**gpu) for host, answer in answers for gpu in answer["gpus"]}
+        seen = {int(rank): evidence for _, answer in answers for rank, evidence in answer["ranks"].items()}
         return {
-            rank.rank: Evidence(
-                host=rank.host,
-                gpu=gpus.get((rank.host, rank.local_rank if rank.gpu is None else rank.gpu)),
-                places=tuple(place for place, _ in self._looks.get(rank.rank, ())),
+            rank.rank: {
                 **seen[rank.rank],
-            )
+                "gpu": gpus.get((rank.host, rank.local_rank if rank.gpu is None else rank.gpu)),
+                "places": [place for place, _ in self._looks.get(rank.rank, ())],
+            }
             for rank in self.status.state().ranks
             if rank.rank in seen
         }
 
-    def _say(self, slow: Slow) -> None:
+    def _report_slow(self, slow: Slow) -> None:
         from muster.controller.monitor.slow_causes import explain, sentence
 
         hosts = {rank: self._links[rank].name for rank in slow.ranks}
         self._report(sentence(slow, hosts, explain(slow, self._evidence)), slow.ranks)
-        self._told, self._told_at, self._tellings = slow, time.time(), self._tellings + 1
+        self._reported, self._reported_at, self._reports = slow, time.time(), self._reports + 1
 
-    def _say_gone(self, slow: Slow) -> None:
+    def _report_recovery(self, slow: Slow) -> None:
         from muster.controller.monitor.slow_causes import gone
 
         self._report(gone(slow, {rank: self._links[rank].name for rank in slow.ranks}), slow.ranks)
-        self._told, self._examined = None, set()
+        self._reported, self._examined = None, set()
 
     def _report(self, text: str, ranks: tuple[int, ...]) -> None:
         from muster.jobs.state import Report

@@ -30,7 +30,7 @@ from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_
 from muster.engines.pbs.qstat import pbs_program, read_pbs_here
 from muster.engines.ssh.engine import SshEngine
 from muster.environment import carried
-from muster.errors import HostError, MusterError, UsageError
+from muster.errors import HostError, MusterError
 from muster.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -57,19 +57,14 @@ class PbsEngine(Engine):
     more_memory = "ask for more (`muster submit --mem 64G`, or `mem=` in the select of qsub)"
     more_cpus = "ncpus=8 in PBS"
     services: Mapping[str, str] = {"pbs_mom": "pbs"}
+    outside_job = (
+        "this is not inside a PBS job (PBS_JOBID is not set)",
+        "use `muster submit --pbs`, or `qsub -I` and then `muster run`",
+    )
 
     def detect(self, env: Mapping[str, str]) -> Allocation | None:
         """The job we are in."""
         return read_pbs_here(env) if in_pbs_job(env) else None
-
-    def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
-        """The hosts of the job we are in."""
-        if not in_pbs_job(env):
-            raise UsageError(
-                "--engine pbs: this is not inside a PBS job (PBS_JOBID is not set)",
-                hint="use `muster submit --pbs`, or `qsub -I` and then `muster run`",
-            )
-        return super().choose(spec, env)
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One pbsdsh for each host, or one ssh with `--pbs-start ssh`."""

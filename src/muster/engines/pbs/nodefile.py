@@ -13,27 +13,28 @@ def with_nodefile(env: Mapping[str, str]) -> Mapping[str, str]:
     """
     if "PBS_TASKNUM" not in env or "RANK" in env:
         return env
-    hosts = _lines(env)
+    try:
+        hosts = _nodefile(env).read_text().split()
+    except (OSError, ValueError):
+        hosts = []
     if not hosts:
         return env
     size = {"WORLD_SIZE": str(len(hosts))} if len(set(hosts)) == len(hosts) else {}
     return {"MASTER_ADDR": hosts[0], **size, **env}
 
 
-def _lines(env: Mapping[str, str]) -> list[str]:
-    try:
-        return _nodefile(env).read_text().split()
-    except (OSError, ValueError):
-        return []
-
-
 def _nodefile(env: Mapping[str, str]) -> Path:
     if env.get("PBS_NODEFILE"):
         return Path(env["PBS_NODEFILE"])
     # Tasks on the first host lack the variable, although the file is there (OpenPBS since 22.05).
-    settings = dict(
-        line.strip().split("=", 1)
-        for line in Path(env.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text().splitlines()
-        if "=" in line
-    )
-    return Path(settings.get("PBS_HOME", "/var/spool/pbs"), "aux", env["PBS_JOBID"])
+    return Path(pbs_setting("PBS_HOME", env) or "/var/spool/pbs", "aux", env["PBS_JOBID"])
+
+
+def pbs_setting(name: str, env: Mapping[str, str]) -> str:
+    """A setting of this host's PBS, from /etc/pbs.conf; empty where it is not there."""
+    try:
+        lines = Path(env.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text().splitlines()
+    except OSError:
+        return ""
+    found = (line.partition("=") for line in lines)
+    return next((value.strip() for key, _, value in found if key.strip() == name), "")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from muster.engines.allocation import Allocation
 from muster.engines.pbs.environment import nodefile_text, read_pbs
+from muster.engines.pbs.nodefile import pbs_setting
 
 _QSTAT_LIMIT = 10.0
 """Seconds for a busy PBS server to answer; without an answer the hosts are asked for their GPUs."""
@@ -20,18 +21,9 @@ def read_pbs_here(env: Mapping[str, str]) -> Allocation:
 
 def pbs_program(name: str, env: Mapping[str, str]) -> str:
     """A program of PBS; its folder is often on no PATH but named in /etc/pbs.conf."""
-    folder = env.get("PBS_EXEC") or _configured()
+    folder = env.get("PBS_EXEC") or pbs_setting("PBS_EXEC", env)
     path = os.path.join(folder, "bin", name) if folder else name
     return path if os.access(path, os.X_OK) else name
-
-
-def _configured() -> str:
-    try:
-        with open("/etc/pbs.conf") as file:
-            lines = [line.partition("=") for line in file.read().splitlines()]
-    except OSError:
-        return ""
-    return next((value.strip() for key, _, value in lines if key.strip() == "PBS_EXEC"), "")
 
 
 def _qstat(env: Mapping[str, str]) -> str | None:

@@ -64,20 +64,15 @@ class SlurmEngine(Engine):
     more_memory = "ask for more (`muster submit --mem 64G`, or `--mem` of sbatch)"
     more_cpus = "--cpus-per-task=8 in Slurm"
     services: Mapping[str, str] = {"slurmd": "slurmd", "slurmstepd": "slurmd"}
+    outside_job = (
+        "this is not inside a Slurm allocation (SLURM_JOB_ID is not set)",
+        'say what to ask for: --slurm-args "-N2 --gpus-per-node=4"; or use `muster submit --slurm`',
+    )
     allocation_option = "--slurm-args"
 
     def detect(self, env: Mapping[str, str]) -> Allocation | None:
         """The allocation we are in."""
         return read_slurm(env) if in_slurm_allocation(env) else None
-
-    def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
-        """The hosts of the allocation we are in."""
-        if not in_slurm_allocation(env):
-            raise UsageError(
-                "--engine slurm: this is not inside a Slurm allocation (SLURM_JOB_ID is not set)",
-                hint='say what to ask for: --slurm-args "-N2 --gpus-per-node=4"; or use `muster submit --slurm`',
-            )
-        return super().choose(spec, env)
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One srun, or several where the hosts have unequal numbers of GPUs."""

@@ -81,7 +81,7 @@ class SshSetup:
             commands = [[*_batch(host), _TAKE_LINES] for host in self.hosts]
             list(pool.map(_checked, commands, [host.name for host in self.hosts], [text] * len(commands)))
             pairs = [(a, b) for a in self.hosts for b in self.hosts if a is not b]
-            errors = list(pool.map(_log_in_from, [a for a, _ in pairs], [b for _, b in pairs]))
+            errors = list(pool.map(_log_in, [b for _, b in pairs], [a for a, _ in pairs]))
         for pair, error in zip(pairs, errors, strict=True):
             if error is not None:
                 self.say(f"{pair[0].name} cannot log in to {error.message}")
@@ -171,14 +171,11 @@ def _batch(host: Host) -> list[str]:
     return [*_login(host), "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", _CONNECT, host.destination]
 
 
-def _log_in(host: Host) -> HostError | None:
-    done = _run([*_batch(host), "true"])
+def _log_in(host: Host, via: Host | None = None) -> HostError | None:
+    """Log in to a host from here, or from the host `via`; what went wrong, None where nothing did."""
+    login = [*_batch(host), "true"]
+    done = _run(login if via is None else [*_batch(via), shlex.join(login)])
     return None if done.returncode == 0 else explain_ssh_failure(host, done.returncode, done.stderr)
-
-
-def _log_in_from(host: Host, other: Host) -> HostError | None:
-    done = _run([*_batch(host), shlex.join([*_batch(other), "true"])])
-    return None if done.returncode == 0 else explain_ssh_failure(other, done.returncode, done.stderr)
 
 
 def _key_of(host: Host) -> str:
