@@ -9,12 +9,13 @@ import selectors
 import signal
 import time
 
+from ..rank.kept_errors import traceback_of
 from ..shared import bootstrap, machine, processes
 from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
 from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, owner_of
-from .guard import Guard, traceback_of
+from .guard import Guard
 from .local_ranks import LocalRanks
 from .rank_stdin import inherited
 
