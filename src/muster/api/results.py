@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from muster.api.outcome import message_of
 from muster.controller.attempt import Attempt
 from muster.controller.diagnosis.verdict import Verdict
 from muster.errors import LaunchError
@@ -42,10 +43,10 @@ def failure_of(verdict: Verdict, attempt: Attempt | None) -> LaunchError:
     returned = attempt.returned if attempt is not None else {}
     first = verdict.first
     if first is None or attempt is None:
-        return LaunchError(_sentence(verdict), hint=verdict.fix or None, returned=returned)
+        return LaunchError(message_of(verdict), hint=verdict.fix or None, returned=returned)
     hint = attempt.hint(first.rank)
     return LaunchError(
-        _sentence(verdict),
+        message_of(verdict),
         hint=hint or verdict.fix or None,
         rank=first.rank,
         host=first.host,
@@ -70,7 +71,3 @@ def exception_of(verdict: Verdict, attempt: Attempt | None) -> Exception | None:
     except Exception:
         return None  # its class is not known here, or does not let itself be made
     return error
-
-
-def _sentence(verdict: Verdict) -> str:
-    return "; ".join(filter(None, (verdict.sentence, verdict.why, *verdict.notes)))

@@ -147,20 +147,23 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
     from muster.bench.conclusion import verdict
     from muster.bench.figure import bandwidth_figure
     from muster.bench.measurement_table import matrices
-    from muster.bench.result_files import save
 
-    said = verdict(report)
-    data = {**report.as_data(), "verdict": said}
-    if options.json:
-        print(json.dumps(data, indent=1))
-    else:
-        print("\n".join([*matrices(report.pairs, report.ranks), *(f"# {sentence}" for sentence in said)]))
-    tell_files(save(options.out or folder, "bench", data, bandwidth_figure(report)), options)
+    data = {**report.as_data(), "verdict": verdict(report)}
+    publish("bench", data, matrices(report.pairs, report.ranks), bandwidth_figure(report), options, folder)
     return 1 if any(row.wrong for row in report.rows) else 0
 
 
-def tell_files(paths: Sequence[Path], options: argparse.Namespace) -> None:
-    """Say where the files are."""
+def publish(
+    name: str, data: dict[str, Any], lines: Sequence[str], figure: str, options: argparse.Namespace, folder: Path
+) -> None:
+    """Print the measurements and the verdict, write them to files, and say where those are."""
+    from muster.bench.result_files import save
+
+    if options.json:
+        print(json.dumps(data, indent=1))
+    else:
+        print("\n".join([*lines, *(f"# {sentence}" for sentence in data["verdict"])]))
+    paths = save(options.out or folder, name, data, figure)
     if not getattr(options, "quiet", False):
         *most, last = (path.name for path in paths)
         sys.stderr.write(f"muster: {', '.join(most)} and {last} are in {paths[0].parent}\n")

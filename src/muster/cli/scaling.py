@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -17,7 +16,6 @@ from muster.api.prepared import lab_hosts
 from muster.api.run_options import spec_of
 from muster.bench.figure import efficiency_figure
 from muster.bench.rank_command import training_step
-from muster.bench.result_files import save
 from muster.bench.scaling_curve import (
     Kind,
     Rate,
@@ -31,7 +29,7 @@ from muster.bench.scaling_curve import (
     table,
     with_batch,
 )
-from muster.cli.bench import Ran, rank_side, run_once, sent, tell_files
+from muster.cli.bench import Ran, publish, rank_side, run_once, sent
 from muster.cli.recipes import find_recipes
 from muster.errors import MusterError, UsageError
 from muster.text import count as counted
@@ -200,11 +198,6 @@ class _Runner:
 
     def conclude(self, scaling: Scaling, folder: Path) -> None:
         """Print and keep what was found."""
-        said = sentences(scaling)
-        data = {**scaling.as_data(), "verdict": said}
-        if self.options.json:
-            print(json.dumps(data, indent=1))
-        else:
-            print("\n".join([*table(scaling), *(f"# {sentence}" for sentence in said)]))
+        data = {**scaling.as_data(), "verdict": sentences(scaling)}
         figure = efficiency_figure(scaling.curves(), f"Efficiency of {scaling.command}")
-        tell_files(save(self.options.out or folder, "scaling", data, figure), self.options)
+        publish("scaling", data, table(scaling), figure, self.options, folder)
