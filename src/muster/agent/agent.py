@@ -47,8 +47,8 @@ _SPAWNER_LIMIT = 1.0
 
 def main(config: Config) -> NoReturn:
     """Serve one controller until it says goodbye, goes silent, or the connection closes; leave no process behind."""
-    dialled = bootstrap.own_channel()
-    channel = Pipes() if dialled is None else Tls(dialled)
+    dialed = bootstrap.own_channel()
+    channel = Pipes() if dialed is None else Tls(dialed)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)  # a stray print must not reach the channel
