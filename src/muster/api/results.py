@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 from muster.api.outcome import message_of
@@ -17,23 +18,18 @@ def results_of(name: str, attempt: Attempt) -> list[Any]:
     results: list[Any] = []
     for rank in range(attempt.plan.world_size):
         host = attempt.plan.placement_of(rank).name
+        failed = partial(LaunchError, rank=rank, host=host, returned=returned)
         if rank not in returned:
-            raise LaunchError(
+            raise failed(
                 f"rank {rank} on {host} ended with exit code 0 before {name} had returned",
                 hint="does something in it call os._exit()?",
-                rank=rank,
-                host=host,
-                returned=returned,
             )
         try:
             results.append(pickle.loads(returned[rank]))
         except Exception as error:
-            raise LaunchError(
+            raise failed(
                 f"the result of rank {rank} on {host} cannot be unpickled here: {type(error).__name__}: {error}",
                 hint="return what this machine knows too: tensors on the CPU, types it can import",
-                rank=rank,
-                host=host,
-                returned=returned,
             ) from None
     return results
 
