@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,21 +148,28 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
     from muster.bench.figure import bandwidth_figure
     from muster.bench.measurement_table import matrices
 
-    data = {**report.as_data(), "verdict": verdict(report)}
-    publish("bench", data, matrices(report.pairs, report.ranks), bandwidth_figure(report), options, folder)
+    lines = matrices(report.pairs, report.ranks)
+    publish("bench", report.as_data(), lines, verdict(report), bandwidth_figure(report), options, folder)
     return 1 if any(row.wrong for row in report.rows) else 0
 
 
 def publish(
-    name: str, data: dict[str, Any], lines: Sequence[str], figure: str, options: argparse.Namespace, folder: Path
+    name: str,
+    measured: Mapping[str, object],
+    lines: Sequence[str],
+    verdict: Sequence[str],
+    figure: str,
+    options: argparse.Namespace,
+    folder: Path,
 ) -> None:
     """Print the measurements and the verdict, write them to files, and say where those are."""
     from muster.bench.result_files import save
 
+    data = {**measured, "verdict": verdict}
     if options.json:
         print(json.dumps(data, indent=1))
     else:
-        print("\n".join([*lines, *(f"# {sentence}" for sentence in data["verdict"])]))
+        print("\n".join([*lines, *(f"# {sentence}" for sentence in verdict)]))
     paths = save(options.out or folder, name, data, figure)
     if not getattr(options, "quiet", False):
         *most, last = (path.name for path in paths)

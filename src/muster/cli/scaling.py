@@ -190,6 +190,5 @@ class _Runner:
 
     def conclude(self, scaling: Scaling, folder: Path) -> None:
         """Print and keep what was found."""
-        data = {**scaling.as_data(), "verdict": sentences(scaling)}
         figure = efficiency_figure(scaling.curves(), f"Efficiency of {scaling.command}")
-        publish("scaling", data, table(scaling), figure, self.options, folder)
+        publish("scaling", scaling.as_data(), table(scaling), sentences(scaling), figure, self.options, folder)
