@@ -294,12 +294,15 @@ def test_after_a_kill_of_the_controller_nothing_lives(scene: Scene, forked: bool
     scene.check()
 
 
-def check_host_lost(scene: Scene, job: HostJob) -> Done:
+KILLED = "the job cannot continue on {}: the process that starts its ranks was killed"
+
+
+def check_host_lost(scene: Scene, job: HostJob, sentence: str = "host h3 is lost: ") -> Done:
     """The job ends everywhere, and h3 is named as the host that was lost."""
     scene.nothing_lives()
     done = job.wait(20)
     assert done.code == 125, done.said
-    assert re.search(r"^muster: host h3 is lost: ", done.err, re.MULTILINE), done.said
+    assert re.search(f"^muster: {sentence}", done.err, re.MULTILINE), done.said
     scene.check()
     return done
 
@@ -333,7 +336,7 @@ def test_after_a_kill_of_what_starts_the_ranks_nothing_lives_and_the_host_is_nam
 
     (starter,) = wait_until("one child of the agent", starters, 30)
     os.kill(starter, signal.SIGKILL)
-    check_host_lost(scene, job)
+    check_host_lost(scene, job, KILLED.format("h3"))
 
 
 # --- network and power ----------------------------------------------------------------------------------------
@@ -429,5 +432,6 @@ def test_on_one_machine_nothing_outlives_the_death_of_any_part(scene: Scene, vic
     done = job.wait(20)
     if victim != "controller":
         assert done.code == 125, done.said
-        assert re.search(r"^muster: host h1 is lost: ", done.err, re.MULTILINE), done.said
+        sentence = KILLED.format("h1") if victim == "starter" else "host h1 is lost: "
+        assert re.search(f"^muster: {sentence}", done.err, re.MULTILINE), done.said
     scene.check()

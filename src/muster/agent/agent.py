@@ -9,12 +9,13 @@ import selectors
 import signal
 import time
 
+from ..rank.kept_errors import traceback_of
 from ..shared import bootstrap, machine, processes
 from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
 from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, owner_of
-from .guard import Guard, traceback_of
+from .guard import Guard
 from .local_ranks import LocalRanks
 from .rank_stdin import inherited
 
@@ -46,8 +47,8 @@ _SPAWNER_LIMIT = 1.0
 
 def main(config: Config) -> NoReturn:
     """Serve one controller until it says goodbye, goes silent, or the connection closes; leave no process behind."""
-    dialled = bootstrap.own_channel()
-    channel = Pipes() if dialled is None else Tls(dialled)
+    dialed = bootstrap.own_channel()
+    channel = Pipes() if dialed is None else Tls(dialed)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)  # a stray print must not reach the channel

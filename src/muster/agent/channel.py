@@ -1,4 +1,4 @@
-"""The two kinds of connection an agent can have to its controller: pipes of a transport, or a socket it dialled."""
+"""The two kinds of connection an agent can have to its controller: pipes of a transport, or a socket it dialed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pipes:
 
 
 class Tls:
-    """A connection the agent dialled."""
+    """A connection the agent dialed."""
 
     def __init__(self, connection: ssl.SSLSocket) -> None:
         import ssl

@@ -13,9 +13,9 @@ import selectors
 import sys
 import time
 
+from ..rank.kept_errors import traceback_of
 from ..shared import processes
 from ..shared.wire import LineReader, encode
-from .guard import traceback_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

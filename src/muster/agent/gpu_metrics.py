@@ -29,7 +29,7 @@ _SILENT_LIMIT = 10.0
 _TRY_AGAIN = 60.0
 
 _SHARE = 0.002
-"""Of one CPU, which running nvidia-smi may take: it starts the driver's library anew each time."""
+"""Of one CPU, which running nvidia-smi may take: it starts the driver's library again each time."""
 
 _REASONS = (
     (0x40 | 0x20, "it is too hot"),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 
+from ..rank.kept_errors import traceback_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-_LONGEST = 16_000
-"""Characters of a traceback that are sent: the end, where the cause is."""
 
 
 class Guard:
@@ -29,13 +28,3 @@ class Guard:
     def note(self, text: str) -> None:
         """Have a line written into the job's debug log."""
         self._send({"t": "log", "text": text, "time": time.time()})
-
-
-def traceback_of(error: BaseException) -> str:
-    """The traceback of an error, as far as a log needs it; empty where no descriptor is left to load what writes it."""
-    try:
-        from traceback import format_exception  # not at the start, which it would delay
-
-        return "".join(format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
-    except OSError:
-        return ""

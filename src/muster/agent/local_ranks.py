@@ -41,7 +41,7 @@ _PREPARED: Prepared = {"unsafe": "", "error": "", "module": "", "missing": "", "
 """The reply of a spawner that has nothing to say."""
 
 _DRAIN = 64
-"""Reads of 64 KB after a rank's end at most: something it left behind may write for ever."""
+"""Reads of 64 KB after a rank's end at most: something it left behind may write forever."""
 
 
 class LocalRanks:
@@ -185,7 +185,7 @@ class LocalRanks:
         self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt)
 
     def pass_on(self, number: int) -> bool:
-        """A scheduler has signalled us: see that the ranks get it once; False before there were any."""
+        """A scheduler has signaled us: see that the ranks get it once; False before there were any."""
         self.signals.pass_on(number)
         # Where it has ended the ranks already, the controller is told of that and says goodbye.
         return bool(self.ranks)

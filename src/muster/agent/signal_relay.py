@@ -29,7 +29,7 @@ class SignalRelay:
         """When the spawner last got each of them."""
         self._passed_on: dict[int, float] = {}
         """When each was last sent on."""
-        self._signalled: dict[int, float] = {}
+        self._signaled: dict[int, float] = {}
         """When the controller last had each of them sent."""
 
     @property
@@ -45,16 +45,16 @@ class SignalRelay:
         waits = self._to_pass_on.pop(number, None) is not None
         if (waits and _lately(self._strays, number)) or _lately(self._passed_on, number):
             return
-        self._signalled[number] = time.monotonic()
+        self._signaled[number] = time.monotonic()
         processes.kill([rank.pid for rank in self._running()], number)
 
     def pass_on(self, number: int) -> None:
-        """A scheduler has signalled us: see that the ranks get it once.
+        """A scheduler has signaled us: see that the ranks get it once.
 
         Some signal every process of a job (Slurm with proctrack/linuxproc), some only those they started
         (proctrack/cgroup): if the spawner gets it too, the ranks have got it.
         """
-        if self._running() and not _lately(self._signalled, number):
+        if self._running() and not _lately(self._signaled, number):
             self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
 
     def on_stray(self, number: int) -> None:

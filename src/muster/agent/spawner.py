@@ -140,50 +140,21 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
             os.set_inheritable(fd, False)
         request = json.loads(data)
         validate(request, ORDERS)
-        if request["t"] == "store":
-            pid = _start_store(fds[0], base_env, not_for_ranks=not_for_ranks, fork=fork)
+        number, env = request.get("rank", _STORE), {**base_env, **request.get("env", {})}
+        pid = _start(number, config, env, fds, not_for_ranks=not_for_ranks, fork=fork)
+        if number == _STORE:
             _send(sock, {"t": "store_started", "pid": pid})
-            failed = {"t": "storeless", "pid": 0, "status": 126}
         else:
-            env = {**base_env, **request["env"]}
-            pid = _start_rank(request["rank"], config, env, fds, not_for_ranks=not_for_ranks, fork=fork)
-            _send(sock, {"t": "started", "rank": request["rank"], "pid": pid})
-            failed = {"t": "ended", "rank": request["rank"], "status": 126, "time": time.time(), "rss": 0}
+            _send(sock, {"t": "started", "rank": number, "pid": pid})
         for fd in fds:
             os.close(fd)
         if pid:
-            ranks[pid] = request.get("rank", _STORE)
+            ranks[pid] = number
         else:
-            _send(sock, failed)
+            _tell_end(sock, number, 0, 126, 0)
 
 
-def _start_store(
-    listener: int, env: dict[str, str], *, not_for_ranks: tuple[socket.socket, int, int], fork: bool
-) -> int:
-    """Fork the process that keeps the job's store and return its pid; 0 when the host allows no more processes."""
-    me = os.getpid()
-    try:
-        pid = os.fork()
-    except OSError:
-        return 0
-    if pid:
-        return pid
-    try:
-        _leave_spawner(not_for_ranks)
-        store_process.start(listener, me, env, fork=fork)
-    finally:
-        os._exit(125)
-
-
-def _leave_spawner(not_for_ranks: tuple[socket.socket, int, int]) -> None:
-    """In a fork: let go of what only the spawner needs."""
-    signal.set_wakeup_fd(-1)
-    sock, *pipe = not_for_ranks
-    for fd in (sock.detach(), *pipe):
-        os.close(fd)
-
-
-def _start_rank(
+def _start(
     number: int,
     config: Target,
     env: Mapping[str, str],
@@ -192,19 +163,28 @@ def _start_rank(
     not_for_ranks: tuple[socket.socket, int, int],
     fork: bool,
 ) -> int:
-    """Fork a rank and return its pid; 0 when the host allows no more processes, which the rank's stderr then says."""
+    """Fork a rank, or the process that keeps the job's store, and return its pid.
+
+    0 when the host allows no more processes, which the rank's stderr then says.
+    """
     me = os.getpid()
     try:
         pid = os.fork()
     except OSError as error:
-        os.write(fds[2], f"muster: rank {number} cannot be started: {error.strerror} (ulimit -u)\n".encode())
+        if number != _STORE:
+            os.write(fds[2], f"muster: rank {number} cannot be started: {error.strerror} (ulimit -u)\n".encode())
         return 0
     if pid:
         return pid
     try:
-        _leave_spawner(not_for_ranks)
+        signal.set_wakeup_fd(-1)
+        sock, *pipe = not_for_ranks
+        for fd in (sock.detach(), *pipe):
+            os.close(fd)
         processes.die_with(me)
         os.setsid()
+        if number == _STORE:
+            store_process.start(fds[0], env, fork=fork)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
         if fork:
@@ -255,12 +235,15 @@ def _ignore(number: int, frame: object) -> None:
 
 def _tell_ends(sock: socket.socket, ranks: dict[int, int]) -> None:
     for pid, status, rss in processes.reap():
-        rank = ranks.pop(pid, None)
-        code = os.waitstatus_to_exitcode(status)
-        if rank == _STORE:
-            _send(sock, {"t": "storeless", "pid": pid, "status": code})
-        elif rank is not None:
-            _send(sock, {"t": "ended", "rank": rank, "status": code, "time": time.time(), "rss": rss})
+        if pid in ranks:
+            _tell_end(sock, ranks.pop(pid), pid, os.waitstatus_to_exitcode(status), rss)
+
+
+def _tell_end(sock: socket.socket, number: int, pid: int, code: int, rss: int) -> None:
+    if number == _STORE:
+        _send(sock, {"t": "storeless", "pid": pid, "status": code})
+    else:
+        _send(sock, {"t": "ended", "rank": number, "status": code, "time": time.time(), "rss": rss})
 
 
 def _end_all() -> None:

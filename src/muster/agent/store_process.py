@@ -89,12 +89,10 @@ def _without_python() -> Any:
     return __import__("torch._C._distributed_c10d", fromlist=["TCPStore"]).TCPStore
 
 
-def start(listener: int, parent: int, env: Mapping[str, str], *, fork: bool) -> None:
+def start(listener: int, env: Mapping[str, str], *, fork: bool) -> NoReturn:
     """In a fork of the spawner: become the store, or exec an interpreter that does where that fork is not safe."""
     from ..shared import bootstrap
 
-    processes.die_with(parent)
-    os.setsid()
     processes.default_signals()
     if fork:
         keep(listener)

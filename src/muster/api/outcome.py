@@ -47,7 +47,7 @@ def outcome_of(verdict: Verdict, job_id: str, folder: Path, attempts: int) -> Ou
     return Outcome(
         job_id=job_id,
         exit_code=verdict.exit_code,
-        message="" if verdict.ok else "; ".join(filter(None, (verdict.sentence, verdict.why, *verdict.notes))),
+        message="" if verdict.ok else message_of(verdict),
         fix=verdict.fix,
         rank=first.rank if first is not None else None,
         host=first.host if first is not None else None,
@@ -55,3 +55,8 @@ def outcome_of(verdict: Verdict, job_id: str, folder: Path, attempts: int) -> Ou
         folder=folder,
         attempts=attempts,
     )
+
+
+def message_of(verdict: Verdict) -> str:
+    """What happened, why, and what came of it, in one line."""
+    return "; ".join(filter(None, (verdict.sentence, verdict.why, *verdict.notes)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
+from muster.api.outcome import message_of
 from muster.controller.attempt import Attempt
 from muster.controller.diagnosis.verdict import Verdict
 from muster.errors import LaunchError
@@ -16,23 +18,18 @@ def results_of(name: str, attempt: Attempt) -> list[Any]:
     results: list[Any] = []
     for rank in range(attempt.plan.world_size):
         host = attempt.plan.placement_of(rank).name
+        failed = partial(LaunchError, rank=rank, host=host, returned=returned)
         if rank not in returned:
-            raise LaunchError(
+            raise failed(
                 f"rank {rank} on {host} ended with exit code 0 before {name} had returned",
                 hint="does something in it call os._exit()?",
-                rank=rank,
-                host=host,
-                returned=returned,
             )
         try:
             results.append(pickle.loads(returned[rank]))
         except Exception as error:
-            raise LaunchError(
+            raise failed(
                 f"the result of rank {rank} on {host} cannot be unpickled here: {type(error).__name__}: {error}",
                 hint="return what this machine knows too: tensors on the CPU, types it can import",
-                rank=rank,
-                host=host,
-                returned=returned,
             ) from None
     return results
 
@@ -42,10 +39,10 @@ def failure_of(verdict: Verdict, attempt: Attempt | None) -> LaunchError:
     returned = attempt.returned if attempt is not None else {}
     first = verdict.first
     if first is None or attempt is None:
-        return LaunchError(_sentence(verdict), hint=verdict.fix or None, returned=returned)
+        return LaunchError(message_of(verdict), hint=verdict.fix or None, returned=returned)
     hint = attempt.hint(first.rank)
     return LaunchError(
-        _sentence(verdict),
+        message_of(verdict),
         hint=hint or verdict.fix or None,
         rank=first.rank,
         host=first.host,
@@ -70,7 +67,3 @@ def exception_of(verdict: Verdict, attempt: Attempt | None) -> Exception | None:
     except Exception:
         return None  # its class is not known here, or does not let itself be made
     return error
-
-
-def _sentence(verdict: Verdict) -> str:
-    return "; ".join(filter(None, (verdict.sentence, verdict.why, *verdict.notes)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,16 +138,10 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
     from muster.bench.conclusion import verdict
     from muster.bench.figure import bandwidth_figure
     from muster.bench.measurement_table import matrices
-    from muster.bench.result_files import save
-    from muster.cli.bench_run import tell_files
+    from muster.cli.bench_run import publish
 
-    said = verdict(report)
-    data = {**report.as_data(), "verdict": said}
-    if options.json:
-        print(json.dumps(data, indent=1))
-    else:
-        print("\n".join([*matrices(report.pairs, report.ranks), *(f"# {sentence}" for sentence in said)]))
-    tell_files(save(options.out or folder, "bench", data, bandwidth_figure(report)), options)
+    lines = matrices(report.pairs, report.ranks)
+    publish("bench", report.as_data(), lines, verdict(report), bandwidth_figure(report), options, folder)
     return 1 if any(row.wrong for row in report.rows) else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from muster.api.prepared import prepare
 from muster.bench import ranks
 from muster.bench.listen import Hear, ListeningScreen
 from muster.bench.rank_command import MODULE
+from muster.bench.result_files import save
 from muster.cli.run import print_plan
 from muster.controller.rank_package import pack
 from muster.hosts import Host, parse_hosts
@@ -25,8 +26,22 @@ from muster.plan import labels
 from muster.spec import RunSpec
 
 
-def tell_files(paths: Sequence[Path], options: argparse.Namespace) -> None:
-    """Say where the files are."""
+def publish(
+    name: str,
+    measured: Mapping[str, object],
+    lines: Sequence[str],
+    verdict: Sequence[str],
+    figure: str,
+    options: argparse.Namespace,
+    folder: Path,
+) -> None:
+    """Print the measurements and the verdict, write them to files, and say where those are."""
+    data = {**measured, "verdict": verdict}
+    if options.json:
+        print(json.dumps(data, indent=1))
+    else:
+        print("\n".join([*lines, *(f"# {sentence}" for sentence in verdict)]))
+    paths = save(options.out or folder, name, data, figure)
     if not getattr(options, "quiet", False):
         *most, last = (path.name for path in paths)
         sys.stderr.write(f"muster: {', '.join(most)} and {last} are in {paths[0].parent}\n")

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from muster.api.arguments import Parser, has_unit, option, seconds
@@ -45,8 +46,7 @@ class Command(NamedTuple):
     examples: Sequence[str]
     """What is typed after `muster lab`."""
     run: Callable[[argparse.Namespace], int]
-    options: Sequence[tuple[str, str, dict[str, Any]]] = ()
-    """The arguments of `arguments.option` for each."""
+    options: Sequence[Callable[[Parser], None]] = ()
 
 
 def main(argv: list[str]) -> int:
@@ -63,8 +63,8 @@ def main(argv: list[str]) -> int:
         description=f"{entry.text}.",
         epilog="examples:\n" + "\n".join(f"  muster lab {line}" for line in entry.examples),
     )
-    for names, about, settings in entry.options:
-        option(parser, names, about, **settings)
+    for add in entry.options:
+        add(parser)
     options = parser.parse_args(rest)
     options.verb = name
     return entry.run(options)
@@ -191,16 +191,17 @@ def _milliseconds(text: str) -> float:
     return seconds(text) * 1000 if has_unit(text) else float(text)
 
 
-def _switch(dest: str, const: str, default: str) -> dict[str, Any]:
-    return {"dest": dest, "action": "store_const", "const": const, "default": default}
+def _option(names: str, about: str, **settings: Any) -> Callable[[Parser], None]:
+    return lambda parser: option(parser, names, about, **settings)
 
 
-_HOST = ("HOST", "a host, say h2", {"dest": "hosts", "nargs": 1})
-_HOSTS = ("HOST", "one or more hosts, say h2 h3", {"dest": "hosts", "nargs": "+"})
-_COMMAND = ("COMMAND", "what to run there", {"nargs": argparse.REMAINDER})
+_HOST = _option("HOST", "a host, say h2", dest="hosts", nargs=1)
+_HOSTS = _option("HOST", "one or more hosts, say h2 h3", dest="hosts", nargs="+")
+_COMMAND = _option("COMMAND", "what to run there", nargs=argparse.REMAINDER)
 _BIND = "a folder that all hosts share with this machine, as over NFS; may be given again"
 _DELAY = "how much later each packet arrives, such as 25ms; a plain number is milliseconds"
 _OUT = "block the host's connections to that port of others, not theirs to it"
+_switch = partial(_option, action="store_const")
 
 COMMANDS = {
     "up": Command(
@@ -208,14 +209,14 @@ COMMANDS = {
         ["up 4", "up 8 --disk 1g --bind /data", "up 4 --slurm --mpi --podman --gpus 2"],
         _up,
         [
-            ("N", "how many hosts: h1 to hN", {"dest": "hosts", "type": int}),
-            ("--disk DISK", "size of each host's disk, and of its /tmp (default 256m)", {"default": "256m"}),
-            ("--shm SHM", "size of each host's /dev/shm (default 1g)", {"default": "1g"}),
-            ("--bind FOLDER", _BIND, {"action": "append", "default": []}),
-            ("--gpus N", "let each host pretend to have N GPUs, as files in /dev", {"type": int}),
-            ("--slurm", "make it a Slurm cluster; h1 is also the login node", {}),
-            ("--mpi", "make sure that Open MPI and MPICH reach every host", {}),
-            ("--podman", "let the hosts run containers, from a tiny image", {}),
+            _option("N", "how many hosts: h1 to hN", dest="hosts", type=int),
+            _option("--disk DISK", "size of each host's disk, and of its /tmp (default 256m)", default="256m"),
+            _option("--shm SHM", "size of each host's /dev/shm (default 1g)", default="1g"),
+            _option("--bind FOLDER", _BIND, action="append", default=[]),
+            _option("--gpus N", "let each host pretend to have N GPUs, as files in /dev", type=int),
+            _option("--slurm", "make it a Slurm cluster; h1 is also the login node"),
+            _option("--mpi", "make sure that Open MPI and MPICH reach every host"),
+            _option("--podman", "let the hosts run containers, from a tiny image"),
         ],
     ),
     "down": Command("End the lab and everything in it", ["down"], _down),
@@ -223,7 +224,7 @@ COMMANDS = {
         "Show each host with its address, state and faults (exit code 1 when no lab is up)",
         ["status", "status --json"],
         _status,
-        [("--json", "print it for programs", {})],
+        [_option("--json", "print it for programs")],
     ),
     "ssh": Command(
         "Log in to a host, or run a command there, over ssh",
@@ -245,13 +246,13 @@ FAULTS = {
         "Lose a share of the packets to and from a host",
         ["loss h2 10"],
         _fault,
-        [_HOST, ("PERCENT", "how many of a hundred packets get lost", {"type": float})],
+        [_HOST, _option("PERCENT", "how many of a hundred packets get lost", type=float)],
     ),
     "delay": Command(
         "Delay each packet to and from a host; a round trip takes twice as much longer",
         ["delay h2 25ms"],
         _fault,
-        [_HOST, ("DURATION", _DELAY, {"dest": "milliseconds", "type": _milliseconds})],
+        [_HOST, _option("DURATION", _DELAY, dest="milliseconds", type=_milliseconds)],
     ),
     "slow": Command(
         "Slow down the processors or the network of a host",
@@ -259,8 +260,8 @@ FAULTS = {
         _fault,
         [
             _HOST,
-            ("--cpu CORES", "all its processes share this many cores: 0.1", {"type": float}),
-            ("--rate SPEED", "speed of its network: 40mbit", {}),
+            _option("--cpu CORES", "all its processes share this many cores: 0.1", type=float),
+            _option("--rate SPEED", "speed of its network: 40mbit"),
         ],
     ),
     "block-port": Command(
@@ -269,9 +270,9 @@ FAULTS = {
         _fault,
         [
             _HOST,
-            ("PORT", "a TCP port", {"type": int}),
-            ("--drop", "swallow packets in silence", _switch("how", "drop", "reject")),
-            ("--out", _OUT, _switch("direction", "out", "in")),
+            _option("PORT", "a TCP port", type=int),
+            _switch("--drop", "swallow packets in silence", dest="how", const="drop", default="reject"),
+            _switch("--out", _OUT, dest="direction", const="out", default="in"),
         ],
     ),
     "fill-disk": Command("Fill the disk and /tmp of hosts", ["fill-disk h2"], _fault, [_HOSTS]),

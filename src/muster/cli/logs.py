@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from muster.jobs.job_folders import KeptJob, find, fresh, read_job
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
 from muster.jobs.ps_text import SILENT
 from muster.output.lines import as_bytes
-from muster.output.screen import rank_color, rank_label
+from muster.output.screen import rank_color, rank_label, wants_color
 
 _BETWEEN_LOOKS = 0.2
 """Seconds between two looks for new lines."""
@@ -66,7 +65,7 @@ class _Reader:
         self._rank = rank
         self._follow = follow
         self._terminal = sys.stdout.isatty()
-        self._colour = self._terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._color = self._terminal and wants_color()
         self._unfinished = False
         """The last line on the terminal is one that renews itself."""
 
@@ -126,7 +125,7 @@ class _Reader:
             if line.end == "\r" and not self._follow:
                 continue  # a state of a progress bar, which the next one has replaced
             label = rank_label(hosts.get(rank, "rank"), rank, width)
-            if self._colour:
+            if self._color:
                 label = f"\x1b[{rank_color(rank)}m{label}\x1b[0m"
             clear = "\r\x1b[K" if self._unfinished else ""
             self._unfinished = line.end == "\r" and self._terminal

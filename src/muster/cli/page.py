@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
@@ -21,8 +20,8 @@ metrics, the latter for Prometheus. On a machine that you have reached by ssh, f
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of `muster page`."""
+def main(argv: list[str]) -> int:
+    """Serve the page until Ctrl-C."""
     p = Parser(
         prog="muster page",
         usage="muster page [JOB] [--port PORT]",
@@ -31,12 +30,7 @@ def parser() -> argparse.ArgumentParser:
     )
     option(p, "JOB", "its id, part of it, its script or `last`", nargs="?")
     option(p, "--port PORT", "port on 127.0.0.1 (default: a free one)", type=port, default=0)
-    return p
-
-
-def main(argv: list[str]) -> int:
-    """Serve the page until Ctrl-C."""
-    options = parser().parse_args(argv)
+    options = p.parse_args(argv)
     from muster.dashboard.address import address, listen, new_token
     from muster.dashboard.job_source import Source
     from muster.dashboard.server import PageServer

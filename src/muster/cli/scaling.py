@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -17,7 +16,6 @@ from muster.api.prepared import lab_hosts
 from muster.api.run_options import spec_of
 from muster.bench.figure import efficiency_figure
 from muster.bench.rank_command import training_step
-from muster.bench.result_files import save
 from muster.bench.scaling_curve import (
     Kind,
     Rate,
@@ -31,7 +29,7 @@ from muster.bench.scaling_curve import (
     table,
     with_batch,
 )
-from muster.cli.bench_run import Ran, rank_side, run_once, sent, tell_files
+from muster.cli.bench_run import Ran, publish, rank_side, run_once, sent
 from muster.cli.recipes import find_recipes
 from muster.errors import MusterError, UsageError
 from muster.text import count as counted
@@ -82,7 +80,7 @@ def scale(options: argparse.Namespace, begin: float) -> int:
     with lab_hosts(spec, dry_run=options.dry_run) as located, nullcontext() if work.command else rank_side() as code:
         runner = _Runner(options=options, spec=sent(located, code) if code else located, work=work, begin=begin)
         if options.dry_run:
-            return runner.start("weak", 0, None).code
+            return runner.start("weak", 0, None)[0].code
         return runner.all_runs()
 
 
@@ -103,19 +101,6 @@ def work_of(options: argparse.Namespace) -> Work:
     )
 
 
-class _Hearer:
-    """Keeps the last rate that rank 0 prints; what ranks print is in the log files."""
-
-    def __init__(self) -> None:
-        self.rate: Rate | None = None
-
-    def hear(self, screen: ListeningScreen, rank: int, text: str) -> bool:
-        """Take a line of a rank."""
-        if rank == 0:
-            self.rate = read_rate(text) or self.rate
-        return True
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Runner:
     """One `--scaling`."""
@@ -127,22 +112,20 @@ class _Runner:
 
     def all_runs(self) -> int:
         """All ranks first, which shows how many there are; then 1, 2, 4 … of them."""
-        hearer = _Hearer()
-        first = self.start("weak", 0, None, hearer=hearer)
+        first, printed = self.start("weak", 0, None)
         if first.code != 0:
             return first.code
         hosts = first.planned
         total = sum(host.slots or 0 for host in hosts)
         alike = self.with_threads_of(first)
-        rate = self.rate_of(hearer, first)
+        rate = self.rate_of(printed, first)
         runs = [self.run_of("weak", total, hosts, rate)]
         notes: list[str] = []
         for kind, count in self.left(total, notes):
-            hearer = _Hearer()
-            ran = alike.start(kind, count, first_ranks(hosts, count), hearer=hearer)
+            ran, printed = alike.start(kind, count, first_ranks(hosts, count))
             if ran.code != 0:
                 return ran.code
-            runs.append(self.run_of(kind, count, first_ranks(hosts, count), self.rate_of(hearer, ran)))
+            runs.append(self.run_of(kind, count, first_ranks(hosts, count), self.rate_of(printed, ran)))
         scaling = Scaling(command=self.work.name, thing=rate.thing, runs=tuple(runs), notes=tuple(notes))
         self.conclude(scaling, first.folder)
         return 0
@@ -167,15 +150,22 @@ class _Runner:
                 shared.append(("strong", count))
         return [*weak, *shared]
 
-    def start(self, kind: Kind, count: int, hosts: Sequence[Host] | None, hearer: _Hearer | None = None) -> Ran:
-        """Run the script once; without hosts on all of them."""
+    def start(self, kind: Kind, count: int, hosts: Sequence[Host] | None) -> tuple[Ran, Rate | None]:
+        """Run the script once, without hosts on all of them; also returns the last rate that rank 0 printed."""
         begin = self.begin if hosts is None else time.time()
         words = self.work.words(kind, count or 1)
         if hosts is not None and not self.spec.quiet:
             sys.stderr.write(f"muster: {kind} scaling with {counted(count, 'rank')}\n")
         spec = replace(self.spec, target=words[0], args=tuple(words[1:]))
-        hear = (hearer or _Hearer()).hear
-        return run_once(spec, hear, begin, hosts=hosts, dry_run=self.options.dry_run)
+        printed: Rate | None = None
+
+        def hear(screen: ListeningScreen, rank: int, text: str) -> bool:
+            nonlocal printed
+            printed = (read_rate(text) if rank == 0 else None) or printed
+            return True  # what ranks print is in the log files
+
+        ran = run_once(spec, hear, begin, hosts=hosts, dry_run=self.options.dry_run)
+        return ran, printed
 
     def with_threads_of(self, first: Ran) -> _Runner:
         """The same, so that a rank that has its host for itself gets no more threads than it has beside others."""
@@ -185,14 +175,14 @@ class _Runner:
         env = {**self.spec.env, "OMP_NUM_THREADS": str(threads.pop())}
         return replace(self, spec=replace(self.spec, env=env))
 
-    def rate_of(self, hearer: _Hearer, ran: Ran) -> Rate:
+    def rate_of(self, printed: Rate | None, ran: Ran) -> Rate:
         """What the script printed, which it must have."""
-        if hearer.rate is None:
+        if printed is None:
             raise MusterError(
                 f"{self.work.name} printed no rate on rank 0 (its output is in {ran.folder})",
                 hint="print it for all ranks together, as in `1234.5 images/s`, samples/s or tokens/s",
             )
-        return hearer.rate
+        return printed
 
     def run_of(self, kind: Kind, count: int, hosts: Sequence[Host], rate: Rate) -> Run:
         """The data of a run."""
@@ -200,11 +190,5 @@ class _Runner:
 
     def conclude(self, scaling: Scaling, folder: Path) -> None:
         """Print and keep what was found."""
-        said = sentences(scaling)
-        data = {**scaling.as_data(), "verdict": said}
-        if self.options.json:
-            print(json.dumps(data, indent=1))
-        else:
-            print("\n".join([*table(scaling), *(f"# {sentence}" for sentence in said)]))
         figure = efficiency_figure(scaling.curves(), f"Efficiency of {scaling.command}")
-        tell_files(save(self.options.out or folder, "scaling", data, figure), self.options)
+        publish("scaling", scaling.as_data(), table(scaling), sentences(scaling), figure, self.options, folder)

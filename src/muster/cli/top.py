@@ -18,6 +18,7 @@ from muster.api.arguments import Parser, option
 from muster.jobs.job_folders import KeptJob, find, fresh, read_job, the_running_one
 from muster.jobs.ps_text import how_it_ended
 from muster.jobs.top_view import frame
+from muster.output.screen import wants_color
 
 _BETWEEN_FRAMES = 1.0
 _BETWEEN_LOOKS = 0.1
@@ -63,9 +64,8 @@ def main(argv: list[str]) -> int:
 
 def _picture(job: KeptJob, height: int | None = None) -> list[str]:
     size = shutil.get_terminal_size()
-    env = os.environ
-    colour = sys.stdout.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
-    return frame(job, width=size.columns, height=height or size.lines, now=time.time(), color=colour)
+    color = sys.stdout.isatty() and wants_color()
+    return frame(job, width=size.columns, height=height or size.lines, now=time.time(), color=color)
 
 
 def _watch(job: KeptJob) -> KeptJob:

@@ -22,7 +22,7 @@ ORDER = "order"
 
 
 class LogFiles:
-    """Appends exactly what ranks wrote to one file per rank, and keeps files that are written anew as a whole."""
+    """Appends exactly what ranks wrote to one file per rank, and keeps files that are rewritten as a whole."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

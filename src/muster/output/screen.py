@@ -34,6 +34,11 @@ def rank_color(rank: int) -> int:
     return _COLORS[rank % len(_COLORS)]
 
 
+def wants_color() -> bool:
+    """Whether the user wants colors on a terminal."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 class Screen:
     """Shows lines of ranks, Muster's own words and one live status line."""
 
@@ -41,7 +46,6 @@ class Screen:
         self,
         *,
         quiet: bool = False,
-        env: Mapping[str, str] = os.environ,
         streams: Mapping[int, TextIO | None] | None = None,
     ) -> None:
         """`streams` stand in for descriptors 1 and 2 where those are not what the user looks at, as in a notebook."""
@@ -54,7 +58,7 @@ class Screen:
         self.log: Callable[[str], None] = lambda text: None
         """Gets what Muster itself says, and hosts, also what --quiet leaves out: for the debug log."""
         self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
-        self._color = {fd: self._tty[fd] and not env.get("NO_COLOR") and env.get("TERM") != "dumb" for fd in (1, 2)}
+        self._color = {fd: self._tty[fd] and wants_color() for fd in (1, 2)}
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._queued = 0
         self._left_out = 0

@@ -60,7 +60,7 @@ def run(fd: int, reporter: Reporter) -> int:
 
 def _load(fd: int) -> Any:
     package = sys.modules[__name__.partition(".")[0]]
-    # All ranks of a host share one file in memory; opened anew, each has a place of its own in it.
+    # All ranks of a host share one file in memory; opened again, each has a place of its own in it.
     with open(f"/proc/self/fd/{fd}", "rb") as file:
         head = pickle.load(file)
         _caller.update(head)

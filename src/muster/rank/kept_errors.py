@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_LONGEST = 16_000
+"""Characters of a traceback that are sent: the end, where the cause is."""
+
 _kept: dict[str, dict[str, str]] = {}
 _sent: set[str] = set()
 
@@ -9,10 +12,18 @@ _sent: set[str] = set()
 def keep(what: str, error: Exception) -> None:
     """Keep an error that is handled by doing without `what`."""
     if what not in _kept and what not in _sent:
-        from traceback import format_exception
+        text = f"{what} failed: {type(error).__name__}"
+        _kept[what] = {"t": "log", "text": text, "traceback": traceback_of(error)}
 
-        text = "".join(format_exception(type(error), error, error.__traceback__))
-        _kept[what] = {"t": "log", "text": f"{what} failed: {type(error).__name__}", "traceback": text[-16_000:]}
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an error, as far as a log needs it; empty where no descriptor is left to load what writes it."""
+    try:
+        from traceback import format_exception  # not at the start, which it would delay
+
+        return "".join(format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
+    except OSError:
+        return ""
 
 
 def take() -> list[dict[str, str]]:

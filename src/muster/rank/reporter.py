@@ -111,10 +111,7 @@ class Reporter:
             hook()
         except Exception as error:
             if not sys.is_finalizing():  # what a thread finds then is half gone
-                from traceback import format_exception
-
-                text = "".join(format_exception(type(error), error, error.__traceback__))
-                self.unwatched(summary_of(error, str(error)), text[-_LONGEST:])
+                self.unwatched(summary_of(error, str(error)), kept_errors.traceback_of(error))
 
     def unwatched(self, why: str, traceback: str = "") -> None:
         """Tell why this rank cannot be watched, the first time."""

@@ -254,7 +254,7 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
 
     def count(*unused: Any) -> None:
         try:
-            if not is_compiling():  # a compiled optimizer would be compiled anew for every number
+            if not is_compiling():  # a compiled optimizer would be compiled again for every number
                 steps[0] += 1
                 made.append((steps[0], begun[0], time()))
         except Exception:

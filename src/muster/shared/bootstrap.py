@@ -27,7 +27,7 @@ _EVERY_PYTHON = 2
 """The version of marshal's format that every Python 3 reads."""
 
 # Read by COMMAND as one line, byte by byte, so it stays short. {fields} are filled in by `payload`. `take` and
-# `channel` are there already where the agent dialled its controller (dial_back.py).
+# `channel` are there already where the agent dialed its controller (dial_back.py).
 _FIRST_STAGE = """\
 import sys
 if sys.path[:1]==[""]:del sys.path[0]
@@ -72,7 +72,7 @@ def own_parcel() -> tuple[bytes, bytes]:
 
 
 def own_channel() -> ssl.SSLSocket | None:
-    """The connection this interpreter dialled to get it; None where it came over descriptor 0."""
+    """The connection this interpreter dialed to get it; None where it came over descriptor 0."""
     return sys.modules[TRAVEL_NAME].channel
 
 

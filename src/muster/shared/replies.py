@@ -37,10 +37,9 @@ class Comparison(TypedDict):
     script: Literal["same", "different", "missing"]
 
 
-class Unpacked(TypedDict):
+class Unpacked(Problem):
     """The `folder` with the code, once the last piece has been unpacked."""
 
-    problem: str
     folder: str
 
 
@@ -66,10 +65,9 @@ class Held(TypedDict):
     port: int
 
 
-class Port(TypedDict):
+class Port(Problem):
     """The port, or why it cannot be used and the process that owns it."""
 
-    problem: str
     owner: str | None
     port: int
 

@@ -24,11 +24,15 @@ class Compare(TypedDict):
     digest: Sequence[int] | None
 
 
-class UnpackCode(TypedDict):
-    """Send a base64 piece of the working directory's archive; the agent unpacks it after the `last` one."""
+class _Piece(TypedDict):
+    """One base64 piece of something long."""
 
     piece: str
     last: bool
+
+
+class UnpackCode(_Piece):
+    """Send a base64 piece of the working directory's archive; the agent unpacks it after the `last` one."""
 
 
 class Probe(TypedDict):
@@ -109,11 +113,8 @@ class Prepare(TypedDict):
     grace: float
 
 
-class SendCall(TypedDict):
+class SendCall(_Piece):
     """Send a base64 piece of the pickled function that the ranks run."""
-
-    piece: str
-    last: bool
 
 
 class RankStart(TypedDict):
@@ -158,11 +159,8 @@ class Stop(TypedDict):
     interrupt: bool
 
 
-class SendStdin(TypedDict):
+class SendStdin(_Piece):
     """Send a base64 piece of stdin for the rank that is `fed`."""
-
-    piece: str
-    last: bool
 
 
 class Bye(TypedDict):

@@ -1,4 +1,4 @@
-"""Which Python a job shall run in: the one `muster submit` runs in, or the one the user names."""
+"""Which Python a job runs in: the one `muster submit` runs in, or the one the user names."""
 
 from __future__ import annotations
 

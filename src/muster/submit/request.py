@@ -1,4 +1,4 @@
-"""What the user asked a scheduler for, in words that are the same for every scheduler."""
+"""What the user asked a scheduler for, in terms that are the same for every scheduler."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Request:
     nproc: int | None = None
     """Ranks per host, where the options of `muster run` say it."""
     variables: tuple[str, ...] = ()
-    """Variables that the ranks shall have as they are here (`--env NAME`)."""
+    """Variables that the ranks get as they are here (`--env NAME`)."""
 
     def extra_words(self) -> list[str]:
         """All words of the `--extra` lines."""

@@ -17,8 +17,7 @@ from muster.engines.rank_variables import LOOPBACK, Clue, complete
 from muster.errors import MusterError, UsageError
 from muster.rank.world.detect import Detection, detect, from_arguments
 from muster.rank.world.find_rank_0 import Answer, address_of_rank_0, find_rank_0
-from muster.rank.world.gloo_interface import address_toward, point_gloo_at
-from muster.rank.world.gloo_threads import wait_until_at_rest
+from muster.rank.world.gloo import address_toward, point_gloo_at, wait_until_at_rest
 from muster.rank.world.master_address import meet
 from muster.rank.world.roll_call import Facts, Place, call_roll
 from muster.rank.world.sockets import hang_up, leads_here, listen, open_sockets, reach

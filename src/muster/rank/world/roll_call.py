@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from muster.errors import MusterError, UsageError
-from muster.rank.world.gloo_interface import is_outward
+from muster.rank.world.gloo import is_outward
 from muster.rank.world.waiting import wait_for
 from muster.text import rank_list
 

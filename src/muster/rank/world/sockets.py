@@ -6,7 +6,7 @@ import os
 import socket
 
 from muster.errors import MusterError, UsageError
-from muster.rank.world.gloo_interface import is_outward
+from muster.rank.world.gloo import is_outward
 from muster.rank.world.waiting import wait_for
 
 
