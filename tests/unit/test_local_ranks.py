@@ -17,7 +17,7 @@ from muster.agent import stack_capture
 from muster.agent.guard import Guard
 from muster.agent.local_ranks import LocalRanks
 from muster.agent.rank_process import Rank
-from muster.rank.reporter import SIGNAL
+from muster.rank.questions import SIGNAL
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from ..rank.reporter import LOOK, SIGNAL, STACKS
+from ..rank.questions import LOOK, SIGNAL, STACKS
 from ..shared import processes
 from ..shared.machine import read_text
 

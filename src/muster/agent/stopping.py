@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from ..rank.reporter import MARK, MOVED
+from ..rank.questions import MARK, MOVED
 from ..shared import processes
 
 TYPE_CHECKING = False

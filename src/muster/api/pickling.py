@@ -17,8 +17,8 @@ import cloudpickle
 
 from muster.controller.source_code import is_below
 from muster.errors import UsageError
+from muster.rank.failure_text import type_name
 from muster.rank.function_call import dumps, holds_code
-from muster.rank.reporter import type_name
 from muster.spec import Call
 
 

@@ -296,7 +296,7 @@ class Controller:
                 f"meeting at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
             )
         self.observers.begin_attempt(plan, number)
-        watching = self.monitor.begin(attempt)
+        watching = self.observers.watch(attempt)
         try:
             await self.agents.start(plan, number, self.on_loss)
             self.timeline.note(f"attempt {number}: ranks started")

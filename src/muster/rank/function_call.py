@@ -11,7 +11,7 @@ import sys
 from _frozen_importlib import ModuleSpec
 from base64 import b64encode
 
-from .reporter import type_name
+from .failure_text import type_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 import re
 
 from ..shared import batch_systems, machine
-from .reporter import text_of
+from .failure_text import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ import time
 from ..shared.user_code import is_users
 from . import torch_adapter
 from .arrivals import Arrivals
+from .failure_text import innermost
 from .joining import meeting
-from .reporter import LOOK, MARK, MOVED, SIGNAL, STACKS, innermost
+from .questions import LOOK, MARK, MOVED, SIGNAL, STACKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ import types
 from _frozen_importlib_external import SourceFileLoader
 
 from . import interpreter_exit, torch_adapter, torch_groups
-from .reporter import SIGNAL, Reporter, is_watched, place_of, text_of
+from .failure_text import place_of, text_of
+from .questions import SIGNAL
+from .reporter import Reporter, is_watched
 
 # signal, ctypes and the like are imported where they are used: 10 ms that a fresh rank does not pay.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from muster.controller.attempt import Attempt
+from muster.controller.debug_log import guarded
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_files import JobFiles
@@ -13,7 +15,7 @@ from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.plan import Plan
 
-_BOARD = "what `muster ps`, `top` and the page show of this job"
+_STATUS = "what `muster ps`, `top` and the page show of this job"
 _RECORD = "what is kept of this job on disk"
 _HANGS = "the watch for hangs"
 _SLOW = "the watch for slow ranks"
@@ -35,13 +37,13 @@ class Observers:
         self._monitor = monitor
         self._straggler = straggler
         self._guard = events.guard
-        status.subscribe(events, _BOARD)
+        status.subscribe(events, _STATUS)
         monitor.subscribe(events, _HANGS)
         straggler.subscribe(events, _SLOW)
 
     def tick(self, links: Sequence[AgentLink], waiting_for: Callable[[], str] | None) -> None:
         """Look again; to be called about twice a second."""
-        with self._guard(_BOARD):
+        with self._guard(_STATUS):
             self._status.see(links)
             self._status.tick(waiting_for() if waiting_for is not None else "")
         with self._guard(_SLOW):
@@ -50,10 +52,29 @@ class Observers:
 
     def begin_attempt(self, plan: Plan, number: int) -> None:
         """All ranks are new."""
-        with self._guard(_BOARD):
+        with self._guard(_STATUS):
             self._status.begin_attempt(plan, number)
         with self._guard(_SLOW):
             self._straggler.begin_attempt()
+
+    def watch(self, attempt: Attempt) -> asyncio.Future[None]:
+        """Watch the ranks of an attempt that is about to start, until this is cancelled."""
+        self._monitor.begin(attempt)
+        return asyncio.ensure_future(self._watch(attempt))
+
+    async def _watch(self, attempt: Attempt) -> None:
+        monitor = self._monitor
+        with guarded(lambda error: monitor.report_bug("hangs are no longer watched for", error)):
+            await asyncio.gather(monitor.notice_early_ends(attempt), self._watch_for_hangs(attempt))
+
+    async def _watch_for_hangs(self, attempt: Attempt) -> None:
+        if self._monitor.hang_after > 0:
+            await asyncio.sleep(0.5)  # nothing can hang yet, and the ranks are just being started
+            from muster.controller.monitor.exit_monitor import ExitMonitor
+            from muster.controller.monitor.hang_monitor import HangMonitor
+
+            monitors = HangMonitor(self._monitor, attempt), ExitMonitor(self._monitor, attempt)
+            await asyncio.gather(*(monitor.watch() for monitor in monitors))
 
     async def compare_calls(self, attempt: Attempt) -> None:
         """Before the ranks that are left are ended: did one of them call another collective than the rest?"""

@@ -248,7 +248,7 @@ class RankMonitor:
 
         async def both() -> None:
             try:
-                with guarded(lambda error: self._report_bug("where the ranks are cannot be told", error)):
+                with guarded(lambda error: self.report_bug("where the ranks are cannot be told", error)):
                     if self.heard:
                         self.screen.warning((await self.take_stacks()).sentence)
             finally:
@@ -307,20 +307,15 @@ class RankMonitor:
 
     # --- watching -------------------------------------------------------------------------------------------
 
-    def begin(self, attempt: Attempt) -> asyncio.Future[None]:
-        """Watch the ranks of an attempt that is about to start, until this is canceled."""
+    def begin(self, attempt: Attempt) -> None:
+        """The ranks of an attempt are about to start."""
         self.heard = {rank: HeardRank(place.name) for place in attempt.plan.placements for rank in place.ranks}
-        return asyncio.ensure_future(self._watch(attempt))
 
-    async def _watch(self, attempt: Attempt) -> None:
-        """A bug here ends the watch, not the job."""
-        with guarded(lambda error: self._report_bug("hangs are no longer watched for", error)):
-            await asyncio.gather(self._notice_early_ends(attempt), self._watch_for_hangs(attempt))
-
-    def _report_bug(self, effect: str, error: Exception) -> None:
+    def report_bug(self, effect: str, error: Exception) -> None:
+        """Say what no longer works because of an internal error."""
         self.screen.warning(f"{effect}: {internal_error(error)}")
 
-    async def _notice_early_ends(self, attempt: Attempt) -> None:
+    async def notice_early_ends(self, attempt: Attempt) -> None:
         """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
         while not attempt.ended_well:
             await asyncio.sleep(0.5)
@@ -328,14 +323,6 @@ class RankMonitor:
         if attempt.running:
             ended, running = rank_list(attempt.ended_well), rank_list(attempt.running)
             self.screen.info(f"{ended} ended with exit code 0 over 10 s ago; {running} still running")
-
-    async def _watch_for_hangs(self, attempt: Attempt) -> None:
-        if self.hang_after > 0:
-            await asyncio.sleep(0.5)  # nothing can hang yet, and the ranks are just being started
-            from muster.controller.monitor.exit_monitor import ExitMonitor
-            from muster.controller.monitor.hang_monitor import HangMonitor
-
-            await asyncio.gather(HangMonitor(self, attempt).watch(), ExitMonitor(self, attempt).watch())
 
 
 def _outside(view: ProcessView) -> str:
