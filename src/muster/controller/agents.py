@@ -54,7 +54,7 @@ class Agents:
         """What sends our stdin to rank 0, where its agent does not inherit it."""
         self._beat_due: float | None = None
         self._pinged = 0.0
-        self._under_way: set[asyncio.Future[None]] = set()
+        self._under_way: set[asyncio.Future[Any]] = set()
 
     @property
     def scheduler(self) -> str:
@@ -169,11 +169,7 @@ class Agents:
 
     def hurry(self, grace: float, on_loss: OnLoss) -> None:
         """Shorten the grace of a stop that is under way."""
-
-        async def again() -> None:
-            await self.stop(grace, on_loss)
-
-        self._begin(again())
+        self._begin(self.stop(grace, on_loss))
 
     async def _stop_host(self, link: AgentLink, grace: float, on_loss: OnLoss, interrupt: bool) -> list[int]:
         limit = time_to_stop(grace, interrupt=interrupt) + 10
@@ -190,6 +186,6 @@ class Agents:
         await self.connector.close()
 
     def _begin(self, work: Any) -> None:
-        task: asyncio.Future[None] = asyncio.ensure_future(work)
+        task: asyncio.Future[Any] = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)

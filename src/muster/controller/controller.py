@@ -76,7 +76,8 @@ class Controller:
         )
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
-        self.subscribe()
+        self.events.subscribe(HostChange, self.on_host_change)  # the attempt takes the events about ranks
+        self.events.subscribe(Signaled, self.on_scheduler_signal)
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
         self.attempt: Attempt | None = None
@@ -361,11 +362,6 @@ class Controller:
                 said = now
                 self.screen.status(f"{self.waiting_for()} ({now:.0f} s)")
             await asyncio.sleep(HEARTBEAT)
-
-    def subscribe(self) -> None:
-        """Take the events that are about hosts; the attempt takes those about ranks."""
-        self.events.subscribe(HostChange, self.on_host_change)
-        self.events.subscribe(Signaled, self.on_scheduler_signal)
 
     def on_host_change(self, link: AgentLink, event: HostChange) -> None:
         """Report a host that is silent, back or lost; before there are ranks a loss fails what waits for it."""

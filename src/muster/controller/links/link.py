@@ -202,8 +202,7 @@ class AgentLink(AgentRequests):
 
     async def _explain_end(self) -> None:
         assert self._line is not None
-        noise = self._reader.noise.decode(errors="replace").strip()
-        error = await self._line.explain(noise)
+        error = await self._line.explain(self.noise.strip())
         self._gone.set()
         if self.closing:
             return
