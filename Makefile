@@ -12,7 +12,7 @@ help: ## Print this list
 demo: setup ## Run two ranks on each of two virtual hosts and let them send messages
 	$(BIN)/muster run --lab 2 --nproc 2 -m muster.recipes.message_passing
 
-test: check docs ## The static checks, the documentation and every test, under 20 minutes on two cores
+test: check docs ## The static checks, the documentation and every test, about half an hour on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 unit: setup ## Only the tests of pure functions, in seconds
