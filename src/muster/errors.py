@@ -42,7 +42,7 @@ class MusterError(Exception):
         """True in a rank beside one that tells the same: it leaves without a word."""
 
     def for_python(self) -> MusterError:
-        """The same error with its hint in what a traceback shows of it, and without the frames of Muster."""
+        """This error with its hint in what a traceback shows, and without the frames of Muster."""
         self.args = (with_hint(str(self), self.hint),)
         return self.with_traceback(None)
 

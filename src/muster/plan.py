@@ -58,7 +58,7 @@ class Plan:
         return sum(placement.slots for placement in self.placements)
 
     def at(self, address: str, port: int) -> Plan:
-        """The same plan with a place to meet."""
+        """This plan with the address and port where ranks meet."""
         return replace(self, master_addr=address, master_port=port)
 
     def as_data(self) -> dict[str, Any]:

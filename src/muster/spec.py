@@ -107,7 +107,7 @@ class RunSpec:
     only_ranks: frozenset[int] | None = None
     """The ranks whose output is shown; None for all."""
     only_local_ranks: frozenset[int] | None = None
-    """The same by their numbers on their hosts."""
+    """The ranks whose output is shown, by their numbers on their hosts."""
     debug: bool = False
     """Show the debug log on the screen too."""
     dashboard: bool = False

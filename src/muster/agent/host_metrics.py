@@ -89,7 +89,7 @@ class Gauges:
         self.send({"t": "gauges", "time": time.time(), "host": host, "ranks": told})
 
     def end(self) -> None:
-        """Leave no child behind."""
+        """End the child process that reads the GPUs."""
         if self.gpus is not None:
             self.gpus.end()
 

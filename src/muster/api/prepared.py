@@ -34,7 +34,7 @@ class Prepared:
 
 @contextmanager
 def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
-    """The same run on the hosts of its lab, if it has one; they live as long as the block."""
+    """Make the virtual hosts of a run that wants a lab; they live as long as the block."""
     if spec.lab and spec.hosts is not None:
         raise UsageError("hosts and lab both say where to run", hint="give one of them")
     if not spec.lab or dry_run:

@@ -121,7 +121,7 @@ def batch_of(args: Sequence[str], option: str) -> int | None:
 
 
 def with_batch(args: Sequence[str], option: str, batch: int) -> list[str]:
-    """The same command with another batch."""
+    """The arguments of a script with another batch size."""
     at = _position(args, option)
     assert at is not None
     if "=" in args[at]:

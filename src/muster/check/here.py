@@ -85,5 +85,5 @@ def paths_in(args: Sequence[str]) -> list[str]:
 
 
 def are_here(cwd: str, paths: Sequence[str]) -> tuple[str, ...]:
-    """Those that this machine has."""
+    """The paths that this machine has."""
     return tuple(path for path in paths if os.path.exists(os.path.join(cwd, os.path.expanduser(path))))

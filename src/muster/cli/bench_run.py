@@ -79,7 +79,7 @@ def rank_side() -> Generator[Path]:
 
 
 def sent(spec: RunSpec, code: Path) -> RunSpec:
-    """The same run of a module that is in a folder, which is sent to every host."""
+    """A benchmark whose module is in the folder `code`, which is sent to every host."""
     return replace(spec, kind="module", sync=True, cwd=str(code))
 
 

@@ -168,7 +168,7 @@ class _Runner:
         return ran, printed
 
     def with_threads_of(self, first: Ran) -> _Runner:
-        """The same, so that a rank that has its host for itself gets no more threads than it has beside others."""
+        """Give ranks in later runs as many threads as in the first, however few share a host."""
         threads = {place["threads"] for place in first.plan["hosts"]}
         if threads == {0} or len(threads) > 1:
             return self

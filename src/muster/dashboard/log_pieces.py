@@ -115,7 +115,7 @@ class Found:
     """Ranks whose log has more such lines, or was not searched to its beginning."""
 
     def as_data(self) -> dict[str, Any]:
-        """The same as JSON can hold it."""
+        """The lines that were found, as JSON can hold them."""
         return {"lines": [(rank, *line) for rank, line in self.lines], "not_all_of": self.not_all_of}
 
 

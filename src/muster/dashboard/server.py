@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._judge())
 
     def do_HEAD(self) -> None:
-        """The same without its body."""
+        """Answer a request without the body."""
         self._answer(self._judge(), body=False)
 
     def version_string(self) -> str:

@@ -214,7 +214,7 @@ class Engine:
         return None
 
     def why_over(self, command: StartCommand, code: int | None) -> str | None:
-        """The same where a command ended with this code while its agents were up, if that ended them."""
+        """Why the scheduler ended the job, if a command that ended with this code took its agents along."""
         return None
 
     def usual_reason(self, number: int) -> str | None:

@@ -104,7 +104,7 @@ def _number(env: Mapping[str, str], name: str) -> int:
 
 
 def joined(env: Mapping[str, str], *names: str) -> tuple[str, str] | None:
-    """Those of the variables that are there as one id, with the name for it."""
+    """An id of the job made of the variables that are set, with their names."""
     there = [name for name in names if env.get(name)]
     return (" and ".join(there), " ".join(env[name] for name in there)) if there else None
 

@@ -85,7 +85,7 @@ def read_job(folder: Path) -> KeptJob:
 
 
 def fresh(job: KeptJob) -> KeptJob:
-    """The same job with its state of this moment, if it answers; otherwise as it was last written."""
+    """A job with its state of this moment, if it answers; otherwise as it was last written."""
     if not job.may_run or address(job.folder) is None:
         return job
     state = _ask_state(job.folder)

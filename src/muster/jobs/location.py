@@ -101,7 +101,7 @@ def _boot_and_space() -> tuple[str, str]:
 
 
 def _birth_by_ps(pid: int) -> str:
-    """The same on a system without /proc."""
+    """When a process started, from `ps`, on a system without /proc."""
     import subprocess
 
     done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=10)

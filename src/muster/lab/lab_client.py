@@ -22,7 +22,7 @@ ANSWER_LIMIT = 150.0
 
 
 def state_folder() -> Path:
-    """The user's own folder for the socket of the lab, made if need be."""
+    """The folder of this user with the socket of the lab; created if missing."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     folder = Path(base) / "muster"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ def file_systems_of(paths: Iterable[str], mountinfo: str) -> tuple[str, ...]:
 
 
 def hidden_folders(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of these folders that a host's own /tmp or /run would hide; folders inside others are left out."""
+    """The folders that a host's own /tmp or /run would hide; folders inside others are left out."""
     hidden = sorted({real for path in paths if f"{(real := os.path.realpath(path))}/".startswith(OWN)})
     outer = [path for path in hidden if f"{path}/" not in OWN]
     return tuple(path for path in outer if not any(path.startswith(f"{other}/") for other in outer))

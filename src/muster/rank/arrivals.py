@@ -52,7 +52,7 @@ class Arrivals:
         self._is_alone = os.environ.get("WORLD_SIZE") == "1"
 
     def step(self, moved: float) -> None:
-        """Tell, if it is time and something has `moved` since the last time."""
+        """Report when this rank came to its last collectives, if it is time and something has `moved`."""
         now = time.time()
         if now < self._due or moved <= self._told_end or self._is_alone:
             return

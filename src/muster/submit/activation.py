@@ -11,7 +11,7 @@ from muster.submit.request import Activation
 
 
 def own_activation(executable: str, prefix: str, base_prefix: str, env: Mapping[str, str]) -> Activation:
-    """That of the interpreter with these `sys.executable`, `sys.prefix` and `sys.base_prefix`."""
+    """The activation of the interpreter with these `sys.executable`, `sys.prefix` and `sys.base_prefix`."""
     found = None
     if prefix != base_prefix:
         found = _virtual(Path(prefix), "The virtual environment that `muster submit` ran in.")
@@ -26,7 +26,7 @@ def own_activation(executable: str, prefix: str, base_prefix: str, env: Mapping[
 
 
 def named_activation(path: str, env: Mapping[str, str]) -> Activation:
-    """That of `--venv PATH`; UsageError if there is none, or Muster is not installed in it."""
+    """The activation of `--venv PATH`; UsageError if there is none, or Muster is not installed in it."""
     # A symbolic link in the path stays: homes are often reached by one, and its target may differ on the nodes.
     folder = Path(path).expanduser().absolute()
     if not folder.is_dir():

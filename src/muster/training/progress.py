@@ -227,7 +227,7 @@ class Stopwatch:
             self._begun = time.perf_counter()
 
     def end(self) -> None:
-        """It ends, or is at least queued."""
+        """Mark the end of a stretch of time, as far as the GPU's queue shows it."""
         if self._begun is None:
             raise MusterError("Progress.end() without Progress.begin()")
         if self._cuda:

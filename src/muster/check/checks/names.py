@@ -13,7 +13,7 @@ LIMIT = 3.0
 
 
 def judge(cluster: Cluster) -> Findings:
-    """One that takes longer than the probe may is slow too."""
+    """Report slow lookups of names, also those that take longer than the probe may."""
     for machine in cluster.machines:
         answer = machine.answer(host_network.names)
         if answer is not None and answer["seconds"] > host_network.SLOW_LOOKUP:

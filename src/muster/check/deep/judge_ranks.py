@@ -247,7 +247,7 @@ def _collectives(cluster: Cluster, results: Sequence[Result]) -> Findings:
 
 
 def table(results: Sequence[Result]) -> dict[str, dict[str, str]]:
-    """What was measured, for people: links, devices and collectives."""
+    """What the deep check measured, for the report: links, devices and collectives."""
     facts: dict[str, dict[str, str]] = {}
     for result in results:
         host = result.host

@@ -66,11 +66,11 @@ class Verdict:
         return "; ".join((self.sentence, *self.lines[: len(self.lines) - len(self.notes)]))
 
     def after(self, differing: str) -> Verdict:
-        """The same end once it is known that ranks called different things, and which: more than their ends tell."""
+        """This verdict with the different collectives that ranks called, which say more than how they ended."""
         return replace(self, sentence=f"{differing}; then {self.sentence}", why="", fix=_SAME_CALLS)
 
     def because(self, reason: str) -> Verdict:
-        """The same end once it is known who ended the job: what died of its signals is no failure to explain."""
+        """This verdict for a job that a scheduler ended: what died of its signals needs no explanation."""
         if self.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
             return replace(self, sentence=reason, detail="", why="", fix="", notes=(), can_restart=False)
         if self.signature.startswith(_LOST):

@@ -98,7 +98,7 @@ def working(ranks: Mapping[int, Seen]) -> tuple[tuple[Wait, ...], tuple[int, ...
 
 
 def _that_work(waiting: Mapping[int, Wait], roots: Sequence[int], ranks: Mapping[int, Seen]) -> tuple[int, ...]:
-    """Those of the ranks that are waited for, or may be, that still work.
+    """The ranks that others wait for, or may wait for, and that still work.
 
     Whom a call waits for that nobody records cannot be seen: it may be any rank that does not wait itself.
     """
@@ -138,7 +138,7 @@ class _Questions:
         return tuple(free) if len(free) == 1 else ()
 
     def _one(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        """The same object for equal members, so that they need not be compared again."""
+        """One object for equal members of groups, so that they need not be compared again."""
         return self._same.setdefault(members, members)
 
     def members(self, name: str, group: Group) -> tuple[int, ...]:

@@ -253,7 +253,7 @@ def groups_of(recorder: Mapping[str, RecordedGroup]) -> dict[str, Group]:
 
 
 def last_seen_at(place: str, groups: Mapping[str, Group]) -> dict[str, Group]:
-    """The same, of a rank whose exception came out of the last call of each group at `train.py:88`."""
+    """The last collectives of a rank whose exception came out of the last call of each group, at `train.py:88`."""
     file, _, line = place.rpartition(":")
     if not line.isdigit():
         return dict(groups)

@@ -61,7 +61,7 @@ def judge_waiting(rounds: Sequence[Step], steps: Sequence[Step]) -> Slow | None:
 
 
 def in_all(slow: Slow, rounds: Sequence[Step]) -> Slow:
-    """The same, by how much less it waits if that is clearly more: it was late at several collectives of a step."""
+    """A slow rank with its delay taken from how much less it waits, if that is clearly more."""
     lags = [round_.lags.get(slow.ranks[0], 0.0) for round_ in rounds[-CHANGE[0] :]]
     if len(lags) < CHANGE[0] // 2 or mean(lags) < 1.5 * (1 - slow.others / slow.step):
         return slow

@@ -358,7 +358,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The same without `statistics`."""
+    """The arithmetic mean, without importing `statistics`."""
     return sum(values) / len(values)
 
 

@@ -141,7 +141,7 @@ def container_reason(box: Container, text: str) -> tuple[str, str] | None:
 
 
 def code_reason(box: Container, code: int) -> tuple[str, str] | None:
-    """The same from the exit code alone, for an engine that passes on nothing else."""
+    """What went wrong with a container, from its exit code alone, and what to do."""
     return next(((words.format(image=box.image), hint) for number, words, hint in _CODES if number == code), None)
 
 
