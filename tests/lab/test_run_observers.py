@@ -1,4 +1,4 @@
-"""A job whose onlookers are sick: what shows and measures it fails, and the job runs to its end all the same."""
+"""A job whose observers fail: what shows and measures it fails, and the job runs to its end all the same."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from muster.errors import HostError, UsageError
 
 LOOPBACK = {"name": "lo", "addresses": ["127.0.0.1"], "loopback": True}
 Reach = Callable[[str, str, str], str]
-"""(dialling host, host meant, address) -> problem, empty when it was reached."""
+"""(dialing host, host meant, address) -> problem, empty when it was reached."""
 
 
 def nic(name: str, *addresses: str) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def test_the_job_status_shows_what_an_agent_sends():
     gauges.step([rank])
     gauges.due = 0.0
     gauges.step([rank])
-    status = a_board()
+    status = sample_status()
     link: Any = SimpleNamespace(name="box")
     sent[-1]["host"]["gpus"] = gpu_metrics.read_smi(ROW.format(hot="Active"))
     publish(status, link, sent[-1])
@@ -107,7 +107,7 @@ def test_the_job_status_shows_what_an_agent_sends():
     assert state.hosts[0].gpus[0].throttled == "it is too hot"
 
 
-def a_board() -> JobStatus:
+def sample_status() -> JobStatus:
     hosts = parse_hosts("box:1")
     job = Job(id="j", spec=RunSpec(target="train.py", cwd="/"), hosts=tuple(hosts), carried={})
     engine: Any = SimpleNamespace(name="local", agents=[AgentSpec(host=hosts[0], name="box")])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_board import make_board
+from sample_status import make_status
 from waiting import wait_until
 
 from muster.controller.monitor.job_server import MOST_CLIENTS, JobServer
@@ -38,7 +38,7 @@ class OpenDoor:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.screen = Screen(streams={1: None, 2: None})
-        self.status, _ = make_board()
+        self.status, _ = make_status()
         self.asked_to_stop: list[float | None] = []
         self.problems: list[dict[str, Any]] = []
         self.failure: BaseException | None = None

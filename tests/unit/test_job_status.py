@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from a_board import make_board
 from messages import EVENTS, publish
+from sample_status import make_status
 
 from muster.controller.monitor import job_status as board_module
 from muster.controller.monitor.job_status import JobStatus, gpu_of
@@ -29,7 +29,7 @@ def states(status: JobStatus) -> list[str]:
 
 
 def test_a_job_goes_through_its_phases():
-    status, _ = make_board()
+    status, _ = make_status()
     assert (status.phase, status.state().world_size) == ("running", 2)
     status.stopping()
     assert status.state().phase == "stopping"
@@ -40,7 +40,7 @@ def test_a_job_goes_through_its_phases():
 
 
 def test_all_ranks_are_started_once():
-    status, _ = make_board()
+    status, _ = make_status()
     told: list[int] = []
     status.on_started = lambda: told.append(1)
     status.started()
@@ -49,13 +49,13 @@ def test_all_ranks_are_started_once():
 
 
 def test_what_is_waited_for_is_the_sentence_of_a_job_that_goes_on():
-    status, _ = make_board()
+    status, _ = make_status()
     status.tick("1 of 2 hosts up, waiting for h2")
     assert status.state().sentence == "1 of 2 hosts up, waiting for h2"
 
 
 def test_ranks_are_what_their_events_say():
-    status, link = make_board(5)
+    status, link = make_status(5)
     publish(status, link, progress(0, groups={"0": [3, 2]}))
     gauges = EVENTS["gauges"]["ranks"]["0"]
     ranks = {"1": {**gauges, "state": "T"}, "2": {**gauges, "state": "D"}}
@@ -67,21 +67,21 @@ def test_ranks_are_what_their_events_say():
 
 
 def test_a_rank_that_muster_ended_has_not_failed():
-    status, link = make_board(2)
+    status, link = make_status(2)
     publish(status, link, exited(0, -15, stopped_at=4.0))
     publish(status, link, exited(1, 1, stopped_at=6.0))
     assert states(status) == ["ended", "failed"]
 
 
 def test_a_lost_host_takes_its_ranks_along():
-    status, link = make_board()
+    status, link = make_status()
     publish(status, link, {"t": "host", "state": "lost"})
     assert states(status) == ["lost", "lost"]
     assert status.state().hosts[0].state == "lost"
 
 
 def test_a_step_rate_is_that_of_the_last_seconds_and_sinks_when_nothing_comes(monkeypatch: pytest.MonkeyPatch):
-    status, link = make_board(1)
+    status, link = make_status(1)
     clock = 100.0
     monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(30):
@@ -95,7 +95,7 @@ def test_a_step_rate_is_that_of_the_last_seconds_and_sinks_when_nothing_comes(mo
 
 
 def test_a_rate_of_collectives_gives_way_to_that_of_steps(monkeypatch: pytest.MonkeyPatch):
-    status, link = make_board(1)
+    status, link = make_status(1)
     clock = 0.0
     monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(6):
@@ -105,7 +105,7 @@ def test_a_rate_of_collectives_gives_way_to_that_of_steps(monkeypatch: pytest.Mo
 
 
 def test_the_curves_span_the_whole_job_and_stay_short(monkeypatch: pytest.MonkeyPatch):
-    status, link = make_board(64)
+    status, link = make_status(64)
     for rank in range(64):
         publish(status, link, progress(rank, waiting=0.123456))
     clock = begin = time.time()
@@ -121,7 +121,7 @@ def test_the_curves_span_the_whole_job_and_stay_short(monkeypatch: pytest.Monkey
 
 
 def test_a_state_survives_json_and_is_made_quickly():
-    status, link = make_board(64)
+    status, link = make_status(64)
     for rank in range(64):
         publish(status, link, progress(rank, waiting=0.5, steps=3, place="train.py:8 in step"))
     for _ in range(3):
@@ -147,7 +147,7 @@ def test_a_state_is_cut_to_what_is_wanted():
 
 
 def test_a_state_of_another_version_is_read_as_far_as_it_is_known():
-    status, _ = make_board()
+    status, _ = make_status()
     data = {**status.state().as_data(), "new": 1, "ranks": [{"rank": 0, "host": "h1", "local_rank": 0, "new": 2}]}
     data.pop("stuck")
     assert from_data(data).ranks[0].host == "h1"

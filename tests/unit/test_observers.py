@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_board import make_board
+from sample_status import make_status
 
 from muster.controller.agents import Agents
 from muster.controller.events import EventStream, Guard
@@ -29,7 +29,7 @@ WELL: dict[str, Any] = {"t": "progress", "rank": 1, "time": 1.0, "moved": 1.0, "
 
 
 def watcher_of(status: JobStatus, screen: Screen, folder: Path) -> RankMonitor:
-    """A watcher over a job whose hosts are all gone."""
+    """A monitor of a job whose hosts are all gone."""
     launch = Launch(engine=LocalEngine(), commands=(), channel="pipes")
     agents = Agents(launch, folder, on_event=lambda link, event: None, on_text=lambda host, text: None)
     return RankMonitor(agents, status, screen, folder)
@@ -40,19 +40,19 @@ def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path:
     out = io.StringIO()
     screen = Screen(streams={1: out, 2: out})
     logs = LogFiles(screen.warning)
-    status, link = make_board()
+    status, link = make_status()
     monitor = watcher_of(status, screen, tmp_path)
     events = EventStream(Guard(screen.warning))
-    onlookers = Observers(status, JobFiles(status, tmp_path, logs), monitor, StragglerMonitor(status, screen), events)
+    observers = Observers(status, JobFiles(status, tmp_path, logs), monitor, StragglerMonitor(status, screen), events)
 
     def no_words() -> str:
         raise LookupError("nothing is waited for")
 
     events.publish(link, UNKNOWN_TO_THE_BOARD)
     events.publish(link, UNKNOWN_TO_THE_BOARD)
-    onlookers.tick([link], no_words)
+    observers.tick([link], no_words)
     events.publish(link, WELL)
-    onlookers.finish()
+    observers.finish()
     logs.close()
     screen.close()
     assert status.state().ranks[1].collectives == 7
@@ -73,7 +73,7 @@ def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     out = io.StringIO()
     screen = Screen(streams={1: out, 2: out})
-    status, _ = make_board()
+    status, _ = make_status()
     monitor = watcher_of(status, screen, tmp_path)
     monitor.heard = {0: HeardRank("h1", has_joined=True, joining=True)}
     if not can_be_written:

@@ -11,7 +11,7 @@ from typing import Any
 
 import messages
 import pytest
-from a_board import make_board
+from sample_status import make_status
 from tools.protocol_page import tables
 
 from muster.agent.agent import Agent
@@ -248,7 +248,7 @@ def test_an_agent_handles_every_message_of_its_spawner():
 def test_somebody_subscribes_to_every_event():
     async def subscribed() -> set[str]:
         stream = EventStream(Guard(print))
-        status, link = await asyncio.to_thread(make_board)
+        status, link = await asyncio.to_thread(make_status)
         halves: Any = [object.__new__(kind) for kind in (Attempt, RankMonitor, StragglerMonitor, Controller)]
         attempt, monitor, straggler, controller = halves
         status.subscribe(stream, "")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_board import make_board
 from effort import effort, growth
 from messages import publish
+from sample_status import make_status
 from waiting import wait_until_async
 
 from muster.controller.monitor import straggler
@@ -133,7 +133,7 @@ def searched(history: HeldUp, work: Callable[[StragglerMonitor, Callable[[int, r
     """Search with this history, and return what was said."""
     out = io.StringIO()
     screen = Screen(streams={1: out, 2: out})
-    status, link = make_board()
+    status, link = make_status()
     search = StragglerMonitor(status, screen)
     search._rounds, search._history = Rounds(), history  # pyright: ignore[reportPrivateUsage]
     asyncio.run(work(search, lambda rank, steps: publish(search, link, told(rank, steps))))
@@ -142,7 +142,7 @@ def searched(history: HeldUp, work: Callable[[StragglerMonitor, Callable[[int, r
 
 
 def test_what_the_event_loop_does_for_a_judgement_grows_with_the_ranks():
-    status, link = make_board()
+    status, link = make_status()
     search = StragglerMonitor(status, Screen(streams={1: None, 2: None}))
 
     def asked(ranks: int) -> Callable[[], object]:

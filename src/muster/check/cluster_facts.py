@@ -144,7 +144,7 @@ class Cluster:
     refusals: tuple[Refusal, ...] = ()
     wanted: Wanted = Wanted()
     reach: Reach | None = None
-    """None where nobody dialled: one host, or a job whose hosts meet in another way."""
+    """None where nobody dialed: one host, or a job whose hosts meet in another way."""
 
     def answers(self, probe: Callable[[Question], Answer]) -> dict[str, Answer]:
         """What each host answered to a probe, where it did."""

@@ -1,4 +1,4 @@
-"""A board with ranks that have been started, without any host."""
+"""A job status with ranks that have been started, without any host."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from muster.job import Job
 from muster.plan import make_plan
 from muster.spec import RunSpec
 
-SEAT = AgentSpec(host=Host(name="h1"), name="h1")
-LAUNCH = Launch(engine=LocalEngine(), commands=(StartCommand(argv=("true",), agents=(SEAT,)),), channel="pipes")
+SPEC = AgentSpec(host=Host(name="h1"), name="h1")
+LAUNCH = Launch(engine=LocalEngine(), commands=(StartCommand(argv=("true",), agents=(SPEC,)),), channel="pipes")
 
 
-def make_board(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
+def make_status(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
     """The status, and the link over which its events come."""
     spec = RunSpec(target="train.py", cwd="/code")
-    job = Job(id="20261115-101500-train-3f9a", spec=spec, hosts=(SEAT.host,), carried={})
+    job = Job(id="20261115-101500-train-3f9a", spec=spec, hosts=(SPEC.host,), carried={})
     status = JobStatus(job, LAUNCH, time.time())
     link = asyncio.run(_make_link())
     link.facts = UP  # type: ignore[assignment]
@@ -35,4 +35,4 @@ def make_board(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
 
 
 async def _make_link() -> AgentLink:
-    return AgentLink(SEAT, lambda link, event: None, lambda name, text: None)
+    return AgentLink(SPEC, lambda link, event: None, lambda name, text: None)
