@@ -76,8 +76,7 @@ class Controller:
         )
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
-        self.events.subscribe(HostChange, self.on_host_change)  # the attempt takes the events about ranks
-        self.events.subscribe(Signaled, self.on_scheduler_signal)
+        self.subscribe()
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
         self.attempt: Attempt | None = None
@@ -362,6 +361,11 @@ class Controller:
                 said = now
                 self.screen.status(f"{self.waiting_for()} ({now:.0f} s)")
             await asyncio.sleep(HEARTBEAT)
+
+    def subscribe(self) -> None:
+        """Take the events about hosts; the attempt takes those about ranks."""
+        self.events.subscribe(HostChange, self.on_host_change)
+        self.events.subscribe(Signaled, self.on_scheduler_signal)
 
     def on_host_change(self, link: AgentLink, event: HostChange) -> None:
         """Report a host that is silent, back or lost; before there are ranks a loss fails what waits for it."""
