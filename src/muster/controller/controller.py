@@ -308,7 +308,7 @@ class Controller:
             watching.cancel()
         await self.observers.compare_calls(attempt)
         await self.stop_ranks()
-        if number == 0 and attempt.first_collective is not None:
+        if number == 0 and attempt.first_collective is not None and self.job.spec.watch:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
         return attempt.verdict()
 

@@ -26,22 +26,31 @@ class ExitMonitor:
         self.monitor = monitor
         self.attempt = attempt
         self._looks: list[tuple[float, dict[int, Sighting]]] = []
+        self._noticed: set[int] = set()
         self._reported: set[int] = set()
 
     async def watch(self) -> None:
-        """Watch until it is canceled, or the job is to be ended."""
+        """Watch until it is canceled, or the job is to be ended.
+
+        A few seconds are worth a sentence, not an alarm: torch.compile waits at the end for its worker processes.
+        """
         notice = min(_NOTICE, self.monitor.hang_after)
         while True:
             await asyncio.sleep(_TURN)
-            late = self._late(notice)
-            if set(late) - self._reported:
-                await self._report([rank for rank in late if rank not in self._reported])
-            hung = self._late(self.monitor.hang_after) if self.monitor.kill else []
+            late = [rank for rank in self._late(notice) if rank not in self._noticed]
+            if late:
+                self._noticed.update(late)
+                self.monitor.screen.warning(self._sentence(late, await self._look()))
+            hung = [rank for rank in self._late(self.monitor.hang_after) if rank not in self._reported]
             if hung and await self._works(hung):
                 await asyncio.sleep(_NOTICE)
             elif hung:
-                self.attempt.on_hang(self._sentence(hung, self._looks[-1][1]), hung)
-                return
+                self._reported.update(hung)
+                sentence = self._sentence(hung, self._looks[-1][1])
+                self.monitor.report_hang(sentence, self._looks[-1][1], hung)
+                if self.monitor.kill:
+                    self.attempt.on_hang(sentence, hung)
+                    return
 
     def _late(self, seconds: float) -> list[int]:
         """The ranks whose script ended that long ago and whose process still runs."""
@@ -58,11 +67,6 @@ class ExitMonitor:
         """Whether one of them has used the CPU or a disk since the last look: it may be writing its results."""
         await self._look()
         return any(works([(when, found[rank]) for when, found in self._looks if rank in found]) for rank in ranks)
-
-    async def _report(self, ranks: Sequence[int]) -> None:
-        self._reported.update(ranks)
-        found = await self._look()
-        self.monitor.report_hang(self._sentence(ranks, found), found, ranks)
 
     def _sentence(self, ranks: Sequence[int], found: Mapping[int, Sighting]) -> str:
         seconds = time.time() - min(self.monitor.heard[rank].finished for rank in ranks)
