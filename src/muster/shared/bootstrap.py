@@ -61,9 +61,10 @@ def payload(package: tuple[bytes, bytes], entry: str, config: Mapping[str, Any])
 
 def pack(modules: dict[str, tuple[str, CodeType]]) -> tuple[bytes, bytes]:
     """Module sources, and byte code for interpreters of this very version, each module by itself: a rank needs few."""
-    codes = {name: zlib.compress(marshal.dumps(code)) for name, (_, code) in modules.items()}
+    # Level 1: it is done at every start, and takes 20 ms instead of 35 for a tenth more bytes.
+    codes = {name: zlib.compress(marshal.dumps(code), 1) for name, (_, code) in modules.items()}
     sources = {name: source for name, (source, _) in modules.items()}
-    return marshal.dumps((MAGIC_NUMBER, codes), _EVERY_PYTHON), zlib.compress(marshal.dumps(sources, _EVERY_PYTHON))
+    return marshal.dumps((MAGIC_NUMBER, codes), _EVERY_PYTHON), zlib.compress(marshal.dumps(sources, _EVERY_PYTHON), 1)
 
 
 def own_parcel() -> tuple[bytes, bytes]:
