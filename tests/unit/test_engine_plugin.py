@@ -103,6 +103,21 @@ def test_it_refuses_what_it_cannot_do(folder: Path):
     assert "error: --lab makes hosts for ssh, and --engine docker-exec has others" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("from muster.engines.engine import Engine\nclass DockerExec(Engine): name = 'docker-exec'\n", "TypeError: "),
+        ("raise OSError('no licence')\n", "OSError: no licence"),
+    ],
+    ids=["without launch", "broken"],
+)
+def test_an_engine_that_cannot_be_loaded_is_named_with_the_reason(folder: Path, text: str, reason: str):
+    (folder / "site" / "muster_docker.py").write_text(text)
+    done = muster(folder, "--engine", "docker-exec", "-H", "left:1", "train.py")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --engine docker-exec: muster_docker:DockerExec cannot be loaded (" + reason)
+
+
 def test_a_dry_run_prints_the_command_lines_of_the_engine(folder: Path):
     done = muster(folder, "--dry-run", "--engine", "docker-exec", "-H", "left:1,right:1", "train.py")
     assert f"  docker exec -i left {sys.executable} -c " in done.stdout

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -109,7 +110,7 @@ class Choice:
     said: tuple[str, ...] = ()
 
 
-class Engine:
+class Engine(ABC):
     """One way to start agents. Only `name` and `launch` must be given; the rest has defaults.
 
     Nothing here runs a program of the job: `launch` returns command lines, which the controller starts.
@@ -171,9 +172,9 @@ class Engine:
 
     # --- starting agents ------------------------------------------------------------------------------------
 
+    @abstractmethod
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """What to start here so that an agent comes up for every host; `folder` is the job's on this machine."""
-        raise NotImplementedError
 
     def carried(self, env: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
         """The variables that travel to hosts whose agents do not inherit ours."""
@@ -223,14 +224,14 @@ class Engine:
 
     # --- the command line -----------------------------------------------------------------------------------
 
-    def add_options(self, group: argparse._ArgumentGroup) -> None:
+    def add_options(self, group: argparse._ArgumentGroup) -> None:  # noqa: B027, most engines have none
         """Add options of its own: each fills the field of RunSpec with its name, and a value of one with the metavar
         ARGS may begin with a dash.
         """
 
     def allocate(self, asked: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
         """Get the allocation that `allocation_option` asks for, and run `muster ARGV` inside it; the exit code."""
-        raise NotImplementedError
+        raise UsageError(f"--engine {self.name} cannot get an allocation", hint="run it inside one")
 
     @property
     def batch(self) -> Scheduler | None:

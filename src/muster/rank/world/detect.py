@@ -25,7 +25,7 @@ ARGUMENTS = "arguments"
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """The place of one process in its job, as its launcher told it; None where the launcher does not say."""
+    """The place of one process in its job, as its launcher describes it; None where the launcher does not say."""
 
     launcher: str
     rank: int
