@@ -23,10 +23,11 @@ from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.dialed import DialedConnector
 from muster.controller.links.link import AgentLink
-from muster.engines.engine import ORDER_FILE, AgentSpec, Engine, Launch, StartCommand
+from muster.engines.engine import ORDER_FILE, AgentSpec, Choice, Engine, Launch, StartCommand
 from muster.errors import MusterError
 from muster.hosts import Host
 from muster.shared.wire import HEARTBEAT, VERSION
+from muster.spec import RunSpec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
@@ -37,11 +38,14 @@ def spec(key: str) -> AgentSpec:
     return AgentSpec(host=Host(name=key), name=key, key=key)
 
 
-class Summoner(Engine):
+class DialingEngine(Engine):
     """Its agents find their key in the variable SEAT, or as a word of the command line."""
 
     name = "test"
     key_from = ("SEAT",)
+
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
+        raise AssertionError("the tests make their own launches")
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         return MusterError(f"{command.agents[0].name}: code {code}: {text}")
@@ -53,7 +57,7 @@ class Summoner(Engine):
 def launch(*argvs: tuple[str, ...], keys: tuple[str, ...] = ("a", "b")) -> Launch:
     """One command for each agent."""
     commands = tuple(StartCommand(argv=argv, agents=(spec(key),)) for argv, key in zip(argvs, keys, strict=True))
-    return Launch(engine=Summoner(), commands=commands, channel="dial-back")
+    return Launch(engine=DialingEngine(), commands=commands, channel="dial-back")
 
 
 def as_seat(key: str, *agent: str) -> tuple[str, ...]:
