@@ -59,8 +59,9 @@ mine, total = ctypes.c_int(ask("MPI_Comm_rank") + 1), ctypes.c_int()
 mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, INT, SUM, WORLD)
 print("MPI says", ask("MPI_Comm_rank"), "of", ask("MPI_Comm_size"), "sum", total.value, "RANK", os.environ["RANK"])
 # MPICH 4.0.2 hangs in MPI_Finalize, also below plain mpiexec, when its connections (UCX) are still being made.
-mpi.MPI_Barrier(WORLD)
-time.sleep(0.3)
+for _ in range(10):
+    mpi.MPI_Barrier(WORLD)
+    time.sleep(0.05)
 mpi.MPI_Finalize()
 """
 )
