@@ -154,7 +154,7 @@ def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
         (
             ["-H", "no-such-host.invalid", "loop.py", "1"],
             125,
-            "error: no-such-host.invalid: ssh does not know this name",
+            "error: no-such-host.invalid: ssh could not resolve this host name",
         ),
         (["--nproc", "2", "--only-rank", "7", "loop.py", "1"], 2, "error: --only-rank: the job has ranks 0 to 1"),
         (["--slurm-args", "-N2", "loop.py", "1"], 2, "error: --detach: an allocation from --slurm-args would end"),

@@ -130,7 +130,7 @@ def test_a_report_shows_its_stacks_side_by_side_the_named_rank_first(opened: Bro
     assert "line 33 in next_batch" in left[0]
     assert right[0].startswith("Ranks 0, 1, 3\u20137 on gpu01, gpu02")
     assert left[1] == right[1]
-    assert "rank 2 on gpu01 is in next_batch" in opened.text(".report .sentence")
+    assert "rank 2 on gpu01 has been in next_batch" in opened.text(".report .sentence")
 
 
 def test_a_chosen_rank_shows_its_log_and_its_numbers(opened: Browser):

@@ -308,7 +308,7 @@ def test_the_time_limit_is_told_as_that_and_the_warning_reaches_the_ranks(
     engine, job = over_time
     done = job.wait(90)
     assert done.out.count("warned") == 2, done.said
-    assert re.search(rf"Slurm ended job {job.id}: its time limit is reached", done.err), done.said
+    assert re.search(rf"Slurm ended job {job.id}: it reached its time limit", done.err), done.said
     assert done.code == 143, done.said
     gone(engine)
     wait_until("TIMEOUT", lambda: engine.state(job.id).startswith("TIMEOUT"), 30, lambda: engine.state(job.id))

@@ -89,5 +89,5 @@ def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(
     asyncio.run(look())
     screen.close()
     assert wanted == [True, False]
-    failure = "where the ranks are cannot be told: internal error in Muster: AttributeError"
-    assert ("the stacks of 0 ranks are in" if can_be_written else failure) in out.getvalue()
+    failure = "could not save stack traces: internal error in Muster: AttributeError"
+    assert ("stack traces of 0 ranks: " if can_be_written else failure) in out.getvalue()

@@ -67,9 +67,9 @@ def test_a_submitted_job_says_its_id_and_what_to_do_about_it(folder: Path):
     assert done.stderr == (
         "note\n"
         "job 4711 is in the queue; its script is big-4711.sbatch\n"
-        "  squeue -j 4711        does it wait (PD, with the reason) or run (R)?\n"
-        "  tail -F big-4711.out  what it prints; the file is there once it runs\n"
-        "  scancel 4711          end it\n"
+        "  squeue -j 4711        show its state: PD (pending, with the reason) or R (running)\n"
+        "  tail -F big-4711.out  follow its output (the file appears once it runs)\n"
+        "  scancel 4711          cancel it\n"
     )
     assert files(folder) == ["big-4711.sbatch", "seen"]
     assert (folder / "big-4711.sbatch").read_text() == (folder / "seen").read_text()

@@ -112,7 +112,7 @@ def test_a_name_that_no_file_should_have_is_refused(name: str):
 
 @pytest.mark.parametrize("name", ["4you", "x" * 231])
 def test_a_name_that_pbs_refuses_is_refused_before(name: str):
-    with pytest.raises(UsageError, match="begins with a letter"):
+    with pytest.raises(UsageError, match="must start with a letter"):
         Pbs().check(replace(PLAIN, name=name))
 
 
@@ -179,7 +179,7 @@ def test_a_chunk_of_pbs_is_a_host_with_a_core_for_each_rank(
 def test_a_second_way_to_say_how_much_is_refused_before_pbs_does(extra: str):
     with pytest.raises(UsageError, match="becomes a `-l select` line") as refused:
         Pbs().check(replace(PLAIN, nodes=2, extra=(extra,)))
-    assert "leave out --nodes" in (refused.value.hint or "")
+    assert "omit --nodes" in (refused.value.hint or "")
     Pbs().check(replace(PLAIN, extra=(extra,)))
 
 

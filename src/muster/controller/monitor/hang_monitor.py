@@ -153,7 +153,7 @@ class HangMonitor:
                 await asyncio.sleep(_TURN)
         finally:  # a job that comes to its end soon after it moved cancels this
             if moved():
-                self.monitor.screen.warning(f"moving again after {min(moved()) - since:.0f} s")
+                self.monitor.screen.warning(f"the job is making progress again after {min(moved()) - since:.0f} s")
         self._forget()
 
     async def _mention(self, ranks: Mapping[int, Seen]) -> None:
