@@ -25,7 +25,7 @@ from muster.lab.system_programs import SYSTEM_PATH
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(os.getuid() != 0, reason="faults and host files need a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="faults and host files need a lab started as root"),
 ]
 
 

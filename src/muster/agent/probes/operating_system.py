@@ -51,7 +51,7 @@ class Cpus(TypedDict):
 
 
 class Limit(TypedDict):
-    """A limit (-1 if unlimited), the ancestor (process id, name) that set it, or the file that sets it with `ulimit`."""
+    """A limit (-1 if none), the ancestor (process id, name) that set it, or the file that sets it with `ulimit`."""
 
     soft: int
     hard: int
