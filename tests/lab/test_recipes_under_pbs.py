@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab started as root"),
 ]
 
 

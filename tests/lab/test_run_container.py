@@ -30,7 +30,7 @@ PROGRAMS = ("podman", "crun", "slurmctld", "mpirun.openmpi", "mpiexec.hydra")
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="podman and Slurm need a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="podman and Slurm need a lab started as root"),
     pytest.mark.skipif(
         not all(shutil.which(program, path=SYSTEM_PATH) for program in PROGRAMS),
         reason="apt-get install podman crun slurmctld slurmd slurm-client munge openmpi-bin mpich",

@@ -27,7 +27,7 @@ from muster.lab.system_programs import SYSTEM_PATH
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="a host that loses power needs a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="a host that loses power needs a lab started as root"),
     pytest.mark.skipif(
         not all(shutil.which(program, path=SYSTEM_PATH) for program in ("mpirun.openmpi", "mpiexec.hydra")),
         reason="apt-get install openmpi-bin mpich",

@@ -30,7 +30,7 @@ from muster.lab import Lab
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab started as root"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What the job reads is on every host, and the same: --data, and paths among the script's arguments."""
+"""The data that the job reads (--data, and paths in the script's arguments) exists on every host and is the same."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from muster.check.fixes import copy
 from muster.text import names
 
 GONE = "FileNotFoundError on the ranks of one host, while the others wait"
-OTHER = "ranks that see other data: a hang at the end of the epoch, or a model that does not learn"
-SLOW = "a start that takes minutes, or ranks that hang in their first read"
+OTHER = "ranks see different data: a hang at the end of the epoch, or a model that does not learn"
+SLOW = "the start takes minutes, or ranks hang in their first read"
 
 
 def judge(cluster: Cluster) -> Findings:
-    """What was named with --data must be there; an argument may be a path that the job makes."""
+    """Paths given with --data must exist; a path in the arguments may be one that the job creates."""
     found = cluster.answers(files.data)
     for path in cluster.wanted.paths:
         values = {name: answer.get(path) for name, answer in found.items()}
@@ -26,17 +26,17 @@ def judge(cluster: Cluster) -> Findings:
             if value is None and (have or explicit):
                 severity = "error" if explicit else "warning"
                 fix = _bring(cluster, name, path)
-                yield Finding(severity, (name,), f"{path} is not there{where}", GONE, fix, row=52)
+                yield Finding(severity, (name,), f"{path} does not exist{where}", GONE, fix, row=52)
         common, others = odd_ones(have)
         for name, (kind, size, _) in others.items():
-            what = f"has {size} entries" if kind == "folder" else f"is another file ({size} bytes)"
+            what = f"has {size} entries" if kind == "folder" else f"is a different file ({size} bytes)"
             usual = f"{common[1]} {'entries' if common[0] == 'folder' else 'bytes'}" if common else ""
-            what = f"{path} {what} there, and {usual} on the others"
+            what = f"{path} {what}; on the other hosts: {usual}"
             yield Finding("warning", (name,), what, OTHER, _bring(cluster, name, path), row=52)
     for machine in cluster.machines:
         if "data" in machine.hung:
-            what = f"{', '.join(cluster.wanted.paths)} cannot be read within {CHECK.limit:.0f} s"
-            fix = Fix(say="is its server up? a stale mount is renewed by: umount -l, mount")
+            what = f"reading {', '.join(cluster.wanted.paths)} timed out after {CHECK.limit:.0f} s"
+            fix = Fix(say="check that the file server is up; renew a stale mount with umount -l and mount")
             yield Finding("warning", (machine.name,), what, SLOW, fix, row=52)
 
 
