@@ -125,7 +125,7 @@ def test_a_hang_can_end_the_job(tmp_path: Path):
     options = ("--nproc", "2", "--hang-after", "5", "--on-hang", "kill", "--grace", "0", "--no-check")
     done = run_here(tmp_path, *options, "train.py")
     assert done.code == 124, done.said
-    assert "muster: ended because it hung (--on-hang kill): rank 0 calls broadcast" in done.err
+    assert "muster: the job hung and was ended (--on-hang kill): rank 0 calls broadcast" in done.err
     assert " but rank 1 calls all_reduce (train.py:7) as collective number 1, which can never finish" in done.err
 
 

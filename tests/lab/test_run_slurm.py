@@ -253,7 +253,7 @@ def test_scancel_of_ranks_that_ignore_it_is_told_as_that_and_leaves_nothing(engi
     assert done.code in (125, 137), done.said
     last = done.err.splitlines()[-4:]
     assert f"muster: Slurm ended job {job.id}: it was cancelled (scancel)" in last, done.said
-    assert "which neither Muster nor" not in done.err, done.said
+    assert "sent by neither Muster nor" not in done.err, done.said
 
 
 def test_scancel_of_a_batch_job_is_told_as_that_although_its_shell_dies_first(
