@@ -301,8 +301,8 @@ class Promises:
         assert time.monotonic() - begin > 1, "the ranks had their grace"
         done = job.wait(30)
         assert done.code == 130, done.said
-        assert "SIGINT: stopping all ranks (up to 2 s" in done.err
-        assert re.search(r"^muster: stopped by SIGINT after \d+\.\d s$", done.err, re.M), done.said
+        assert "Ctrl-C: stopping all ranks (up to 2 s" in done.err
+        assert re.search(r"^muster: stopped by Ctrl-C after \d+\.\d s$", done.err, re.M), done.said
         assert not re.search("Traceback|lost|error", done.err), done.said
 
     def test_ctrl_c_twice_ends_every_process_at_once(self, engine: Engine) -> None:

@@ -359,7 +359,7 @@ def test_a_failure_that_comes_back_at_the_same_place_is_not_tried_for_ever(clust
     done = run_in(cluster, "h1", shared, *options, "fail.py", "raise")
     assert done.code == 1, done.said
     assert sorted(path.name for path in done.folder.glob("attempt-*")) == ["attempt-0", "attempt-1"]
-    assert "the same failure came back at the same place without any progress, so it is not tried again" in done.err
+    assert "the restart failed at the same place without any progress, so Muster does not restart it again" in done.err
 
 
 @pytest.mark.torch
