@@ -246,7 +246,7 @@ def test_the_error_for_a_missing_script_suggests_a_similar_name(tmp_path: Path) 
 
 def test_a_folder_instead_of_a_script_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
-    check(run_here(tmp_path, "pkg"), 2, "pkg is a folder", r"\.py")
+    check(run_here(tmp_path, "pkg"), 2, "pkg is a directory", r"\.py")
 
 
 def test_a_command_line_without_a_script_is_refused(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def listening(lab: Lab, host: str, port: int) -> Iterator[None]:
 def test_a_port_that_is_taken_is_reported_with_its_owner(on_hosts: Callable[..., Done], cluster: Lab) -> None:
     with listening(cluster, "h2", 23456):
         done = on_hosts("--no-zygote", "-H", "h2:1,h3:1", "--master-port", "23456", "train.py")
-    check(done, 125, r"^h2: port 23456 .* taken by pid \d+ \(.*python", "leave --master-port out")
+    check(done, 125, r"^h2: port 23456 .* already in use by pid \d+ \(.*python", "omit --master-port")
 
 
 def test_a_port_that_is_taken_on_another_host_than_the_first_does_not_matter(
@@ -337,7 +337,7 @@ def test_an_interface_that_a_host_does_not_have_is_refused(on_hosts: Callable[..
 
 def test_a_master_address_that_leads_elsewhere_is_refused(on_hosts: Callable[..., Done], cluster: Lab) -> None:
     done = on_hosts("--no-zygote", "-H", "h2:1,h3:1", "--master-addr", cluster.address("h3"), "train.py")
-    check(done, 125, "--master-addr", "leave --master-addr out")
+    check(done, 125, "--master-addr", "omit --master-addr")
 
 
 def test_a_master_address_by_name_is_as_good_as_a_number(on_hosts: Callable[..., Done], shared: Path) -> None:
