@@ -125,7 +125,7 @@ def test_a_hang_can_end_the_job(tmp_path: Path):
     options = ("--nproc", "2", "--hang-after", "5", "--on-hang", "kill", "--grace", "0", "--no-check")
     done = run_here(tmp_path, *options, "train.py")
     assert done.code == 124, done.said
-    assert "muster: ended because it hung (--on-hang kill): rank 0 calls broadcast" in done.err
+    assert "muster: the job hung and was ended (--on-hang kill): rank 0 calls broadcast" in done.err
     assert " but rank 1 calls all_reduce (train.py:7) as collective number 1, which can never finish" in done.err
 
 
@@ -189,7 +189,7 @@ def test_stacks_are_written_when_ctrl_c_ends_a_job_that_stands_still(tmp_path: P
         job.process.send_signal(signal.SIGINT)
         done = job.wait(60)
     assert done.code == 130, done.said
-    assert "SIGINT: stopping all ranks after a look at where they are" in done.err
+    assert "Ctrl-C: saving stack traces, then stopping all ranks" in done.err
     assert "stack traces of 2 ranks: " in done.err
     assert 'train.py", line 5, in <module>' in (done.folder / "stacks-2.txt").read_text()
 
@@ -214,7 +214,7 @@ def test_stacks_are_written_when_ctrl_c_comes_twice(tmp_path: Path):
     with Job(tmp_path, "--no-zygote", "--no-check", "--nproc", "2", "--grace", "60", "train.py") as job:
         wait_until("both ranks", lambda: job.out.count("ready\n") == 2, 30, lambda: job.err)
         job.process.send_signal(signal.SIGINT)
-        job.wait_for("SIGINT: stopping all ranks")
+        job.wait_for("Ctrl-C: stopping all ranks")
         job.process.send_signal(signal.SIGINT)
         done = job.wait(40)
     assert done.code == 130, done.said

@@ -150,13 +150,17 @@ def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["missing.py"], 2, "error: missing.py: there is no such script"),
+        (["missing.py"], 2, "error: script missing.py not found"),
         (
             ["-H", "no-such-host.invalid", "loop.py", "1"],
             125,
             "error: no-such-host.invalid: ssh could not resolve this host name",
         ),
-        (["--nproc", "2", "--only-rank", "7", "loop.py", "1"], 2, "error: --only-rank: the job has ranks 0 to 1"),
+        (
+            ["--nproc", "2", "--only-rank", "7", "loop.py", "1"],
+            2,
+            "error: --only-rank matches no rank: the job has ranks 0 to 1",
+        ),
         (["--slurm-args", "-N2", "loop.py", "1"], 2, "error: --detach: an allocation from --slurm-args would end"),
     ],
 )

@@ -309,7 +309,7 @@ def test_another_cloudpickle_on_a_host_is_passed_over(folder: Path):
 
 def test_another_python_on_a_host_is_told_before_the_start(folder: Path, steps: ModuleType):
     pretends = bare_python(folder, sitecustomize="import sys\nsys.version_info = (3, 9, 1, 'final', 0)\n")
-    with pytest.raises(muster.MusterError, match=r"its Python is 3\.9, and the code of lambda can be sent only to"):
+    with pytest.raises(muster.MusterError, match=r"it has Python 3\.9, but lambda can be sent only to"):
         launch(lambda: 1, nproc=1, options=pretends)
     assert launch(steps.rank, nproc=1, options=pretends) == [0]  # which is only named
     with pytest.raises(muster.LaunchError, match="it holds code, and the caller has another version of Python"):

@@ -275,7 +275,7 @@ def test_a_restart_keeps_the_port_that_the_user_chose(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("number", "code", "words"),
-    [("USR1", 0, "made"), ("KILL", 125, ": the process that keeps the store where ranks meet was killed by SIGKILL")],
+    [("USR1", 0, "made"), ("KILL", 125, ": the process that hosts the store (TCPStore) was killed by SIGKILL")],
 )
 def test_the_store_survives_signals_and_its_death_ends_the_job(tmp_path: Path, number: str, code: int, words: str):
     name = script(

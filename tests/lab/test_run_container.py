@@ -232,7 +232,7 @@ def test_a_signal_of_slurm_reaches_each_rank_in_its_container_once(site: Site) -
     site.lab.run("h1", ["scancel", job.id], timeout=30)
     done = job.wait(40)
     assert done.out.count("warned") == 2, done.said
-    assert "its ranks ended in good order" in done.err, done.said
+    assert "all ranks ended normally" in done.err, done.said
 
 
 @pytest.mark.parametrize("engine", ["openmpi", "mpich"])

@@ -51,7 +51,7 @@ def test_a_job_whose_board_fails_keeps_its_heartbeat_and_ends_well(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout
     assert done.stderr.count("LookupError: sick") == 1
-    assert "the job goes on" in done.stderr
+    assert "the job keeps running" in done.stderr
     log = debug_log(tmp_path)
     assert f"please report it with {log}" in done.stderr
     assert "ERROR muster.debug_log: internal error: LookupError: sick" in log.read_text()

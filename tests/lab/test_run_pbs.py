@@ -263,4 +263,4 @@ def test_a_nodefile_that_cannot_be_used_is_refused(engine: PbsEngine, nodefile: 
 def test_more_ranks_than_pbs_gave_gpus_are_refused(engine: PbsEngine) -> None:
     request = ("-l", "select=1:ncpus=2:ngpus=2:host=h1", "-l", "place=scatter")
     done = engine.run({}, "--no-zygote", "--nproc", "3", "train.py", request=request, CUDA_VISIBLE_DEVICES=None)
-    check_refusal(done, 125, "^h1: 3 ranks need 3 GPUs, but it has 2", "h1:2")
+    check_refusal(done, 125, "^h1: 3 ranks need 3 GPUs, but the host has 2", "h1:2")

@@ -115,7 +115,7 @@ def test_ctrl_c_at_a_terminal_ends_the_ranks_in_order_and_gives_the_allocation_b
         terminal.wait(30)
     said = screen.read_text()
     assert len(re.findall(r"\].* KeyboardInterrupt$", said, re.MULTILINE)) == 2, said
-    assert "SIGINT: stopping all ranks" in said
+    assert "Ctrl-C: stopping all ranks" in said
     assert "again: killing" not in said
     assert said.rstrip().endswith("code 130")
     gone(engine)
@@ -183,7 +183,7 @@ def test_slurm_args_inside_an_allocation_are_refused(engine: SlurmEngine) -> Non
 
 def test_a_script_that_is_not_there_is_told_before_the_queue(on_login: Callable[..., Done]) -> None:
     done = on_login("--engine", "slurm", "--slurm-args", "-N2", "trian.py")
-    check_refusal(done, 2, r"trian\.py: there is no such script", r"train\.py")
+    check_refusal(done, 2, r"script trian\.py not found", r"train\.py")
     assert "salloc" not in done.err
 
 
@@ -206,7 +206,7 @@ def test_a_part_of_a_heterogeneous_job_is_refused(engine: SlurmEngine) -> None:
 def test_more_ranks_than_slurm_gave_gpus_are_refused(engine: SlurmEngine) -> None:
     request = ["-N1", "-wh1", "--gpus-per-node=1"]
     done = engine.run({}, "--no-zygote", "--nproc", "2", "train.py", request=request, CUDA_VISIBLE_DEVICES=None)
-    check_refusal(done, 125, "^h1: 2 ranks need 2 GPUs, but it has 1", "h1:1")
+    check_refusal(done, 125, "^h1: 2 ranks need 2 GPUs, but the host has 1", "h1:1")
 
 
 def test_muster_under_srun_with_several_tasks_is_refused(engine: SlurmEngine, shared: Path) -> None:

@@ -142,7 +142,7 @@ def bench(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["--only", "all-reduce,nothing"], "`nothing` is none of all-reduce,"),
         (["--factor", "1"], "must be larger"),
         (["--min", "1G", "--max", "1M"], "is above the largest"),
-        (["--scaling", "missing.py"], "there is no such script"),
+        (["--scaling", "missing.py"], "script missing.py not found"),
         (["--scaling", "-m"], "no module is named"),
         (["--max", "big"], "`big` is not a size"),
     ],

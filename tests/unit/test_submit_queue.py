@@ -185,7 +185,7 @@ def test_a_folder_that_cannot_be_written_is_reported(folder: Path):
 @pytest.mark.parametrize(
     ("argv", "error", "hint"),
     [
-        (["tarin.py"], "tarin.py: there is no such script", "did you mean `train.py`"),
+        (["tarin.py"], "script tarin.py not found", "did you mean `train.py`"),
         ([], "no script to run", "muster submit --slurm"),
         (["--node", "2", "train.py"], "there is no option --node", "did you mean `--nodes`"),
         (["--nprok", "2", "train.py"], "there is no option --nprok", "did you mean `--nproc`"),
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_written_is_reported(folder: Path):
         (["--nproc", "x", "train.py"], "muster run: .*`x` is not a number above 0", "muster run --help"),
         (["-H", "a,b", "train.py"], "-H has no place in a submitted job", "--nodes"),
         (["--lab", "2", "train.py"], "--lab has no place", "muster run --lab"),
-        (["--env", "NOT_SET", "train.py"], "NOT_SET is not set here", "--env NOT_SET=VALUE"),
+        (["--env", "NOT_SET", "train.py"], "NOT_SET is not set on this machine", "--env NOT_SET=VALUE"),
         (["--time", "never", "train.py"], "--time never", "2h"),
         (["--mem", "8", "train.py"], "--mem 8", "200G"),
         (["--venv", "nowhere", "train.py"], "--venv nowhere: there is no such folder", "bin/activate"),
