@@ -85,4 +85,6 @@ def test_a_page_that_cannot_be_started_is_told_and_the_job_runs_without_it(tmp_p
     done = run(tmp_path, sys.executable, "-c", code, seconds=0)
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout
-    assert "the page cannot be started: Resource temporarily unavailable; the job goes on without it" in done.stderr
+    assert (
+        "could not start the dashboard (Resource temporarily unavailable); the job continues without it" in done.stderr
+    )

@@ -55,9 +55,9 @@ def test_a_folder_every_image_has_cannot_be_the_working_directory(folder: str):
 @pytest.mark.parametrize(
     ("options", "error", "hint"),
     [
-        (["--container", "podman"], "--container says how to run an image, and none is named", "--image IMAGE"),
-        (["--container-args", "-v a:b"], "--container-args says how to run an image", "--image IMAGE"),
-        (["--image=-it"], "`-it` is not an image name", "--image"),
+        (["--container", "podman"], "--container needs --image", "--image IMAGE"),
+        (["--container-args", "-v a:b"], "--container-args needs --image", "--image IMAGE"),
+        (["--image=-it"], "`-it` is not the name of an image", "--image"),
         (["--image", IMAGE, "--container-args", '-v "/a'], "no closing quotation", ""),
     ],
 )

@@ -148,7 +148,7 @@ def test_hosts_of_all_groups_come_in_the_order_of_the_groups(sizes):
 BROKEN = {
     "no allocation": ({}, "SLURM_JOB_ID is not set"),
     "no node list": ({"SLURM_JOB_ID": "77"}, "SLURM_JOB_ID=77 is set but SLURM_JOB_NODELIST is not"),
-    "a bracket is open": ({**TASKS, "SLURM_JOB_NODELIST": "h[1-2"}, "SLURM_JOB_NODELIST: this bracket is never closed"),
+    "a bracket is open": ({**TASKS, "SLURM_JOB_NODELIST": "h[1-2"}, "SLURM_JOB_NODELIST: this bracket is not closed"),
     "more hosts than counts": (
         {**TASKS, "SLURM_JOB_NODELIST": "h[1-3]"},
         "SLURM_TASKS_PER_NODE=2,1 lists the tasks of 2 hosts, but SLURM_JOB_NODELIST=h[1-3] lists 3",
