@@ -121,7 +121,7 @@ class _Reader:
     def _show(self, lines: Iterable[RankLine]) -> None:
         hosts = self._hosts()
         width = len(str(max(hosts, default=0)))
-        for rank, line in lines:
+        for rank, line, _ in lines:
             if line.end == "\r" and not self._follow:
                 continue  # a state of a progress bar, which the next one has replaced
             label = rank_label(hosts.get(rank, "rank"), rank, width)
