@@ -57,7 +57,7 @@ def short_name(target: str) -> str:
     return stem[:24] or "job"
 
 
-JOB_ID = re.compile(r"(?P<time>\d{8}-\d{6})-(?P<name>.+)-(?P<end>[0-9a-f]{4})")
+JOB_ID = re.compile(r"(?P<time>\d{8}-\d{6})-(?P<name>[A-Za-z0-9_-]+)-(?P<end>[0-9a-f]{4})")
 """What `new_job_id` makes."""
 
 

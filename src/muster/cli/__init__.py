@@ -12,6 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
     "run": ("muster.cli.run", "Run a PyTorch script on this machine or on many hosts"),
     "ps": ("muster.cli.ps", "List your jobs: those that run, and how others ended"),
+    "show": ("muster.cli.show", "Show why a job failed or hangs, with tracebacks and a timeline"),
     "logs": ("muster.cli.logs", "Show what the ranks of a job wrote, or follow it"),
     "top": ("muster.cli.top", "Watch a job in the terminal: hosts, ranks, speed, use, who waits"),
     "page": ("muster.cli.page", "Show a job in a browser: ranks, speed, logs, what Muster found"),

@@ -64,7 +64,9 @@ def _checked(value: Any, is_valid: bool) -> Any:
 
 
 def _text(value: Any) -> str:
-    return _of(str, value)
+    """A text without characters that a terminal would obey."""
+    text: str = _of(str, value)
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
 
 
 def _flag(value: Any) -> bool:
