@@ -61,7 +61,7 @@ def verdict(job: KeptJob, now: float) -> list[str]:
     for report in (*_hangs(state), *_stragglers(state)):
         lines += _report(report)
     for failure in state.failures:
-        lines += _failure(failure, of_many=len(state.failures) > 1)
+        lines += _failure(failure, of_many=state.attempt > 0)
     return [*lines, _last_sentence(job, state, now)]
 
 
