@@ -46,9 +46,9 @@ class Job:
     """Whether Muster keeps the store where ranks meet; False when the script chooses a port of its own for it."""
 
 
-def new_job_id(target: str) -> str:
-    """A name for a job that sorts by time and tells what it ran: `20261115-041233-train-3f9a`."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{short_name(target)}-{secrets.token_hex(2)}"
+def new_job_id(target: str, name: str = "") -> str:
+    """An id that sorts by time and contains the job's name, or what it runs: `20261115-041233-train-3f9a`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{name or short_name(target)}-{secrets.token_hex(2)}"
 
 
 def short_name(target: str) -> str:

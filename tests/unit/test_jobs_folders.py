@@ -58,6 +58,25 @@ def test_a_job_is_found_by_its_id_a_part_of_it_or_its_script(text: str, meant: s
     assert find(text).id == meant
 
 
+@pytest.mark.parametrize("text", ["resnet-lr01", "dddd", "pretrain.py", "20261115-100000"])
+def test_a_job_with_a_name_is_found_by_its_name_its_id_or_its_script(text: str):
+    named = "20261115-100000-resnet-lr01-dddd"
+    keep_ended(A, C)
+    keep(state_of(named, command="pretrain.py --lr 0.1", phase="ended", exit_code=0))
+    assert find(text).id == named
+
+
+def test_a_name_wins_over_a_part_of_an_id():
+    keep_ended(A, "20261115-100000-aaaa-dddd")
+    assert find("aaaa").id == "20261115-100000-aaaa-dddd"
+
+
+def test_an_empty_name_means_no_job():
+    keep_ended(A)
+    with pytest.raises(UsageError, match="JOB is empty"):
+        find("")
+
+
 def test_of_several_jobs_of_a_script_the_running_one_is_meant_or_else_the_newest():
     keep_ended(A, B)
     assert find("train.py").id == B

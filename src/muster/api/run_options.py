@@ -71,6 +71,7 @@ def add_what(p: Parser) -> None:
     """What runs, and how."""
     what = p.add_argument_group("what")
     option(what, "-m", "run a module, as `python -m` does", dest="module")
+    _option(what, "--name NAME", "name of the job, to use in `muster logs NAME` (default: that of the script)")
     option(what, "--env NAME[=VALUE]", "set a variable in every rank", action="append", default=[])
     _option(what, "--sync", "send this folder (what git would track) to each host and run there")
     option(what, "--preload MODULE", "import this once per host, besides torch", action="append", default=[])

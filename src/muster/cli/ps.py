@@ -131,5 +131,5 @@ def _prune(older: float) -> int:
 def _age(text: str) -> float:
     """A duration with a unit, because a plain number could be meant as seconds or as days."""
     if not has_unit(text):
-        raise argparse.ArgumentTypeError(f"`{text}` has no unit, type 12h, 90d or 8w")
+        raise argparse.ArgumentTypeError(f"`{text}` has no unit; type one, such as 12h, 90d or 8w")
     return seconds(text)

@@ -126,7 +126,7 @@ def find(text: str) -> KeptJob:
 def _of_script(text: str, folders: Sequence[Path]) -> list[Path]:
     """The jobs of a script that were given a name of their own."""
     states = ((folder, _read_state(folder)) for folder in folders)
-    commands = ((folder, state.command.split()) for folder, state in states if state is not None)
+    commands = ((folder, state.command.removeprefix("-m ").split()) for folder, state in states if state is not None)
     return [folder for folder, words in commands if words and short_name(words[0]) == short_name(text)]
 
 
