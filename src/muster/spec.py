@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -40,6 +41,8 @@ class RunSpec:
     """The function, if it is one."""
     cwd: str = ""
     """The working directory of the ranks; empty for this process's own."""
+    name: str = ""
+    """A name for the job, accepted wherever a job's id is; empty for that of the script."""
 
     # Where
     hosts: tuple[Host, ...] | None = None
@@ -140,12 +143,26 @@ class RunSpec:
         for name in ("only_ranks", "only_local_ranks"):
             if not isinstance(getattr(self, name), frozenset | None):
                 raise UsageError(f"{name} must be a set of ranks, got {getattr(self, name)!r}", hint="write {0, 1}")
+        if self.name:
+            _check_name(self.name)
         if self.kind == "function" and self.call is None:
             raise UsageError("kind='function' needs a call", hint="use muster.launch(function)")
         if self.on_hang == "kill" and not (self.watch and self.hang_after):
             off = "watch=False" if not self.watch else "hang_after=0"
             raise UsageError(f"on_hang='kill' has no effect with {off}", hint="leave one of them out")
 
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(str(name)):
+        raise UsageError(
+            f"name must be 1 to 40 letters, digits, - and _, and begin with a letter, got {name!r}",
+            hint="for example `--name resnet-lr01`",
+        )
+    if name == "last":
+        raise UsageError("name must not be `last`, which means the newest job", hint="choose another name")
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 _LEAST = {
     "nproc": 1,

@@ -11,6 +11,7 @@ import pytest
 from messages import EVENTS, publish
 from sample_status import make_status
 
+from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor import job_status as board_module
 from muster.controller.monitor.job_status import JobStatus, gpu_of
 from muster.jobs.state import JobState, Moment, Report, from_data
@@ -128,6 +129,8 @@ def test_a_state_survives_json_and_is_made_quickly():
         status._history.append(Moment(time=1.0, step_rate=2.0, waiting={0: 0.5}))
     status.reports.append(Report(kind="hang", time=1.0, sentence="it hangs", ranks=(2,), stacks={2: "File x"}))
     status.stuck = ("h1",)
+    status.failed(Verdict(exit_code=1, sentence="rank 1 failed first", detail="Traceback", why="memory is full"))
+    status.phases["connected"] = 0.2
     state = status.state()
     assert from_data(json.loads(json.dumps(state.as_data()))) == state
     begin = time.thread_time()

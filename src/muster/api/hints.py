@@ -43,6 +43,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
 COMMAND_MEANINGS: dict[str, tuple[str, ...]] = {
     "run": ("exec", "launch", "mpirun", "python", "srun", "start", "torchrun"),
     "ps": ("jobs", "list", "ls", "squeue", "status"),
+    "show": ("describe", "explain", "inspect", "why"),
     "logs": ("cat", "output", "tail"),
     "top": ("htop", "monitor", "watch"),
     "page": ("browser", "dashboard", "ui", "web"),

@@ -75,7 +75,7 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
         raise UsageError(choice.engine.no_restarts, hint="leave it out")
     preload, reason = _preload(spec, choice, text)
     return Job(
-        id=new_job_id(spec.target or "check"),
+        id=new_job_id(spec.target or "check", spec.name),
         spec=spec,
         hosts=choice.hosts,
         carried=choice.engine.carried(os.environ, spec),

@@ -72,6 +72,7 @@ def add_what(p: Parser) -> None:
     """Add the options for the job itself."""
     what = p.add_argument_group("job")
     option(what, "-m", "run a module, as `python -m` does", dest="module")
+    _option(what, "--name NAME", "name of the job, to use in `muster logs NAME` (default: that of the script)")
     about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
     option(what, "--env NAME[=VALUE]", about, action="append", default=[])
     _option(what, "--sync", "copy the working directory (files git would track) to each host and run there")

@@ -12,6 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
     "run": ("muster.cli.run", "Run a PyTorch script on this machine or on many hosts"),
     "ps": ("muster.cli.ps", "List running and finished jobs"),
+    "show": ("muster.cli.show", "Show why a job failed or hangs, with tracebacks and a timeline"),
     "logs": ("muster.cli.logs", "Print or follow the output of a job's ranks"),
     "top": ("muster.cli.top", "Monitor a job in the terminal: hosts, ranks, speed, GPUs, hangs"),
     "page": ("muster.cli.page", "Serve the dashboard of a job for a browser"),

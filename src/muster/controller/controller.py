@@ -107,6 +107,8 @@ class Controller:
             try:
                 async with self.server:
                     verdict = await self.live()
+                    if not verdict.ok and not self.stopped_by:
+                        self.status.failed(verdict)
                     self.status.ended(verdict.exit_code, verdict.in_short)
                     return verdict
             finally:
@@ -167,6 +169,7 @@ class Controller:
                 note = "the restart failed at the same place without any progress, so Muster does not restart it again"
                 return replace(verdict, notes=(*verdict.notes, note))
             show_failure(self.screen, verdict)
+            self.status.failed(verdict)
             self.screen.warning(f"restart {number + 1} of {self.job.spec.restarts}")
             previous = verdict
         raise AssertionError("the last attempt returns")
@@ -244,7 +247,7 @@ class Controller:
             self.screen.info(f"connecting to {names(self.agents.connector.called)}")
         await self.agents.connect(self.job.id, self.on_unreachable)
         self.status.connected(self.agents.leaders)
-        self.timeline.connected = self.timeline.note("connected")
+        self.timeline.connected = self.status.phases["connected"] = self.timeline.note("connected")
 
     def on_unreachable(self, error: HostError) -> None:
         """Report a host without an agent while Muster still waits for others."""
@@ -281,6 +284,7 @@ class Controller:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
         self.timeline.imported = self.timeline.note(f"ready to start ranks, {plan}")
+        self.status.phases["imported"] = self.timeline.imported
         self.waiting_for = None
         return plan
 
@@ -311,6 +315,7 @@ class Controller:
         await self.stop_ranks()
         if number == 0 and attempt.first_collective is not None and self.job.spec.watch:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
+            self.status.phases["first collective"] = self.timeline.first_collective
         return attempt.verdict()
 
     async def scheduler_reason(self, *, hit: bool = False) -> str | None:

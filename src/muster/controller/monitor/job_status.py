@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.events import EventStream, HostChange
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import Launch
@@ -23,7 +24,7 @@ from muster.shared.events import Exit, Gauges, HostGauges, RankGauges, Up
 from muster.shared.reports import Progress
 
 if TYPE_CHECKING:
-    from muster.jobs.state import HostState, JobState, Moment, Phase, RankPhase, RankState, Report
+    from muster.jobs.state import Failure, HostState, JobState, Moment, Phase, RankPhase, RankState, Report
 
 _MOST_MOMENTS = 900
 _FEWEST_MOMENTS = 60
@@ -161,6 +162,12 @@ class JobStatus:
         self.on_started: Callable[[], None] | None = None
         """Called once, when all ranks have been started."""
         self.reports: list[Report] = []
+        self.failures: list[Failure] = []
+        self.phases: dict[str, float] = {}
+        """Seconds from the command to the end of each phase of the start."""
+        self.hung_since: float | None = None
+        self.slow: tuple[int, ...] = ()
+        """The ranks that slow the job down now."""
         self._attempt = 0
         self._hosts = {agent.name: _Host(agent.name) for agent in launch.agents}
         self._ranks: dict[int, _Rank] = {}
@@ -171,6 +178,7 @@ class JobStatus:
     def begin_attempt(self, plan: Plan, number: int) -> None:
         """All ranks are new."""
         self.phase, self._attempt = "running", number
+        self.hung_since, self.slow = None, ()
         self._ranks = {
             rank: _Rank(placement.name, local, self._gpu(placement, local))
             for placement in plan.placements
@@ -196,6 +204,22 @@ class JobStatus:
         """Whatever still runs is being ended."""
         if self.phase != "ended":
             self.phase = "stopping"
+
+    def failed(self, verdict: Verdict) -> None:
+        """Keep how an attempt failed, for `muster show` and the dashboard."""
+        from muster.jobs.state import Failure
+
+        first = verdict.first
+        failure = Failure(
+            attempt=self._attempt,
+            time=time.time(),
+            sentence=verdict.sentence,
+            detail=verdict.detail,
+            lines=verdict.lines,
+        )
+        if first is not None:
+            failure = replace(failure, rank=first.rank, host=first.host, place=first.place)
+        self.failures.append(failure)
 
     def ended(self, exit_code: int, sentence: str) -> None:
         """Nothing of the job is left."""
@@ -279,6 +303,10 @@ class JobStatus:
             ranks=tuple(rank.state(number) for number, rank in self._ranks.items()),
             history=tuple(self._history) if history else (),
             reports=tuple(self.reports),
+            failures=tuple(self.failures),
+            phases=dict(self.phases),
+            hung_since=self.hung_since if self.phase == "running" else None,
+            slow=self.slow if self.phase == "running" else (),
             exit_code=self.exit_code,
             sentence=self.sentence,
             stopped_by=self.stopped_by,

@@ -364,12 +364,14 @@ class StragglerMonitor:
         hosts = {rank: self._links[rank].name for rank in slow.ranks}
         self._report(sentence(slow, hosts, explain(slow, self._evidence)), slow.ranks)
         self._reported, self._reported_at, self._reports = slow, time.time(), self._reports + 1
+        self.status.slow = slow.ranks
 
     def _report_recovery(self, slow: Slow) -> None:
         from muster.controller.monitor.slow_causes import gone
 
         self._report(gone(slow, {rank: self._links[rank].name for rank in slow.ranks}), slow.ranks)
         self._reported, self._examined = None, set()
+        self.status.slow = ()
 
     def _report(self, text: str, ranks: tuple[int, ...]) -> None:
         from muster.jobs.state import Report
