@@ -11,6 +11,8 @@ import pytest
 from messages import EVENTS, publish
 from sample_status import make_status
 
+from muster.controller.diagnosis.rank_end import RankEnd
+from muster.controller.diagnosis.verdict import judge
 from muster.controller.monitor import job_status as board_module
 from muster.controller.monitor.job_status import JobStatus, gpu_of
 from muster.jobs.state import JobState, Moment, Report, from_data
@@ -66,11 +68,13 @@ def test_ranks_are_what_their_events_say():
     assert status.state().ranks[4].exit_code == 137
 
 
-def test_a_rank_that_muster_ended_has_not_failed():
-    status, link = make_status(2)
+def test_a_rank_that_muster_ended_has_neither_failed_nor_finished():
+    status, link = make_status(4)
     publish(status, link, exited(0, -15, stopped_at=4.0))
     publish(status, link, exited(1, 1, stopped_at=6.0))
-    assert states(status) == ["ended", "failed"]
+    publish(status, link, exited(2, 0, stopped_at=4.0))
+    publish(status, link, exited(3, 0))
+    assert states(status) == ["canceled", "failed", "canceled", "ended"]
 
 
 def test_a_lost_host_takes_its_ranks_along():
@@ -86,7 +90,7 @@ def test_a_step_rate_is_that_of_the_last_seconds_and_sinks_when_nothing_comes(mo
     monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(30):
         clock = 100.0 + second
-        publish(status, link, progress(0, steps=second * (100 if second < 10 else 5)))
+        publish(status, link, progress(0, time=clock, steps=second * (100 if second < 10 else 5)))
     assert status.state().ranks[0].step_rate == pytest.approx(5.0)
     clock += 6
     assert status.state().ranks[0].step_rate == pytest.approx(50 / 16, rel=0.1)
@@ -94,14 +98,94 @@ def test_a_step_rate_is_that_of_the_last_seconds_and_sinks_when_nothing_comes(mo
     assert status.state().ranks[0].step_rate == 0.0
 
 
-def test_a_rate_of_collectives_gives_way_to_that_of_steps(monkeypatch: pytest.MonkeyPatch):
+def test_a_rate_of_collectives_gives_way_to_that_of_steps():
     status, link = make_status(1)
-    clock = 0.0
-    monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(6):
-        clock = float(second)
-        publish(status, link, progress(0, done=second * 50, steps=max(0, second - 3)))
+        publish(status, link, progress(0, time=float(second), done=second * 50, steps=max(0, second - 3)))
     assert status.state().ranks[0].step_rate == pytest.approx(1.0)
+
+
+def test_a_rate_is_right_where_messages_arrive_late_and_all_at_once():
+    status, link = make_status(1)
+    for second in range(4):  # published within microseconds
+        publish(status, link, progress(0, time=50.0 + second, steps=1 + 10 * second))
+    assert status.state().ranks[0].step_rate == pytest.approx(10.0)
+
+
+def test_two_messages_right_after_each_other_are_no_rate():
+    status, link = make_status(1)
+    publish(status, link, progress(0, time=50.0, steps=1))
+    publish(status, link, progress(0, time=50.1, steps=5))
+    assert status.state().ranks[0].step_rate is None
+
+
+def test_a_rank_that_a_hang_names_is_hung_until_it_moves():
+    status, link = make_status(3)
+    for rank in range(3):
+        publish(status, link, progress(rank, time=90.0, moved=90.0, groups={"0": [3, 2 if rank else 3]}))
+    assert (states(status), status.state().hung) == (["running", "waiting", "waiting"], False)
+    status.reports.append(Report(kind="hang", time=100.0, sentence="rank 0 is in next_batch", ranks=(0,)))
+    assert (states(status), status.state().hung) == (["hung", "waiting", "waiting"], True)
+    publish(status, link, progress(0, time=101.0, moved=90.0))
+    assert status.state().hung
+    publish(status, link, progress(0, time=110.0, moved=109.0))
+    assert (states(status)[0], status.state().hung) == ("running", False)
+
+
+def test_a_hang_that_names_nobody_is_over_when_any_rank_moves():
+    status, link = make_status(2)
+    status.reports.append(Report(kind="hang", time=100.0, sentence="nothing moves"))
+    assert (states(status), status.state().hung) == (["running", "running"], True)
+    publish(status, link, progress(1, time=105.0, moved=104.0))
+    assert not status.state().hung
+
+
+def test_a_job_that_ends_hangs_no_longer():
+    status, _ = make_status(1)
+    status.reports.append(Report(kind="hang", time=time.time(), sentence="nothing moves"))
+    status.stopping()
+    assert not status.state().hung
+
+
+def test_the_location_of_a_failed_rank_is_where_it_failed():
+    status, link = make_status(2)
+    raised = {"t": "exception", "time": 4.0, "summary": "ValueError", "message": "", "done": 3, "place": "train.py:91"}
+    for rank in range(2):
+        publish(status, link, progress(rank, place="data.py:33 in next_batch"))
+    publish(status, link, {**raised, "rank": 1})
+    publish(status, link, exited(1, 1))
+    assert [rank.place for rank in status.state().ranks] == ["data.py:33 in next_batch", "train.py:91"]
+
+
+def test_the_failure_of_a_job_is_part_of_its_state():
+    status, _ = make_status()
+    first = RankEnd(rank=1, host="h1", status=1, time=5.0, traceback="Traceback", summary="ValueError: nan")
+    status.ended(1, "in short", judge([first], [], start=2.0))
+    failure = status.state().failure
+    assert failure is not None
+    assert (failure.rank, failure.detail) == (1, "Traceback")
+    assert "rank 1 on h1 failed first, 3.0 s after the start: ValueError: nan" in failure.sentence
+    assert from_data(json.loads(json.dumps(status.state().as_data()))).failure == failure
+    status.ended(0, "", judge([], [], start=2.0))
+    assert status.state().failure is None
+
+
+def test_the_phases_of_the_start_are_timed():
+    status, link = make_status()
+    assert list(status.state().timeline) == ["connected", "prepared", "started"]
+    publish(status, link, progress(0, time=status.begin + 2, done=1, first=True))
+    assert "first_collective" not in status.state().timeline
+    publish(status, link, progress(1, time=status.begin + 3, done=1, first=True))
+    assert status.state().timeline["first_collective"] == 3.0
+
+
+def test_the_history_has_what_each_host_used(monkeypatch: pytest.MonkeyPatch):
+    status, link = make_status()
+    gpus = [{"index": 0, "name": "H100", "use": 0.5}, {"index": 1, "name": "H100", "use": 1.0}]
+    host = {"cpu_use": 0.12345, "memory_used": 1, "memory_total": 4, "network_in": 10.4, "gpus": gpus}
+    publish(status, link, {"t": "gauges", "time": 0.0, "host": host, "ranks": {}})
+    status.tick()
+    assert status.state().history[-1].hosts == {"h1": (0.123, 0.25, 0.75, 10, None)}
 
 
 def test_the_curves_span_the_whole_job_and_stay_short(monkeypatch: pytest.MonkeyPatch):

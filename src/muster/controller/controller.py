@@ -107,7 +107,7 @@ class Controller:
             try:
                 async with self.server:
                     verdict = await self.live()
-                    self.status.ended(verdict.exit_code, verdict.in_short)
+                    self.status.ended(verdict.exit_code, verdict.in_short, verdict)
                     return verdict
             finally:
                 self.observers.finish()

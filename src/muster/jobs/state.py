@@ -10,8 +10,9 @@ VERSION = 1
 """Raised when a field changes its meaning; readers ignore fields they do not know."""
 
 Phase = Literal["connecting", "preparing", "running", "stopping", "ended"]
-RankPhase = Literal["starting", "running", "waiting", "stopped", "disk", "ended", "failed", "lost"]
-"""waiting: in a collective; stopped: SIGSTOP or frozen; disk: uninterruptible (D); ended: with code 0, or by us."""
+RankPhase = Literal["starting", "running", "waiting", "hung", "stopped", "disk", "ended", "canceled", "failed", "lost"]
+"""waiting: in a collective; hung: the cause of a reported hang; stopped: SIGSTOP or frozen; disk: uninterruptible (D);
+ended: with exit code 0; canceled: ended by Muster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,12 @@ class RankState:
     """Bytes of memory of its own (RSS), with its children."""
     gpu_memory: int | None = None
     place: str = ""
-    """`train.py:88 in step` where it was last seen, if it was looked at."""
+    """`train.py:88 in step`, where its code was when it last reported; of a rank that failed, where it failed."""
     exit_code: int | None = None
+
+
+HostUse = tuple[float | None, float | None, float | None, float | None, float | None]
+"""What a host used: CPU, memory and GPU (each 0 to 1, the mean of its GPUs), bytes per second received and sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +94,23 @@ class Moment:
     """Of the slowest rank."""
     waiting: Mapping[int, float]
     """By rank."""
+    hosts: Mapping[str, HostUse] = field(default_factory=dict[str, HostUse])
+    """By host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a job failed, as the terminal shows it."""
+
+    sentence: str
+    rank: int | None = None
+    """The rank that failed first, if it was a rank."""
+    detail: str = ""
+    """Its traceback, or the last lines of its stderr."""
+    why: str = ""
+    """What it means, where Muster knows more than the rank reported."""
+    fix: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +156,12 @@ class JobState:
     """How it ended, or what it is waiting for."""
     stopped_by: str = ""
     """Who ended it from outside: `SIGINT`, `muster stop`; empty if nobody did."""
+    hung: bool = False
+    """Whether the last hang that was reported is not over."""
+    failure: Failure | None = None
+    timeline: Mapping[str, float] = field(default_factory=dict[str, float])
+    """When each phase of the start was over, in seconds since `begin`: connected, prepared, started, and
+    first_collective, when every rank has finished one."""
     stuck: tuple[str, ...] = ()
     """Hosts on which a process of it could not be ended, because the kernel holds it."""
 
@@ -146,6 +174,7 @@ class JobState:
             "ranks": [vars(rank) for rank in self.ranks],
             "history": [vars(moment) for moment in self.history],
             "reports": [vars(report) for report in self.reports],
+            "failure": None if self.failure is None else vars(self.failure),
         }
 
     def cut(self, *, since: float | None = None, stacks: bool = True) -> JobState:
@@ -160,8 +189,9 @@ def from_data(data: Mapping[str, Any]) -> JobState:
     convert = {
         "hosts": _tuple_of(HostState, gpus=_tuple_of(GpuState)),
         "ranks": _tuple_of(RankState),
-        "history": _tuple_of(Moment, waiting=_by_rank),
+        "history": _tuple_of(Moment, waiting=_by_rank, hosts=_by_host),
         "reports": _tuple_of(Report, ranks=tuple, stacks=_by_rank),
+        "failure": _failure,
         "stuck": tuple,
     }
     return JobState(**_known(JobState, data, convert))
@@ -181,3 +211,11 @@ def _known(kind: Any, data: Mapping[str, Any], convert: Mapping[str, Callable[[A
 def _by_rank(data: Mapping[Any, Any]) -> dict[int, Any]:
     """JSON writes the numbers of ranks as text."""
     return {int(rank): value for rank, value in data.items()}
+
+
+def _by_host(data: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    return {host: tuple(use) for host, use in data.items()}
+
+
+def _failure(data: Mapping[str, Any] | None) -> Failure | None:
+    return None if data is None else Failure(**_known(Failure, data, {"notes": tuple}))
