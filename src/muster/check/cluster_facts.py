@@ -86,6 +86,8 @@ class Wanted:
     """Files and folders that the job reads on every host."""
     data: tuple[str, ...] = ()
     """Those of them that the user named with --data."""
+    expected: tuple[str, ...] = ()
+    """Those of them that are reported even if no host has them."""
     here: tuple[str, ...] = ()
     """Those of them that this machine has."""
     master_addr: str | None = None
