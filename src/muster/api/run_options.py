@@ -83,6 +83,8 @@ def add_what(p: Parser) -> None:
     _option(what, "--hang-after DURATION", about, type=seconds)
     about = "what to do then: report it and wait (default), or also end the job with exit code 124"
     _option(what, "--on-hang", about, choices=("report", "kill"))
+    about = "when the job ends or hangs: run a shell command, show it on the desktop, or post to a URL (again for more)"
+    option(what, "--notify WHAT", about, action="append", default=[])
     about = "go on in the background, also after logout: prints the job's id when its ranks have started"
     option(what, "--detach", about)
 
@@ -137,6 +139,7 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
         "hosts": _hosts(options),
         "env": parse_env(options.env, os.environ),
         "preload": tuple(getattr(options, "preload", ())),
+        "notify": tuple(getattr(options, "notify", ())),
     }
     return {name: value for name, value in given.items() if value not in (None, {}, ())}
 

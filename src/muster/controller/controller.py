@@ -24,6 +24,7 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
+from muster.controller.notifications import Notifier
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.summary import Timeline, show_failure, show_summary
@@ -75,7 +76,8 @@ class Controller:
             self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
         )
         straggler = StragglerMonitor(self.status, screen)
-        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
+        self.notifier = Notifier(self.status, job.spec.notify, screen.warning)
+        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.notifier, self.events)
         self.subscribe()
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
@@ -109,8 +111,12 @@ class Controller:
                     verdict = await self.live()
                     self.status.ended(verdict.exit_code, verdict.in_short)
                     return verdict
+            except MusterError as error:
+                self.status.ended(error.exit_code, error.message)
+                raise
             finally:
                 self.observers.finish()
+                await self.notifier.end()
 
     async def live(self) -> Verdict:
         """The job from start to end; whatever happens, no process of it is left."""
@@ -182,6 +188,8 @@ class Controller:
     def on_signal(self, number: signal.Signals) -> None:
         """End the job; where it seems to hang, after a look at where its ranks are."""
         self.timeline.note(f"got {signal.Signals(number).name}")
+        if self.status.phase == "ended":
+            return  # only --notify is waited for, a few seconds at most
         looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
         if not self.stopped_by:
             self.signal = signal.Signals(number)
