@@ -117,6 +117,8 @@ class RunSpec:
     """Serve the dashboard while the job runs, and print its address."""
     dashboard_port: int = 0
     """Its port; 0 for a free one."""
+    notify: tuple[str, ...] = ()
+    """Shell commands, `desktop` or URLs that get a message when the job ends or hangs."""
 
     @property
     def command(self) -> str:
@@ -137,7 +139,7 @@ class RunSpec:
             if getattr(self, name) not in allowed:
                 words = " or ".join(map(repr, allowed))
                 raise UsageError(f"{name} must be {words}, got {getattr(self, name)!r}", hint=f"leave {name} out")
-        for name in ("args", "ssh", "mpi_args", "container_args", "preload"):
+        for name in ("args", "ssh", "mpi_args", "container_args", "preload", "notify"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a list, got {getattr(self, name)!r}", hint="write [...]")
         for name in ("only_ranks", "only_local_ranks"):

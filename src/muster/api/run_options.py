@@ -87,6 +87,8 @@ def add_what(p: Parser) -> None:
     _option(what, "--hang-after DURATION", about, type=seconds)
     about = "on a hang: report it and keep running (default), or also kill the job with exit code 124"
     _option(what, "--on-hang", about, choices=("report", "kill"))
+    about = "when the job ends or hangs: run a shell command, `desktop`, or post to a URL (repeatable)"
+    option(what, "--notify WHAT", about, action="append", default=[])
     about = "run in the background, even after logout; prints the job's id when its ranks have started"
     option(what, "--detach", about)
 
@@ -141,6 +143,7 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
         "hosts": _hosts(options),
         "env": parse_env(options.env, os.environ),
         "preload": tuple(getattr(options, "preload", ())),
+        "notify": tuple(getattr(options, "notify", ())),
     }
     return {name: value for name, value in given.items() if value not in (None, {}, ())}
 

@@ -24,6 +24,7 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
+from muster.controller.notifications import Notifier
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.summary import Timeline, show_failure, show_summary
@@ -75,7 +76,8 @@ class Controller:
             self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
         )
         straggler = StragglerMonitor(self.status, screen)
-        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
+        self.notifier = Notifier(self.status, job.spec.notify, screen.warning)
+        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.notifier, self.events)
         self.subscribe()
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
@@ -111,8 +113,12 @@ class Controller:
                         self.status.failed(verdict)
                     self.status.ended(verdict.exit_code, verdict.in_short)
                     return verdict
+            except MusterError as error:
+                self.status.ended(error.exit_code, error.message)
+                raise
             finally:
                 self.observers.finish()
+                await self.notifier.end()
 
     async def live(self) -> Verdict:
         """The job from start to end; whatever happens, no process is left."""
@@ -185,6 +191,8 @@ class Controller:
     def on_signal(self, number: signal.Signals) -> None:
         """End the job; if it seems to hang, after saving stack traces."""
         self.timeline.note(f"received {signal.Signals(number).name}")
+        if self.status.phase == "ended":
+            return  # only --notify is waited for, a few seconds at most
         why = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
         if not self.stopped_by:
