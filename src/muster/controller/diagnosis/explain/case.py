@@ -18,7 +18,7 @@ class Explanation:
     fix: str = ""
     """What to type or change next."""
     row: int = 0
-    """Of the catalogue in docs/failures.md; 0 where it has none."""
+    """Of the catalogue in docs/troubleshooting.md; 0 where it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
