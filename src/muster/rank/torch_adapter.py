@@ -72,14 +72,15 @@ def why_unwatched() -> str:
     torch = sys.modules.get("torch")
     dumps = [vars(c10d)[name] for name in _RECORDERS if name in vars(c10d)] if c10d is not None else []
     if not dumps:
-        return f"torch {getattr(torch, '__version__', '')} has no flight recorder that Muster knows"
+        return f"torch {getattr(torch, '__version__', '')} has no flight recorder that Muster supports"
     try:
         known = any("pg_status" in json.loads(dump(includeCollectives=False)) for dump in dumps)
     except Exception:
         known = False
     if not known:
-        return f"the flight recorder of torch {getattr(torch, '__version__', '')} has a form that Muster does not know"
-    return f"{_RECORDED}=0 turns torch's flight recorder off" if os.environ.get(_RECORDED) == "0" else ""
+        version = getattr(torch, "__version__", "")
+        return f"the flight recorder of torch {version} has a format that Muster does not support"
+    return f"{_RECORDED}=0 disables torch's flight recorder" if os.environ.get(_RECORDED) == "0" else ""
 
 
 def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, RecordedGroup] | None:
@@ -335,5 +336,5 @@ def is_safe_to_fork() -> str:
         return f"{threads} threads are running after the imports"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "CUDA is initialised after the imports"
+        return "CUDA is initialized after the imports"
     return ""
