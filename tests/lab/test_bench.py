@@ -81,10 +81,10 @@ def test_a_host_with_a_slow_cable_is_named_and_the_files_are_left(cluster: Lab, 
     assert (shared / "found" / "bench.svg").read_text().startswith("<svg")
 
 
-def test_one_rank_runs_and_says_what_it_cannot_show(tmp_path: Path):
+def test_one_rank_runs_and_reports_that_it_measures_no_link(tmp_path: Path):
     done = run_here(tmp_path, "--max", "4K", "--factor", "64", command="bench")
     assert done.code == 0, done.said
-    assert [line for line in done.out.splitlines() if line.startswith("# There is one rank")], done.said
+    assert [line for line in done.out.splitlines() if line.startswith("# There is only one rank")], done.said
     operations = [line for line in done.out.splitlines() if line.startswith("# ") and "-" in line.split()[1]]
     assert operations == ["# all-reduce", "# all-gather", "# reduce-scatter", "# all-to-all"]
 
@@ -104,7 +104,7 @@ if os.environ["RANK"] == "0":
     assert json.loads(done.out)["efficiency"] == {"weak": {"1": 1.0, "2": 0.9}, "strong": {"1": 1.0, "2": 0.45}}
 
 
-def test_a_script_without_a_rate_is_told_how_to_print_one(tmp_path: Path):
+def test_a_script_without_a_rate_gets_a_hint_how_to_print_one(tmp_path: Path):
     (tmp_path / "train.py").write_text("print('loss 0.5')\n")
     done = run_here(tmp_path, "--nproc", "1", "--scaling", "train.py", command="bench")
     assert done.code == 125

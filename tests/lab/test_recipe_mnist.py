@@ -98,9 +98,9 @@ def test_data_that_cannot_be_used_is_one_sentence(python, data, tmp_path):
     wrong(python.run(MNIST, "--data", tmp_path), "holds 20 images and 19 labels")
     wrong(
         python.run(MNIST, "--data", data, "--batch_size", 601),
-        "a batch of 601 samples is larger than the data, which has 600",
+        "a batch of 601 samples is larger than the data set, which has 600",
     )
-    wrong(python.run(MNIST, "--data", data, "--share", "8,2"), "2 shares were given for 1 rank")
+    wrong(python.run(MNIST, "--data", data, "--share", "8,2"), "got 2 shares for 1 rank")
     wrong(python.run(MNIST, "--data", data, "--share", "half"), "--share half is not understood")
 
 
@@ -109,7 +109,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_checkpoints_alone(
     first = python.run(MNIST, *argv, "--epochs", 1)
     assert first.code == 0, first.err
     before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
-    wrong(python.run(MNIST, *argv, "--epochs", 1), "holds the checkpoints of another run, up to step 12")
+    wrong(python.run(MNIST, *argv, "--epochs", 1), "already has checkpoints of a run, up to step 12")
     wrong(python.run(MNIST, *argv, "--epochs", 4, "--lr", "1e30", "--resume"), "the loss is nan at step", code=125)
     assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()} == before
 

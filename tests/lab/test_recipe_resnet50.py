@@ -110,11 +110,11 @@ def test_it_trains_on_cifar_saves_and_evaluates_every_test_image(python, cifar, 
     assert rows[-1]["accuracy"] == pytest.approx(accuracy, abs=1e-4)
     assert (tmp_path / "m" / "plot.svg").read_text().count("<polyline") == 3
 
-    wrong(python.run(RESNET, *argv, folder=tmp_path), "saved_models holds the checkpoints of another run, up to step 8")
+    wrong(python.run(RESNET, *argv, folder=tmp_path), "saved_models already has checkpoints of a run, up to step 8")
     other = [word.replace("resnet18", "resnet50") if isinstance(word, str) else word for word in argv]
     wrong(
         python.run(RESNET, *other, "--resume", folder=tmp_path),
-        "saved with arch resnet18, and this run has arch resnet50",
+        "saved with arch resnet18, but this run has arch resnet50",
     )
     ended = python.run(RESNET, *argv, "--resume", folder=tmp_path)
     assert "from step 8" in ended.out

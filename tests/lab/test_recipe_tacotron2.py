@@ -64,7 +64,7 @@ def test_it_trains_validates_draws_resumes_and_speaks(python, corpus, tmp_path):
     (kept,) = sorted((corpus / "mels").iterdir())[:1]
     written = kept.stat().st_mtime_ns
 
-    wrong(python.run(TACOTRON2, *argv, folder=tmp_path), "out holds the checkpoints of another run")
+    wrong(python.run(TACOTRON2, *argv, folder=tmp_path), "out already has checkpoints of a run")
     longer = [*argv[:-2], "--epochs", "3", "--resume"]
     again = python.run(TACOTRON2, *longer, folder=tmp_path)
     assert (again.code, again.err) == (0, "")
@@ -182,7 +182,7 @@ def test_bad_arguments_are_one_sentence(python, corpus, tmp_path):
     wrong(python.run(TACOTRON2, "-d", "nowhere", folder=tmp_path), "the data folder nowhere is not there")
     wrong(python.run(TACOTRON2, "-d", corpus, "--text-cleaners", "klingon", folder=tmp_path), "no text cleaner klingon")
     large = python.run(TACOTRON2, "-d", corpus, *TINY, "-bs", "64", folder=tmp_path)
-    wrong(large, "a batch of 64 samples is larger than the data, which has 19")
+    wrong(large, "a batch of 64 samples is larger than the data set, which has 19")
     assert python.run(TACOTRON2, "--epochs", "-1", folder=tmp_path).code == 2
     wave_glow = python.run(TACOTRON2, "-m", "WaveGlow", folder=tmp_path)
     assert wave_glow.code == 2
