@@ -96,7 +96,7 @@ def _options_among(parser: argparse.ArgumentParser, args: tuple[str, ...], text:
     for position, word in enumerate(args):
         name = word.partition("=")[0].replace("_", "-")
         action = parser._option_string_actions.get(name)
-        if action is None or not re.match(r"--\w|-H|-np$", name) or name == "--help":
+        if action is None or hasattr(action, "is_inverse") or not re.match(r"--\w|-H|-np$", name) or name == "--help":
             continue
         bare = name.removeprefix("--")
         if bare in text or bare.replace("-", "_") in text:
