@@ -18,6 +18,7 @@ from muster.api.run_options import (
     add_where,
     allocate,
     asking_for_allocation,
+    parse_options,
     spec_of,
 )
 from muster.bench.bandwidth import OPERATIONS
@@ -56,7 +57,7 @@ Exit code: 0; 1 if an operation produced wrong data or a rank failed; otherwise 
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of `muster bench`."""
     p = Parser(
         prog="muster bench",
@@ -96,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the benchmark and return the exit code."""
     begin = time.time()
-    options = parser().parse_args(argv)
+    options = parse_options(parser(), argv, "bench")
     if (options.command or options.module) and not options.scaling:
         what = options.command[0] if options.command else "-m"
         raise UsageError(

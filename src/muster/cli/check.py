@@ -19,6 +19,7 @@ from muster.api.run_options import (
     add_where,
     allocate,
     asking_for_allocation,
+    parse_options,
     spec_of,
 )
 from muster.check.cluster_facts import Cluster
@@ -56,7 +57,7 @@ itself failed.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of `muster check`."""
     p = Parser(
         prog="muster check",
@@ -83,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Check the hosts and return the exit code."""
     begin = time.monotonic()
-    options = parser().parse_args(argv)
+    options = parse_options(parser(), argv, "check")
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     spec = spec_of(options, command, check=False)
     if command:

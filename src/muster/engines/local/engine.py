@@ -33,7 +33,7 @@ class LocalEngine(Engine):
         """One child process, whose stdin and stdout are the channel."""
         box = container_of(spec, folder)
         named = zip(choice.hosts, labels(choice.hosts), strict=True)
-        commands = tuple(local_command(host, name, python=spec.python, box=box) for host, name in named)
+        commands = tuple(local_command(host, name, python=spec.python_on(host), box=box) for host, name in named)
         return Launch(engine=self, commands=commands, channel="pipes")
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:

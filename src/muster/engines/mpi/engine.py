@@ -61,7 +61,7 @@ class MpiEngine(Engine):
         command = mpirun_command(
             find_mpi(),
             with_slots(choice.hosts, spec.nproc),
-            python=spec.python,
+            python=spec.python_on_all(choice.hosts),
             args=spec.mpi_args,
             exported=[name for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ and box is None],
             networks=networks_to(choice.hosts),

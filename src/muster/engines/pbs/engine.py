@@ -81,7 +81,7 @@ class PbsEngine(Engine):
             one_per_host(choice.hosts),
             nodefile_lines(nodefile_text(os.environ)),
             pbsdsh=pbsdsh,
-            python=spec.python,
+            python=spec.python_on_all(choice.hosts),
             library_path=os.environ.get("LD_LIBRARY_PATH"),
             box=box,
         )

@@ -85,7 +85,8 @@ class SlurmEngine(Engine):
                 hint="load the module that provides it, or use `--engine ssh -H host1,host2`",
             )
         agents = one_per_host(choice.hosts, inherits=box is None)
-        commands = srun_commands(choice.allocation, agents, python=spec.python, box=box, gpus=gpus_of_job(os.environ))
+        python = spec.python_on_all(choice.hosts)
+        commands = srun_commands(choice.allocation, agents, python=python, box=box, gpus=gpus_of_job(os.environ))
         return Launch(engine=self, commands=commands, channel="dial-back")
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:

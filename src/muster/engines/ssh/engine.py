@@ -57,10 +57,11 @@ class SshEngine(Engine):
         under = self.wrapper(choice)
         commands: list[StartCommand] = []
         for host, name in zip(choice.hosts, labels(choice.hosts), strict=True):
+            python = spec.python_on(host)
             if is_this_machine(host) and not spec.lab:
-                commands.append(local_command(host, name, python=spec.python, box=box))
+                commands.append(local_command(host, name, python=python, box=box))
             else:
-                commands.append(ssh_command(host, name, python=spec.python, ssh=spec.ssh, under=under, box=box))
+                commands.append(ssh_command(host, name, python=python, ssh=spec.ssh, under=under, box=box))
         return Launch(engine=self, commands=tuple(commands), channel="pipes")
 
     def wrapper(self, choice: Choice) -> str:
