@@ -73,6 +73,8 @@ def add_what(p: Parser) -> None:
     option(what, "-m", "run a module, as `python -m` does", dest="module")
     option(what, "--env NAME[=VALUE]", "set a variable in every rank", action="append", default=[])
     _option(what, "--sync", "send this folder (what git would track) to each host and run there")
+    about = "after --sync, copy these files back when the ranks have ended: a path or glob (again for more)"
+    option(what, "--fetch PATH", about, action="append", default=[])
     option(what, "--preload MODULE", "import this once per host, besides torch", action="append", default=[])
     for name, about in _SWITCHES.items():
         _option(what, f"--no-{name}", about, dest=name, action="store_false")
@@ -139,6 +141,7 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
         "hosts": _hosts(options),
         "env": parse_env(options.env, os.environ),
         "preload": tuple(getattr(options, "preload", ())),
+        "fetch": tuple(getattr(options, "fetch", ())),
         "notify": tuple(getattr(options, "notify", ())),
     }
     return {name: value for name, value in given.items() if value not in (None, {}, ())}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
 from muster.controller.events import EventStream, Guard, HostChange
+from muster.controller.fetched_results import FetchedResults
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
@@ -24,7 +24,6 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.controller.notifications import Notifier
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.summary import Timeline, show_failure, show_summary
@@ -76,11 +75,11 @@ class Controller:
             self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
         )
         straggler = StragglerMonitor(self.status, screen)
-        self.notifier = Notifier(self.status, job.spec.notify, screen.warning)
-        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.notifier, self.events)
+        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.subscribe()
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
+        self.results = FetchedResults(job, screen)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.spec.grace
@@ -116,7 +115,7 @@ class Controller:
                 raise
             finally:
                 self.observers.finish()
-                await self.notifier.end()
+                await self.observers.announce_end()
 
     async def live(self) -> Verdict:
         """The job from start to end; whatever happens, no process of it is left."""
@@ -143,6 +142,7 @@ class Controller:
             return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
+        verdict = self.results.add_to(verdict)
         if self.summary:
             show_summary(self.screen, verdict, self.timeline, self.job, self.folder, self.agents.connector.why_ended())
         return verdict
@@ -188,8 +188,8 @@ class Controller:
     def on_signal(self, number: signal.Signals) -> None:
         """End the job; where it seems to hang, after a look at where its ranks are."""
         self.timeline.note(f"got {signal.Signals(number).name}")
-        if self.status.phase == "ended":
-            return  # only --notify is waited for, a few seconds at most
+        if self.results.interrupt() or self.status.phase == "ended":
+            return  # the ranks have ended
         looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
         if not self.stopped_by:
             self.signal = signal.Signals(number)
@@ -197,6 +197,8 @@ class Controller:
 
     def on_request(self, grace: float | None) -> None:
         """End the job as by SIGTERM, because `muster stop` asks for it; asked again, only the grace gets shorter."""
+        if self.results.interrupt():
+            return
         if not self.stopped_by:
             self.signal = signal.SIGTERM
             self.grace = self.grace if grace is None else grace
@@ -322,11 +324,7 @@ class Controller:
 
     async def scheduler_reason(self, *, hit: bool = False) -> str | None:
         """Why the scheduler ended the job, if it did: its words may come a moment after what it does."""
-        hit = hit or signal.SIGTERM in self._passed_on or all(link.lost for link in self.agents.links)
-        give_up = time.monotonic() + (1.0 if hit else 0.0)
-        while self.agents.connector.why_ended() is None and time.monotonic() < give_up:
-            await asyncio.sleep(0.05)
-        return self.agents.connector.why_ended()
+        return await self.agents.why_ended(hit=hit or signal.SIGTERM in self._passed_on)
 
     async def stop_ranks(self) -> None:
         """End whatever still runs on the hosts that are left."""
@@ -351,7 +349,10 @@ class Controller:
         try:
             if self.attempt is not None:
                 await self.stop_ranks()
+                self.waiting_for = self.results.progress if self.job.spec.fetch else None
+                await self.results.copy(self.agents.leaders)
         finally:
+            self.waiting_for = None
             await self.agents.close(limit=LAST_GRACE + 8)
 
     # --- events ---------------------------------------------------------------------------------------------
