@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import selectors
 import time
@@ -138,7 +139,9 @@ def test_a_file_comes_in_pieces_and_one_that_is_missing_with_a_reason(tree: Path
 def test_the_agent_sends_one_part_for_each_request(tree: Path):
     sent: list[Any] = []
     with selectors.DefaultSelector() as selector:
-        results = ResultFiles(selector, sent.append, {"what": "find", "names": ["out"]}, str(tree))
+        results = ResultFiles(
+            selector, lambda data: sent.append(json.loads(data)), {"what": "find", "names": ["out"]}, str(tree)
+        )
 
         def turn() -> None:
             for key, _ in selector.select(0.1):
@@ -156,7 +159,12 @@ def test_the_agent_sends_one_part_for_each_request(tree: Path):
 def test_a_directory_that_is_missing_is_a_problem_and_the_agent_lives(tmp_path: Path):
     sent: list[Any] = []
     with selectors.DefaultSelector() as selector:
-        results = ResultFiles(selector, sent.append, {"what": "find", "names": ["out"]}, str(tmp_path / "none"))
+        results = ResultFiles(
+            selector,
+            lambda data: sent.append(json.loads(data)),
+            {"what": "find", "names": ["out"]},
+            str(tmp_path / "none"),
+        )
         results.more(1)
         wait_until("a part", lambda: [key.data() for key, _ in selector.select(0.1)] and bool(sent))
         results.end()

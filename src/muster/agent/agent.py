@@ -381,7 +381,7 @@ class Agent:
 
         if self.results is not None:
             self.results.end()
-        self.results = ResultFiles(self.selector, self.send, message, code_sync.code_folder(self.job))
+        self.results = ResultFiles(self.selector, self.transmit, message, code_sync.code_folder(self.job))
         return {}
 
     def do_more_results(self, message: requests.MoreResults, number: int) -> None:

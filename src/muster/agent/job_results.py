@@ -13,7 +13,7 @@ from ..shared.wire import LineReader, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from selectors import BaseSelector
 
     from ..shared.replies import ResultFile, ResultPart
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _PIECE = 3 << 17
 """Bytes of a file in one message; base64 makes 512 KB of them."""
+
+_PIPE = 1 << 20
+"""Bytes that the pipe from the child holds."""
 
 _BATCH = 200
 """Files that one message names."""
@@ -34,17 +37,18 @@ class ResultFiles:
     def __init__(
         self,
         selector: BaseSelector,
-        send: Callable[[Mapping[str, object]], None],
+        transmit: Callable[[bytes], None],
         message: ReadResults,
         folder: str,
     ) -> None:
         self._selector = selector
-        self._send = send
+        self._transmit = transmit
         self._reader = LineReader()
-        self._ready: list[Mapping[str, object]] = []
+        self._ready: list[bytes] = []
         self._waiting: int | None = None
         """The request that gets the next message."""
         self._source, sink = os.pipe()
+        _widen(sink)
         self._child = os.fork()
         if self._child == 0:
             _work(sink, message, folder)
@@ -58,17 +62,18 @@ class ResultFiles:
         self._answer()
 
     def _on_data(self) -> None:
-        data = os.read(self._source, 1 << 16)
-        self._ready += self._reader.feed(data)
+        data = os.read(self._source, _PIPE)
+        self._ready += self._reader.lines(data)
         if not data:  # its last message says `over`, unless it was killed
-            self._ready.append({**_NOTHING, "problem": "the process that reads the files has died", "over": True})
+            died: ResultPart = {**_NOTHING, "problem": "the process that reads the files has died", "over": True}
+            self._ready.append(encode(died).rstrip())
         if self._ready:
             self._selector.unregister(self._source)
         self._answer()
 
     def _answer(self) -> None:
         if self._ready and self._waiting is not None:
-            self._send({"re": self._waiting, **self._ready.pop(0)})
+            self._transmit(b'{"re":%d,' % self._waiting + self._ready.pop(0)[1:] + b"\n")  # not decoded: it is long
             self._waiting = None
 
     def end(self) -> None:
@@ -80,6 +85,16 @@ class ResultFiles:
             os.kill(self._child, signal.SIGKILL)
         except ProcessLookupError:
             pass  # it has ended, and was reaped
+
+
+def _widen(pipe: int) -> None:
+    """Let the child be one message ahead, where the system allows it."""
+    from fcntl import fcntl
+
+    try:
+        fcntl(pipe, 1031, _PIPE)  # F_SETPIPE_SZ of Linux, which Python 3.9 does not name
+    except OSError:
+        pass
 
 
 def _work(sink: int, message: ReadResults, folder: str) -> None:

@@ -17,6 +17,7 @@ from muster.controller.result_paths import MOST_FILES, Copy, Found, copies, is_a
 from muster.errors import EXIT_MUSTER, HostError
 from muster.job import Job
 from muster.output.screen import Screen
+from muster.shared.replies import ResultPart
 from muster.text import count, names, printable, size_text
 
 STALLED = 60.0
@@ -139,12 +140,15 @@ class FetchedResults:
             return
         coming = {one.found.path: one for one in wanted}
         file: _Incoming | None = None
+        following: asyncio.Future[ResultPart] | None = None
         try:
             await link.request("read_results", limit=STALLED, what="send", names=list(coming))
+            following = _next_part(link)
             while coming:
-                part = await link.request("more_results", limit=STALLED)
+                part = await following
                 if part["over"]:
                     break
+                following = _next_part(link)  # comes while this one is written
                 copy = coming.get(part["path"])
                 if copy is None:
                     continue
@@ -163,6 +167,8 @@ class FetchedResults:
             self._problem(f"{error.message}; {count(len(coming), 'file')} of it not copied")
         finally:
             _closed(file)
+            if following is not None:
+                following.cancel()
 
     async def _take(self, file: _Incoming, piece: str) -> bool:
         """Write a piece of a file; an empty one is its end. Returns whether it is."""
@@ -230,6 +236,10 @@ class _Incoming:
         """Leave nothing but what is finished."""
         self._file.close()
         self._path.unlink(missing_ok=True)
+
+
+def _next_part(link: AgentLink) -> asyncio.Future[ResultPart]:
+    return asyncio.ensure_future(link.request("more_results", limit=STALLED))
 
 
 def _closed(file: _Incoming | None) -> None:
