@@ -130,7 +130,7 @@ def test_a_report_shows_its_stacks_side_by_side_the_named_rank_first(opened: Bro
     assert "line 33 in next_batch" in left[0]
     assert right[0].startswith("Ranks 0, 1, 3\u20137 on gpu01, gpu02")
     assert left[1] == right[1]
-    assert "rank 2 on gpu01 is in next_batch" in opened.text(".report .sentence")
+    assert "rank 2 on gpu01 has been in next_batch" in opened.text(".report .sentence")
 
 
 def test_a_chosen_rank_shows_its_log_and_its_numbers(opened: Browser):
@@ -340,8 +340,8 @@ def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser,
     (tmp_path / "train.py").write_text(SCRIPT)
     run = Job(tmp_path, "--page", "--no-zygote", "--no-check", "--nproc", "3", "train.py")
     try:
-        run.wait_for(r"muster: page: http://127\S+\n")
-        (where,) = re.findall(r"^muster: page: (http://127\S+)$", run.err, re.MULTILINE)
+        run.wait_for(r"muster: dashboard: http://127\S+\n")
+        (where,) = re.findall(r"^muster: dashboard: (http://127\S+)$", run.err, re.MULTILINE)
         browser.open(where)
         browser.wait("[...document.querySelectorAll('.tile span')].filter(s => s.innerText === 'running').length === 3")
         browser.wait("document.querySelector('#lines').innerText.includes('hello from 0')")
@@ -353,7 +353,7 @@ def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser,
         assert browser.text("#rank-1") == "1\nfailed, code 1"
         assert "loss is <b>nan</b>" in browser.text("#sentence")
         assert "10 minutes longer" in browser.text("#stays")
-        assert f"the page {where} stays for 10 minutes after its last reader" in run.err
+        assert f"the dashboard {where} stops 10 minutes after its last reader leaves" in run.err
         with urllib.request.urlopen(f"{where}state.json", timeout=30) as answer:
             assert json.load(answer)["exit_code"] == 1
     finally:

@@ -100,8 +100,8 @@ def job(*, ranks: int = 8, failed: int | None = 5) -> JobState:
             Report(
                 kind="hang",
                 time=BEGIN + 90,
-                sentence="ranks 0, 1, 3 to 7 wait in all_reduce number 102 (train.py:88); "
-                "rank 2 on gpu01 is in next_batch (data.py:33) for 31 s",
+                sentence="ranks 0, 1, 3 to 7 are waiting in all_reduce number 102 (train.py:88); "
+                "rank 2 on gpu01 has been in next_batch (data.py:33) for 31 s",
                 ranks=(2,),
                 detail="group 0: 7 of 8 ranks have begun number 102",
                 stacks=STACKS,

@@ -14,7 +14,7 @@ from muster.errors import UsageError
 
 def suggestion(*argv: str) -> str:
     """The hint of `muster run` with these options."""
-    with pytest.raises(UsageError, match="there is no option") as refused:
+    with pytest.raises(UsageError, match="unknown option") as refused:
         run.parse([*argv, "train.py"])
     return refused.value.hint or ""
 
@@ -53,7 +53,7 @@ def test_a_typing_error_is_recognized(typed: str, meant: str):
         ("--export", "--env"),
         ("-x", "--env"),
         ("--silent", "--quiet"),
-        ("--dashboard", "--page"),
+        ("--ui", "--dashboard"),
         ("--max-retries", "--restarts"),
     ],
 )
@@ -75,7 +75,7 @@ def test_ps_does_not_suggest_to_remove_jobs(typed: str, capsys: pytest.CaptureFi
     assert main(["ps", typed]) == 2
     said = capsys.readouterr().err
     assert "did you mean" not in said
-    assert f"there is no option {typed}" in said
+    assert f"unknown option {typed}" in said
 
 
 @pytest.mark.parametrize("typed", ["--force", "--noww", "--no"])
@@ -129,7 +129,7 @@ def after_script(*args: str, text: str = "import torch\n") -> str:
 
 def test_an_option_of_muster_after_the_script_gets_a_hint_with_what_to_type():
     assert after_script("--lr", "0.1", "--nproc", "4") == (
-        "train.py gets --nproc as its own arguments; Muster's options go before the script: "
+        "train.py receives --nproc as its own arguments; put Muster's options before the script: "
         "muster run --nproc 4 train.py"
     )
 

@@ -1,4 +1,4 @@
-"""What the checks must know of this machine: the code the hosts should have, and the data the job will read."""
+"""What the checks need to know about this machine: the code that hosts should have, and the data the job reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from muster.job import Job, Script
 
 _MOST_FILES = 400
 _MOST_BYTES = 8 << 20
-"""What is compared of a folder at most: it is read on every host, maybe from one busy file server."""
+"""Limits on the files that are compared: every host reads them, perhaps from one busy file server."""
 
 _WRITTEN = re.compile(r"out|save|log|result|cache|tmp|temp|write|dump|export", re.IGNORECASE)
-"""How options are called whose paths a job makes itself, often on one host only."""
+"""Names of options whose paths the job creates itself, often on one host only."""
 
 _SUFFIXES = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh")
 
@@ -31,9 +31,9 @@ def wanted_by(
     torch: bool = True,
     code: bool = True,
 ) -> Wanted:
-    """What the checks must know of a job.
+    """What the checks need to know about a job.
 
-    `argv` is what was typed, `data` what every host must have besides the code, which is compared if `code` says so.
+    `argv` is the command line, `data` lists paths that every host must have, and `code` enables comparing the code.
     A path among `expected` is reported even if no host has it.
     """
     spec = job.spec
@@ -61,11 +61,11 @@ def wanted_by(
 
 
 def code_here(cwd: str, script: Script | None) -> dict[str, list[int]]:
-    """The script and what may belong to it, each file with its size and CRC."""
+    """The script and the other code in its directory, each file with its size and CRC."""
     if script is None:
         return {}
     found = {script.path: list(script.digest)}
-    if Path(cwd) == Path.home():  # a home folder is no project, and differs from host to host
+    if Path(cwd) == Path.home():  # a home directory is not a project and differs between hosts
         return found
     total = 0
     for name in sorted(name for name in files_of(cwd) if name.endswith(_SUFFIXES)):
@@ -76,7 +76,7 @@ def code_here(cwd: str, script: Script | None) -> dict[str, list[int]]:
                 break
             found.setdefault(name, fingerprint(path.read_bytes()))
         except OSError:
-            continue  # git still tracks a file that was deleted
+            continue  # git lists a file that was deleted
     return found
 
 
@@ -106,5 +106,5 @@ def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def are_here(cwd: str, paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths that this machine has."""
+    """The paths that exist on this machine."""
     return tuple(path for path in paths if os.path.exists(os.path.join(cwd, os.path.expanduser(path))))

@@ -233,7 +233,10 @@ def recent_calls() -> dict[str, list[list[float]]]:
 
 
 def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None:
-    """Have every step of any optimizer raise `steps[0]`, and put its number, begin and end into `made`."""
+    """Have every step of any optimizer raise `steps[0]`, and put its number, begin and end into `made`.
+
+    `steps[1]` counts steps of the training loop: in a loop that steps several optimizers, all of these are one step.
+    """
     optimizer = sys.modules.get("torch.optim.optimizer")
     register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
     register_before: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_pre_hook", None)
@@ -243,6 +246,7 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
     from time import time
 
     begun = [0.0]
+    stepped = set[int]()  # the optimizers that have stepped in this step of the loop
 
     # An error here would come out of the user's `step`; without it the steps are not counted, which is all.
     def begin(*unused: Any) -> None:
@@ -252,10 +256,14 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
         except Exception:
             pass
 
-    def count(*unused: Any) -> None:
+    def count(optimizer: Any, *unused: Any) -> None:
         try:
             if not is_compiling():  # a compiled optimizer would be compiled again for every number
                 steps[0] += 1
+                if not stepped or id(optimizer) in stepped:
+                    steps[1] += 1
+                    stepped.clear()
+                stepped.add(id(optimizer))
                 made.append((steps[0], begun[0], time()))
         except Exception:
             pass
