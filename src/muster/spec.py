@@ -77,6 +77,8 @@ class RunSpec:
     """Environment variables for every rank; they override all others."""
     sync: bool = False
     """Copy the working directory to each host and run there."""
+    fetch: tuple[str, ...] = ()
+    """Paths and globs of files to copy back from there when the ranks have ended."""
     preload: tuple[str, ...] = ()
     """Modules to import once per host, in addition to torch."""
     zygote: bool = True
@@ -155,7 +157,7 @@ class RunSpec:
             if getattr(self, name) not in allowed:
                 words = " or ".join(map(repr, allowed))
                 raise UsageError(f"{name} must be {words}, got {getattr(self, name)!r}", hint=f"leave {name} out")
-        for name in ("args", "ssh", "mpi_args", "container_args", "preload", "notify"):
+        for name in ("args", "ssh", "mpi_args", "container_args", "preload", "fetch", "notify"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a list, got {getattr(self, name)!r}", hint="write [...]")
         for name in ("only_ranks", "only_local_ranks"):

@@ -83,6 +83,8 @@ def add_what(p: Parser) -> None:
     about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
     option(what, "--env-file FILE", about, action="append", default=[])
     _flag(what, "--sync", "copy the working directory (files git would track) to each host and run there")
+    about = "with --sync, copy files matching PATH (a path or glob) back when the ranks have ended (repeatable)"
+    option(what, "--fetch PATH", about, action="append", default=[])
     about = "import MODULE once per host before the ranks start, in addition to torch (repeatable)"
     option(what, "--preload MODULE", about, action="append", default=[])
     for name, about in _SWITCHES.items():
@@ -155,6 +157,7 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
         "hosts": _hosts(options),
         "env": _environment(options),
         "preload": tuple(getattr(options, "preload", ())),
+        "fetch": tuple(getattr(options, "fetch", ())),
         "notify": tuple(getattr(options, "notify", ())),
     }
     return {name: value for name, value in given.items() if value not in (None, ()) and (value != {} or name != "env")}
