@@ -105,7 +105,7 @@ def test_a_named_environment_that_cannot_be_used_is_refused(tmp_path: Path, venv
     (venv / "bin" / "muster").unlink()
     with pytest.raises(UsageError, match="Muster is not installed") as refused:
         named_activation(str(venv), {})
-    assert f"'{venv}/bin/pip' install torchmuster" in (refused.value.hint or "")
+    assert f"'{venv}/bin/pip' install ." in (refused.value.hint or "")
     fake_muster(tmp_path / "bare")
     with pytest.raises(UsageError, match="no bin/activate"):
         named_activation(str(tmp_path / "bare"), {})

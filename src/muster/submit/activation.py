@@ -32,8 +32,12 @@ def named_activation(path: str, env: Mapping[str, str]) -> Activation:
     if not folder.is_dir():
         raise UsageError(f"--venv {path}: there is no such folder", hint="name the folder that holds bin/activate")
     if not (folder / "bin" / "muster").exists():
-        pip = join((str(folder / "bin" / "pip"), "install", "torchmuster"))
-        hint = f"`{pip}` puts it there" if (folder / "bin" / "python").exists() else "name the folder that holds bin/"
+        pip = join((str(folder / "bin" / "pip"), "install", "."))
+        hint = (
+            f"`{pip}` in a checkout of Muster installs it"
+            if (folder / "bin" / "python").exists()
+            else "name the folder that holds bin/"
+        )
         raise UsageError(f"--venv {path}: Muster is not installed there", hint=hint)
     comment = "The environment named with --venv."
     found = _conda(folder, comment, env) if _is_conda(folder) else _virtual(folder, comment)
