@@ -30,10 +30,19 @@ EMPTY_HEAD = re.compile(r"<thead>\s*<tr>(?:\s*<th[^>]*>\s*</th>)+\s*</tr>\s*</th
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages of the repository's root; mkdocs calls this."""
-    for source, page in ROOT_PAGES.items():
-        text = (ROOT / source).read_text(encoding="utf-8")
+    pages = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in ROOT_PAGES.items()}
+    pages["support.md"] = support_matrix((ROOT / "README.md").read_text(encoding="utf-8"))
+    for page, text in pages.items():
         files.append(File.generated(config, page, content=LINK.sub(site_link, text)))
     return files
+
+
+def support_matrix(readme: str) -> str:
+    """The section `Support` of the README as a page."""
+    found = re.search(r"^## Support\n(.*?)(?=^## )", readme, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise SystemExit("README.md: the section `## Support` is missing")
+    return f"# Support matrix\n{found.group(1)}"
 
 
 def site_link(link: re.Match[str]) -> str:
