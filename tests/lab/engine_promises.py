@@ -240,7 +240,7 @@ class Promises:
         assert re.search(rf"^muster: rank 2 on h3 failed first, \d+\.\d s after the start: {words}", done.err, re.M), (
             done.said
         )
-        assert "Muster then stopped 2 other ranks" in done.err
+        assert "2 other ranks were then stopped by Muster" in done.err
         assert ("Traceback (most recent call last):" in done.err.partition("failed first")[2]) == (mode == "raise")
         assert "lost" not in done.err, done.said
         gone(engine)
