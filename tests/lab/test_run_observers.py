@@ -80,9 +80,10 @@ def test_a_host_that_hides_what_it_uses_runs_its_ranks_all_the_same(tmp_path: Pa
     assert "host_metrics.py" in log
 
 
-def test_a_page_that_cannot_be_started_is_told_and_the_job_runs_without_it(tmp_path: Path):
-    code = SICK_PAGE.format(argv=["run", "--page", "--nproc", "1", "--no-zygote", "--no-check", "script.py"])
+def test_a_dashboard_that_cannot_be_started_is_reported_and_the_job_runs_without_it(tmp_path: Path):
+    code = SICK_PAGE.format(argv=["run", "--dashboard", "--nproc", "1", "--no-zygote", "--no-check", "script.py"])
     done = run(tmp_path, sys.executable, "-c", code, seconds=0)
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout
-    assert "the page cannot be started: Resource temporarily unavailable; the job goes on without it" in done.stderr
+    why = "Resource temporarily unavailable"
+    assert f"could not start the dashboard ({why}); the job continues without it" in done.stderr

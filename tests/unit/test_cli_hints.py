@@ -51,7 +51,7 @@ def test_a_typing_error_is_recognized(typed: str, meant: str):
         ("--export", "--env"),
         ("-x", "--env"),
         ("--silent", "--quiet"),
-        ("--dashboard", "--page"),
+        ("--web", "--dashboard"),
         ("--max-retries", "--restarts"),
     ],
 )

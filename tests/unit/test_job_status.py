@@ -157,6 +157,14 @@ def test_the_location_of_a_failed_rank_is_where_it_failed():
     assert [rank.place for rank in status.state().ranks] == ["data.py:33 in next_batch", "train.py:91"]
 
 
+def test_a_rank_that_had_raised_before_muster_ended_it_has_failed():
+    status, link = make_status(1)
+    raised = {"t": "exception", "time": 3.0, "summary": "RuntimeError", "message": "", "done": 3}
+    publish(status, link, {**raised, "rank": 0})
+    publish(status, link, exited(0, 1, stopped_at=4.0))
+    assert states(status) == ["failed"]
+
+
 def test_the_failure_of_a_job_is_part_of_its_state():
     status, _ = make_status()
     first = RankEnd(rank=1, host="h1", status=1, time=5.0, traceback="Traceback", summary="ValueError: nan")

@@ -84,12 +84,12 @@ def _show_dashboard(controller: Controller) -> str:
         address = start(controller.folder, controller.job.spec.dashboard_port)
     except OSError as error:
         why = error.strerror or error
-        controller.screen.warning(f"the page cannot be started: {why}; the job goes on without it")
+        controller.screen.warning(f"could not start the dashboard ({why}); the job continues without it")
         return ""
-    controller.screen.warning(f"page: {address}")
+    controller.screen.warning(f"dashboard: {address}")
     return (
-        f"the page {address} stays for {LINGER / 60:.0f} minutes after its last reader; "
-        f"`muster page {controller.job.id}` brings it back"
+        f"the dashboard {address} stays up for {LINGER / 60:.0f} minutes after the last visit; "
+        f"`muster dashboard {controller.job.id}` starts it again"
     )
 
 

@@ -95,8 +95,10 @@ def add_screen(p: Parser) -> None:
     add_debug(screen)
     about = "show only these ranks (0 or 0,4-7); logs keep all"
     _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=_ranks)
-    _option(screen, "--page", "serve a page that shows the job in a browser, and say where", dest="dashboard")
-    _option(screen, "--page-port PORT", "its port (default: a free one)", dest="dashboard_port", type=port)
+    _option(screen, "--dashboard", "serve a dashboard that shows the job in a browser, and print its address")
+    _option(screen, "--dashboard-port PORT", "its port (default: a free one)", type=port)
+    _option(screen, "--page", argparse.SUPPRESS, dest="dashboard")  # their former names
+    _option(screen, "--page-port PORT", argparse.SUPPRESS, dest="dashboard_port", type=port)
 
 
 def add_quiet(group: argparse._ArgumentGroup) -> None:

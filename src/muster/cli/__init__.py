@@ -14,7 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ps": ("muster.cli.ps", "List your jobs: those that run, and how others ended"),
     "logs": ("muster.cli.logs", "Show what the ranks of a job wrote, or follow it"),
     "top": ("muster.cli.top", "Watch a job in the terminal: hosts, ranks, speed, use, who waits"),
-    "page": ("muster.cli.page", "Show a job in a browser: ranks, speed, logs, what Muster found"),
+    "dashboard": ("muster.cli.dashboard", "Show a job in a browser: ranks, speed, logs, what Muster found"),
     "attach": ("muster.cli.attach", "Show the screen of a running job; Ctrl-C detaches"),
     "stop": ("muster.cli.stop", "End a job on all its hosts"),
     "check": ("muster.cli.check", "Look at every host before a job does: what is wrong, and how to mend it"),
@@ -24,6 +24,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recipes": ("muster.cli.recipes", "List the training recipes, or copy one into this folder"),
     "lab": ("muster.cli.lab", "A cluster of virtual hosts on this machine, with faults to inject"),
 }
+
+ALIASES = {"page": "dashboard"}
+"""Former names of commands, which still work."""
 
 HELP = """\
 usage: muster COMMAND [options]
@@ -90,7 +93,7 @@ def _dispatch(args: list[str]) -> int:
 
         print(f"muster {__version__}")
         return 0
-    name, rest = args[0], args[1:]
+    name, rest = ALIASES.get(args[0], args[0]), args[1:]
     if name not in COMMANDS:
         return _unknown(name)
     return import_module(COMMANDS[name][0]).main(rest)

@@ -38,7 +38,7 @@ examples:
   muster run --image pytorch/pytorch -H a,b train.py inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
   muster run --detach train.py                       in the background; muster attach, logs, top and stop find it
-  muster run --page train.py                         with a page that shows the job in a browser
+  muster run --dashboard train.py                    with a dashboard in the browser
   muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
   muster run torchrun --nproc-per-node 4 train.py    a command line of torchrun or python, as it is
 

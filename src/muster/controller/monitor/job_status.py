@@ -102,6 +102,8 @@ class _Rank:
         self.place = ""
         self.failed_at = ""
         """Where it raised an exception or called sys.exit."""
+        self.raised: float | None = None
+        """When it raised an exception, by the clock of its host."""
         self.exit_status: int | None = None
         self.ended_by_us = False
         self.started = False
@@ -273,13 +275,17 @@ class JobStatus:
 
     def _on_failure(self, link: AgentLink, event: Raised | SysExit) -> None:
         if event["rank"] in self._ranks:
-            self._ranks[event["rank"]].failed_at = event.get("place", "")
+            rank = self._ranks[event["rank"]]
+            rank.failed_at = event.get("place", "")
+            rank.raised = event["time"] if event["t"] == "exception" else None
 
     def _on_exit(self, link: AgentLink, event: Exit) -> None:
         rank = self._ranks.get(event["rank"])
         if rank is not None:
             rank.exit_status = event["status"]
-            rank.ended_by_us = event["stopped_at"] is not None and event["time"] >= event["stopped_at"]
+            # An exception is older than the exit it leads to, as in the verdict.
+            when = event["time"] if rank.raised is None else rank.raised
+            rank.ended_by_us = event["stopped_at"] is not None and when >= event["stopped_at"]
 
     def _on_gauges(self, link: AgentLink, event: Gauges) -> None:
         if event["host"]:  # under MPI one agent of each host tells

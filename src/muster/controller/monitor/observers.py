@@ -1,4 +1,4 @@
-"""What only looks at a job, and so may never end it: the status, the record, the watch for hangs and for slow ranks."""
+"""What only observes a job, so its errors never end it: status, files, hang detection and straggler detection."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.plan import Plan
 
-_STATUS = "what `muster ps`, `top` and the page show of this job"
-_RECORD = "what is kept of this job on disk"
-_HANGS = "the watch for hangs"
-_SLOW = "the watch for slow ranks"
+_STATUS = "what `muster ps`, `top` and the dashboard show of this job"
+_RECORD = "what is stored of this job on disk"
+_HANGS = "hang detection"
+_SLOW = "straggler detection"
 
 
 class Observers:
-    """All of them: an error of one is told once, the others go on, and so does the job."""
+    """All observers: an error in one is reported once; the others and the job continue."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Observers:
 
     async def _watch(self, attempt: Attempt) -> None:
         monitor = self._monitor
-        with guarded(lambda error: monitor.report_bug("hangs are no longer watched for", error)):
+        with guarded(lambda error: monitor.report_bug("hang detection has stopped", error)):
             await asyncio.gather(monitor.notice_early_ends(attempt), self._watch_for_hangs(attempt))
 
     async def _watch_for_hangs(self, attempt: Attempt) -> None:
