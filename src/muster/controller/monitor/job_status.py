@@ -157,7 +157,7 @@ class _Rank:
     def state(self, rank: int) -> RankState:
         from muster.jobs.state import RankState
 
-        status, told, gauges = self.exit_status, self.progress, self.gauges
+        status, progress, gauges = self.exit_status, self.progress, self.gauges
         return RankState(
             rank=rank,
             host=self.host,
@@ -165,10 +165,10 @@ class _Rank:
             gpu=self.gpu,
             pid=gauges["pid"] if gauges else None,
             state=self.phase,
-            collectives=told["done"] if told else 0,
-            steps=told.get("steps", 0) if told else 0,
+            collectives=progress["done"] if progress else 0,
+            steps=progress.get("steps", 0) if progress else 0,
             step_rate=None if self.exit_status is not None else self.rate(),
-            waiting=told.get("waiting") if told else None,
+            waiting=progress.get("waiting") if progress else None,
             cpu=gauges["cpu"] if gauges else None,
             memory=gauges["memory"] if gauges else None,
             gpu_memory=gauges["gpu_memory"] if gauges else None,
@@ -182,7 +182,7 @@ def _rounded(share: float | None) -> float | None:
 
 
 def gpu_of(chosen: Sequence[int] | None, visible: str | None, count: int, local_rank: int) -> int | None:
-    """The GPU of a rank by the number its driver gives it; None where it has none, or where that cannot be told.
+    """The GPU of a rank by the number its driver gives it; None where it has none or it is unknown.
 
     `chosen` are those of `-H host:0,2`, which count what the host's CUDA_VISIBLE_DEVICES shows, if that is set.
     """
@@ -288,7 +288,7 @@ class JobStatus:
             rank.ended_by_us = event["stopped_at"] is not None and when >= event["stopped_at"]
 
     def _on_gauges(self, link: AgentLink, event: Gauges) -> None:
-        if event["host"]:  # under MPI one agent of each host tells
+        if event["host"]:  # under MPI one agent of each host reports
             self._hosts[link.name].gauges = event["host"]
         for number, gauges in event["ranks"].items():
             if int(number) in self._ranks:
@@ -306,7 +306,7 @@ class JobStatus:
         self.see(links)
 
     def see(self, links: Sequence[AgentLink]) -> None:
-        """Take in which hosts have answered."""
+        """Note which hosts have answered."""
         for link in links:
             host = self._hosts[link.name]
             if link.facts and host.phase == "connecting":
