@@ -15,7 +15,7 @@ from muster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 
-NEEDS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="links with a rate need a lab made by root")
+NEEDS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="links with a rate need a lab started as root")
 
 # A frame of 1514 bytes, which is what tbf counts, carries 1448 bytes of data (IPv4, TCP with timestamps).
 PAYLOAD = 1448 / 1514

@@ -110,12 +110,12 @@ def test_it_opens_on_the_failed_rank_with_its_traceback(opened: Browser):
     opened.resize(1440, 900)
     assert opened.js("document.querySelector('#log-rank').value") == "5"
     assert opened.js("document.querySelector('#rank-5').getAttribute('aria-pressed')") == "true"
-    failure = opened.text("#failure")
+    failure = opened.text("#failures")
     assert "rank 5 on gpu02 failed first, 93.0 s after the start: ValueError: loss is nan (train.py:91)" in failure
     assert "Fix: lower the learning rate" in failure
     assert "7 ranks stopped by Muster because of it" in failure
-    assert opened.text("#failure pre").endswith("ValueError: loss is nan")
-    assert opened.js("document.querySelector('#failure pre').getBoundingClientRect().bottom") < 900
+    assert opened.text("#failures pre").endswith("ValueError: loss is nan")
+    assert opened.js("document.querySelector('#failures pre').getBoundingClientRect().bottom") < 900
     assert "failed at\ntrain.py:91" in opened.text("#rank-facts")
     opened.click("#rank-3")  # what the user picks stays picked
     opened.js("document.dispatchEvent(new Event('visibilitychange'))")
@@ -144,7 +144,7 @@ def test_ranks_that_muster_stopped_have_no_check_mark_and_a_hung_one_is_not_gree
 
 
 def test_no_half_of_a_desktop_screen_is_empty(browser: Browser, tmp_path: Path):
-    state = replace(ended(job(failed=None)), exit_code=0, failure=None, reports=(), sentence="")
+    state = replace(ended(job(failed=None)), exit_code=0, failures=(), reports=(), sentence="")
     page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", state))
     try:
         browser.resize(1440, 900)
@@ -176,11 +176,11 @@ def test_the_use_of_each_host_is_drawn_over_time(opened: Browser):
 
 def test_the_phases_of_the_start_have_their_times(opened: Browser):
     items = opened.js("[...document.querySelectorAll('#start li')].map(i => i.innerText)")
-    assert items == ["Connect\n0.8 s", "Prepare\n3.2 s", "Start ranks\n50 ms", "First collective\n0.9 s", "Run\n1:30"]
+    assert items == ["Connect\n0.8 s", "Prepare\n3.2 s", "First collective\n1.0 s", "Run\n1:30"]
 
 
 def test_findings_name_their_page_of_the_documentation(opened: Browser):
-    assert opened.text("#failure .docs") == "Documentation: Troubleshooting"
+    assert opened.text("#failures .docs") == "Documentation: Troubleshooting"
     assert opened.text("#report-list .docs") == "Documentation: Hang detection"
 
 
@@ -208,7 +208,7 @@ def test_a_report_shows_its_stacks_side_by_side_the_named_rank_first(opened: Bro
     assert "line 33 in next_batch" in left[0]
     assert right[0].startswith("Ranks 0, 1, 3\u20137 on gpu01, gpu02")
     assert left[1] == right[1]
-    assert "rank 2 on gpu01 is in next_batch" in opened.text(".report.hang .sentence")
+    assert "rank 2 on gpu01 has been in next_batch" in opened.text(".report.hang .sentence")
 
 
 def test_a_chosen_rank_shows_its_log_and_its_numbers(opened: Browser):
@@ -305,7 +305,7 @@ def test_a_log_can_be_copied_and_downloaded(opened: Browser):
     opened.click("#copy")
     opened.wait("document.querySelector('#copy').innerText === 'Copied'")
     assert opened.js("copied[0]").endswith(f"step 1499 loss 0.0020 rank 5\n{HOSTILE}\n")
-    opened.click("#failure figcaption button")
+    opened.click("#failures .text button")
     opened.wait("copied.length === 2")
     assert opened.js("copied[1]").startswith("Traceback (most recent call last):")
     opened.click("#rank-6")
@@ -446,14 +446,21 @@ def test_a_large_job_with_many_reports_stays_easy_to_survey(browser: Browser, tm
         page.end()
 
 
-def test_each_attempt_of_a_restarted_job_has_its_logs(browser: Browser, tmp_path: Path):
-    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", replace(ended(job()), attempt=1))
+def test_each_attempt_of_a_restarted_job_has_its_failure_and_its_logs(browser: Browser, tmp_path: Path):
+    state = ended(job())
+    failures = (*state.failures, replace(state.failures[0], attempt=1, rank=4, sentence="rank 4 on gpu02 failed first"))
+    state = replace(state, attempt=1, failures=failures)
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", state)
     (folder / "attempt-1").mkdir()
     (folder / "attempt-1/rank-0.log").write_text("once more\n")
     page = Page(folder)
     try:
         browser.open(page.address)
         browser.wait(EIGHT)
+        browser.wait("document.querySelector('#log-rank').value === '4'")
+        sentences = browser.js("[...document.querySelectorAll('#failures .sentence')].map(s => s.innerText)")
+        assert [sentence[:17] for sentence in sentences] == ["rank 4 on gpu02 f", "rank 5 on gpu02 f"]
+        assert browser.js("[...document.querySelectorAll('#failures .text')].map(t => t.open)") == [True, False]
         browser.click("#rank-0")
         browser.wait("document.querySelector('#lines').innerText === 'once more'")
         assert "restarts" in browser.text("#figures")
@@ -497,11 +504,11 @@ def test_a_run_with_a_dashboard_shows_the_job_to_its_end_and_beyond(browser: Bro
         browser.wait("document.querySelector('#phase').innerText === 'failed 1'")
         assert browser.text("#rank-1") == "1\nexit code 1"
         browser.wait("document.querySelector('#log-rank').value === '1'")  # nobody had picked another one
-        assert "loss is <b>nan</b>" in browser.text("#failure .sentence")
-        assert 'raise ValueError("loss is <b>nan</b>")' in browser.text("#failure pre")
+        assert "loss is <b>nan</b>" in browser.text("#failures .sentence")
+        assert 'raise ValueError("loss is <b>nan</b>")' in browser.text("#failures pre")
         assert "[" not in browser.text("#lines time")
         assert "for 10 minutes after that" in browser.text("#stays")
-        assert f"the dashboard {where} stays up for 10 minutes after the last visit" in run.err
+        assert f"the dashboard {where} stops 10 minutes after its last reader leaves" in run.err
         with urllib.request.urlopen(f"{where}state.json", timeout=30) as answer:
             assert json.load(answer)["exit_code"] == 1
     finally:

@@ -245,7 +245,7 @@ def test_a_rank_that_cannot_be_watched_runs_all_the_same_and_says_so_once(tmp_pa
     done = run_here(tmp_path, "--nproc", "2", "--no-check", "train.py")
     assert done.code == 0, done.said
     assert done.lines(0) == done.lines(1) == ["trained"], done.said
-    told = "muster: hangs and slow ranks cannot be told in this job: RuntimeError: can't start new thread"
+    told = "muster: hang and straggler detection is disabled for this job: RuntimeError: can't start new thread"
     assert done.err.splitlines().count(told) == 1, done.said
     assert "Traceback" not in done.said
 

@@ -110,14 +110,14 @@ def job(*, ranks: int = 8, failed: int | None = 5) -> JobState:
             Report(
                 kind="hang",
                 time=BEGIN + 90,
-                sentence="ranks 0, 1, 3 to 7 wait in all_reduce number 102 (train.py:88); "
-                "rank 2 on gpu01 is in next_batch (data.py:33) for 31 s",
+                sentence="ranks 0, 1, 3 to 7 are waiting in all_reduce number 102 (train.py:88); "
+                "rank 2 on gpu01 has been in next_batch (data.py:33) for 31 s",
                 ranks=(2,),
                 detail="group 0: 7 of 8 ranks have begun number 102",
                 stacks=STACKS,
             ),
         ),
-        timeline={"connected": 0.8, "prepared": 4.0, "started": 4.05, "first_collective": 4.95},
+        phases={"connected": 0.8, "imported": 4.0, "first collective": 4.95},
     )
 
 
@@ -128,11 +128,13 @@ def ended(state: JobState) -> JobState:
         sentence=sentence,
         rank=5,
         detail='Traceback (most recent call last):\n  File "train.py", line 91, in <module>\nValueError: loss is nan\n',
-        why="The loss has overflowed",
-        fix="lower the learning rate",
-        notes=("7 ranks stopped by Muster because of it",),
+        lines=("The loss has overflowed", "Fix: lower the learning rate", "7 ranks stopped by Muster because of it"),
+        attempt=state.attempt,
+        time=BEGIN + 93,
+        host="gpu02",
+        place="train.py:91",
     )
-    return replace(state, phase="ended", exit_code=1, sentence=sentence, failure=failure)
+    return replace(state, phase="ended", exit_code=1, sentence=sentence, failures=(failure,))
 
 
 def write_folder(folder: Path, state: JobState) -> Path:

@@ -292,7 +292,7 @@ def test_an_agent_whose_controller_has_ended_meanwhile_does_not_wait_for_it():
 
 def test_hosts_that_pull_an_image_are_given_the_time(tmp_path: Path):
     pulled = tmp_path / "pulled"
-    script = f'echo "n1 pulls box:1"; while [ ! -e {pulled} ]; do sleep 0.02; done; exec "$@"'
+    script = f'echo "n1 is pulling box:1"; while [ ! -e {pulled} ]; do sleep 0.02; done; exec "$@"'
     slow = as_seat("a", "sh", "-c", script, "sh", *AGENT)
 
     async def meanwhile(connector: DialedConnector, links: list[AgentLink]) -> None:
@@ -301,6 +301,6 @@ def test_hosts_that_pull_an_image_are_given_the_time(tmp_path: Path):
         pulled.touch()
 
     async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
-        assert connector.last_words == "n1 pulls box:1"
+        assert connector.last_words == "n1 is pulling box:1"
 
     connected(launch(slow, keys=("a",)), tmp_path, use, meanwhile)

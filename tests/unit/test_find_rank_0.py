@@ -161,7 +161,7 @@ def test_under_mpiexec_rank_0_is_found_by_what_it_published():
 
 def test_an_mpiexec_that_has_gone_is_named(mpiexec):
     mpiexec.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(MusterError, match=r"mpiexec cannot be asked where rank 0 is \(PMI_FD="):
+    with pytest.raises(MusterError, match=r"could not exchange the address of rank 0 with mpiexec \(PMI_FD="):
         pmi.look_up()
 
 

@@ -104,7 +104,7 @@ def test_the_job_status_shows_what_an_agent_sends():
     assert state.ranks[0].memory == sent[-1]["ranks"]["0"]["memory"]
     assert state.ranks[0].pid == os.getpid()
     assert state.hosts[0].memory_total == sent[-1]["host"]["memory_total"]
-    assert state.hosts[0].gpus[0].throttled == "it is too hot"
+    assert state.hosts[0].gpus[0].throttled == "too hot"
 
 
 def sample_status() -> JobStatus:
@@ -127,7 +127,7 @@ def test_what_nvidia_smi_prints_is_read():
         "clock": 1305,
         "clock_max": 1980,
         "temperature": 81,
-        "throttled": "its power limit is reached",
+        "throttled": "power limit reached",
     }
     assert gpu_metrics.read_smi("No devices were found\n") == []
     assert gpu_metrics.read_smi(", ".join(["0", "H200", *["[N/A]"] * 10]))[0]["use"] is None

@@ -11,8 +11,7 @@ import pytest
 from messages import EVENTS, publish
 from sample_status import make_status
 
-from muster.controller.diagnosis.rank_end import RankEnd
-from muster.controller.diagnosis.verdict import judge
+from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor import job_status as board_module
 from muster.controller.monitor.job_status import JobStatus, gpu_of
 from muster.jobs.state import JobState, Moment, Report, from_data
@@ -119,32 +118,15 @@ def test_two_messages_right_after_each_other_are_no_rate():
     assert status.state().ranks[0].step_rate is None
 
 
-def test_a_rank_that_a_hang_names_is_hung_until_it_moves():
+def test_the_ranks_that_a_hang_names_are_hung_until_it_is_over():
     status, link = make_status(3)
     for rank in range(3):
-        publish(status, link, progress(rank, time=90.0, moved=90.0, groups={"0": [3, 2 if rank else 3]}))
-    assert (states(status), status.state().hung) == (["running", "waiting", "waiting"], False)
+        publish(status, link, progress(rank, groups={"0": [3, 2 if rank else 3]}))
     status.reports.append(Report(kind="hang", time=100.0, sentence="rank 0 is in next_batch", ranks=(0,)))
-    assert (states(status), status.state().hung) == (["hung", "waiting", "waiting"], True)
-    publish(status, link, progress(0, time=101.0, moved=90.0))
-    assert status.state().hung
-    publish(status, link, progress(0, time=110.0, moved=109.0))
-    assert (states(status)[0], status.state().hung) == ("running", False)
-
-
-def test_a_hang_that_names_nobody_is_over_when_any_rank_moves():
-    status, link = make_status(2)
-    status.reports.append(Report(kind="hang", time=100.0, sentence="nothing moves"))
-    assert (states(status), status.state().hung) == (["running", "running"], True)
-    publish(status, link, progress(1, time=105.0, moved=104.0))
-    assert not status.state().hung
-
-
-def test_a_job_that_ends_hangs_no_longer():
-    status, _ = make_status(1)
-    status.reports.append(Report(kind="hang", time=time.time(), sentence="nothing moves"))
-    status.stopping()
-    assert not status.state().hung
+    status.hung_since = 90.0
+    assert states(status) == ["hung", "waiting", "waiting"]
+    status.hung_since = None
+    assert states(status) == ["running", "waiting", "waiting"]
 
 
 def test_the_location_of_a_failed_rank_is_where_it_failed():
@@ -165,26 +147,12 @@ def test_a_rank_that_had_raised_before_muster_ended_it_has_failed():
     assert states(status) == ["failed"]
 
 
-def test_the_failure_of_a_job_is_part_of_its_state():
-    status, _ = make_status()
-    first = RankEnd(rank=1, host="h1", status=1, time=5.0, traceback="Traceback", summary="ValueError: nan")
-    status.ended(1, "in short", judge([first], [], start=2.0))
-    failure = status.state().failure
-    assert failure is not None
-    assert (failure.rank, failure.detail) == (1, "Traceback")
-    assert "rank 1 on h1 failed first, 3.0 s after the start: ValueError: nan" in failure.sentence
-    assert from_data(json.loads(json.dumps(status.state().as_data()))).failure == failure
-    status.ended(0, "", judge([], [], start=2.0))
-    assert status.state().failure is None
-
-
-def test_the_phases_of_the_start_are_timed():
+def test_the_start_is_over_when_every_rank_has_finished_a_collective():
     status, link = make_status()
-    assert list(status.state().timeline) == ["connected", "prepared", "started"]
     publish(status, link, progress(0, time=status.begin + 2, done=1, first=True))
-    assert "first_collective" not in status.state().timeline
+    assert "first collective" not in status.state().phases
     publish(status, link, progress(1, time=status.begin + 3, done=1, first=True))
-    assert status.state().timeline["first_collective"] == 3.0
+    assert status.state().phases["first collective"] == pytest.approx(3.0)
 
 
 def test_the_history_has_what_each_host_used(monkeypatch: pytest.MonkeyPatch):
@@ -220,6 +188,8 @@ def test_a_state_survives_json_and_is_made_quickly():
         status._history.append(Moment(time=1.0, step_rate=2.0, waiting={0: 0.5}))
     status.reports.append(Report(kind="hang", time=1.0, sentence="it hangs", ranks=(2,), stacks={2: "File x"}))
     status.stuck = ("h1",)
+    status.failed(Verdict(exit_code=1, sentence="rank 1 failed first", detail="Traceback", why="memory is full"))
+    status.phases["connected"] = 0.2
     state = status.state()
     assert from_data(json.loads(json.dumps(state.as_data()))) == state
     begin = time.thread_time()

@@ -125,7 +125,7 @@ def stand_aside() -> None:
 def enter(order: Order, space: dict[str, object]) -> None:
     """Say who we are, then run what the controller sends; it finds the connection as `channel`."""
     if sys.version_info < (3, 9):
-        leave(OLD_PYTHON, "Python 3.9 or newer is needed, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
+        leave(OLD_PYTHON, "Python 3.9 or newer is required, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
     if order.get("killed_at_once"):
         stand_aside()
     channel = dial(order)

@@ -10,7 +10,7 @@ from typing import Any
 
 from muster.dashboard.job_source import Source
 from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job
-from muster.jobs.ps_text import status
+from muster.jobs.ps_text import reason, status
 from muster.text import count, names
 
 _MOST_JOBS = 200
@@ -77,7 +77,8 @@ def _entry(job: KeptJob) -> dict[str, Any]:
         "now": state.now,
         "exit_code": state.exit_code,
         "stopped_by": state.stopped_by,
-        "hung": state.hung,
+        "hung_since": state.hung_since,
         "sentence": state.sentence,
+        "reason": reason(job),
         "where": f"{count(state.world_size, 'rank')} on {names([host.name for host in state.hosts], 4)}",
     }

@@ -41,7 +41,7 @@ class Allocation:
             given = self._own(host)
             if given is None:
                 names = ", ".join(other.name for other in self.hosts)
-                raise HostError(host.name, f"it is not in {self} ({names})", hint="leave -H out to use all of them")
+                raise HostError(host.name, f"not part of {self} ({names})", hint="omit -H to use all its hosts")
             slots = host.slots if host.slots is not None or nproc is not None else given.slots
             picked.append(replace(given, slots=slots, gpus=host.gpus))
         return tuple(picked)

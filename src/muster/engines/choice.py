@@ -17,8 +17,8 @@ def choose(spec: RunSpec, env: Mapping[str, str]) -> Choice:
     engine = load(spec.engine)
     if spec.lab and not engine.takes_lab:
         raise UsageError(
-            f"--lab makes hosts for ssh, and --engine {engine.name} has others",
-            hint="`muster lab up 2 --slurm --mpi` makes a cluster that stays; `muster lab ssh h1` gets you into it",
+            f"--lab works with ssh, not with --engine {engine.name}",
+            hint="create a lab that stays up: `muster lab up 2 --slurm --mpi`, then `muster lab ssh h1`",
         )
     return engine.choose(spec, env)
 
@@ -30,6 +30,6 @@ def _automatic(spec: RunSpec, env: Mapping[str, str]) -> Choice:
         return load("local" if spec.hosts is None else "ssh").choose(spec, env)
     engine, allocation = found
     if spec.hosts is not None and not allocation.has_all(spec.hosts):
-        said = f"detected: {allocation}; -H names other hosts, so ssh is used"
+        said = f"detected: {allocation}; -H names hosts outside it, so Muster uses ssh"
         return Choice(engine=load("ssh"), hosts=spec.hosts, said=(said,))
     return in_allocation(engine, spec, allocation)

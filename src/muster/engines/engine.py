@@ -165,9 +165,7 @@ class Engine(ABC):
         if self.outside_job is not None:
             raise UsageError(f"--engine {self.name}: {self.outside_job[0]}", hint=self.outside_job[1])
         if spec.hosts is None:
-            raise UsageError(
-                f"--engine {self.name}: no hosts are named", hint="write `-H host1,host2`, or `--hostfile FILE`"
-            )
+            raise UsageError(f"--engine {self.name} needs hosts", hint="add `-H host1,host2` or `--hostfile FILE`")
         return Choice(engine=self, hosts=spec.hosts)
 
     # --- starting agents ------------------------------------------------------------------------------------
@@ -195,16 +193,16 @@ class Engine(ABC):
         failure = container_failure(command, text)
         if failure is not None:
             return failure
-        said = text.splitlines()[-1:] or [f"it ended with code {code}"]
+        said = text.splitlines()[-1:] or [f"exit code {code}"]
         return HostError(
             command.agents[0].name,
             f"the agent did not start: {said[0]}",
-            hint=f"try the command by hand; it begins with `{shlex.join(command.argv[:3])}`",
+            hint=f"run the command by hand; it starts with `{shlex.join(command.argv[:3])}`",
         )
 
     def program_hint(self, command: StartCommand) -> str:
         """What helps where the program of a command is not on this machine."""
-        return f"is it installed here? try `{command.argv[0]} --version`"
+        return f"check that it is installed here: `{command.argv[0]} --version`"
 
     def is_final(self, line: str) -> bool:
         """Whether this line of a command says that an agent will not come, although the command may wait on."""
@@ -231,7 +229,7 @@ class Engine(ABC):
 
     def allocate(self, asked: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
         """Get the allocation that `allocation_option` asks for, and run `muster ARGV` inside it; the exit code."""
-        raise UsageError(f"--engine {self.name} cannot get an allocation", hint="run it inside one")
+        raise UsageError(f"--engine {self.name} cannot request an allocation", hint="run this command inside one")
 
     @property
     def batch(self) -> Scheduler | None:

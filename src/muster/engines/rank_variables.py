@@ -80,13 +80,13 @@ def rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tup
     if size_name not in env:
         raise UsageError(
             f"{rank_name}={env[rank_name]} is set but {size_name} is not",
-            hint=f"a launcher sets both; set {size_name}, or unset {rank_name} to run as a world of one",
+            hint=f"set {size_name} as well, or unset {rank_name} to run a single rank",
         )
     rank, size = _number(env, rank_name), _number(env, size_name)
     if rank >= size:
         raise UsageError(
-            f"{rank_name}={rank} is not a rank of a world of {size} ({size_name}={size})",
-            hint=f"ranks count from 0, so {rank_name} must be below {size_name}",
+            f"{rank_name}={rank} is out of range for {size_name}={size}",
+            hint=f"ranks start at 0, so {rank_name} must be less than {size_name}",
         )
     return rank, size
 
@@ -99,7 +99,7 @@ def optional(env: Mapping[str, str], name: str) -> int | None:
 def _number(env: Mapping[str, str], name: str) -> int:
     text = env[name].strip()
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{name}={env[name]} is not a number", hint=f"set {name} to a whole number from 0")
+        raise UsageError(f"{name}={env[name]} is not a number", hint=f"set {name} to a number that is 0 or greater")
     return int(text)
 
 

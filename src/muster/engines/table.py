@@ -46,8 +46,10 @@ def load(name: str) -> Engine:
             return point.load()()
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            raise UsageError(f"--engine {name}: {point.value} cannot be loaded ({why})", hint="update it") from error
-    raise UsageError(f"there is no engine {name}", hint=f"choose one of {', '.join(NAMES)}")
+            raise UsageError(
+                f"--engine {name}: could not load {point.value} ({why})", hint="update the package that provides it"
+            ) from error
+    raise UsageError(f"unknown engine {name}", hint=f"choose one of {', '.join(NAMES)}")
 
 
 @cache

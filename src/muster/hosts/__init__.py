@@ -1,4 +1,4 @@
-"""Hosts: which machines, how to reach them and how many ranks each one takes."""
+"""Hosts: which machines, how to reach them and how many ranks each one runs."""
 
 from __future__ import annotations
 

@@ -131,8 +131,10 @@ class LogTimes:
 class Merged:
     """The lines of all ranks of an attempt, in the order in which they came."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, since: float | None = None) -> None:
+        """With `since`, only what came then or later; what has no time is left out."""
         self._folder = folder
+        self._since = since
         self._order = LogPieces(folder)
         self._behind: list[LogPiece] = []
         """Pieces that are announced and not written yet."""
@@ -147,6 +149,9 @@ class Merged:
         """The lines that are complete since the last time."""
         try:
             for piece in self._pieces():
+                if self._since is not None and (piece.time is None or piece.time < self._since):
+                    self._at[piece.rank] = self._at.get(piece.rank, 0) + piece.length
+                    continue
                 data = self._read(piece.rank, piece.length)
                 if data is None:
                     self._behind.append(piece)
@@ -158,7 +163,7 @@ class Merged:
     def rest(self) -> Generator[RankLine]:
         """What a rank's file has beyond what the order covers, including lines without an end."""
         yield from self.new()
-        for rank in sorted(self._ranks()):
+        for rank in self._ranks() if self._since is None else ():
             for data in Tail(self._folder / f"rank-{rank}.log", self._at.get(rank, 0)).new():
                 yield from self._lines(rank, 1, data, None)
         for (rank, stream), splitter in self._splitters.items():

@@ -1,10 +1,12 @@
-"""The state of a job as it is shown: by `muster ps` and `top`, on the page, as JSON and as metrics. Pure."""
+"""The state of a job as `muster ps`, `show`, `top`, the dashboard, JSON and the metrics present it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from muster.jobs.decode import decode
 
 VERSION = 1
 """Raised when a field changes its meaning; readers ignore fields they do not know."""
@@ -99,21 +101,6 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    """Why a job failed, as the terminal shows it."""
-
-    sentence: str
-    rank: int | None = None
-    """The rank that failed first, if it was a rank."""
-    detail: str = ""
-    """Its traceback, or the last lines of its stderr."""
-    why: str = ""
-    """What it means, where Muster knows more than the rank reported."""
-    fix: str = ""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Report:
     """Something Muster found while the job ran."""
 
@@ -126,6 +113,25 @@ class Report:
     """More lines for people."""
     stacks: Mapping[int, str] = field(default_factory=dict[int, str])
     """Each rank's stack as text, where they were taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """How one attempt failed, as the screen showed it."""
+
+    attempt: int
+    time: float
+    sentence: str
+    """The first failure in one line."""
+    detail: str = ""
+    """The traceback, or the last lines of stderr."""
+    lines: tuple[str, ...] = ()
+    """Explanation, fix and what else happened, a line each."""
+    rank: int | None = None
+    """The rank that failed first; None if it was a host or Muster."""
+    host: str = ""
+    place: str = ""
+    """`train.py:88`, where that rank failed, if it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,17 +157,19 @@ class JobState:
     ranks: tuple[RankState, ...] = ()
     history: tuple[Moment, ...] = ()
     reports: tuple[Report, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    """One for each attempt that failed, the last one last."""
+    phases: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds from `begin` to the end of each phase of the start: `connected`, `imported`, `first collective`."""
+    hung_since: float | None = None
+    """When the ranks stopped making progress; None while they make some."""
+    slow: tuple[int, ...] = ()
+    """The ranks that slow the job down now."""
     exit_code: int | None = None
     sentence: str = ""
     """How it ended, or what it is waiting for."""
     stopped_by: str = ""
     """Who ended it from outside: `SIGINT`, `muster stop`; empty if nobody did."""
-    hung: bool = False
-    """Whether the last hang that was reported is not over."""
-    failure: Failure | None = None
-    timeline: Mapping[str, float] = field(default_factory=dict[str, float])
-    """When each phase of the start was over, in seconds since `begin`: connected, prepared, started, and
-    first_collective, when every rank has finished one."""
     stuck: tuple[str, ...] = ()
     """Hosts on which a process of it could not be ended, because the kernel holds it."""
 
@@ -174,7 +182,7 @@ class JobState:
             "ranks": [vars(rank) for rank in self.ranks],
             "history": [vars(moment) for moment in self.history],
             "reports": [vars(report) for report in self.reports],
-            "failure": None if self.failure is None else vars(self.failure),
+            "failures": [vars(failure) for failure in self.failures],
         }
 
     def cut(self, *, since: float | None = None, stacks: bool = True) -> JobState:
@@ -184,38 +192,6 @@ class JobState:
         return replace(self, history=history, reports=reports)
 
 
-def from_data(data: Mapping[str, Any]) -> JobState:
-    """The state that `as_data` made, from this or another version of Muster."""
-    convert = {
-        "hosts": _tuple_of(HostState, gpus=_tuple_of(GpuState)),
-        "ranks": _tuple_of(RankState),
-        "history": _tuple_of(Moment, waiting=_by_rank, hosts=_by_host),
-        "reports": _tuple_of(Report, ranks=tuple, stacks=_by_rank),
-        "failure": _failure,
-        "stuck": tuple,
-    }
-    return JobState(**_known(JobState, data, convert))
-
-
-def _tuple_of(kind: Any, **convert: Callable[[Any], Any]) -> Callable[[Sequence[Mapping[str, Any]]], tuple[Any, ...]]:
-    """Makes a tuple of such values from what JSON holds; `convert` names fields that JSON holds otherwise."""
-    return lambda items: tuple(kind(**_known(kind, item, convert)) for item in items)
-
-
-def _known(kind: Any, data: Mapping[str, Any], convert: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """The fields that this version knows."""
-    names = [name for name in kind.__dataclass_fields__ if name in data]
-    return {name: convert[name](data[name]) if name in convert else data[name] for name in names}
-
-
-def _by_rank(data: Mapping[Any, Any]) -> dict[int, Any]:
-    """JSON writes the numbers of ranks as text."""
-    return {int(rank): value for rank, value in data.items()}
-
-
-def _by_host(data: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
-    return {host: tuple(use) for host, use in data.items()}
-
-
-def _failure(data: Mapping[str, Any] | None) -> Failure | None:
-    return None if data is None else Failure(**_known(Failure, data, {"notes": tuple}))
+def from_data(data: object) -> JobState:
+    """The state that `as_data` made, from this or another version of Muster; ValueError if it is not one."""
+    return decode(JobState, data)

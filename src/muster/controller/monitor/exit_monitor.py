@@ -48,6 +48,7 @@ class ExitMonitor:
                 self._reported.update(hung)
                 sentence = self._sentence(hung, self._looks[-1][1])
                 self.monitor.report_hang(sentence, self._looks[-1][1], hung)
+                self.monitor.status.hung_since = min(self.monitor.heard[rank].finished for rank in hung)
                 if self.monitor.kill:
                     self.attempt.on_hang(sentence, hung)
                     return

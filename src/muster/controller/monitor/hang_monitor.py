@@ -143,7 +143,7 @@ class HangMonitor:
         heard = self.monitor.heard
         concerned = {wait.rank for wait in finding.waits} | set(finding.culprits)
         before = {rank: heard[rank].moved for rank in concerned}
-        since = min(before[wait.rank] for wait in finding.waits)
+        since = self.monitor.status.hung_since = min(before[wait.rank] for wait in finding.waits)
 
         def moved() -> list[float]:
             return [heard[rank].moved for rank in concerned if heard[rank].moved > before[rank] + _TURN]
@@ -152,8 +152,9 @@ class HangMonitor:
             while not moved() and not all(heard[wait.rank].exit_status is not None for wait in finding.waits):
                 await asyncio.sleep(_TURN)
         finally:  # a job that comes to its end soon after it moved cancels this
+            self.monitor.status.hung_since = None
             if moved():
-                self.monitor.screen.warning(f"moving again after {min(moved()) - since:.0f} s")
+                self.monitor.screen.warning(f"the job is making progress again after {min(moved()) - since:.0f} s")
         self._forget()
 
     async def _mention(self, ranks: Mapping[int, Seen]) -> None:

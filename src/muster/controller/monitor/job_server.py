@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster import __version__
+from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor.job_status import JobStatus
 from muster.errors import EXIT_MUSTER, MusterError
 from muster.jobs.job_messages import (
@@ -143,7 +144,9 @@ class JobServer:
     def _on_failure(self, error: BaseException) -> None:
         """Show followers an error that the command itself prints at its end."""
         sentence = error.message if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
-        self._status.ended(error.exit_code if isinstance(error, MusterError) else EXIT_MUSTER, sentence)
+        code, hint = (error.exit_code, error.hint) if isinstance(error, MusterError) else (EXIT_MUSTER, None)
+        self._status.failed(Verdict(exit_code=code, sentence=sentence, notes=(f"hint: {hint}",) if hint else ()))
+        self._status.ended(code, sentence)
         self._on_line(2, f"error: {sentence}", "\n")
 
     # --- lines for followers --------------------------------------------------------------------------------

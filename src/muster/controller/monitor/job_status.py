@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.events import EventStream, HostChange
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import Launch
@@ -23,7 +24,6 @@ from muster.shared.events import Exit, Gauges, HostGauges, RankGauges, Up
 from muster.shared.reports import Progress, Raised, SysExit
 
 if TYPE_CHECKING:
-    from muster.controller.diagnosis.verdict import Verdict
     from muster.jobs.state import Failure, HostState, HostUse, JobState, Moment, Phase, RankPhase, RankState, Report
 
 _MOST_MOMENTS = 900
@@ -95,10 +95,8 @@ class _Rank:
         self._heard = 0.0
         """When its last progress arrived, by our clock."""
         self._counts_steps = False
-        self.moved = 0.0
-        """When it last made progress, by our clock since 1970."""
         self.first_collective: float | None = None
-        """When it had finished its first collective, by our clock since 1970."""
+        """When it had finished its first collective, by our clock, in seconds since 1970."""
         self.place = ""
         self.failed_at = ""
         """Where it raised an exception or called sys.exit."""
@@ -110,13 +108,9 @@ class _Rank:
         self.lost = False
         self.is_hung = False
 
-    def on_progress(self, event: Progress, offset: float) -> None:
-        """Take in how far it is; `offset` is what our clock is ahead of its host's."""
+    def on_progress(self, event: Progress) -> None:
         self.progress = event
         self.place = event.get("place") or self.place
-        self.moved = max(self.moved, event.get("moved", event["time"]) + offset)
-        if event["first"] and self.first_collective is None:
-            self.first_collective = event["time"] + offset
         steps = event.get("steps", 0)
         if bool(steps) != self._counts_steps:
             self._counts_steps = bool(steps)
@@ -206,19 +200,23 @@ class JobStatus:
         self.on_started: Callable[[], None] | None = None
         """Called once, when all ranks have been started."""
         self.reports: list[Report] = []
+        self.failures: list[Failure] = []
+        self.phases: dict[str, float] = {}
+        """Seconds from the command to the end of each phase of the start."""
+        self.hung_since: float | None = None
+        self.slow: tuple[int, ...] = ()
+        """The ranks that slow the job down now."""
         self._attempt = 0
         self._hosts = {agent.name: _Host(agent.name) for agent in launch.agents}
         self._ranks: dict[int, _Rank] = {}
-        self.failure: Verdict | None = None
-        self.timeline: dict[str, float] = {}
         self._history: list[Moment] = []
         self._between = _BETWEEN_MOMENTS
         self._birth = birth(os.getpid())
 
     def begin_attempt(self, plan: Plan, number: int) -> None:
         """All ranks are new."""
-        self._reached("prepared")
         self.phase, self._attempt = "running", number
+        self.hung_since, self.slow = None, ()
         self._ranks = {
             rank: _Rank(placement.name, local, self._gpu(placement, local))
             for placement in plan.placements
@@ -234,7 +232,6 @@ class JobStatus:
 
     def started(self) -> None:
         """All ranks of an attempt have been started."""
-        self._reached("started")
         for rank in self._ranks.values():
             rank.started = True
         on_started, self.on_started = self.on_started, None
@@ -246,13 +243,25 @@ class JobStatus:
         if self.phase != "ended":
             self.phase = "stopping"
 
-    def ended(self, exit_code: int, sentence: str, verdict: Verdict | None = None) -> None:
-        """Nothing of the job is left."""
-        self.phase, self.exit_code, self.sentence, self.failure = "ended", exit_code, sentence, verdict
+    def failed(self, verdict: Verdict) -> None:
+        """Keep how an attempt failed, for `muster show` and the dashboard."""
+        from muster.jobs.state import Failure
 
-    def _reached(self, phase: str, when: float | None = None) -> None:
-        """A phase of the start is over, now or at some time; that of the first attempt counts."""
-        self.timeline.setdefault(phase, round((when or time.time()) - self.begin, 3))
+        first = verdict.first
+        failure = Failure(
+            attempt=self._attempt,
+            time=time.time(),
+            sentence=verdict.sentence,
+            detail=verdict.detail,
+            lines=verdict.lines,
+        )
+        if first is not None:
+            failure = replace(failure, rank=first.rank, host=first.host, place=first.place)
+        self.failures.append(failure)
+
+    def ended(self, exit_code: int, sentence: str) -> None:
+        """Nothing of the job is left."""
+        self.phase, self.exit_code, self.sentence = "ended", exit_code, sentence
 
     def subscribe(self, events: EventStream, observer: str) -> None:
         """Take the events of the job from now on."""
@@ -264,14 +273,16 @@ class JobStatus:
         events.subscribe(HostChange, self._on_host_change, observer=observer)
 
     def _on_progress(self, link: AgentLink, event: Progress) -> None:
-        if event["rank"] not in self._ranks:
+        rank = self._ranks.get(event["rank"])
+        if rank is None:
             return
-        self._ranks[event["rank"]].on_progress(event, link.our_time(event["time"]) - event["time"])
-        if event["first"]:
-            times = [rank.first_collective for rank in self._ranks.values()]
+        rank.on_progress(event)
+        if event["first"] and self._attempt == 0:
+            rank.first_collective = link.our_time(event["time"])
+            times = [other.first_collective for other in self._ranks.values()]
             known = [moment for moment in times if moment is not None]
-            if len(known) == len(times):
-                self._reached("first_collective", max(known))
+            if len(known) == len(times):  # the last of them ends the start
+                self.phases["first collective"] = max(known) - self.begin
 
     def _on_failure(self, link: AgentLink, event: Raised | SysExit) -> None:
         if event["rank"] in self._ranks:
@@ -301,7 +312,6 @@ class JobStatus:
 
     def connected(self, links: Sequence[AgentLink]) -> None:
         """All hosts are up."""
-        self._reached("connected")
         self.phase = "preparing"
         self.see(links)
 
@@ -330,37 +340,18 @@ class JobStatus:
                 self._history = self._history[::2]
                 self._between *= 2
 
-    def _see_hang(self) -> bool:
-        """Mark the ranks that the last report of a hang names, unless it is over; returns whether it is not."""
+    def _mark_hung(self) -> None:
+        """Mark the ranks that the report of the current hang names."""
         report = next((report for report in reversed(self.reports) if report.kind == "hang"), None)
-        causes = self._ranks if report is None else {rank: self._ranks.get(rank) for rank in report.ranks}
-        named = [rank for rank in (causes or self._ranks).values() if rank is not None]
-        is_over = report is None or any(rank.moved > report.time or rank.exit_status is not None for rank in named)
-        is_hung = self.phase == "running" and bool(named) and not is_over
+        hung = report.ranks if report is not None and self.hung_since is not None and self.phase == "running" else ()
         for number, rank in self._ranks.items():
-            rank.is_hung = is_hung and report is not None and number in report.ranks
-        return is_hung
-
-    def _failure(self) -> Failure | None:
-        from muster.jobs.state import Failure
-
-        verdict = self.failure
-        if verdict is None or verdict.ok:
-            return None
-        return Failure(
-            sentence=verdict.sentence,
-            rank=None if verdict.first is None else verdict.first.rank,
-            detail=verdict.detail,
-            why=verdict.why,
-            fix=verdict.fix,
-            notes=verdict.notes,
-        )
+            rank.is_hung = number in hung
 
     def state(self, *, history: bool = True) -> JobState:
         """All of it, as it is now."""
         from muster.jobs.state import JobState
 
-        hung = self._see_hang()
+        self._mark_hung()
         return JobState(
             id=self.job.id,
             command=self.job.spec.command,
@@ -378,11 +369,12 @@ class JobStatus:
             ranks=tuple(rank.state(number) for number, rank in self._ranks.items()),
             history=tuple(self._history) if history else (),
             reports=tuple(self.reports),
+            failures=tuple(self.failures),
+            phases=dict(self.phases),
+            hung_since=self.hung_since if self.phase == "running" else None,
+            slow=self.slow if self.phase == "running" else (),
             exit_code=self.exit_code,
             sentence=self.sentence,
             stopped_by=self.stopped_by,
-            hung=hung,
-            failure=self._failure(),
-            timeline=dict(self.timeline),
             stuck=self.stuck,
         )

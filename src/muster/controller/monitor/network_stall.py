@@ -53,10 +53,9 @@ def slow_network(queues: Mapping[str, Mapping[str, float]], addresses: Mapping[s
 
 
 def sentence(found: SlowNetwork, *, step: float, best: float, waiting: float, ranks: Sequence[int]) -> str:
-    """`the network of h2 is what all ranks wait for: …`."""
+    """`the network of h2 is slowing the job down: …`."""
     where = f"of {found.hosts[0]}" if len(found.hosts) == 1 else f"between {' and '.join(found.hosts)}"
     at_best = f" ({best:.2f} s at best)" if step >= SLOWER * best else ""
-    runs = f"{rank_list(ranks)} on {'it' if len(found.hosts) == 1 else 'them'}"
-    times = f"steps take {step:.2f} s{at_best}, {waiting * 100:.0f} % of it in collectives"
-    queued = f"{found.queued / 1e3:.0f} kB wait to be sent there at any time"
-    return f"the network {where} is what all ranks wait for ({runs}): {times}, and {queued}"
+    times = f"{step:.2f} s per step{at_best}, {waiting * 100:.0f} % of it in collectives"
+    queued = f"{found.queued / 1e3:.0f} kB are queued to be sent on average"
+    return f"the network {where} ({rank_list(ranks)}) is slowing the job down: {times}; {queued}"

@@ -13,11 +13,13 @@ from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
+from muster.controller.notifications import Notifier
 from muster.plan import Plan
 
 _STATUS = "what `muster ps`, `top` and the dashboard show of this job"
 _RECORD = "what is stored of this job on disk"
 _HANGS = "hang detection"
+_NOTICES = "what --notify sends"
 _SLOW = "straggler detection"
 
 
@@ -30,12 +32,14 @@ class Observers:
         record: JobFiles,
         monitor: RankMonitor,
         straggler: StragglerMonitor,
+        notifier: Notifier,
         events: EventStream,
     ) -> None:
         self._status = status
         self._record = record
         self._monitor = monitor
         self._straggler = straggler
+        self._notifier = notifier
         self._guard = events.guard
         status.subscribe(events, _STATUS)
         monitor.subscribe(events, _HANGS)
@@ -48,6 +52,8 @@ class Observers:
             self._status.tick(waiting_for() if waiting_for is not None else "")
         with self._guard(_SLOW):
             self._straggler.tick()
+        with self._guard(_NOTICES):
+            self._notifier.tick()
         self.write()
 
     def begin_attempt(self, plan: Plan, number: int) -> None:
@@ -64,7 +70,7 @@ class Observers:
 
     async def _watch(self, attempt: Attempt) -> None:
         monitor = self._monitor
-        with guarded(lambda error: monitor.report_bug("hang detection has stopped", error)):
+        with guarded(lambda error: monitor.report_bug("hangs are no longer watched for", error)):
             await asyncio.gather(monitor.notice_early_ends(attempt), self._watch_for_hangs(attempt))
 
     async def _watch_for_hangs(self, attempt: Attempt) -> None:

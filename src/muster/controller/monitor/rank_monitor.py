@@ -130,12 +130,12 @@ class RankMonitor:
     def _on_unwatched(self, link: AgentLink, event: Unwatched) -> None:
         if not self.unwatched:
             self.unwatched = event["why"]
-            self.screen.info(f"hangs and slow ranks cannot be told in this job: {self.unwatched}")
+            self.screen.info(f"hang and straggler detection is disabled for this job: {self.unwatched}")
 
     def _on_unseen(self, link: AgentLink, event: Unseen) -> None:
         if event["what"] not in self._unseen:
             self._unseen.add(event["what"])
-            self.screen.info(f"{link.name}: {event['what']} cannot be told: {event['why']}; the job goes on")
+            self.screen.info(f"{link.name}: could not determine {event['what']} ({event['why']}); the job continues")
 
     def _on_exception(self, link: AgentLink, event: Raised) -> None:
         one = self._one(link, event["rank"])
@@ -163,8 +163,8 @@ class RankMonitor:
         joining = [rank for rank, heard in running.items() if heard.joining or not heard.has_joined]
         others = rank_list(joining or sorted(running)) if running else "other ranks"
         self.screen.info(
-            f"rank {event['rank']} on {link.name} has finished and waits up to {event['limit']:.0f} s for {others} "
-            "to create the process group"
+            f"rank {event['rank']} on {link.name} has finished and is waiting up to {event['limit']:.0f} s "
+            f"for {others} to create the process group"
         )
 
     def _on_late(self, link: AgentLink, event: Late) -> None:
@@ -174,7 +174,7 @@ class RankMonitor:
             self._unseen.update(new)
             self.screen.warning(
                 f"rank {event['rank']} set {', '.join(new)} before importing torch, but torch was imported before the "
-                "rank started; use --no-zygote for it to take effect"
+                "rank started; use --no-zygote to make it take effect"
             )
 
     def quiet(self) -> float:
@@ -217,7 +217,7 @@ class RankMonitor:
         """Where every rank is now, as a report that is kept; the stacks go into a file of the job's folder too."""
         found = await self.look(deep=True)
         path = self.write_stacks(found)
-        return self._keep("stacks", f"the stacks of {count(len(found), 'rank')} are in {tilde(path)}", found)
+        return self._keep("stacks", f"stack traces of {count(len(found), 'rank')}: {tilde(path)}", found)
 
     async def compare_calls(self, attempt: Attempt) -> None:
         """Before the rest is ended: if a rank failed in a collective, did another call something else?"""
@@ -248,7 +248,7 @@ class RankMonitor:
 
         async def both() -> None:
             try:
-                with guarded(lambda error: self.report_bug("where the ranks are cannot be told", error)):
+                with guarded(lambda error: self.report_bug("could not save stack traces", error)):
                     if self.heard:
                         self.screen.warning((await self.take_stacks()).sentence)
             finally:
@@ -266,7 +266,7 @@ class RankMonitor:
         path = self.folder / f"stacks-{self._files}.txt"
         blocks = [said] if said else []
         for rank, view in sorted(found.items()):
-            silent = ", its interpreter did not answer" if view["answered"] is False else ""
+            silent = ", its interpreter did not respond" if view["answered"] is False else ""
             name = f"=== rank {rank} on {view['host']}, {_outside(view)}{silent}"
             blocks.append(f"{name}\n{clean(view['stack'])}".rstrip())
             for child in view["children"]:
@@ -275,7 +275,7 @@ class RankMonitor:
         try:
             path.write_text("\n\n".join(blocks) + "\n")
         except OSError as error:
-            self.screen.warning(f"{tilde(path)} cannot be written: {error.strerror}")
+            self.screen.warning(f"could not write {tilde(path)}: {error.strerror}")
         return path
 
     def report_hang(self, said: str, found: Mapping[int, Sighting], ranks: Sequence[int], detail: str = "") -> None:
@@ -283,8 +283,9 @@ class RankMonitor:
         path = self.write_stacks(found, said)
         self.screen.warning(f"hang: {said}")
         self.screen.show_block(detail)
-        goes_on = "" if self.kill else "; the job goes on, --on-hang kill would end it"
-        self.screen.warning(f"the stacks of all ranks are in {tilde(path)}{goes_on}")
+        self.screen.warning(f"stack traces of all ranks: {tilde(path)}")
+        if not self.kill:
+            self.screen.warning("The job keeps running; use --on-hang kill to end hung jobs")
         self._keep("hang", said, found, ranks, detail)
 
     def _keep(
@@ -322,9 +323,10 @@ class RankMonitor:
         await asyncio.sleep(10)
         if attempt.running:
             ended, running = rank_list(attempt.ended_well), rank_list(attempt.running)
-            self.screen.info(f"{ended} ended with exit code 0 over 10 s ago; {running} still running")
+            be = "are" if len(attempt.running) > 1 else "is"
+            self.screen.info(f"{ended} exited with exit code 0 more than 10 s ago; {running} {be} still running")
 
 
 def _outside(view: ProcessView) -> str:
-    where = f", in the kernel's {view['wchan']}" if view["wchan"] else ""
+    where = f", in kernel function {view['wchan']}" if view["wchan"] else ""
     return f"state {view['state']}{where}, {view['cpu_seconds']:.1f} s of CPU"

@@ -221,7 +221,7 @@ class StragglerMonitor:
     def _give_up(self, error: Exception) -> None:
         """A mistake of ours must not end a job that is well."""
         self._is_off = True
-        self.screen.info(f"slow ranks are no longer looked for: {internal_error(error)}")
+        self.screen.info(f"straggler detection is disabled for this job: {internal_error(error)}")
 
     def _act(self, answer: _Answer) -> None:
         """Say what was found, or first have a look at why."""
@@ -307,7 +307,7 @@ class StragglerMonitor:
         is_slower = step >= network_stall.SLOWER * self._best_step
         if not is_slower and self._reported_network:
             where = " and ".join(self._reported_network)
-            self._report(f"the network of {where} keeps up again: steps take {step:.2f} s", ())
+            self._report(f"the network of {where} is no longer slowing the job down: {step:.2f} s per step", ())
             self._reported_network = ()
         if waiting >= network_stall.WAITING and now - self._network_at >= (SOON if is_slower else NOW_AND_THEN):
             self._network_at = now
@@ -364,12 +364,14 @@ class StragglerMonitor:
         hosts = {rank: self._links[rank].name for rank in slow.ranks}
         self._report(sentence(slow, hosts, explain(slow, self._evidence)), slow.ranks)
         self._reported, self._reported_at, self._reports = slow, time.time(), self._reports + 1
+        self.status.slow = slow.ranks
 
     def _report_recovery(self, slow: Slow) -> None:
         from muster.controller.monitor.slow_causes import gone
 
         self._report(gone(slow, {rank: self._links[rank].name for rank in slow.ranks}), slow.ranks)
         self._reported, self._examined = None, set()
+        self.status.slow = ()
 
     def _report(self, text: str, ranks: tuple[int, ...]) -> None:
         from muster.jobs.state import Report

@@ -6,7 +6,7 @@ import { clock, duration, known, moment, percent, seconds, significant } from ".
 import { chosenRank, onChoice, showHosts } from "./hosts.js";
 import { showCharts, unitOf } from "./job_charts.js";
 import { chooseLog, followLog, showLogChoices } from "./logview.js";
-import { jobState, jobWords, shape } from "./shapes.js";
+import { jobState, shape } from "./shapes.js";
 
 const SECOND = 1000;
 const WHEN_HIDDEN = 20 * SECOND;
@@ -82,11 +82,11 @@ function showHead(state, { life, status }) {
   const job = { ...state, life, status };
   const name = jobState(job);
   $("phase").className = `badge solid ${name}`;
-  fill($("phase"), [shape(name), jobWords(job)]);
+  fill($("phase"), [shape(name), job.status]);
   $("id").textContent = state.id;
   $("command").textContent = state.command;
-  $("sentence").textContent = state.failure ? "" : state.sentence;
-  document.title = `${jobWords(job)} · ${state.command}`;
+  $("sentence").textContent = state.failures.length ? "" : state.sentence;
+  document.title = `${job.status} · ${state.command}`;
   const steps = state.ranks.map((rank) => rank.steps).filter((number) => number > 0);
   const rates = state.ranks.map((rank) => rank.step_rate).filter(known);
   const waits = state.ranks.map((rank) => rank.waiting).filter(known);
@@ -106,14 +106,13 @@ function showHead(state, { life, status }) {
 
 const PHASES = [
   ["connected", "Connect"],
-  ["prepared", "Prepare"],
-  ["started", "Start ranks"],
-  ["first_collective", "First collective"],
+  ["imported", "Prepare"],
+  ["first collective", "First collective"],
 ];
 
 // The phases of the start with the time each took, and the time since.
 function showStart(state, isOver, job) {
-  const times = state.timeline || {};
+  const times = state.phases;
   const reached = PHASES.filter(([key]) => known(times[key]));
   $("start").hidden = !reached.length && isOver;
   let before = 0;
@@ -126,7 +125,7 @@ function showStart(state, isOver, job) {
     const name = known(times[key]) ? "done" : isNow ? "now" : "later";
     items.push(phase(name, { done: "ended", now: "running", later: "starting" }[name], title, took));
   }
-  if (known(times.started)) items.push(phase(isOver ? "done" : "now", job, "Run", duration(state.now - state.begin - (times.first_collective ?? times.started))));
+  if (known(times.imported)) items.push(phase(isOver ? "done" : "now", job, "Run", duration(state.now - state.begin - before)));
   fill($("start"), items);
 }
 

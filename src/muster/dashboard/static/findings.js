@@ -1,6 +1,6 @@
 // Why the job failed, and what Muster found while it ran, newest first; stacks side by side, where ranks at the same place share one.
 
-import { $, copyButton, element, fill, get } from "./dom.js";
+import { $, copyButton, element, get } from "./dom.js";
 import { clock, ranks } from "./format.js";
 
 const MOST_COLUMNS = 24;
@@ -14,13 +14,15 @@ const DOCS = {
 };
 
 let shown = 0;
+let failed = 0;
 
 export function showFindings(state, docs) {
-  showFailure(state.failure, docs);
   const [list, older] = [$("report-list"), $("older")];
-  $("findings").hidden = !state.reports.length && !state.failure;
+  $("findings").hidden = !state.reports.length && !state.failures.length;
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
-  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, hosts, docs, Boolean(state.failure)));
+  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs);
+  const isFailed = state.failures.some((failure) => failure.attempt === state.attempt);
+  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, hosts, docs, isFailed));
   while (list.childElementCount > MOST_IN_SIGHT) older.firstElementChild.after(list.lastChild);
   older.hidden = older.childElementCount === 1;
   older.firstElementChild.textContent = `${older.childElementCount - 1} earlier`;
@@ -33,20 +35,19 @@ function docsLink(kind, docs) {
   return element("a", { class: "docs", href: docs + page, target: "_blank", rel: "noopener noreferrer" }, `Documentation: ${title}`);
 }
 
-function showFailure(failure, docs) {
-  if (!failure || $("failure").childElementCount) return;
-  const lines = [failure.why, failure.fix && `Fix: ${failure.fix}`].filter(Boolean).map((text) => element("p", { class: text === failure.why ? "" : "fix" }, text));
-  const notes = failure.notes.map((note) => element("p", { class: "note" }, note));
+// The newest failure with its traceback, those of earlier attempts below it.
+function addFailure(failure, docs) {
+  for (const text of $("failures").querySelectorAll(".text")) text.open = false;
+  const title = failure.attempt > 0 || failed > 0 ? `Failure of attempt ${failure.attempt + 1}` : "Failure";
   const made = element(
     "article",
     { class: "report failure" },
-    element("p", { class: "when" }, element("span", { class: "badge solid" }, "Failure"), docsLink("failure", docs)),
+    element("p", { class: "when" }, element("span", { class: "badge solid" }, title), `at ${clock(failure.time)}`, docsLink("failure", docs)),
     element("p", { class: "sentence" }, failure.sentence),
-    ...lines,
+    ...(failure.detail ? [traceback(failure)] : []),
+    ...failure.lines.map((line) => element("p", { class: line.startsWith("Fix: ") ? "fix" : "note" }, line)),
   );
-  if (failure.detail) made.append(traceback(failure));
-  made.append(...notes);
-  fill($("failure"), [made]);
+  $("failures").prepend(made);
   const text = made.querySelector("pre");
   if (text) text.scrollTop = text.scrollHeight; // the exception itself is at the end
 }
@@ -55,9 +56,9 @@ function traceback({ detail, rank }) {
   const what = detail.includes("Traceback (most recent call last)") ? "Traceback" : "Last lines of stderr";
   const title = rank === null ? what : `${what} of rank ${rank}`;
   return element(
-    "figure",
-    { class: "text" },
-    element("figcaption", {}, element("h3", {}, title), copyButton(() => detail)),
+    "details",
+    { class: "text", open: true },
+    element("summary", {}, element("h3", {}, title), copyButton(() => detail)),
     element("pre", { tabindex: "0", "aria-label": title }, detail.replace(/\n+$/, "")),
   );
 }

@@ -59,9 +59,9 @@ export function showHosts(state, causes, history) {
 }
 
 // Until the user picks one: the rank that failed first, else one that failed, hangs or is lost.
-function chooseWorst({ ranks, failure }) {
+function chooseWorst({ ranks, failures, attempt }) {
   const first = (name) => ranks.find((rank) => rank.state === name)?.rank;
-  const worst = failure?.rank ?? first("failed") ?? first("hung") ?? first("lost");
+  const worst = failures.findLast((failure) => failure.attempt === attempt)?.rank ?? first("failed") ?? first("hung") ?? first("lost");
   if (worst !== undefined && worst !== chosen && ranks.some((rank) => rank.rank === worst)) choose(worst, false);
 }
 

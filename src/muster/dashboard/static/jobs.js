@@ -2,7 +2,7 @@
 
 import { $, element, fill, get } from "./dom.js";
 import { duration, known, moment } from "./format.js";
-import { SHAPES, jobState, jobWords, shape } from "./shapes.js";
+import { SHAPES, jobState, shape } from "./shapes.js";
 
 const EVERY = 5000;
 let timer = 0;
@@ -29,13 +29,13 @@ function show(jobs) {
 function line(job, state) {
   const ended = ["ended", "died"].includes(job.life);
   const took = known(job.begin) ? duration((ended ? job.now : Math.max(job.now, Date.now() / 1000)) - job.begin) : "";
-  const why = state === "failed" || state === "starting" ? job.sentence : "";
+  const why = job.reason || (state === "starting" ? job.sentence : "");
   return element(
     "li",
     {},
     shape(state),
     element("div", { class: "what" }, element("a", { href: `${encodeURIComponent(job.id)}/` }, job.command || job.id), element("small", {}, job.id), ...(why ? [element("p", {}, why)] : [])),
-    element("span", { class: `status ${state}` }, jobWords(job)),
+    element("span", { class: `status ${state}` }, job.status),
     element("span", { class: "where" }, job.where || ""),
     element("span", { class: "when" }, known(job.begin) ? moment(job.begin) : ""),
     element("span", { class: "took" }, took),

@@ -22,12 +22,9 @@ export function shape(state) {
 }
 
 // The state of a job as one of the above, from its line in the list or its view.
-export function jobState({ life, status, phase, exit_code: code, stopped_by: stopper, hung }) {
+export function jobState({ life, status, phase, exit_code: code, stopped_by: stopper, hung_since: hung }) {
   if (life === "died" || status.startsWith("silent") || life === "unknown") return "lost";
   if (phase === "ended") return stopper ? "canceled" : code === 0 ? "ended" : "failed";
-  if (hung) return "hung";
+  if (hung !== null && hung !== undefined) return "hung";
   return phase === "running" ? "running" : "starting";
 }
-
-// What the badge of a job says.
-export const jobWords = (job) => (job.hung && job.status === "running" ? "hung" : job.status);

@@ -52,22 +52,23 @@ class Container:
     def __post_init__(self) -> None:
         if not self.image or self.image.startswith("-"):
             raise UsageError(
-                f"--image: `{self.image}` is not the name of an image",
-                hint="write, for example, `--image docker.io/pytorch/pytorch:latest`",
+                f"--image: `{self.image}` is not an image name",
+                hint="for example `--image docker.io/pytorch/pytorch:latest`",
             )
         if self.args and not self.args[0].startswith("-"):
             raise UsageError(
                 f"--container-args: `{self.args[0]}` is not an option",
-                hint='write them as for `podman run`: `--container-args "-v /data:/data"`',
+                hint='use options of `podman run`, for example `--container-args "-v /data:/data"`',
             )
         channel = next((word for word in self.args if re.fullmatch(_NO_CHANNEL, word)), None)
         if channel is not None:
             raise UsageError(
-                f"--container-args: with `{channel}` the agent inside could not be spoken to", hint="leave it out"
+                f"--container-args: `{channel}` would cut the connection to the agent in the container", hint="omit it"
             )
         if self.cwd in _HIDING:
             raise UsageError(
-                f"{self.cwd} cannot be mounted: it would hide that of the image", hint="change to your project's folder"
+                f"cannot mount {self.cwd} into the container: it would hide the image's own {self.cwd}",
+                hint="change to your project directory",
             )
 
     def run(self, agent: Sequence[str]) -> tuple[str, ...]:
@@ -107,14 +108,16 @@ def without_scripts(command: str) -> str:
 
 def pull_in(line: str) -> tuple[str, str] | None:
     """The host and the image, if this line says that an image is pulled, which takes its time."""
-    found = re.fullmatch(r"(\S+) pulls (\S+)", line.strip())
+    found = re.fullmatch(r"(\S+) is pulling (\S+)", line.strip())
     return (found[1], found[2]) if found else None
 
 
 def too_slow_pull(host: str, image: str) -> HostError:
     """What is said when an image has not come within PULL_LIMIT."""
     return HostError(
-        host, f"no agent has come within {PULL_LIMIT / 60:.0f} minutes of pulling {image}", hint="pull it beforehand"
+        host,
+        f"pulling {image} and starting the agent took more than {PULL_LIMIT / 60:.0f} minutes",
+        hint="pull the image beforehand",
     )
 
 
@@ -156,97 +159,100 @@ def explain_container_failure(host: str, box: Container, code: int | None, text:
     reason = container_reason(box, text)
     if reason is not None:
         return HostError(host, reason[0], hint=reason[1])
-    last = text.splitlines()[-1:] or [f"code {code}"]
-    return HostError(host, f"no agent came up in {box.image}: {last[0]}", hint="try the image by hand on that host")
+    last = text.splitlines()[-1:] or [f"exit code {code}"]
+    return HostError(
+        host, f"the agent did not start in {box.image}: {last[0]}", hint="run the image by hand on that host"
+    )
 
 
 _OWN = r"muster: (\S+): .+"
-_PROGRAM_FAILED = r"muster: \S+: (\S+) (?:cannot pull|ended with code) "
+_PROGRAM_FAILED = r"muster: \S+: (\S+) (?:could not pull|exited with code) "
 
-_OTHER_PROGRAM = "install it there, or name another: `--container {}`".format("|".join(PROGRAMS))
-_OTHER_PYTHON = "name the interpreter inside the image with `--python PATH`"
-_SYNC = "`--sync` sends this folder to every host before the start"
-_PULL = "load it there, or check the name: `{program} pull {image}` says more"
+_OTHER_PROGRAM = "install it there, or choose another with `--container {}`".format("|".join(PROGRAMS))
+_OTHER_PYTHON = "give the path of the Python inside the image with `--python PATH`"
+_SYNC = "use `--sync` to send the working directory to every host first"
+_PULL = "load it there, or check the name with `{program} pull {image}`"
+_SEE_OUTPUT = "see the output file of the job"
 
 _FAILURES = (
-    (r"muster: \S+: (?P<what>.* is not on this host)", "{what}", _OTHER_PROGRAM),
     (
-        r"muster: \S+: there is no podman",
-        "there is no podman, docker or apptainer on this host",
+        r"muster: \S+: (?P<what>found no podman, docker or apptainer)",
+        "{what}",
         "install one of them there, or run without `--image`",
     ),
+    (r"muster: \S+: (?P<what>.* not found)", "{what}", _OTHER_PROGRAM),
     (
-        r"muster: \S+: there is no folder (?P<folder>.*)",
-        "the working directory {folder} is not there, so it cannot be mounted",
+        r"muster: \S+: directory (?P<folder>.*) does not exist",
+        "could not mount the working directory {folder}: it does not exist there",
         _SYNC,
     ),
     (
-        r"muster: \S+: (?P<what>the folder .* cannot be made)",
+        r"muster: \S+: (?P<what>could not create directory .*)",
         "{what}",
-        "set XDG_STATE_HOME there to a folder of yours",
+        "set XDG_STATE_HOME there to a directory you can write to",
     ),
     (
         r"(?i)permission denied.*docker|docker.*permission denied|dial unix .*permission denied",
-        "docker does not let you in",
-        "you are not in the group `docker` there; podman needs no such thing: `--container podman`",
+        "docker denied access",
+        "add yourself to the group `docker` there, or use `--container podman`",
     ),
     (
         r"Cannot connect to the Docker daemon",
-        "the Docker daemon does not run there",
+        "the Docker daemon is not running there",
         "start it, or use `--container podman`",
     ),
     (
         r"could not select device driver",
-        "docker cannot give GPUs to containers there",
+        "docker cannot pass GPUs to containers there",
         "install nvidia-container-toolkit on that host",
     ),
     (
         r"did not resolve to an alias|short-name resolution enforced",
-        "there is no image {image}, and podman does not know which registry has it",
-        "write its whole name, such as `docker.io/{image}`",
+        "image {image} not found, and podman does not know its registry",
+        "use its full name, for example `docker.io/{image}`",
     ),
     (
         r"(?i)unauthorized|authentication required|pull access denied|requested access .* denied",
-        "there is no image {image}, and the registry does not let you have one of this name",
-        "check the name; log in there first if it is not for everyone: `{program} login`",
+        "image {image} not found, and the registry denied access to it",
+        "check the name; if the image is private, log in there first: `{program} login`",
     ),
     (
-        r"muster: \S+: \S+ cannot pull ",
-        "there is no image {image}, and {program} cannot pull it ({cause})",
+        r"muster: \S+: \S+ could not pull ",
+        "image {image} not found, and {program} could not pull it ({cause})",
         _PULL,
     ),
     (
         r"(?i)could not open image",
-        "apptainer does not find the image {image}",
-        "name a file, or where it comes from: `docker://{image}`",
+        "apptainer could not find the image {image}",
+        "give a file, or a source such as `docker://{image}`",
     ),
     (
         r"(?i)image not known|no such image|unable to find image|while making image",
-        "there is no image {image}",
+        "image {image} not found",
         _PULL,
     ),
     (
         r"(?i)executable file (?:\S+ )?not found|\bexec\b.* no such file or directory|python\S* not found",
-        "there is no such Python in {image}",
+        "Python not found in {image}",
         _OTHER_PYTHON,
     ),
     (
-        r"muster: Python (?P<what>3.9 or newer is needed.*)",
-        "Python {what}, in {image}",
+        r"muster: Python (?P<what>3.9 or newer is required.*)",
+        "Python {what} in {image}",
         _OTHER_PYTHON,
     ),
     (
         _PROGRAM_FAILED,
-        "{program} did not start {image}: {last}",
-        "try it by hand there: `{program} run --rm {image} true`",
+        "{program} could not start {image}: {last}",
+        "run it by hand there: `{program} run --rm {image} true`",
     ),
 )
 
 _CODES = (
-    (121, "there is no such container program", _OTHER_PROGRAM),
-    (122, "the working directory is not there, so it cannot be mounted", _SYNC),
-    (123, "there is no image {image}, and it cannot be pulled", "its words are in the job's output"),
-    (125, "the container did not start", "its words are in the job's output"),
-    (126, "the Python in {image} cannot be run", _OTHER_PYTHON),
-    (127, "there is no such Python in {image}", _OTHER_PYTHON),
+    (121, "container program not found", _OTHER_PROGRAM),
+    (122, "could not mount the working directory: it does not exist there", _SYNC),
+    (123, "image {image} not found, and it could not be pulled", _SEE_OUTPUT),
+    (125, "the container did not start", _SEE_OUTPUT),
+    (126, "the Python in {image} is not executable", _OTHER_PYTHON),
+    (127, "Python not found in {image}", _OTHER_PYTHON),
 )

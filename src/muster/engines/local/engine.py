@@ -24,11 +24,9 @@ class LocalEngine(Engine):
         hosts = spec.hosts or (this_host(),)
         for host in hosts if spec.hosts else ():
             if not is_this_machine(host):
-                raise UsageError(
-                    f"--engine local: {host.name} is not this machine", hint="leave --engine out to use ssh"
-                )
+                raise UsageError(f"--engine local: {host.name} is not this machine", hint="omit --engine to use ssh")
         if len(hosts) > 1:
-            raise UsageError("--engine local: -H names several hosts", hint="leave --engine out to use ssh")
+            raise UsageError("--engine local: -H names several hosts", hint="omit --engine to use ssh")
         return Choice(engine=self, hosts=hosts)
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
@@ -43,12 +41,12 @@ class LocalEngine(Engine):
         host = command.agents[0].name
         if command.box is not None:
             return explain_container_failure(host, command.box, code, text)
-        last = text.splitlines()[-1:] or [f"it ended with code {code}"]
+        last = text.splitlines()[-1:] or [f"exit code {code}"]
         return HostError(host, f"the agent did not start: {last[0]}", hint=self.program_hint(command))
 
     def program_hint(self, command: StartCommand) -> str:
         """The program is a Python."""
-        return "name a Python with `--python PATH`"
+        return "choose a Python with `--python PATH`"
 
 
 def local_command(
@@ -57,8 +55,8 @@ def local_command(
     """Start the agent with the interpreter Muster runs under, or the one named by --python, or the image's."""
     if sys.platform != "linux":
         raise UsageError(
-            f"ranks run on Linux, and this machine is {sys.platform}",
-            hint="name Linux hosts: `muster run -H box train.py`",
+            f"ranks run on Linux only, and this machine runs {sys.platform}",
+            hint="give Linux hosts: `muster run -H box train.py`",
         )
     bare = box is None
     agent = (python or (sys.executable if bare else "python3"), "-c", PIPED_AGENT)

@@ -38,8 +38,8 @@ class MpiEngine(Engine):
 
     name = "mpi"
     # mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again.
-    no_zygote = "--preload is for the zygote, which mpirun's ranks do not have"
-    no_restarts = "--restarts: the ranks of an mpirun cannot be started again"
+    no_zygote = "--preload needs the zygote, which --engine mpi does not use"
+    no_restarts = "--restarts does not work with --engine mpi: mpirun cannot restart its ranks"
     key_from = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID")
     signals_from = "mpirun"
     killed_at_once = True
@@ -51,7 +51,7 @@ class MpiEngine(Engine):
             return Choice(engine=self, hosts=spec.hosts or (this_host(),))
         allocation = found[1]
         if spec.hosts is not None and not allocation.has_all(spec.hosts):
-            said = f"detected: {allocation}; -H names other hosts, so mpi is used"
+            said = f"detected: {allocation}; -H names hosts outside it, so Muster uses mpi"
             return Choice(engine=self, hosts=spec.hosts, said=(said,))
         return in_allocation(self, spec, allocation)
 
@@ -82,14 +82,12 @@ class MpiEngine(Engine):
             return failure
         ours = next((line for line in text.splitlines() if line.startswith("muster: ")), None)
         if ours is not None:
-            return MusterError(ours.removeprefix("muster: "), hint="is there a firewall between them?")
+            return MusterError(ours.removeprefix("muster: "), hint="check for a firewall between the hosts")
         for sign, message, hint in _FAILURES:
             found = sign.search(text)
             if found:
                 return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
-        said = next(
-            (line.strip() for line in text.splitlines() if re.search(r"\w", line)), f"it ended with code {code}"
-        )
+        said = next((line.strip() for line in text.splitlines() if re.search(r"\w", line)), f"exit code {code}")
         mpirun = command.argv[0]
         return MusterError(f"{mpirun} did not start the ranks: {said}", hint=f"try `{mpirun} -np 1 true`")
 
@@ -99,12 +97,12 @@ class MpiEngine(Engine):
 
     def why_over(self, command: StartCommand, code: int | None) -> str | None:
         """mpirun ends all ranks when it ends."""
-        return f"{command.argv[0]} ended all ranks by itself, with code {code}"
+        return f"{command.argv[0]} exited with code {code} and ended all ranks"
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
         """`--mpi-args`."""
         group.add_argument(
-            "--mpi-args", metavar="ARGS", type=words, default=(), help='more options for mpirun: "--mca btl ^openib"'
+            "--mpi-args", metavar="ARGS", type=words, default=(), help='additional mpirun options: "--mca btl ^openib"'
         )
 
 
@@ -135,13 +133,13 @@ def _one_per_rank(hosts: Sequence[Host]) -> tuple[AgentSpec, ...]:
     for host, name in zip(hosts, labels(hosts), strict=True):
         if host.slots is None:
             raise UsageError(
-                f"{host.name}: mpirun must know how many ranks run there before it is asked",
-                hint=f"write `-H {host.name}:8`, or `--nproc 8`",
+                f"with --engine mpi, give the number of ranks per host: -H {host.name}:N",
+                hint=f"for example `-H {host.name}:8`, or `--nproc 8` for all hosts",
             )
         if host.user or host.port:
             raise UsageError(
-                f"{host.name}: mpirun logs in by itself, and cannot be told a user or a port",
-                hint="put them into ~/.ssh/config, where its ssh finds them",
+                f"{host.name}: mpirun does not accept a user or a port for a host",
+                hint="set them in ~/.ssh/config, which its ssh reads",
             )
         for _ in range(host.slots):
             agents.append(AgentSpec(host=host, name=name, key=str(len(agents)), rank=len(agents)))
@@ -178,41 +176,41 @@ _FAILURES = (
     (
         re.compile(r"attempt to run as root"),
         "mpirun refuses to run as root",
-        "be another user, or write `--mpi-args=--allow-run-as-root` if you mean it",
+        "run as another user, or add `--mpi-args=--allow-run-as-root`",
     ),
     (
         re.compile(r": Permission denied \(|Host key verification failed"),
-        "mpirun cannot log in to a host by ssh without a question",
-        "does `ssh HOST true` work from here for each of them?",
+        "mpirun could not log in to a host by ssh",
+        "check that `ssh HOST true` works from here without a prompt, for each host",
     ),
     (
         re.compile(r"Could not resolve hostname (\S+?):"),
-        "{0}: ssh does not know this name",
+        "{0}: ssh could not resolve this host name",
         "check the spelling, or add a `Host` entry to ~/.ssh/config",
     ),
     (
         re.compile(r"ssh: connect to host (\S+) port \d+: ([^\r\n]+)"),
-        "{0}: ssh does not get there ({1})",
-        "is it up? does `ssh {0} true` work from here?",
+        "{0}: ssh could not connect ({1})",
+        "check that the host is up and that `ssh {0} true` works from here",
     ),
     (
         re.compile(r"not enough slots available"),
-        "mpirun has not enough slots for the ranks",
-        "write how many each host takes: `-H a:2,b:2`",
+        "mpirun does not have enough slots for the ranks",
+        "give the number of ranks per host: `-H a:2,b:2`",
     ),
     (
         re.compile(r"unable to launch the specified application.*?Executable: (\S+)\s+Node: (\S+)", re.DOTALL),
-        "{1}: mpirun cannot start {0} there",
-        "name another Python with `--python PATH`",
+        "{1}: mpirun could not start {0}",
+        "choose another Python with `--python PATH`",
     ),
     (
         re.compile(r"@([^\]\s]+)\] HYDU_create_process \S+ execvp error on file (\S+) \(([^)]+)\)"),
-        "{0}: mpirun cannot start {1} there ({2})",
-        "name another Python with `--python PATH`",
+        "{0}: mpirun could not start {1} ({2})",
+        "choose another Python with `--python PATH`",
     ),
     (
         re.compile(r"(?:unable to reliably start one or more daemons|ORTE was unable)"),
-        "mpirun cannot start its daemon on a host",
-        "is the same MPI installed there, at the same place? does `ssh HOST true` work?",
+        "mpirun could not start its daemon on a host",
+        "check that the same MPI is installed there at the same path, and that `ssh HOST true` works",
     ),
 )

@@ -31,7 +31,7 @@ def open_mpi_rank(env: Mapping[str, str]) -> RankVariables:
         # Inside a scheduler's job mpirun fills the job's hosts in their order.
         clue = job_hosts(env) or clue_from_orte(env)
         if clue is None and "PMIX_NAMESPACE" in env:
-            clue = Clue(ask="PMIx", reason="mpirun is asked for the host of rank 0 (PMIX_NAMESPACE)")
+            clue = Clue(ask="PMIx", reason="asking mpirun for the host of rank 0 (PMIX_NAMESPACE)")
     return RankVariables(
         launcher=OPEN_MPI,
         rank=rank,
@@ -54,7 +54,7 @@ def pmi_rank(env: Mapping[str, str]) -> RankVariables | None:
     local_size_name = first(env, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
     local_size = optional(env, local_size_name[0]) if local_size_name else None
     if "PMI_FD" in env:
-        clue = Clue(ask="PMI", reason="rank 0 tells its place to mpiexec, and the others ask there (PMI_FD)")
+        clue = Clue(ask="PMI", reason="rank 0 publishes its address through mpiexec (PMI_FD)")
     else:
         clue = ONE_HOST if local_size == size else job_hosts(env)
     return RankVariables(
@@ -90,7 +90,7 @@ def clue_from_orte(env: Mapping[str, str]) -> Clue | None:
         listed = _ORTE_RANGE.sub(lambda range_: f"[{_padded(range_[2], int(range_[1]))}]", regex)
         names = expand(listed, source="OMPI_MCA_orte_node_regex")
     hosts = tuple(dict.fromkeys([*beside_mpirun, *names]))
-    return Clue(hosts=hosts, reason=f"rank 0 is looked for from {hosts[0]} on, where mpirun is (OMPI_MCA_orte_hnp_uri)")
+    return Clue(hosts=hosts, reason=f"looking for rank 0 from {hosts[0]} on, where mpirun runs (OMPI_MCA_orte_hnp_uri)")
 
 
 def _padded(numbers: str, width: int) -> str:

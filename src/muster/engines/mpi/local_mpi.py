@@ -58,8 +58,8 @@ def find_mpi() -> Mpi:
     program = next((name for name in _PROGRAMS if shutil.which(name)), None)
     if program is None:
         raise MusterError(
-            "--engine mpi: there is no mpirun on this machine",
-            hint="load the module that has it, or install it (Debian: apt-get install openmpi-bin)",
+            "--engine mpi: `mpirun` not found on this machine",
+            hint="load the module that provides it, or install it (Debian: apt-get install openmpi-bin)",
         )
     try:
         done = subprocess.run(
@@ -71,12 +71,14 @@ def find_mpi() -> Mpi:
             timeout=_VERSION_LIMIT,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MusterError(f"--engine mpi: `{program} --version` fails ({error})", hint="is it the right one?") from None
+        raise MusterError(
+            f"--engine mpi: `{program} --version` failed ({error})", hint="check which MPI is first on PATH"
+        ) from None
     mpi = identify(program, done.stdout)
     if mpi is None:
         first = done.stdout.strip().splitlines()[:1] or ["nothing"]
         raise MusterError(
-            f"--engine mpi: `{program} --version` says `{first[0]}`, which is neither Open MPI, MPICH nor Intel MPI",
+            f"--engine mpi: `{program} --version` prints `{first[0]}`, which is not Open MPI, MPICH or Intel MPI",
             hint="put one of them first on PATH",
         )
     return mpi

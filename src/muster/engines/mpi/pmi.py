@@ -29,8 +29,8 @@ def publish(value: str) -> None:
     reply = _ask(f"cmd=publish_name service={SERVICE} port={value}")
     if reply.get("rc", "0") != "0":
         raise MusterError(
-            f"mpiexec does not tell the other ranks where rank 0 is: {reply}",
-            hint="set MASTER_ADDR and MASTER_PORT in all ranks",
+            f"could not publish the address of rank 0 through mpiexec: {reply}",
+            hint="set MASTER_ADDR and MASTER_PORT for all ranks",
         )
 
 
@@ -81,8 +81,8 @@ def _ask(line: str) -> dict[str, str]:
         return _exchange(_descriptor(), line)
     except (OSError, ValueError) as error:
         raise MusterError(
-            f"mpiexec cannot be asked where rank 0 is (PMI_FD={os.environ['PMI_FD']}): {error}",
-            hint="set MASTER_ADDR and MASTER_PORT in all ranks",
+            f"could not exchange the address of rank 0 with mpiexec (PMI_FD={os.environ['PMI_FD']}): {error}",
+            hint="set MASTER_ADDR and MASTER_PORT for all ranks",
         ) from None
 
 
@@ -99,6 +99,6 @@ def _exchange(descriptor: int, line: str) -> dict[str, str]:
             raise OSError(f"no answer within {LIMIT:.0f} s")
         piece = os.read(descriptor, 4096)
         if not piece:
-            raise OSError("it has gone")
+            raise OSError("mpiexec closed the connection")
         reply += piece
     return dict(word.split("=", 1) for word in reply.decode(errors="replace").split() if "=" in word)

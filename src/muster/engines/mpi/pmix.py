@@ -52,8 +52,8 @@ def host_of_rank_0() -> str:
         done, trouble = None, str(error)
     if done is None or done.returncode or not done.stdout.strip():
         raise MusterError(
-            f"mpirun could not be asked for the host of rank 0: {trouble}",
-            hint="name it yourself: mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500 ...",
+            f"could not ask mpirun for the host of rank 0: {trouble}",
+            hint="set it yourself: mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500 ...",
         )
     return done.stdout.strip()
 

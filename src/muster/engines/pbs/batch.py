@@ -26,28 +26,28 @@ class Pbs:
     mark = "#PBS"
     suffix = ".pbs"
     hints: tuple[tuple[str, str], ...] = (
-        (r"unknown queue|access to queue", "`qstat -Q` lists the queues; name one with --queue"),
-        (r"cannot be used with", "leave out --nodes, --gpus-per-node and --mem, and say it all with --extra '-l …'"),
+        (r"unknown queue|access to queue", "`qstat -Q` lists the queues; choose one with --queue"),
+        (r"cannot be used with", "omit --nodes, --gpus-per-node and --mem, and put everything into --extra '-l …'"),
         (r"resource limits|insufficient|unknown resource", "`qstat -Qf` shows the limits, `pbsnodes -a` the nodes"),
-        (r"illegal -n value|name is too long", "a shorter --name: older versions take 15 characters"),
-        (r"illegal -k value", "this PBS does not know `-k oed`; --extra '-k n' replaces it"),
-        (r"project|account", "--account is written as -A; some sites want --extra '-P PROJECT' instead"),
-        (r"connect|pbs_server|no default server", "does `qstat -B` work here?"),
+        (r"illegal -n value|name is too long", "use a shorter --name; older versions allow 15 characters"),
+        (r"illegal -k value", "this PBS does not support `-k oed`; replace it with --extra '-k n'"),
+        (r"project|account", "--account becomes -A; some sites need --extra '-P PROJECT' instead"),
+        (r"connect|pbs_server|no default server", "check that `qstat -B` works here"),
     )
 
     def check(self, request: Request) -> None:
         """Names that PBS takes; one way only to say how much."""
         if not request.name[0].isalpha() or len(request.name) > _LONGEST_NAME:
             raise UsageError(
-                f"--name {request.name}: the name of a PBS job begins with a letter and has at most 230 characters",
+                f"--name {request.name}: a PBS job name must start with a letter and have at most 230 characters",
                 hint="for example --name big-run",
             )
         given = _asks_for_nodes(request)
         clash = _BESIDE_SELECT.search(" ".join(_resources(request)))
         if given and clash:
             raise UsageError(
-                f"{given} becomes a `-l select` line, and PBS takes no `-l {clash[0]}…` beside one",
-                hint="leave out --nodes, --gpus-per-node and --mem, and say all of it with --extra '-l …'",
+                f"{given} becomes a `-l select` line, which PBS does not allow together with `-l {clash[0]}…`",
+                hint="omit --nodes, --gpus-per-node and --mem, and put everything into --extra '-l …'",
             )
 
     def check_program(self, path: str) -> None:
@@ -56,7 +56,7 @@ class Pbs:
             begin = file.read(4096)
         if begin.startswith(b"#!") and b"part of Slurm" in begin:
             raise MusterError(
-                f"{path} belongs to Slurm and does not understand all of PBS, so nothing was submitted",
+                f"{path} belongs to Slurm and does not support all PBS options; nothing was submitted",
                 hint="this is a Slurm cluster: use --slurm instead of --pbs",
             )
 
@@ -94,11 +94,11 @@ class Pbs:
 
     def next_steps(self, request: Request, job: str) -> list[tuple[str, str]]:
         """qstat, the log, qdel."""
-        steps = [(f"qstat {job}", "does it wait (Q) or run (R)?")]
+        steps = [(f"qstat {job}", "show its state: Q (queued) or R (running)")]
         if not request.extra_sets("-o", "-k", "-j", "-e"):
-            late = "what it prints; on some sites the file comes when the job has ended"
+            late = "follow its output (at some sites the file appears when the job ends)"
             steps.append((f"tail -F {request.name}.o{self.number(job)}", late))
-        return [*steps, (f"qdel {job}", "end it")]
+        return [*steps, (f"qdel {job}", "cancel it")]
 
 
 def _asks_for_nodes(request: Request) -> str:

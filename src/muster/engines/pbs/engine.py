@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"task 0x[0-9a-fA-F]+ exit status (\d+)")  # all that pbsdsh tells, and on its stdout
 _NO_PROGRAM = 254
+"""Exit status of a PBS task whose program does not exist."""
+
+_SEE_OUTPUT = "see the output file of the PBS job"
 
 
 _OF_THIS_HOST = (
@@ -54,11 +57,11 @@ class PbsEngine(Engine):
     name = "pbs"
     signals_from = "PBS"
     job_kind = "PBS job"
-    more_memory = "ask for more (`muster submit --mem 64G`, or `mem=` in the select of qsub)"
+    more_memory = "request more memory (`muster submit --mem 64G`, or `mem=` in the select of qsub)"
     more_cpus = "ncpus=8 in PBS"
     services: Mapping[str, str] = {"pbs_mom": "pbs"}
     outside_job = (
-        "this is not inside a PBS job (PBS_JOBID is not set)",
+        "not inside a PBS job (PBS_JOBID is not set)",
         "use `muster submit --pbs`, or `qsub -I` and then `muster run`",
     )
 
@@ -73,7 +76,7 @@ class PbsEngine(Engine):
         box = container_of(spec, folder)
         pbsdsh = pbs_program("pbsdsh", os.environ)
         if shutil.which(pbsdsh) is None:
-            raise MusterError("--engine pbs: there is no pbsdsh on this host", hint="`--pbs-start ssh` does without it")
+            raise MusterError("--engine pbs: `pbsdsh` not found on this host", hint="use `--pbs-start ssh`")
         commands = pbsdsh_commands(
             one_per_host(choice.hosts),
             nodefile_lines(nodefile_text(os.environ)),
@@ -101,7 +104,7 @@ class PbsEngine(Engine):
         host = command.agents[0].name
         status = _STATUS.search(text)
         if status is None:
-            last = text.splitlines()[-1:] or [f"it ended with code {code}"]
+            last = text.splitlines()[-1:] or [f"exit code {code}"]
             return HostError(host, f"pbsdsh did not start an agent: {last[0]}", hint="try `--pbs-start ssh`")
         number = int(status[1])
         reason = code_reason(command.box, number) if command.box else None
@@ -109,24 +112,24 @@ class PbsEngine(Engine):
             return HostError(host, reason[0], hint=reason[1])
         python = next((word for word in command.argv[4:] if word.startswith("/") and word != "/usr/bin/env"), "python3")
         meaning = {
-            _NO_PROGRAM: (f"there is no {python}", "name a Python with `--python PATH`"),
-            127: ("its shell does not find what it is to start", "its words are in the job's output"),
+            _NO_PROGRAM: (f"{python} not found", "choose a Python with `--python PATH`"),
+            127: ("its shell could not find the command to start", _SEE_OUTPUT),
             dial_back.NO_ORDER: (
-                "the job's folder is not to be seen there",
-                "set XDG_STATE_HOME to a folder all hosts share, or use `--pbs-start ssh`",
+                "the job directory is not visible there",
+                "set XDG_STATE_HOME to a directory that all hosts share, or use `--pbs-start ssh`",
             ),
-            dial_back.OLD_PYTHON: (f"{python} is older than Python 3.9", "name another with `--python PATH`"),
+            dial_back.OLD_PYTHON: (f"{python} is older than Python 3.9", "choose another with `--python PATH`"),
             dial_back.NO_WAY: (
                 "it cannot reach this host",
-                "its words are in the job's output; is there a firewall between?",
+                "see the output file of the PBS job, and check for a firewall",
             ),
         }
-        words, hint = meaning.get(number, (f"the agent ended with code {number}", "its words are in the job's output"))
+        words, hint = meaning.get(number, (f"the agent exited with code {number}", _SEE_OUTPUT))
         return HostError(host, words, hint=hint)
 
     def usual_reason(self, number: int) -> str | None:
         """SIGTERM is how PBS ends a job."""
-        return "in a PBS job that is qdel, or the end of its walltime" if number == signal.SIGTERM else None
+        return "in a PBS job this means qdel or the walltime limit" if number == signal.SIGTERM else None
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
         """`--pbs-start`."""
@@ -135,7 +138,7 @@ class PbsEngine(Engine):
             metavar="HOW",
             choices=("tm", "ssh"),
             default="tm",
-            help="inside a PBS job: agents as tasks of PBS (tm, the default), or by ssh and pbs_attach",
+            help="how to start agents in a PBS job: tm (as PBS tasks, the default) or ssh (with pbs_attach)",
         )
 
     @property

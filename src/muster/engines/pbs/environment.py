@@ -22,8 +22,8 @@ _VNODE = re.compile(r"([^:]+?)(?:\[[^\]]*\])?((?::[^:]*)*)")  # `n1[0]` is a par
 _GPUS = re.compile(r":ngpus=([0-9]{1,4})(?![0-9])")
 _GPU_LINE = re.compile(r"(.+)-gpu[0-9]+")  # Torque's form, such as `n1-gpu0`
 _COUNT = re.compile(r"[0-9]{1,6}")
-_SCRIPT_HINT = "put `muster run` into the job script itself: tasks of pbsdsh may have no PBS_NODEFILE"
-_BROKEN_HINT = "`cat $PBS_NODEFILE` in the job shows it; `--engine ssh -H host1,host2` does without it"
+_SCRIPT_HINT = "call `muster run` from the job script itself; pbsdsh tasks may have no PBS_NODEFILE"
+_BROKEN_HINT = "check the output of `cat $PBS_NODEFILE` in the job, or use `--engine ssh -H host1,host2`"
 
 
 def in_pbs_job(env: Mapping[str, str]) -> bool:
@@ -35,12 +35,12 @@ def nodefile_text(env: Mapping[str, str]) -> str:
     """The content of PBS_NODEFILE; the only function here that touches a file."""
     path = env.get("PBS_NODEFILE")
     if not path:
-        raise UsageError("PBS_NODEFILE is not set, so the hosts of the job are not known", hint=_SCRIPT_HINT)
+        raise UsageError("PBS_NODEFILE is not set, so the job's hosts are unknown", hint=_SCRIPT_HINT)
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except OSError as error:
-        raise UsageError(f"PBS_NODEFILE {path} cannot be read: {error.strerror}", hint=_SCRIPT_HINT) from None
+        raise UsageError(f"could not read PBS_NODEFILE {path}: {error.strerror}", hint=_SCRIPT_HINT) from None
     except ValueError:  # not UTF-8, or a NUL in the path
         raise UsageError(f"PBS_NODEFILE {path} is not a text file", hint=_BROKEN_HINT) from None
 
@@ -62,7 +62,7 @@ def read_pbs(env: Mapping[str, str], nodefile: str, qstat: str | None, *, gpufil
     """
     job = env.get("PBS_JOBID")
     if not job:
-        raise UsageError("this is no PBS job: PBS_JOBID is not set", hint="run it in a job script, or in `qsub -I`")
+        raise UsageError("not inside a PBS job (PBS_JOBID is not set)", hint="run it in a job script or in `qsub -I`")
     names = _names(nodefile)
     hosts = tuple(dict.fromkeys(names))
     attributes = _attributes(qstat or "", job)
@@ -97,7 +97,7 @@ def _names(nodefile: str) -> list[str]:
             raise UsageError(f"line {number} of PBS_NODEFILE is not a host name: {name[:60]!r}", hint=_BROKEN_HINT)
         names.append(name)
     if not names:
-        raise UsageError("PBS_NODEFILE names no host", hint=_BROKEN_HINT)
+        raise UsageError("PBS_NODEFILE lists no hosts", hint=_BROKEN_HINT)
     return names
 
 
@@ -118,7 +118,7 @@ def _gpus(hosts: Sequence[str], env: Mapping[str, str], attributes: Mapping[str,
     """How many GPUs PBS gave on each host, from the first of its words that says so."""
     given = _from_vnodes(hosts, attributes)
     if given:
-        return _Counts(of=given, note="GPUs per host: exec_vnode of `qstat -f`")
+        return _Counts(of=given, note="GPUs per host from exec_vnode of `qstat -f`")
     for source, total in (
         ("PBS_NGPUS", env.get("PBS_NGPUS")),  # on NCI Gadi the sum over all hosts
         ("Resource_List.ngpus of `qstat -f`", attributes.get("Resource_List.ngpus")),
@@ -126,16 +126,16 @@ def _gpus(hosts: Sequence[str], env: Mapping[str, str], attributes: Mapping[str,
         if total and _COUNT.fullmatch(total) and int(total) > 0:
             return _shared_out(hosts, source, int(total))
     listed = _from_gpufile(hosts, gpufile or "")
-    return _Counts(of=listed, note="GPUs per host: PBS_GPUFILE") if listed else _UNKNOWN
+    return _Counts(of=listed, note="GPUs per host from PBS_GPUFILE") if listed else _UNKNOWN
 
 
 def _shared_out(hosts: Sequence[str], source: str, total: int) -> _Counts:
     each, rest = divmod(total, len(hosts))
     if rest:
-        return _Counts(of={}, note=f"{source} is {total} for {len(hosts)} hosts: each is asked for its GPUs")
+        return _Counts(of={}, note=f"{source} is {total} for {len(hosts)} hosts, so each host reports its own GPUs")
     if len(hosts) == 1:
-        return _Counts(of={hosts[0]: total}, note=f"GPUs: {source}")
-    return _Counts(of=dict.fromkeys(hosts, each), note=f"GPUs per host: {source}, {total} over {len(hosts)} hosts")
+        return _Counts(of={hosts[0]: total}, note=f"GPUs from {source}")
+    return _Counts(of=dict.fromkeys(hosts, each), note=f"GPUs per host from {source}: {total} over {len(hosts)} hosts")
 
 
 def _from_vnodes(hosts: Sequence[str], attributes: Mapping[str, str]) -> dict[str, int]:
@@ -187,11 +187,11 @@ def _same_host(name: str, hosts: Sequence[str]) -> str | None:
 def _ranks(names: Sequence[str], env: Mapping[str, str], attributes: Mapping[str, str]) -> _Counts:
     """How many ranks the job was laid out for on each host, if the lines of the nodefile say that."""
     if env.get("PBS_NCI_NCPUS_PER_NODE") or (len(names) > 1 and env.get("PBS_NCPUS") == str(len(names))):
-        return _Counts(of={}, note="PBS_NODEFILE has a line for each CPU: they are not counted as ranks")
+        return _Counts(of={}, note="PBS_NODEFILE has one line per CPU, so its lines do not set the number of ranks")
     asked = "mpiprocs=" in attributes.get("Resource_List.select", "")
     if asked or env.get("PBS_NUM_PPN"):
         word = "mpiprocs" if asked else "ppn"
-        return _Counts(of=Counter(names), note=f"ranks where a host has no GPU: its lines in PBS_NODEFILE ({word})")
+        return _Counts(of=Counter(names), note=f"ranks on hosts without GPUs from the lines of PBS_NODEFILE ({word})")
     return _UNKNOWN
 
 
@@ -214,8 +214,8 @@ def job_task(env: Mapping[str, str]) -> RankVariables | None:
     else:
         raise UsageError(
             f"this is a task of PBS job {job} on its host number {node} (PBS_NODENUM), "
-            "but PBS does not tell a task how many there are",
-            hint="put `muster run` into the job script, or set RANK, WORLD_SIZE and MASTER_ADDR in each task",
+            "but PBS does not provide the number of tasks",
+            hint="call `muster run` from the job script, or set RANK, WORLD_SIZE and MASTER_ADDR in each task",
         )
     return RankVariables(
         launcher="PBS task",
@@ -233,4 +233,4 @@ def _is_script(env: Mapping[str, str]) -> bool:
     try:
         return int(env["PBS_TASKNUM"], 16) == 1 and env["PBS_NODENUM"] == "0"
     except ValueError:
-        raise UsageError(f"PBS_TASKNUM={env['PBS_TASKNUM']} is not a task number of PBS") from None
+        raise UsageError(f"PBS_TASKNUM={env['PBS_TASKNUM']} is not a PBS task number") from None

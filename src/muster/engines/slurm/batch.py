@@ -30,12 +30,12 @@ class Slurm:
     mark = "#SBATCH"
     suffix = ".sbatch"
     hints: tuple[tuple[str, str], ...] = (
-        (r"invalid partition", "`sinfo -s` lists the partitions; name one with --partition"),
+        (r"invalid partition", "`sinfo -s` lists the partitions; choose one with --partition"),
         (r"invalid account|invalid qos|account/partition combination", "`sacctmgr show assoc user=$USER` lists yours"),
         (r"node count|node configuration|more processors|gres", "`sinfo -o '%P %D %c %m %G'` shows what nodes have"),
-        (r"time limit", "`sinfo -o '%P %l'` shows the longest time of each partition"),
-        (r"memory", "`sinfo -o '%P %m'` shows the megabytes of a node"),
-        (r"unable to contact|configuration source|communication|credential", "does `sinfo` work here?"),
+        (r"time limit", "`sinfo -o '%P %l'` shows the time limit of each partition"),
+        (r"memory", "`sinfo -o '%P %m'` shows the memory of a node in MB"),
+        (r"unable to contact|configuration source|communication|credential", "check that `sinfo` works here"),
     )
 
     def check(self, request: Request) -> None:
@@ -94,10 +94,10 @@ class Slurm:
         """squeue, the log, scancel."""
         number, _, cluster = job.partition(";")
         where = f"-M {cluster} " if cluster else ""
-        steps = [(f"squeue {where}-j {number}", "does it wait (PD, with the reason) or run (R)?")]
+        steps = [(f"squeue {where}-j {number}", "show its state: PD (pending, with the reason) or R (running)")]
         if not _output_is_chosen(request):
-            steps.append((f"tail -F {request.name}-{number}.out", "what it prints; the file is there once it runs"))
-        return [*steps, (f"scancel {where}{number}", "end it")]
+            steps.append((f"tail -F {request.name}-{number}.out", "follow its output (the file appears once it runs)"))
+        return [*steps, (f"scancel {where}{number}", "cancel it")]
 
 
 def slurm_time(seconds: int) -> str:

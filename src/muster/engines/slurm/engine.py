@@ -47,9 +47,9 @@ _UNSET = tuple(
 
 _ENDED = re.compile(r"\*\*\* (?:JOB|STEP) (\d+)\S* ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z -]+?))? \*\*\*")
 _REASONS = {
-    "TIME LIMIT": "its time limit is reached",
-    "NODE FAILURE": "one of its hosts has failed",
-    "PREEMPTION": "another job took its place",
+    "TIME LIMIT": "it reached its time limit",
+    "NODE FAILURE": "one of its hosts failed",
+    "PREEMPTION": "it was preempted by another job",
 }
 
 
@@ -61,12 +61,12 @@ class SlurmEngine(Engine):
     unset = _UNSET
     signals_from = "Slurm"
     job_kind = "Slurm job"
-    more_memory = "ask for more (`muster submit --mem 64G`, or `--mem` of sbatch)"
+    more_memory = "request more memory (`muster submit --mem 64G`, or `--mem` for sbatch)"
     more_cpus = "--cpus-per-task=8 in Slurm"
     services: Mapping[str, str] = {"slurmd": "slurmd", "slurmstepd": "slurmd"}
     outside_job = (
-        "this is not inside a Slurm allocation (SLURM_JOB_ID is not set)",
-        'say what to ask for: --slurm-args "-N2 --gpus-per-node=4"; or use `muster submit --slurm`',
+        "not inside a Slurm allocation (SLURM_JOB_ID is not set)",
+        'request one with --slurm-args "-N2 --gpus-per-node=4", or use `muster submit --slurm`',
     )
     allocation_option = "--slurm-args"
 
@@ -77,12 +77,12 @@ class SlurmEngine(Engine):
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One srun, or several where the hosts have unequal numbers of GPUs."""
         if choice.allocation is None:
-            raise MusterError("--engine slurm needs the allocation whose hosts it uses")
+            raise MusterError("--engine slurm needs a Slurm allocation")
         box = container_of(spec, folder)
         if shutil.which("srun") is None:
             raise MusterError(
-                "--engine slurm: there is no `srun` on this machine",
-                hint="load the module that has it; `--engine ssh -H host1,host2` does without it",
+                "--engine slurm: `srun` not found on this machine",
+                hint="load the module that provides it, or use `--engine ssh -H host1,host2`",
             )
         agents = one_per_host(choice.hosts, inherits=box is None)
         commands = srun_commands(choice.allocation, agents, python=spec.python, box=box, gpus=gpus_of_job(os.environ))
@@ -122,9 +122,9 @@ class SlurmEngine(Engine):
         reason = next((why for why in map(self.why_ended, lines) if why), None)
         if reason:
             return MusterError(reason)
-        said = _bare(lines[-1]) if lines else f"it ended with code {code}"
+        said = _bare(lines[-1]) if lines else f"exit code {code}"
         begin = " ".join(command.argv[:3])
-        return MusterError(f"srun did not start the agents: {said}", hint=f"does `{begin} true` work?")
+        return MusterError(f"srun did not start the agents: {said}", hint=f"check that `{begin} true` works")
 
     def why_ended(self, line: str) -> str | None:
         """The reason Slurm gives for ending the job, if this line of srun tells one."""
@@ -132,14 +132,14 @@ class SlurmEngine(Engine):
         if found is None:
             return None
         job, due = found.groups()
-        return f"Slurm ended job {job}: {_REASONS.get(due, due.lower()) if due else 'it was cancelled (scancel)'}"
+        return f"Slurm ended job {job}: {_REASONS.get(due, due.lower()) if due else 'it was canceled (scancel)'}"
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
         """`--slurm-args`, for salloc."""
         group.add_argument(
             "--slurm-args",
             metavar="ARGS",
-            help='get a Slurm allocation with these options of salloc: "-N4 --gpus-per-node=2 -p gpu"',
+            help='request a Slurm allocation with these salloc options: "-N4 --gpus-per-node=2 -p gpu"',
         )
 
     def allocate(self, asked: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
@@ -204,8 +204,8 @@ def _srun(allocation: Allocation, agents: Sequence[AgentSpec], command: tuple[st
         return "srun", f"--nodes={len(names)}", f"--ntasks={len(names)}", f"--nodelist={','.join(names)}", *command
     if len(names) != len(allocation.hosts):
         raise UsageError(
-            f"-H names {len(names)} of the {len(allocation.hosts)} hosts of a heterogeneous job, and srun takes all",
-            hint="leave -H out",
+            f"-H names {len(names)} of the {len(allocation.hosts)} hosts of a heterogeneous job; srun needs all",
+            hint="omit -H",
         )
     # Each group with its own number of tasks: for all at once srun takes what the job was asked for, -n3 on two hosts,
     # and --ntasks-per-node=1 does not count against that.
@@ -223,19 +223,19 @@ def _bare(line: str) -> str:
 
 def _unreachable(words: str) -> str:
     if "cannot reach" not in words:
-        return "name another Python with `--python PATH`"
-    return "is there a firewall between? `muster submit --slurm` runs it on one of the hosts, which the others reach"
+        return "choose another Python with `--python PATH`"
+    return "check for a firewall, or use `muster submit --slurm`, which runs Muster on one of the job's hosts"
 
 
 _SRUN_FAILURES = (
-    (re.compile(r"execve\(\).*: No such file|can't find .* in PATH", re.I), "name a Python with `--python PATH`"),
+    (re.compile(r"execve\(\).*: No such file|can't find .* in PATH", re.I), "choose a Python with `--python PATH`"),
     (
         re.compile(r"Invalid job id|has expired|already completing|Job/step already", re.I),
-        "this allocation is over: leave its shell and get a new one",
+        "this allocation has ended; exit its shell and request a new one",
     ),
     (
         re.compile(r"Unable to contact slurm|Connection refused|Zero Bytes were transmitted", re.I),
-        "is slurmctld up? try `sinfo`",
+        "check that slurmctld is running: `sinfo`",
     ),
     (re.compile(r"node configuration is not available|Invalid node name|More processors requested", re.I), None),
 )

@@ -28,7 +28,7 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFFA
 _COUNTS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 """A part of Slurm's lists of numbers: `2(x3),1` is 2, 2, 2, 1."""
 
-_BROKEN_HINT = "`env | grep SLURM_` shows what is there; `--engine ssh -H host1,host2` does without it"
+_BROKEN_HINT = "check the output of `env | grep SLURM_`, or use `--engine ssh -H host1,host2`"
 
 
 def in_slurm_allocation(env: Mapping[str, str]) -> bool:
@@ -47,8 +47,8 @@ def read_slurm(env: Mapping[str, str]) -> Allocation:
     job = env.get("SLURM_JOB_ID")
     if not job:
         raise UsageError(
-            "this is no Slurm allocation: SLURM_JOB_ID is not set",
-            hint="run it in an sbatch script or a salloc shell, or name what you want: --slurm-args '-N2'",
+            "not inside a Slurm allocation (SLURM_JOB_ID is not set)",
+            hint="run it in an sbatch script or a salloc shell, or request an allocation: --slurm-args '-N2'",
         )
     step = in_step(env)
     if step:
@@ -58,7 +58,7 @@ def read_slurm(env: Mapping[str, str]) -> Allocation:
         return _heterogeneous(env, job, groups)
     names = _names(env, "SLURM_JOB_NODELIST")
     if step and env.get("SLURM_STEP_NODELIST") != env["SLURM_JOB_NODELIST"]:
-        note = f"the tasks of step {job}.{env['SLURM_STEP_ID']} are not those of the allocation, and do not count"
+        note = f"ignoring the tasks of step {job}.{env['SLURM_STEP_ID']}, which does not span the whole allocation"
         return Allocation(
             kind="Slurm allocation", id=job, hosts=tuple(Host(name=name) for name in names), notes=(note,)
         )
@@ -78,7 +78,7 @@ def _heterogeneous(env: Mapping[str, str], job: str, groups: int) -> Allocation:
         for name in names:
             if group_of.setdefault(name, group) != group:
                 raise UsageError(
-                    f"{source}: {name} is in group {group_of[name]} too, and a host can be in one group only",
+                    f"{source}: {name} is also in group {group_of[name]}, but a host can be in one group only",
                     hint=_BROKEN_HINT,
                 )
         tasks = _tasks(env, names, source, suffix)
@@ -99,15 +99,15 @@ def _refuse_many_tasks(env: Mapping[str, str], job: str) -> None:
     tasks = env.get("SLURM_STEP_NUM_TASKS", "1")
     if tasks != "1":
         raise UsageError(
-            f"this is one of the {tasks} tasks of step {job}.{env['SLURM_STEP_ID']}, and each would run the whole job",
-            hint="start `muster run` once, without srun in front: it starts its own processes on every host",
+            f"this is one of the {tasks} tasks of step {job}.{env['SLURM_STEP_ID']}; each would run the whole job",
+            hint="start `muster run` once, without srun; it starts its own processes on every host",
         )
 
 
 def _group_count(env: Mapping[str, str]) -> int:
     text = env.get("SLURM_HET_SIZE", "0")
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"SLURM_HET_SIZE={text} is not a number of groups", hint=_BROKEN_HINT)
+        raise UsageError(f"SLURM_HET_SIZE={text} is not a number", hint=_BROKEN_HINT)
     return int(text)
 
 
@@ -115,13 +115,13 @@ def _names(env: Mapping[str, str], source: str) -> list[str]:
     text = env.get(source)
     if not text:
         raise UsageError(
-            f"SLURM_JOB_ID={env['SLURM_JOB_ID']} is set but {source} is not, so the hosts of the job are not known",
-            hint="`--engine local` uses this machine only, `--engine ssh -H host1,host2` those hosts",
+            f"SLURM_JOB_ID={env['SLURM_JOB_ID']} is set but {source} is not, so the job's hosts are unknown",
+            hint="use `--engine local` for this machine only, or `--engine ssh -H host1,host2`",
         )
     names = expand(text, source=source)
     for name, times in Counter(names).items():
         if times > 1:
-            raise UsageError(f"{source}={text} names {name} more than once", hint=_BROKEN_HINT)
+            raise UsageError(f"{source}={text} lists {name} more than once", hint=_BROKEN_HINT)
     return names
 
 
@@ -134,8 +134,8 @@ def _tasks(env: Mapping[str, str], names: list[str], source: str, suffix: str) -
     counts = _expand_counts(env[variable], source=variable)
     if len(counts) != len(names):
         raise UsageError(
-            f"{variable}={env[variable]} counts the tasks of {len(counts)} hosts, "
-            f"but {source}={env[source]} names {len(names)}",
+            f"{variable}={env[variable]} lists the tasks of {len(counts)} hosts, "
+            f"but {source}={env[source]} lists {len(names)}",
             hint=_BROKEN_HINT,
         )
     return counts
@@ -149,8 +149,8 @@ def _expand_counts(text: str, *, source: str) -> list[int]:
         times = int(match[2] or 1) if match else 0
         if match is None or not 0 < times <= MAX_HOSTS - len(counts):
             raise UsageError(
-                f"{source}={text} is no list of numbers: `{part}` is not understood",
-                hint="Slurm writes one number for each host, such as `2(x3),1` for 2, 2, 2 and 1",
+                f"{source}={text} is not a list of numbers: invalid part `{part}`",
+                hint="Slurm writes one number per host, for example `2(x3),1` for 2, 2, 2 and 1",
             )
         counts += [int(match[1])] * times
     return counts
@@ -162,7 +162,7 @@ def _hosts(names: list[str], tasks: list[int]) -> tuple[Host, ...]:
 
 def _tasks_note(env: Mapping[str, str], suffix: str) -> str:
     variable = f"SLURM_TASKS_PER_NODE{suffix}"
-    return f"{variable}={env[variable]} counts where a host has no GPU"
+    return f"{variable}={env[variable]} sets the number of ranks on hosts without GPUs"
 
 
 # --- what a task of srun finds --------------------------------------------------------------------------------
@@ -198,4 +198,4 @@ def nodelist_clue(env: Mapping[str, str], name: str) -> Clue | None:
     if not env.get(name):
         return None
     hosts = tuple(expand(env[name], source=name))
-    return Clue(hosts=hosts, reason=f"rank 0 is looked for from {hosts[0]} on, the first host of {name}")
+    return Clue(hosts=hosts, reason=f"looking for rank 0 from {hosts[0]} on, the first host of {name}")

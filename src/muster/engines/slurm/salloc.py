@@ -20,12 +20,12 @@ def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool, 
     if detach:
         raise UsageError(
             "--detach: an allocation from --slurm-args would end with this command",
-            hint="`muster submit --slurm` waits in the queue without you; inside salloc --detach works",
+            hint="use `muster submit --slurm` to queue the job, or --detach inside a salloc shell",
         )
     if in_slurm_allocation(os.environ):
         raise UsageError(
-            f"--slurm-args ask for an allocation, and this is one already ({os.environ['SLURM_JOB_ID']})",
-            hint="leave them out to use its hosts",
+            f"--slurm-args requests an allocation, but this is already inside allocation {os.environ['SLURM_JOB_ID']}",
+            hint="omit --slurm-args to use its hosts",
         )
     try:
         wanted = shlex.split(slurm_args)
@@ -38,7 +38,7 @@ def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool, 
         return 0
     if shutil.which("salloc") is None:
         raise MusterError(
-            "--engine slurm: there is no `salloc` on this machine", hint="run it on a login node of the cluster"
+            "--engine slurm: `salloc` not found on this machine", hint="run it on a login node of the cluster"
         )
     return _in_our_place(command)
 

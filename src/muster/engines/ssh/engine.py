@@ -35,7 +35,7 @@ _OPTIONS = (
 # (sh, bash, zsh, csh, fish) reads the same way.
 _FIRST_PYTHON = (
     'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0"; done; '
-    'echo "muster: none of these is on this host: $*" >&2; exit 127'
+    'echo "muster: tried $*" >&2; exit 127'
 )
 
 
@@ -139,47 +139,43 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
             if sign in text:
                 return HostError(host.name, message.format_map(facts), hint=hint.format_map(facts), kind=kind)
     elif last.startswith("muster: Python"):
-        return HostError(host.name, last.removeprefix("muster: "), hint="name another with `--python PATH`")
+        return HostError(host.name, last.removeprefix("muster: "), hint="choose another with `--python PATH`")
     elif code in (126, 127):
-        said = last.removeprefix("muster: ") or f"code {code}"
-        return HostError(host.name, f"there is no such Python ({said})", hint="name one with `--python PATH`")
-    said = f": {last}" if last else ""
-    return HostError(
-        host.name,
-        f"ssh ended with code {code} before the agent started{said}",
-        hint=_TRY.format(login=login),
-    )
+        said = last.removeprefix("muster: ") or f"exit code {code}"
+        return HostError(host.name, f"could not start Python ({said})", hint="choose one with `--python PATH`")
+    how = "ssh did not start the agent" if code is None else f"ssh exited with code {code} before the agent started"
+    return HostError(host.name, f"{how}: {last}" if last else how, hint=_TRY.format(login=login))
 
 
-_TRY = "does `{login} true` work from here?"
+_TRY = "check that `{login} true` works from here"
 
 _SSH_FAILURES = (
     # In this order: the text of a changed key ends with the words of an unknown one.
     (
         "Could not resolve hostname",
         "unknown-name",
-        "ssh does not know this name",
+        "ssh could not resolve this host name",
         "check the spelling, or add a `Host` entry to ~/.ssh/config",
     ),
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "changed-key",
-        "its host key is not the one you accepted before: the machine was set up anew, or this is another machine",
-        "if you know why, `ssh-keygen -R {entry}`, then `{login}` and compare the new key",
+        "its host key has changed since you accepted it; the host was reinstalled, or this is a different machine",
+        "if you expected this, run `ssh-keygen -R {entry}`, then `{login}` and compare the new key",
     ),
     (
         "Host key verification failed",
         "unknown-key",
         "you have not accepted its host key yet",
-        "type `{login}` once, compare the key, and answer yes",
+        "run `{login}` once, compare the key, and answer yes",
     ),
     (
         "Permission denied",
         "denied",
-        "ssh was refused ({last})",
-        "`muster setup ssh -H {written}` puts your key there",
+        "ssh login denied ({last})",
+        "install your key there with `muster setup ssh -H {written}`",
     ),
-    ("Connection refused", "closed", "nothing listens for ssh there (connection refused)", _TRY),
+    ("Connection refused", "closed", "no ssh server is listening (connection refused)", _TRY),
     ("timed out", "dead", f"no answer within {CONNECT_TIMEOUT} s", _TRY),
     ("No route to host", "dead", "no route to this host", _TRY),
     ("Network is unreachable", "dead", "the network is unreachable", _TRY),

@@ -64,7 +64,7 @@ class SshSetup:
             states = self.try_all()
         for host in self.hosts:
             error = states[host]
-            self.say(f"{host.name}: you can log in without a password" if error is None else self._explain(host, error))
+            self.say(f"{host.name}: login without a password works" if error is None else self._explain(host, error))
         return all(error is None for error in states.values())
 
     def try_all(self) -> dict[Host, HostError | None]:
@@ -86,7 +86,7 @@ class SshSetup:
             if error is not None:
                 self.say(f"{pair[0].name} cannot log in to {error.message}")
         if not any(errors):
-            self.say(f"the hosts can log in to each other: {len(pairs)} pairs tried")
+            self.say(f"the hosts can log in to each other ({len(pairs)} pairs tested)")
         return not any(errors)
 
     # --- the keys of hosts ----------------------------------------------------------------------------------
@@ -95,20 +95,23 @@ class SshSetup:
         """Show the keys of hosts that are new, and keep them if the user says they are right."""
         with tempfile.TemporaryDirectory(prefix="muster-setup-") as folder:
             fetched: dict[Host, str] = {}
-            self.say("the keys of these hosts are new to you:")
+            self.say("these host keys are not in your known_hosts file:")
             for number, host in enumerate(hosts):
                 path = os.path.join(folder, str(number))
                 text = _fetch_key(host, path)
                 if not text:
-                    self.say(f"  {host.name}: its key could not be fetched")
+                    self.say(f"  {host.name}: could not fetch its host key")
                     continue
                 fetched[host] = text
                 self.say(f"  {host.name}: {_fingerprint(path)}")
         if not fetched:
             return
-        self.say("compare them with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`, typed on each host's console")
-        if not self.ask("are they right, and shall they be kept?"):
-            raise MusterError("the keys were not kept, so nothing was set up", hint="find out which keys are right")
+        self.say("compare them with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each host's console")
+        if not self.ask("Trust these host keys?"):
+            raise MusterError(
+                "the host keys were not accepted, so nothing was set up",
+                hint="compare the fingerprints on each host's console, then run this command again",
+            )
         for host, text in fetched.items():
             _append(_config(host).known_hosts, text)
 
@@ -127,30 +130,30 @@ class SshSetup:
         path = Path(os.path.expanduser("~/.ssh/id_ed25519"))
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if not path.exists():
-            self.say(f"you have no key yet: making {path}")
-            _checked(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], "no key could be made")
+            self.say(f"you have no ssh key yet; creating {path}")
+            _checked(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], "could not create an ssh key")
         else:
-            public_key = _checked(["ssh-keygen", "-y", "-f", str(path)], f"{path} has no public part")
+            public_key = _checked(["ssh-keygen", "-y", "-f", str(path)], f"could not get the public key of {path}")
             Path(f"{path}.pub").write_text(public_key)
         return Path(f"{path}.pub").read_text()
 
     def send_key(self, host: Host, key: str) -> None:
         """Put our key on a host; ssh itself asks for the password, at the terminal."""
-        self.say(f"{host.name}: putting your key there; ssh asks for your password on that host")
+        self.say(f"{host.name}: installing your key; ssh asks for your password on that host")
         done = subprocess.run(
             [*_login(host), "-oStrictHostKeyChecking=yes", "-T", _CONNECT, host.destination, _TAKE_KEY],
             input=key.encode(),
             check=False,
         )
         if done.returncode:
-            self.say(f"{host.name}: the key could not be put there")
+            self.say(f"{host.name}: could not install your key")
 
     def _explain(self, host: Host, error: HostError) -> str:
         if error.kind == "changed-key":
             name = _config(host).recorded_as
-            return f"{error.message}\n  if you know why: ssh-keygen -R '{name}', then this command again"
+            return f"{error.message}\n  if you expected this, run `ssh-keygen -R '{name}'`, then this command again"
         if error.kind == "denied" and self._locked(host):
-            return f"{host.name}: your key has a passphrase: type `eval $(ssh-agent) && ssh-add` first"
+            return f"{host.name}: your key has a passphrase; run `eval $(ssh-agent) && ssh-add` first"
         return error.message + (f"\n  {error.hint}" if error.hint else "")
 
     def _locked(self, host: Host) -> bool:
@@ -180,7 +183,7 @@ def _log_in(host: Host, via: Host | None = None) -> HostError | None:
 
 def _key_of(host: Host) -> str:
     """The public key of our user on a host; one is made if there is none."""
-    return _checked([*_batch(host), _MAKE_KEY], f"{host.name}: no key could be made there").strip()
+    return _checked([*_batch(host), _MAKE_KEY], f"{host.name}: could not create an ssh key").strip()
 
 
 def _known_line(host: Host) -> str:
@@ -214,7 +217,7 @@ def _fingerprint(path: str) -> str:
 
 
 def _config(host: Host) -> SshConfig:
-    return read_config(_checked([*_login(host), "-G", host.destination], "ssh cannot read its configuration"))
+    return read_config(_checked([*_login(host), "-G", host.destination], "could not read the ssh configuration"))
 
 
 def _append(path: str, text: str) -> None:
@@ -231,7 +234,7 @@ def _run(argv: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str
     try:
         return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=_CALL_LIMIT, check=False)
     except FileNotFoundError:
-        raise MusterError(f"there is no `{argv[0]}` on this machine", hint="install the OpenSSH client") from None
+        raise MusterError(f"`{argv[0]}` not found on this machine", hint="install the OpenSSH client") from None
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(list(argv), 255, "", "timed out")
 
