@@ -63,8 +63,8 @@ def wait_until_at_rest(limit: float) -> None:
     """Wait until gloo's threads are idle, for at most `limit` seconds.
 
     Such a thread releases a finished or failed collective, for which it needs the GIL. If the interpreter is shutting
-    down by then, the process dies with SIGABRT, whatever its exit code was (Python before 3.14; observed in three of ten
-    failing ranks on a busy machine).
+    down by then, the process dies with SIGABRT, whatever its exit code was (Python before 3.14; observed in three of
+    ten failing ranks on a busy machine).
     """
     give_up = time.monotonic() + limit
     seen = _times_run()
