@@ -18,6 +18,7 @@ COVERED = (
     "src/muster/lab",
     "src/muster/recipes",
     "src/muster/training",
+    "docs/recipes",
     "docs/reference/checks.md",
 )
 """Files and directories that are checked, relative to the root of the repository."""
