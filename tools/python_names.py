@@ -1,4 +1,4 @@
-"""The page of Muster's public Python names, read from the source: signatures, docstrings, words beside fields."""
+"""The reference page of Muster's Python API, generated from the source: signatures, docstrings, field descriptions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ ORDER = (
     *("run", "RunSpec", "Outcome", "launch", "LaunchError", "init", "World", "detect", "Detection"),
     *("Checkpoints", "Batches", "Batch", "measure_shares", "Progress", "together", "MusterError", "UsageError"),
 )
-"""As a reader meets them; a public name that is not here stops the build."""
+"""The order on the page; a public name that is missing here is an error."""
 
 HEAD = """\
-# Python
+# Python API
 
-`import muster` gives these names, and costs next to nothing: each is loaded when it is first used. All of them are
-optional; `muster run` runs scripts that know nothing of Muster. Guides: [DDP](../ddp.md), [a function on every
-rank](../launch.md), [parts of a training loop](../recipes/training-loop.md).
+`import muster` provides these names and is cheap: each is loaded on first use. All of them are optional; `muster run`
+runs scripts that do not use Muster. Guides: [DDP](../ddp.md), [a function on every rank](../launch.md), [parts of a
+training loop](../recipes/training-loop.md).
 """
 
 
 def python_page(source: Path) -> str:
-    """Every public name with its signature and docstring."""
+    """All public names with their signatures and docstrings."""
     import muster
 
     homes = muster._HOMES
@@ -52,7 +52,7 @@ def _class(node: ast.ClassDef) -> list[str]:
     out.append(_doc(node))
     fields = list(_fields(node)) + [(f"{one.name}", one.returns, _first(one)) for one in _properties(node)]
     if fields:
-        out += ["| | | |", "|---|---|---|"]
+        out += ["| name | type | meaning |", "|---|---|---|"]
         for name, kind, words in fields:
             shown = f"`{ast.unparse(kind)}`".replace("|", "\\|") if kind is not None else ""
             out.append(f"| `{name}` | {shown} | {words} |")

@@ -1,8 +1,7 @@
-"""Writes the reference of the documentation from the code: `python -m tools.reference`.
+"""Generates the reference pages of the documentation from the code: `python -m tools.reference`.
 
-The pages are kept in docs/reference, so that they can be read without building anything; a test fails when they are not
-what the code says. What a person must add to the code's own words stands here in tables, and a name that a table lacks
-is an error.
+The pages are committed in docs/reference, so that they can be read without building the site; a test fails if they are
+out of date. Descriptions that are not in the code are in tables here, and a missing entry is an error.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SUBCOMMANDS = {"lab": [*LAB_COMMANDS, *FAULTS], "recipes": ["copy"]}
 
 
 def pages() -> dict[str, str]:
-    """Every page of the reference, by its file's name."""
+    """All pages of the reference, by file name."""
     return {
         "commands.md": commands_page(),
         "python.md": python_page(ROOT / "src"),
@@ -46,7 +45,7 @@ def pages() -> dict[str, str]:
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
-    """Every command and subcommand, as it is typed."""
+    """All commands and subcommands, as typed."""
     yield ()
     for name in COMMANDS:
         yield (name,)
@@ -55,7 +54,7 @@ def every_command() -> Iterator[tuple[str, ...]]:
 
 
 def help_of(command: tuple[str, ...]) -> str:
-    """What `muster COMMAND --help` prints on a terminal of 80 columns."""
+    """Output of `muster COMMAND --help` on a terminal with 80 columns."""
     said = io.StringIO()
     os.environ["COLUMNS"] = "80"
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
@@ -64,8 +63,8 @@ def help_of(command: tuple[str, ...]) -> str:
 
 
 def commands_page() -> str:
-    """Each command's own help."""
-    parts = ["# Commands\n\nThe words of `muster COMMAND --help`.\n"]
+    """The help of each command."""
+    parts = ["# Commands\n\nOutput of `muster COMMAND --help`.\n"]
     for command in every_command():
         level = "##" if len(command) < 2 else "###"
         parts.append(f"{level} {' '.join(('muster', *command))}\n\n```text\n{help_of(command)}```\n")
@@ -73,31 +72,31 @@ def commands_page() -> str:
 
 
 MEANING = {
-    "RANK": "the number of this rank, 0 to WORLD_SIZE - 1; hosts are filled in the order they are listed",
-    "LOCAL_RANK": "its number on its host: the GPU it takes (`torch.cuda.set_device`)",
-    "WORLD_SIZE": "how many ranks there are on all hosts",
-    "LOCAL_WORLD_SIZE": "how many ranks this host has; hosts may differ",
-    "GROUP_RANK": "the number of the host",
-    "GROUP_WORLD_SIZE": "how many hosts there are",
-    "ROLE_NAME": "what torchrun's `--role` says; `default` without it",
+    "RANK": "global rank, from 0 to WORLD_SIZE - 1, in the order in which hosts are listed",
+    "LOCAL_RANK": "rank on its host, usually the index of its GPU (`torch.cuda.set_device`)",
+    "WORLD_SIZE": "number of ranks on all hosts",
+    "LOCAL_WORLD_SIZE": "number of ranks on this host; hosts may differ",
+    "GROUP_RANK": "index of the host",
+    "GROUP_WORLD_SIZE": "number of hosts",
+    "ROLE_NAME": "torchrun's `--role`, by default `default`",
     "ROLE_RANK": "the same as RANK",
     "ROLE_WORLD_SIZE": "the same as WORLD_SIZE",
-    "MASTER_ADDR": "an address of the first host that every host was seen to reach",
-    "MASTER_PORT": "a port there that was free, where the store of the job listens",
-    "TORCHELASTIC_RUN_ID": "the name of the job",
-    "TORCHELASTIC_RESTART_COUNT": "how often the ranks have been started again: 0 at first",
-    "TORCHELASTIC_MAX_RESTARTS": "what `--restarts` says",
-    "TORCHELASTIC_USE_AGENT_STORE": "the store runs beside the ranks; False if the script chooses a port itself",
-    "MUSTER_JOB": "the name of the job; its folder below `~/.local/state/muster/jobs` has it too",
-    "OMP_NUM_THREADS": "the host's CPUs divided by its ranks, unless you have set it",
-    "CUDA_VISIBLE_DEVICES": "the GPUs that `host:0,3` names; left alone otherwise",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID beside it, so that the numbers are those of nvidia-smi",
+    "MASTER_ADDR": "an address of the first host that all hosts can reach",
+    "MASTER_PORT": "a free port there, on which the store of the job listens",
+    "TORCHELASTIC_RUN_ID": "name of the job",
+    "TORCHELASTIC_RESTART_COUNT": "number of restarts so far, starting with 0",
+    "TORCHELASTIC_MAX_RESTARTS": "the value of `--restarts`",
+    "TORCHELASTIC_USE_AGENT_STORE": "whether the store runs outside the ranks; False if the script chooses a port",
+    "MUSTER_JOB": "name of the job and of its directory in `~/.local/state/muster/jobs`",
+    "OMP_NUM_THREADS": "CPUs of the host divided by its ranks, unless you have set it",
+    "CUDA_VISIBLE_DEVICES": "the GPUs in `host:0,3`; otherwise unchanged",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID, set together with CUDA_VISIBLE_DEVICES so that the indexes match nvidia-smi",
 }
-"""What each variable of `muster.plan.rank_environment` is for."""
+"""Meaning of each variable of `muster.plan.rank_environment`."""
 
 
 def environment_page() -> str:
-    """The variables of a rank, with those of one rank as an example."""
+    """The environment variables of a rank, with an example."""
     hosts = parse_hosts("a:2,b:0,3")
     plan = make_plan("20261115-063700-train-53b5", hosts, threads=[8, 8], restarts=3, user_env={})
     example = rank_environment(plan.at("10.0.0.1", 45753), 3)
@@ -110,27 +109,27 @@ def environment_page() -> str:
 
 
 ENVIRONMENT = """\
-# The environment of a rank
+# Environment variables
 
-The variables that torchrun sets, so that a script written for torchrun finds them. The example is rank 3 of
-`muster run -H a:2,b:0,3 --restarts 3 train.py`.
+Muster sets the environment variables that torchrun sets, so scripts written for torchrun work unchanged. The example is
+rank 3 of `muster run -H a:2,b:0,3 --restarts 3 train.py`.
 
-| variable | example | what it is |
+| variable | example | meaning |
 |---|---|---|
 {rows}
 
-Where a host's own choice of a network interface would be one that other hosts do not reach, `GLOO_SOCKET_IFNAME` and
-`NCCL_SOCKET_IFNAME` are set there. Under Slurm the ranks also find `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS` and
-the like as srun would have set them. [What other launchers
-set](../engines/by-hand.md#what-each-sets-in-the-environment), and what torchrun sets besides, is on a page of its own.
+If a host would by default choose a network interface that other hosts cannot reach, Muster also sets
+`GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` there. Under Slurm the ranks also have `SLURM_PROCID`, `SLURM_LOCALID`,
+`SLURM_NTASKS` and so on, as srun would set them. See also [what other launchers
+set](../engines/by-hand.md#what-each-sets-in-the-environment).
 
-## What travels to other hosts
+## Variables forwarded to other hosts {{ #what-travels-to-other-hosts }}
 
-Of your own variables, without being asked: {carried}.
+Muster forwards these of your environment variables by default: {carried}.
 
-`--env NAME` adds one with the value it has here, `--env NAME=VALUE` one with a value of its own, on every host. They
-travel over the channel to the agents, never on a command line. PATH, PYTHONPATH and LD_LIBRARY_PATH stay here: they
-describe this machine.
+`--env NAME` also forwards NAME with its local value, and `--env NAME=VALUE` sets it on every host. Values are sent over
+the connection to the agents, never on a command line. PATH, PYTHONPATH and LD_LIBRARY_PATH are not forwarded, because
+they describe this machine.
 """
 
 
@@ -139,20 +138,20 @@ EXIT_CODES = """\
 
 | code | of | meaning |
 |---|---|---|
-| 0 | every command | all went well |
-| 1 to 255 | `muster run` | that of the script: of the rank that failed first, over all hosts |
-| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (as the kernel does for memory), 139 SIGSEGV |
-| {usage} | every command | the command line, a host list or a file is wrong; nothing was started |
-| {muster} | every command | Muster or a host failed, not the script: no login, a host lost, no torch there |
+| 0 | every command | success |
+| 1 to 255 | `muster run` | exit code of the script: that of the rank that failed first, over all hosts |
+| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (sent by the OOM killer, for example), 139 SIGSEGV |
+| {usage} | every command | invalid command line, host list or file; nothing was started |
+| {muster} | every command | Muster or a host failed, not the script: login failed, host lost, torch not installed |
 | 130 | every command | Ctrl-C |
-| 143 | `muster run` | the scheduler ended the job (time limit, scancel, qdel), and the ranks died of it |
+| 143 | `muster run` | the scheduler ended the job (time limit, scancel, qdel) and its ranks |
 
-## In the words of each command
+## By command
 """
 
 
 def exit_codes_page() -> str:
-    """The codes all commands share, and the paragraph on exit codes in each help."""
+    """The exit codes shared by all commands, and the paragraph on exit codes in each help."""
     lines = [EXIT_CODES.format(usage=EXIT_USAGE, muster=EXIT_MUSTER)]
     for command in every_command():
         words = re.search(r"^Exit code: (.*?)(?:\n\n|\Z)", help_of(command), re.MULTILINE | re.DOTALL)
@@ -162,16 +161,16 @@ def exit_codes_page() -> str:
 
 
 def scoreboards_page() -> str:
-    """What was measured, and where the other boards are."""
+    """The measured tables, and links to those on other pages."""
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    results = results.replace("# Measured", "## Start-up, restart, failure (`make bench`)", 1)
+    results = results.replace("# Measured", "## Startup, restart, failure (`make bench`)", 1)
     others = [
         f"- [{title}](../{page}.md#{anchor})" for title, page, anchor in scoreboards_in_docs() if page != "scoreboards"
     ]
     return "\n".join(
         [
             "# Scoreboards\n",
-            "Each is a table that a program of this repository writes, with every round it measured.\n",
+            "Each is a table written by a program in this repository, with every round it measured.\n",
             results.strip(),
             "\n## On other pages\n",
             *others,
@@ -184,7 +183,7 @@ def scoreboards_page() -> str:
 
 
 def scoreboards_in_docs() -> list[tuple[str, str, str]]:
-    """The headings with the word scoreboard in docs/: (page's title, page, anchor)."""
+    """The headings in docs/ that contain the word scoreboard: (title of the page, page, anchor)."""
     found: list[tuple[str, str, str]] = []
     for path in sorted((ROOT / "docs").glob("*.md")):
         text = path.read_text(encoding="utf-8")
@@ -197,9 +196,11 @@ def scoreboards_in_docs() -> list[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tools.reference", description="Write the reference from the code.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.reference", description="Generate the reference from the code."
+    )
     parser.add_argument(
-        "--to", type=Path, default=ROOT / "docs" / "reference", help="the folder (default: where it is)"
+        "--to", type=Path, default=ROOT / "docs" / "reference", help="output directory (default: docs/reference)"
     )
     folder = parser.parse_args().to
     for name, text in pages().items():

@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: no page may load anything from the network."""
+"""Hook of mkdocs: no page of the site may load anything from the network."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ FOREIGN = re.compile(r'<(?:script|img|iframe|link(?![^>]*rel="canonical"))[^>]*(
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Refuse a page that would load something from the network; mkdocs calls this."""
+    """Raise an error for a page that would load something from the network; called by mkdocs."""
     found = FOREIGN.search(output)
     if found:
-        raise SystemExit(f"{page.file.src_uri}: the page would load something from the network: {found.group()}")
+        raise SystemExit(f"{page.file.src_uri}: the page would load from the network: {found.group()}")
     return output

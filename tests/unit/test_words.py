@@ -18,6 +18,7 @@ COVERED = (
     "src/muster/lab",
     "src/muster/recipes",
     "src/muster/training",
+    "tools",
     "docs/recipes",
     "docs/reference/checks.md",
 )
