@@ -1,7 +1,7 @@
 """Generates the reference pages of the documentation from the code: `python -m tools.reference`.
 
-The pages are committed in docs/reference, so that they can be read without building the site; a test fails if they are
-out of date. Descriptions that are not in the code are in tables here, and a missing entry is an error.
+The pages are kept in docs/reference, so that they can be read without building anything; a test fails when they are not
+what the code says. Text that the code cannot provide is here, in tables; a name that a table lacks is an error.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def help_of(command: tuple[str, ...]) -> str:
 
 
 def commands_page() -> str:
-    """The help of each command."""
+    """Each command's own help."""
     parts = ["# Commands\n\nOutput of `muster COMMAND --help`.\n"]
     for command in every_command():
         level = "##" if len(command) < 2 else "###"
@@ -72,25 +72,25 @@ def commands_page() -> str:
 
 
 MEANING = {
-    "RANK": "global rank, from 0 to WORLD_SIZE - 1, in the order in which hosts are listed",
-    "LOCAL_RANK": "rank on its host, usually the index of its GPU (`torch.cuda.set_device`)",
+    "RANK": "global rank, 0 to WORLD_SIZE - 1; hosts are filled in the order in which they are listed",
+    "LOCAL_RANK": "rank on this host: the index of its GPU (`torch.cuda.set_device`)",
     "WORLD_SIZE": "number of ranks on all hosts",
     "LOCAL_WORLD_SIZE": "number of ranks on this host; hosts may differ",
     "GROUP_RANK": "index of the host",
     "GROUP_WORLD_SIZE": "number of hosts",
-    "ROLE_NAME": "torchrun's `--role`, by default `default`",
-    "ROLE_RANK": "the same as RANK",
-    "ROLE_WORLD_SIZE": "the same as WORLD_SIZE",
-    "MASTER_ADDR": "an address of the first host that all hosts can reach",
-    "MASTER_PORT": "a free port there, on which the store of the job listens",
-    "TORCHELASTIC_RUN_ID": "name of the job",
-    "TORCHELASTIC_RESTART_COUNT": "number of restarts so far, starting with 0",
-    "TORCHELASTIC_MAX_RESTARTS": "the value of `--restarts`",
-    "TORCHELASTIC_USE_AGENT_STORE": "whether the store runs outside the ranks; False if the script chooses a port",
-    "MUSTER_JOB": "name of the job and of its directory in `~/.local/state/muster/jobs`",
-    "OMP_NUM_THREADS": "CPUs of the host divided by its ranks, unless you have set it",
-    "CUDA_VISIBLE_DEVICES": "the GPUs in `host:0,3`; otherwise unchanged",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID, set together with CUDA_VISIBLE_DEVICES so that the indexes match nvidia-smi",
+    "ROLE_NAME": "value of torchrun's `--role`, or `default`",
+    "ROLE_RANK": "same as RANK",
+    "ROLE_WORLD_SIZE": "same as WORLD_SIZE",
+    "MASTER_ADDR": "an address of the first host that every host has reached",
+    "MASTER_PORT": "a free port on the first host, where the TCPStore of the job listens",
+    "TORCHELASTIC_RUN_ID": "job ID",
+    "TORCHELASTIC_RESTART_COUNT": "number of restarts so far; 0 at first",
+    "TORCHELASTIC_MAX_RESTARTS": "value of `--restarts`",
+    "TORCHELASTIC_USE_AGENT_STORE": "the store runs in its own process; False if the script chooses a port itself",
+    "MUSTER_JOB": "job ID; the job directory in `~/.local/state/muster/jobs` has the same name",
+    "OMP_NUM_THREADS": "CPUs of the host divided by its ranks, unless you set it",
+    "CUDA_VISIBLE_DEVICES": "the GPUs of `host:0,3`; unchanged if you give no GPU numbers",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID if you give GPU numbers, so that they match nvidia-smi",
 }
 """Meaning of each variable of `muster.plan.rank_environment`."""
 
@@ -109,26 +109,27 @@ def environment_page() -> str:
 
 
 ENVIRONMENT = """\
-# Environment variables
+# Environment variables of a rank
 
-Muster sets the environment variables that torchrun sets, so scripts written for torchrun work unchanged. The example is
-rank 3 of `muster run -H a:2,b:0,3 --restarts 3 train.py`.
+Muster sets the variables that torchrun sets, so scripts written for torchrun work unchanged. The example is rank 3 of
+`muster run -H a:2,b:0,3 --restarts 3 train.py`.
 
 | variable | example | meaning |
 |---|---|---|
 {rows}
 
-If a host would by default choose a network interface that other hosts cannot reach, Muster also sets
-`GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` there. Under Slurm the ranks also have `SLURM_PROCID`, `SLURM_LOCALID`,
-`SLURM_NTASKS` and so on, as srun would set them. See also [what other launchers
-set](../engines/by-hand.md#what-each-sets-in-the-environment).
+If a host would choose a network interface that other hosts cannot reach, Muster sets `GLOO_SOCKET_IFNAME` and
+`NCCL_SOCKET_IFNAME` there. Under Slurm, ranks also get `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS` and related
+variables, with the values srun would set. See also [what other launchers
+set](../engines/by-hand.md#what-each-sets-in-the-environment) and [everything Muster changes in a
+rank](../inside.md#environment-variables).
 
-## Variables forwarded to other hosts {{ #what-travels-to-other-hosts }}
+## Variables sent to other hosts
 
-Muster forwards these of your environment variables by default: {carried}.
+Muster sends these variables of yours to other hosts by default: {carried}.
 
-`--env NAME` also forwards NAME with its local value, and `--env NAME=VALUE` sets it on every host. Values are sent over
-the connection to the agents, never on a command line. PATH, PYTHONPATH and LD_LIBRARY_PATH are not forwarded, because
+`--env NAME` also sends NAME with its current value, `--env NAME=VALUE` sets it on every host. Variables travel over the
+connection to the agents, never on a command line of a host. PATH, PYTHONPATH and LD_LIBRARY_PATH are not sent, because
 they describe this machine.
 """
 
@@ -136,15 +137,16 @@ they describe this machine.
 EXIT_CODES = """\
 # Exit codes
 
-| code | of | meaning |
+| code | command | meaning |
 |---|---|---|
 | 0 | every command | success |
-| 1 to 255 | `muster run` | exit code of the script: that of the rank that failed first, over all hosts |
-| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (sent by the OOM killer, for example), 139 SIGSEGV |
-| {usage} | every command | invalid command line, host list or file; nothing was started |
-| {muster} | every command | Muster or a host failed, not the script: login failed, host lost, torch not installed |
+| 1 to 255 | `muster run` | exit code of the rank that failed first, on any host |
+| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (for example the OOM killer), 139 SIGSEGV |
+| {usage} | every command | wrong command line, host list or file; nothing was started |
+| 124 | `muster run` | `--on-hang kill` ended a hung job |
+| {muster} | every command | Muster or a host failed, not the script: no login, a lost host, no torch on a host |
 | 130 | every command | Ctrl-C |
-| 143 | `muster run` | the scheduler ended the job (time limit, scancel, qdel) and its ranks |
+| 143 | `muster run` | SIGTERM, `muster stop`, or the scheduler ended the job (time limit, preemption, scancel, qdel) |
 
 ## By command
 """
@@ -154,44 +156,39 @@ def exit_codes_page() -> str:
     """The exit codes shared by all commands, and the paragraph on exit codes in each help."""
     lines = [EXIT_CODES.format(usage=EXIT_USAGE, muster=EXIT_MUSTER)]
     for command in every_command():
-        words = re.search(r"^Exit code: (.*?)(?:\n\n|\Z)", help_of(command), re.MULTILINE | re.DOTALL)
-        if words:
-            lines.append(f"- `{' '.join(('muster', *command))}`: {' '.join(words.group(1).split())}")
+        found = re.search(r"^Exit code: (.*?)(?:\n\n|\Z)", help_of(command), re.MULTILINE | re.DOTALL)
+        if found:
+            lines.append(f"- `{' '.join(('muster', *command))}`: {' '.join(found.group(1).split())}")
     return "\n".join([*lines, ""])
 
 
 def scoreboards_page() -> str:
-    """The measured tables, and links to those on other pages."""
+    """The results of `make bench`, and links to the other scoreboards."""
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    results = results.replace("# Measured", "## Startup, restart, failure (`make bench`)", 1)
-    others = [
-        f"- [{title}](../{page}.md#{anchor})" for title, page, anchor in scoreboards_in_docs() if page != "scoreboards"
-    ]
+    results = results.replace("# Measured", "## Start, restart and failure (`make bench`)", 1)
     return "\n".join(
         [
             "# Scoreboards\n",
-            "Each is a table written by a program in this repository, with every round it measured.\n",
+            "A program in this repository writes each of these tables and keeps every round it measured.\n",
             results.strip(),
             "\n## On other pages\n",
-            *others,
+            *(f"- [{title}](../measurements/{page}.md)" for title, page in measurements()),
             "- [Recipes: ResNet](../recipes/resnet50.md#measured), [MNIST](../recipes/mnist.md#measured),",
             "  [Tacotron2](../recipes/tacotron2.md#how-it-is-fast)",
-            "- [`muster bench`: how right it is](../bench.md#how-right-it-is)",
+            "- [`muster bench`: accuracy](../bench.md#accuracy)",
             "",
         ]
     )
 
 
-def scoreboards_in_docs() -> list[tuple[str, str, str]]:
-    """The headings in docs/ that contain the word scoreboard: (title of the page, page, anchor)."""
-    found: list[tuple[str, str, str]] = []
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        text = path.read_text(encoding="utf-8")
-        heading = re.search(r"^## (.*scoreboard.*)$", text, re.MULTILINE | re.IGNORECASE)
-        title = re.search(r"^# (.+)$", text, re.MULTILINE)
-        if heading and title:
-            anchor = re.sub(r"[^\w\- ]", "", heading.group(1)).strip().lower().replace(" ", "-")
-            found.append((title.group(1), path.stem, anchor))
+def measurements() -> list[tuple[str, str]]:
+    """The pages of docs/measurements: (title, name of the file without its ending)."""
+    found: list[tuple[str, str]] = []
+    for path in sorted((ROOT / "docs" / "measurements").glob("*.md")):
+        title = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if title is None:
+            raise SystemExit(f"{path}: the page has no title")
+        found.append((title.group(1), path.stem))
     return found
 
 

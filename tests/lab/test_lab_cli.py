@@ -138,7 +138,7 @@ def test_every_fault_is_a_verb(muster_lab: Terminal) -> None:
 def test_a_lab_with_everything_says_how_to_try_it_and_that_works(muster_lab: Terminal) -> None:
     up = muster_lab("up", "2", "--slurm", "--mpi", "--podman", "--gpus", "2")
     assert up.returncode == 0, up.stderr
-    tries = [line.split("  ")[1].split()[2:] for line in up.stderr.partition("now try:\n")[2].splitlines()]
+    tries = [line.split("  ")[1].split()[2:] for line in up.stderr.partition("next steps:\n")[2].splitlines()]
     outputs = {words[2]: muster_lab(*words).stdout for words in tries if len(words) > 2 and words[0] == "ssh"}
     assert sorted(outputs["srun"].split()) == ["h1", "h2"]
     assert sorted(outputs["mpirun"].split()) == ["h1", "h2"]

@@ -177,7 +177,7 @@ def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time():
         (_, alone_err), (_, lost_err) = alone.communicate(timeout=150), lost.communicate(timeout=150)
     assert (alone.returncode, lost.returncode) == (125, 125), alone_err + lost_err
     assert re.match(
-        r"error: rank 1 of 2 did not come to 127.0.0.1:\d+ within 2 s\nhint: -i 0 has rank 0, -i 1 has rank 1",
+        r"error: rank 1 of 2 did not reach rank 0 at 127.0.0.1:\d+ within 2 s\nhint: -i 0 has rank 0, -i 1 has rank 1",
         alone_err,
     )
     assert re.match(r"error: rank 1 on \S+ could not reach rank 0 at no-such-host.invalid:29500 within 2 s: ", lost_err)

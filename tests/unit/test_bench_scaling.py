@@ -138,12 +138,12 @@ def bench(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["train.py"], "`train.py` is nothing to measure"),
-        (["--only", "all-reduce,nothing"], "`nothing` is none of all-reduce,"),
-        (["--factor", "1"], "must be larger"),
+        (["train.py"], "unexpected `train.py`"),
+        (["--only", "all-reduce,nothing"], "must be some of all-reduce,"),
+        (["--factor", "1"], "must be at least 2"),
         (["--min", "1G", "--max", "1M"], "is larger than the largest"),
-        (["--scaling", "missing.py"], "there is no such script"),
-        (["--scaling", "-m"], "no module is named"),
+        (["--scaling", "missing.py"], "script missing.py not found"),
+        (["--scaling", "-m"], "no module given"),
         (["--max", "big"], "invalid size `big`"),
     ],
 )

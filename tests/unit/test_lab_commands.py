@@ -40,8 +40,8 @@ def test_the_server_can_do_every_fault_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["cutt", "h1"], ["there is no lab command `cutt`", "did you mean `muster lab cut`?"]),
-        (["dance"], ["there is no lab command `dance`", "`muster lab --help` lists the commands"]),
+        (["cutt", "h1"], ["muster lab: unknown command `cutt`", "did you mean `muster lab cut`?"]),
+        (["dance"], ["muster lab: unknown command `dance`", "`muster lab --help` lists the commands"]),
         (["cut"], ["muster lab cut: ", "HOST", "`muster lab cut --help`"]),
         (["up", "many"], ["invalid int value: 'many'", "`muster lab up --help`"]),
         (["loss", "h1", "much"], ["invalid float value: 'much'"]),
