@@ -306,7 +306,7 @@ def test_from_python_only_groups_and_hosts_are_read(home: Path):
     )
     wanted = spec_with(RunSpec(target="train.py"), {"hosts": ["@lab", "c"]})
     assert [str(host) for host in wanted.hosts or ()] == ["a:1", "b:1", "c"]
-    assert (wanted.restarts, wanted.env, wanted.host_python) == (0, {}, {"b": "/opt/py"})
+    assert (wanted.restarts, wanted.env, wanted.host_python) == (0, {}, {"b": "/opt/python"})
 
 
 # --- --env-file -----------------------------------------------------------------------------------------------
