@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -40,6 +41,8 @@ class RunSpec:
     """The function, if it is one."""
     cwd: str = ""
     """The working directory of the ranks; empty for this process's own."""
+    name: str = ""
+    """A name for the job, accepted wherever a job's id is; empty for that of the script."""
 
     # Where
     hosts: tuple[Host, ...] | None = None
@@ -74,6 +77,8 @@ class RunSpec:
     """Environment variables for every rank; they override all others."""
     sync: bool = False
     """Copy the working directory to each host and run there."""
+    fetch: tuple[str, ...] = ()
+    """Paths and globs of files to copy back from there when the ranks have ended."""
     preload: tuple[str, ...] = ()
     """Modules to import once per host, in addition to torch."""
     zygote: bool = True
@@ -116,6 +121,8 @@ class RunSpec:
     """Serve the dashboard while the job runs, and print its address."""
     dashboard_port: int = 0
     """Its port; 0 for a free one."""
+    notify: tuple[str, ...] = ()
+    """Shell commands, `desktop` or URLs that get a message when the job ends or hangs."""
 
     @property
     def command(self) -> str:
@@ -150,18 +157,32 @@ class RunSpec:
             if getattr(self, name) not in allowed:
                 words = " or ".join(map(repr, allowed))
                 raise UsageError(f"{name} must be {words}, got {getattr(self, name)!r}", hint=f"leave {name} out")
-        for name in ("args", "ssh", "mpi_args", "container_args", "preload"):
+        for name in ("args", "ssh", "mpi_args", "container_args", "preload", "fetch", "notify"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a list, got {getattr(self, name)!r}", hint="write [...]")
         for name in ("only_ranks", "only_local_ranks"):
             if not isinstance(getattr(self, name), frozenset | None):
                 raise UsageError(f"{name} must be a set of ranks, got {getattr(self, name)!r}", hint="write {0, 1}")
+        if self.name:
+            _check_name(self.name)
         if self.kind == "function" and self.call is None:
             raise UsageError("kind='function' needs a call", hint="use muster.launch(function)")
         if self.on_hang == "kill" and not (self.watch and self.hang_after):
             off = "watch=False" if not self.watch else "hang_after=0"
             raise UsageError(f"on_hang='kill' has no effect with {off}", hint="leave one of them out")
 
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(str(name)):
+        raise UsageError(
+            f"name must be 1 to 40 letters, digits, - and _, and begin with a letter, got {name!r}",
+            hint="for example `--name resnet-lr01`",
+        )
+    if name == "last":
+        raise UsageError("name must not be `last`, which means the newest job", hint="choose another name")
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 _LEAST = {
     "nproc": 1,

@@ -100,7 +100,7 @@ def test_wrong_options_are_refused_before_anything_starts(options: dict[str, Any
 
 def test_a_script_that_is_not_there_is_named():
     script("pass", "trian.py")
-    with pytest.raises(muster.UsageError, match=r"train\.py: there is no such script"):
+    with pytest.raises(muster.UsageError, match=r"script train\.py not found"):
         muster.run("train.py", nproc=1)
 
 

@@ -18,7 +18,7 @@ from muster.lab import Lab
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="schedulers need a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="schedulers need a lab started as root"),
 ]
 
 # Without torch: what is tried here is the way through the queue, not the training.

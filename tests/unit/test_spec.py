@@ -46,6 +46,7 @@ def test_every_shown_option_of_run_fills_a_field_of_the_spec():
         (["--env", "A=1"], "env", {"A": "1"}),
         (["--only-rank", "0,2-3"], "only_ranks", frozenset({0, 2, 3})),
         (["--local-ranks-filter", "0"], "only_local_ranks", frozenset({0})),
+        (["--dashboard", "--dashboard-port", "8000"], "dashboard_port", 8000),
         (["--page", "--page-port", "8000"], "dashboard_port", 8000),
         (["--max-restarts", "2"], "restarts", 2),
         (["-m"], "kind", "module"),
@@ -54,6 +55,7 @@ def test_every_shown_option_of_run_fills_a_field_of_the_spec():
         (["--container-args", "-v /a:/a"], "container_args", ("-v", "/a:/a")),
         (["--hang-after", "0"], "hang_after", 0),
         (["--debug"], "debug", True),
+        (["--name", "resnet-lr01"], "name", "resnet-lr01"),
     ],
     ids=lambda value: str(value)[:24],
 )
@@ -101,3 +103,9 @@ def test_typed_words_change_a_spec_but_not_what_it_runs():
     before = RunSpec(target="f", kind="module", cwd="/here", nproc=3, env={"A": "1", "B": "1"})
     wanted = spec_as_typed(before, parse_words(["--sync", "--restarts", "2", "--env", "B=2"]))
     assert wanted == replace(before, sync=True, restarts=2, env={"A": "1", "B": "2"})
+
+
+@pytest.mark.parametrize("name", ["a b", "../x", "-x", "1st", "x" * 41, "naïve", "a\x1b", "last"])
+def test_a_name_that_could_not_be_typed_or_found_is_refused(name: str):
+    with pytest.raises(UsageError, match="name must "):
+        RunSpec(target="train.py", name=name)

@@ -78,11 +78,14 @@ def add_what(p: Parser) -> None:
     """Add the options for the job itself."""
     what = p.add_argument_group("job")
     option(what, "-m", "run a module, as `python -m` does", dest="module")
+    _option(what, "--name NAME", "name of the job, to use in `muster logs NAME` (default: that of the script)")
     about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
     option(what, "--env NAME[=VALUE]", about, action="append", default=[])
     about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
     option(what, "--env-file FILE", about, action="append", default=[])
     _flag(what, "--sync", "copy the working directory (files git would track) to each host and run there")
+    about = "with --sync, copy files matching PATH (a path or glob) back when the ranks have ended (repeatable)"
+    option(what, "--fetch PATH", about, action="append", default=[])
     about = "import MODULE once per host before the ranks start, in addition to torch (repeatable)"
     option(what, "--preload MODULE", about, action="append", default=[])
     for name, about in _SWITCHES.items():
@@ -94,6 +97,8 @@ def add_what(p: Parser) -> None:
     _option(what, "--hang-after DURATION", about, type=seconds)
     about = "on a hang: report it and keep running (default), or also kill the job with exit code 124"
     _option(what, "--on-hang", about, choices=("report", "kill"))
+    about = "when the job ends or hangs: run a shell command, `desktop`, or post to a URL (repeatable)"
+    option(what, "--notify WHAT", about, action="append", default=[])
     about = "run in the background, even after logout; prints the job's id when its ranks have started"
     flag(what, "--detach", about)
 
@@ -106,8 +111,10 @@ def add_screen(p: Parser) -> None:
     add_debug(screen)
     about = "show output of these ranks only (0 or 0,4-7); log files keep all output"
     _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=_ranks)
-    _flag(screen, "--dashboard --page", "serve the dashboard while the job runs and print its address")
-    _option(screen, "--dashboard-port --page-port PORT", "port of the dashboard (default: a free one)", type=port)
+    _flag(screen, "--dashboard", "serve the dashboard while the job runs and print its address")
+    _option(screen, "--dashboard-port PORT", "port of the dashboard (default: a free one)", type=port)
+    _option(screen, "--page", argparse.SUPPRESS, dest="dashboard")  # their former names
+    _option(screen, "--page-port PORT", argparse.SUPPRESS, dest="dashboard_port", type=port)
 
 
 def add_quiet(group: argparse._ArgumentGroup) -> None:
@@ -169,6 +176,8 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
         "hosts": _hosts(options),
         "env": _environment(options),
         "preload": tuple(getattr(options, "preload", ())),
+        "fetch": tuple(getattr(options, "fetch", ())),
+        "notify": tuple(getattr(options, "notify", ())),
     }
     return {name: value for name, value in given.items() if value not in (None, ()) and (value != {} or name != "env")}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.api.arguments import Parser, natural, option
+from muster.api.hints import refuse_misplaced
 from muster.api.run_options import (
     add_debug,
     add_engine,
@@ -101,6 +103,8 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"muster bench: unexpected `{what}`", hint=f"add --scaling to measure how a script scales: --scaling {what}"
         )
+    if options.command and os.path.isfile(options.command[0]):
+        refuse_misplaced(parser(), argv, options.command, Path(options.command[0]).read_text(errors="replace"))
     engine = asking_for_allocation(options)
     if engine is not None:
         return allocate(engine, options, spec_of(options, ()), ["bench", *argv], "muster-bench")

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,8 @@ from muster.spec import RunSpec
 
 if TYPE_CHECKING:
     from muster.cli.detach import Background
+    from muster.controller.controller import Controller
+    from muster.controller.diagnosis.verdict import Verdict
 
 EXAMPLES = f"""\
 examples:
@@ -109,7 +110,14 @@ def run(prepared: Prepared, begin: float, background: Background | None = None) 
         allocation = prepared.choice.allocation
         background.settle(prepared.job.id, f"the job ends when {allocation} ends" if allocation else "")
     on_started = background.started if background is not None else None
-    run_job = partial(in_foreground, on_started=on_started, stdin=True)
+
+    def run_job(controller: Controller) -> Verdict:
+        if background is None:
+            from muster.cli.suspend import Suspension
+
+            controller.to_background = Suspension(controller)
+        return in_foreground(controller, on_started=on_started, stdin=True)
+
     return execute(prepared, run_job, begin=begin).exit_code
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.api.arguments import Parser, option, positive, with_dashes
-from muster.api.hints import nearest
+from muster.api.hints import nearest, refuse_misplaced
 from muster.api.prepared import make_job
 from muster.api.run_options import asking_for_allocation, copied_names, parse_options, spec_of
 from muster.api.torchrun_options import refuse
@@ -145,6 +145,13 @@ def split(argv: Sequence[str]) -> CommandLine:
     return line
 
 
+def _all_options() -> Parser:
+    """A parser that knows the options of `muster submit` and of `muster run`."""
+    p = parser()
+    p._option_string_actions = {**run.parser()._option_string_actions, **p._option_string_actions}
+    return p
+
+
 def _options(parser: argparse.ArgumentParser) -> dict[str, bool]:
     """Return every option of a parser, and whether it takes a value."""
     return {name: action.nargs != 0 for name, action in parser._option_string_actions.items()}
@@ -191,7 +198,9 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     # Detect a missing script or an invalid option now, not after hours in the queue.
     refuse(run_options)
     spec = spec_of(run_options, script)
-    make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
+    job = make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
+    if job.script is not None:
+        refuse_misplaced(_all_options(), line.script, script, job.script.text)
     return Request(
         typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
         run=(*line.run, *line.script),
