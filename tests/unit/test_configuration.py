@@ -187,10 +187,11 @@ def test_files_in_a_file_are_relative_to_it(home: Path, monkeypatch: pytest.Monk
     assert spec().hosts == (Host(name="a", slots=2),)
 
 
-def test_options_for_containers_wait_for_an_image(home: Path):
-    write("muster.toml", 'container = "podman"')
-    assert spec().container is None
+def test_options_that_need_another_one_wait_for_it(home: Path):
+    write("muster.toml", 'container = "podman"\nfetch = ["out"]\n')
+    assert (spec().container, spec().fetch) == (None, ())
     assert spec("--image", "x").container == "podman"
+    assert spec("--sync").fetch == ("out",)
 
 
 def test_a_command_has_a_table_of_its_own(home: Path):

@@ -17,6 +17,9 @@ from muster.errors import UsageError
 _JOINED = {"HOSTS", "RANKS", "NAMES"}
 """Values that are a list with commas, by their names in --help."""
 
+_NEEDS = {"container": "image", "container_args": "image", "fetch": "sync"}
+"""Options that are an error without another one; as defaults, they have no effect without it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parsers:
@@ -42,11 +45,12 @@ def with_defaults(
         origins = {dest: setting for dest, setting in origins.items() if dest not in place_names()}
     for setting in origins.values():
         _apply(p, setting, base)
+    asked = p.parse_args(argv, argparse.Namespace(**vars(base)))
+    idle = {dest for dest, needed in _NEEDS.items() if dest in origins and not getattr(asked, needed, None)}
+    for dest in idle:
+        delattr(base, dest)
     options = p.parse_args(argv, base)
-    if getattr(options, "image", None) is None:  # defaults for containers have no effect on a run without one
-        for dest in {"container", "container_args"} & origins.keys() - vars(given).keys():
-            delattr(options, dest)
-    options.origins = origins
+    options.origins = {dest: setting for dest, setting in origins.items() if dest not in idle}
     return options
 
 

@@ -79,10 +79,7 @@ def add_what(p: Parser) -> None:
     what = p.add_argument_group("job")
     option(what, "-m", "run a module, as `python -m` does", dest="module")
     _option(what, "--name NAME", "name of the job, to use in `muster logs NAME` (default: that of the script)")
-    about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
-    option(what, "--env NAME[=VALUE]", about, action="append", default=[])
-    about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
-    option(what, "--env-file FILE", about, action="append", default=[])
+    add_env(what)
     _flag(what, "--sync", "copy the working directory (files git would track) to each host and run there")
     about = "with --sync, copy files matching PATH (a path or glob) back when the ranks have ended (repeatable)"
     option(what, "--fetch PATH", about, action="append", default=[])
@@ -115,6 +112,14 @@ def add_screen(p: Parser) -> None:
     _option(screen, "--dashboard-port PORT", "port of the dashboard (default: a free one)", type=port)
     _option(screen, "--page", argparse.SUPPRESS, dest="dashboard")  # their former names
     _option(screen, "--page-port PORT", argparse.SUPPRESS, dest="dashboard_port", type=port)
+
+
+def add_env(group: argparse._ArgumentGroup) -> None:
+    """Add `--env` and `--env-file`."""
+    about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
+    option(group, "--env NAME[=VALUE]", about, action="append", default=[])
+    about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
+    option(group, "--env-file FILE", about, action="append", default=[])
 
 
 def add_quiet(group: argparse._ArgumentGroup) -> None:
@@ -186,7 +191,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
     """Return the environment variables for every rank: of the configuration files, of --env-file, and of --env."""
     config: Configuration | None = getattr(options, "config", None)
     env = {name: str(setting.value) for name, setting in config.env.items()} if config is not None else {}
-    for path in getattr(options, "env_file", ()):
+    for path in options.env_file:
         env |= _env_file(path).values
     return env | parse_env(options.env, os.environ)
 
