@@ -167,8 +167,16 @@ def test_hosts_of_a_file_give_way_to_any_place_on_the_command_line(home: Path, m
     assert [host.name for host in spec().hosts or ()] == ["a"]
     assert [host.name for host in spec("-H", "b").hosts or ()] == ["b"]
     assert (spec("--lab", "2").hosts, spec("--lab", "2").lab) == (None, 2)
+    assert spec("--engine", "local").hosts is None
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert spec().hosts is None
+
+
+def test_an_allocation_of_a_file_is_for_its_own_engine(home: Path):
+    write("muster.toml", 'engine = "slurm"\nslurm-args = "-N2"')
+    assert run.parse(["train.py"])[0].slurm_args == "-N2"
+    assert run.parse(["--engine", "ssh", "train.py"])[0].slurm_args is None
+    assert run.parse(["-H", "a", "train.py"])[0].slurm_args is None
 
 
 def test_the_project_decides_where_to_run_before_the_user(home: Path):

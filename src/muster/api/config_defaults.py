@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -41,8 +41,8 @@ def with_defaults(
     p = parsers.own
     base = argparse.Namespace()
     origins = _effective(config, parsers)
-    if not places or _is_inside_job(os.environ) or any(getattr(given, dest, None) for dest in place_names()):
-        origins = {dest: setting for dest, setting in origins.items() if dest not in place_names()}
+    unused = _unused_places(given) if places else place_names()
+    origins = {dest: setting for dest, setting in origins.items() if dest not in unused}
     for setting in origins.values():
         _apply(p, setting, base)
     asked = p.parse_args(argv, argparse.Namespace(**vars(base)))
@@ -56,13 +56,22 @@ def with_defaults(
 
 def place_names() -> frozenset[str]:
     """Return the names of the options for where to run, which exclude each other."""
-    allocations = (engine.allocation_option.lstrip("-").replace("-", "_") for engine in built_in())
-    return frozenset({"hosts", "hostfile", "lab", *filter(None, allocations)})
+    return frozenset({"hosts", "hostfile", "lab", *_allocation_names().values()})
 
 
-def _is_inside_job(env: Mapping[str, str]) -> bool:
-    """Return whether this is a scheduler's job, which has its own hosts."""
-    return any(env.get(name) for name in JOB_IDS)
+def _allocation_names() -> dict[str, str]:
+    """Return the names of the options that request an allocation, such as `slurm_args`, by engine."""
+    options = {engine.name: engine.allocation_option for engine in built_in() if engine.allocation_option}
+    return {name: option.lstrip("-").replace("-", "_") for name, option in options.items()}
+
+
+def _unused_places(given: argparse.Namespace) -> frozenset[str]:
+    """Return the options for where to run whose defaults have no effect: all if the command line or a job decides."""
+    engine: str | None = getattr(given, "engine", None)
+    in_job = any(os.environ.get(name) for name in JOB_IDS)
+    if in_job or engine == "local" or any(getattr(given, dest, None) for dest in place_names()):
+        return place_names()
+    return frozenset(dest for name, dest in _allocation_names().items() if engine not in (None, "auto", name))
 
 
 def _effective(config: Configuration, parsers: Parsers) -> dict[str, Setting]:
