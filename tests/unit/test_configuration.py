@@ -112,6 +112,15 @@ def test_a_file_of_another_user_is_refused(home: Path, monkeypatch: pytest.Monke
         assert spec().restarts == 1
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_link_of_another_user_to_a_file_of_ours_is_refused(home: Path):
+    target = write(home / "elsewhere.toml", "restarts = 1")
+    Path("muster.toml").symlink_to(target)
+    assert spec().restarts == 1
+    os.chown("muster.toml", 12345, 12345, follow_symlinks=False)
+    assert "it is a link that belongs to user 12345" in refused().message
+
+
 def test_a_file_that_every_user_can_change_is_refused(home: Path):
     file = write("muster.toml", "restarts = 1")
     file.chmod(0o666)

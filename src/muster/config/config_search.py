@@ -90,17 +90,20 @@ def _read(path: str, cwd: str, *, trusted: bool = False) -> tuple[str, bytes] | 
         return None
     label = shown_path(path, cwd)
     if not trusted:
-        _check_trust(path, label, about)
+        _check_trust(path, label, (os.lstat(path), about))
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{label}: larger than {_MOST_BYTES >> 20} MB", hint=_ignore(path))
     return path, data
 
 
-def _check_trust(path: str, label: str, about: os.stat_result) -> None:
-    """Refuse a file that another user owns or can change; root may do anything anyway."""
-    if about.st_uid not in (os.getuid(), 0):
+def _check_trust(path: str, label: str, states: tuple[os.stat_result, os.stat_result]) -> None:
+    """Refuse a file that another user owns or can change, or a symbolic link of another user; root is trusted."""
+    link, about = states
+    other = next((state.st_uid for state in states if state.st_uid not in (os.getuid(), 0)), None)
+    if other is not None:
+        what = "it is a link that belongs to" if stat.S_ISLNK(link.st_mode) else "it belongs to"
         raise UsageError(
-            f"{label}: refused, because it belongs to {_owner(about.st_uid)} and can run commands as you",
+            f"{label}: refused, because {what} {_owner(other)} and can run commands as you",
             hint=f"check the file, then allow it with {VARIABLE}={path}; an empty {VARIABLE}= ignores it",
         )
     if about.st_mode & stat.S_IWOTH:
