@@ -12,6 +12,8 @@ from muster.api.run_options import copied_names, spec_of, spec_with
 from muster.cli import check, main, run, submit
 from muster.cli.submit import make_request, split
 from muster.config import read_configuration
+from muster.engines.engine import Choice
+from muster.engines.table import load
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.spec import RunSpec
@@ -316,6 +318,14 @@ def test_a_host_has_a_python_of_its_own_unless_one_is_typed(home: Path):
     assert typed.python_on_all(typed.hosts or ()) == "/bin/python"
     options, command = run.parse(["-H", "b", "python3.99", "train.py"])
     assert spec_of(options, command).python_on(Host(name="b")) == "python3.99"
+
+
+def test_ssh_starts_the_python_of_each_host(home: Path):
+    write("muster.toml", '[host."b.example"]\npython = "/opt/python"\n')
+    wanted = spec("-H", "a.example,b.example")
+    engine = load("ssh")
+    launch = engine.launch(Choice(engine=engine, hosts=wanted.hosts or ()), wanted, str(home))
+    assert ["/opt/python" in " ".join(command.argv) for command in launch.commands] == [False, True]
 
 
 def test_from_python_only_groups_and_hosts_are_read(home: Path):
