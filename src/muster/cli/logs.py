@@ -98,7 +98,7 @@ def _since(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(
-            f"`{printable(text)}` is not a time; type a duration such as 5m, or 14:30, or '2026-11-16 14:30'"
+            f"must be a duration such as 5m or a time such as 14:30 or '2026-11-16 14:30', got `{printable(text)}`"
         ) from None
 
 
@@ -106,7 +106,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(f"`{printable(text)}` is not a regular expression ({error})") from None
+        raise argparse.ArgumentTypeError(f"invalid regular expression `{printable(text)}` ({error})") from None
 
 
 def _check(job: KeptJob, attempt: int | None, rank: int | None) -> None:
