@@ -1,7 +1,7 @@
 """The reference page of checks: what each one looks for, with an example of every kind of finding.
 
-The examples are not written by hand. They are the findings of the unit tests of the judges, recorded while those tests
-run, so the page shows exactly what `muster check` prints.
+The examples are findings of the judges' tests, recorded while those tests run, so the page shows what `muster check`
+prints.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from muster.check.finding import SEVERITIES
 HEAD = """\
 # Checks
 
-The checks of [`muster check`](../check.md), in the order in which it prints their findings. Each example is a finding
-from the unit tests, on host `b` of the hosts `a`, `b` and others. The row number refers to the catalog of failures in
-the [scoreboard](../check.md#the-scoreboard).
+All checks of [`muster check`](../check.md), in the order of its report. Each example is a finding from the tests, on
+host `b` of the hosts `a`, `b` and others. The row is the number of the fault on the
+[scoreboard](../measurements/checks.md).
 """
 
 
@@ -35,7 +35,7 @@ def findings_page(root: Path) -> str:
         source = (root / "src" / "muster" / "check" / "checks" / f"{name}.py").read_text(encoding="utf-8")
         parts.append(f"## {name}\n\n{_sentence(source)}\n")
         if name not in ASKED_BY_RUN:
-            parts.append("`muster run` also performs this check while torch is imported.\n")
+            parts.append("`muster run` runs this check too, while it imports torch.\n")
         parts += [_entry(*one) for one in found.get(name, [])]
     return "\n".join(parts).replace("/work", "/home/ann/project")  # the working directory in the tests
 
@@ -58,7 +58,7 @@ def _entry(finding: Any, command: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Escape Markdown syntax except in backquotes."""
+    """The text with Markdown escaped outside of backquotes."""
     pieces = re.split(r"(`[^`]*`)", text)
     return "".join(one if one.startswith("`") else re.sub(r"([\\*_\[\]<>])", r"\\\1", one) for one in pieces)
 

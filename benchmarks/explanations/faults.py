@@ -155,7 +155,7 @@ FAULTS: tuple[Fault, ...] = (
         title="an exception, and louder ones after it",
         mode="raise",
         named=r"rank {culprit} on h2 failed first.*ValueError: bad sample in shard 7 \(script\.py:\d+\)",
-        why=r"then failed because (its connection|their connections) to rank \d broke|Muster then stopped",
+        why=r"then failed because (its connection|their connections) to rank \d broke|then stopped by Muster",
     ),
     Fault(
         row=47,

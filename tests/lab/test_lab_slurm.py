@@ -134,7 +134,9 @@ def test_a_node_that_does_not_come_is_named_with_the_end_of_its_log(lab: Lab, mo
     with pytest.raises(LabError, match=r"Slurm on h2 was not ready after 2\.5 s: its node is down") as caught:
         cluster.wait(lab.names, lab.run)
     last = caught.value.message.partition("Last line of /var/log/slurmd.log: ")[2]
-    assert last in map(str.strip, shell(lab, "tail -n 5 /var/log/slurmd.log", host="h2").splitlines()), "the log has newer lines"
+    assert last in map(str.strip, shell(lab, "tail -n 5 /var/log/slurmd.log", host="h2").splitlines()), (
+        "the log has newer lines"
+    )
     assert last
     monkeypatch.undo()
     shell(lab, "scontrol update NodeName=h2 State=RESUME")

@@ -9,7 +9,7 @@ import pytest
 from healthy import CHECKS, Change, altered, broken, cluster, findings, gpu, unreached
 
 from muster.check.cluster_facts import Cluster, Refusal, odd_ones
-from muster.check.here import paths_in
+from muster.check.here import data_in, paths_in
 from muster.errors import HostError
 
 
@@ -268,7 +268,7 @@ def test_a_master_port_that_is_taken_names_who_has_it():
     assert "pid 7 (python old.py)" in found.what
 
 
-@pytest.mark.parametrize("problem", ["another machine or program answered", "connected, but nothing was said"])
+@pytest.mark.parametrize("problem", ["another machine or program answered", "connected, but received nothing"])
 def test_a_stranger_behind_the_master_port_is_told_where_it_is_met(problem: str):
     (found,) = findings(with_master(cluster(master_port=29500), "", problem, ""))
     assert (found.row, found.hosts) == (9, ("c",))
@@ -376,6 +376,18 @@ def test_arguments_that_look_like_paths_to_read_are_checked(args: list[str], pat
 
 def test_a_path_that_no_host_has_may_be_one_the_job_makes():
     assert findings(everywhere(cluster(paths=("/out",)), lambda a: a.update(data={"/out": None}))) == []
+
+
+def test_a_path_of_a_script_that_no_host_has_is_reported_by_check():
+    hosts = cluster(paths=("/data",), expected=("/data",))
+    (found,) = findings(everywhere(hosts, lambda a: a.update(data={"/data": None})))
+    assert (found.severity, found.row, found.hosts) == ("warning", 52, tuple(m.name for m in hosts.machines))
+    assert "unless the script creates it" in found.symptom
+
+
+def test_the_data_of_a_script_is_what_its_own_option_data_names():
+    args = ["--data", "/data/set", "--data=cifar10", "--data", "s3://bucket/set", "--lr", "/x"]
+    assert data_in(args) == ["/data/set", "cifar10"]
 
 
 def test_one_machine_under_two_names_is_told():

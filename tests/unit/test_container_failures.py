@@ -57,7 +57,7 @@ def test_a_folder_every_image_has_cannot_be_the_working_directory(folder: str):
     [
         (["--container", "podman"], "--container needs --image", "--image IMAGE"),
         (["--container-args", "-v a:b"], "--container-args needs --image", "--image IMAGE"),
-        (["--image=-it"], "`-it` is not the name of an image", "--image"),
+        (["--image=-it"], "`-it` is not an image name", "--image"),
         (["--image", IMAGE, "--container-args", '-v "/a'], "no closing quotation", ""),
     ],
 )

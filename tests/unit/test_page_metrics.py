@@ -115,7 +115,7 @@ def test_any_name_survives_as_a_label(field: str, name: str):
 
 def test_the_documentation_lists_every_name_and_no_other():
     emitted = {name for name, _ in parse(metrics(ended(replace(job(), hosts=(full_host(),)))))}
-    text = (Path(__file__).parents[2] / "docs/page.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/dashboard.md").read_text(encoding="utf-8")
     table = "".join(line for line in text.splitlines() if line.startswith("| `muster_"))
     assert set(re.findall(r"`(muster_\w+)`", table)) == emitted
 

@@ -66,7 +66,7 @@ def test_a_submitted_job_says_its_id_and_what_to_do_about_it(folder: Path):
     assert (done.returncode, done.stdout) == (0, "4711\n")
     assert done.stderr == (
         "note\n"
-        "job 4711 is in the queue; its script is big-4711.sbatch\n"
+        "submitted job 4711; its batch script is big-4711.sbatch\n"
         "  squeue -j 4711        show its state: PD (pending, with the reason) or R (running)\n"
         "  tail -F big-4711.out  follow its output (the file appears once it runs)\n"
         "  scancel 4711          cancel it\n"
@@ -86,12 +86,12 @@ def test_a_job_of_pbs_says_its_id_and_what_to_do_about_it(folder: Path):
 
 
 def test_a_dry_run_prints_the_script_and_writes_nothing(folder: Path):
-    done = submitted(folder, "--slurm", "--dry-run", "train.py", "--dry-run")
+    done = submitted(folder, "--slurm", "--dry-run", "--", "train.py", "--dry-run")
     assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.startswith("#!/bin/bash\n#SBATCH ")
-    assert done.stdout.endswith("\nexec muster run train.py --dry-run\n")
-    assert "# Written by: muster submit --slurm train.py --dry-run\n" in done.stdout
+    assert done.stdout.endswith("\nexec muster run -- train.py --dry-run\n")
+    assert "# Written by: muster submit --slurm -- train.py --dry-run\n" in done.stdout
     assert files(folder) == []
 
 
@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_written_is_reported(folder: Path):
         ),
         (["-H", "a,b", "train.py"], "-H cannot be used with `muster submit`", "--nodes"),
         (["--lab", "2", "train.py"], "--lab cannot be used", "muster run --lab"),
-        (["--env", "NOT_SET", "train.py"], "NOT_SET is not set here", "--env NOT_SET=VALUE"),
+        (["--env", "NOT_SET", "train.py"], "NOT_SET is not set on this machine", "--env NOT_SET=VALUE"),
         (["--time", "never", "train.py"], "--time never", "2h"),
         (["--mem", "8", "train.py"], "--mem 8", "200G"),
         (["--venv", "nowhere", "train.py"], "--venv nowhere: no such directory", "bin/activate"),

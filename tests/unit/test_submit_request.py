@@ -267,7 +267,7 @@ def test_a_value_may_be_attached_to_a_short_option():
 
 def test_run_and_submit_have_no_option_of_one_name_but_two_meanings():
     both = set(submit.parser().shown_options()) & set(run.parser().shown_options())
-    assert both == {"-h", "--help", "--dry-run"}
+    assert both == {"-h", "--help", "--dry-run", "--name"}
 
 
 def test_module_loads_an_environment_module_although_torchrun_has_such_an_option():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from muster.errors import UsageError
 
 MEANINGS: dict[str, tuple[str, ...]] = {
     "--nproc": (
@@ -80,7 +83,7 @@ def nearest(word: str, names: Iterable[str], meanings: Mapping[str, tuple[str, .
     return by_letters[close[0]] if close else ""
 
 
-def misplaced(parser: argparse.ArgumentParser, script: str, args: tuple[str, ...], text: str) -> str:
+def misplaced(parser: argparse.ArgumentParser, script: str, args: Sequence[str], text: str) -> str:
     """Return a hint about options of Muster after the script, if the script's source does not mention them."""
     found = [word for words in _options_among(parser, args, text) for word in words]
     if not found:
@@ -92,15 +95,40 @@ def misplaced(parser: argparse.ArgumentParser, script: str, args: tuple[str, ...
     )
 
 
-def _options_among(parser: argparse.ArgumentParser, args: tuple[str, ...], text: str) -> Iterator[tuple[str, ...]]:
+def refuse_misplaced(parser: argparse.ArgumentParser, argv: Sequence[str], command: Sequence[str], text: str) -> None:
+    """Raise UsageError for options of Muster after the script, unless `--` before it says that all are the script's.
+
+    For commands whose result would be wrong without them, such as a check of other hosts than those named.
+    """
+    before = len(argv) - len(command)
+    if before > 0 and argv[before - 1] == "--":
+        return
+    script, *args = command
+    found = [word for words in _options_among(parser, args, text) for word in words]
+    if found:
+        names = ", ".join(word.partition("=")[0] for word in found if word.startswith("-"))
+        raise UsageError(
+            f"{parser.prog}: {names} after {script} would be {script}'s own arguments",
+            hint=f"Muster's options go before the script: {parser.prog} {shlex.join(found)} {script}\n"
+            f"      if it is an option of the script, write `--` before {script}",
+        )
+
+
+def _options_among(parser: argparse.ArgumentParser, args: Sequence[str], text: str) -> Iterator[tuple[str, ...]]:
     """Yield each option of the parser in a script's arguments, with its value, unless the source mentions it."""
     for position, word in enumerate(args):
         name = word.partition("=")[0].replace("_", "-")
         action = parser._option_string_actions.get(name)
-        if action is None or not re.match(r"--\w|-H|-np$", name) or name == "--help":
+        if action is None or hasattr(action, "is_inverse") or not re.match(r"--\w|-H|-np$", name):
             continue
-        bare = name.removeprefix("--")
-        if bare in text or bare.replace("-", "_") in text:
+        if name == "--help" or _mentions(text, name):
             continue
         takes_value = action.nargs != 0 and "=" not in word
         yield (word, *args[position + 1 : position + 2]) if takes_value else (word,)
+
+
+def _mentions(text: str, option: str) -> bool:
+    """Whether a script seems to read an option: "--dry-run", 'dry_run', `dry_run: bool` or `dry_run=`."""
+    name = re.escape(option.removeprefix("--")).replace(r"\-", "[-_]")
+    own = re.sub(r"(?m)^\s*(import|from)\s.*$", "", text)
+    return re.search(rf"""(?<!\w)(--{name}\b|["']{name}["']|{name}\s*[:=,)])""", own) is not None

@@ -14,8 +14,11 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, cast
 
-from muster.api.arguments import Parser, natural, option, port, positive, seconds
+from muster.api.arguments import Parser, flag, natural, option, port, positive, seconds
+from muster.api.config_defaults import host_pythons, parse_configured
+from muster.api.env_file import read_env_file
 from muster.api.torchrun_options import add_torchrun, refuse
+from muster.config import Configuration, read_configuration
 from muster.engines.container.container import PROGRAMS
 from muster.engines.engine import Engine, words
 from muster.engines.table import NAMES, built_in
@@ -25,8 +28,10 @@ from muster.hosts import Host, parse_hosts, read_hostfile
 from muster.spec import RunSpec
 
 _MOST_RANKS = 1_000_000
+_NO_CONFIG = Configuration()
 _FIELDS = frozenset(field.name for field in fields(RunSpec))
 _option = partial(option, default=argparse.SUPPRESS)
+_flag = partial(flag, default=argparse.SUPPRESS)
 
 _SWITCHES = {
     "zygote": "start each rank as a fresh Python process instead of a fork; slower, nothing is shared",
@@ -39,7 +44,7 @@ _SWITCHES = {
 def add_where(p: Parser) -> None:
     """Add the options for hosts and ranks per host."""
     where = p.add_argument_group("hosts")
-    option(where, "-H --hosts HOSTS", "hosts to run on: name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
+    option(where, "-H --hosts HOSTS", "hosts to run on: name, user@name, name:8, name:0,2,5, gpu[01-04]:8, @group")
     option(where, "--hostfile FILE", "read hosts from FILE, one per line (`host slots=8`)")
     option(where, "--lab N", "run on N virtual hosts on this machine, created for this job", type=positive)
     _option(where, "--nproc N", "ranks per host unless HOSTS gives a number (default: one per GPU)", type=positive)
@@ -75,11 +80,15 @@ def add_what(p: Parser) -> None:
     _option(what, "--name NAME", "name of the job, to use in `muster logs NAME` (default: that of the script)")
     about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
     option(what, "--env NAME[=VALUE]", about, action="append", default=[])
-    _option(what, "--sync", "copy the working directory (files git would track) to each host and run there")
+    about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
+    option(what, "--env-file FILE", about, action="append", default=[])
+    _flag(what, "--sync", "copy the working directory (files git would track) to each host and run there")
+    about = "with --sync, copy files matching PATH (a path or glob) back when the ranks have ended (repeatable)"
+    option(what, "--fetch PATH", about, action="append", default=[])
     about = "import MODULE once per host before the ranks start, in addition to torch (repeatable)"
     option(what, "--preload MODULE", about, action="append", default=[])
     for name, about in _SWITCHES.items():
-        _option(what, f"--no-{name}", about, dest=name, action="store_false")
+        _flag(what, f"--no-{name}", about, dest=name, action="store_false")
     _option(what, "--restarts N", "restart all ranks after a failure, up to N times (default: 0)", type=natural)
     about = "time for ranks to exit after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)"
     _option(what, "--grace DURATION", about, type=seconds)
@@ -87,30 +96,32 @@ def add_what(p: Parser) -> None:
     _option(what, "--hang-after DURATION", about, type=seconds)
     about = "on a hang: report it and keep running (default), or also kill the job with exit code 124"
     _option(what, "--on-hang", about, choices=("report", "kill"))
+    about = "when the job ends or hangs: run a shell command, `desktop`, or post to a URL (repeatable)"
+    option(what, "--notify WHAT", about, action="append", default=[])
     about = "run in the background, even after logout; prints the job's id when its ranks have started"
-    option(what, "--detach", about)
+    flag(what, "--detach", about)
 
 
 def add_screen(p: Parser) -> None:
     """Add the options for output."""
     screen = p.add_argument_group("output")
-    option(screen, "--dry-run", "print the plan and all commands without running anything")
+    flag(screen, "--dry-run", "print the plan and all commands without running anything")
     add_quiet(screen)
     add_debug(screen)
     about = "show output of these ranks only (0 or 0,4-7); log files keep all output"
     _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=_ranks)
-    _option(screen, "--dashboard --page", "serve the dashboard while the job runs and print its address")
+    _flag(screen, "--dashboard --page", "serve the dashboard while the job runs and print its address")
     _option(screen, "--dashboard-port --page-port PORT", "port of the dashboard (default: a free one)", type=port)
 
 
 def add_quiet(group: argparse._ArgumentGroup) -> None:
     """Add `--quiet`."""
-    _option(group, "--quiet", "print only errors from Muster")
+    _flag(group, "--quiet", "print only errors from Muster")
 
 
 def add_debug(group: argparse._ArgumentGroup) -> None:
     """Add `--debug`."""
-    _option(group, "--debug", "print the debug log to stderr as well")
+    _flag(group, "--debug", "print the debug log to stderr as well")
 
 
 def run_parser(**settings: Any) -> Parser:
@@ -126,6 +137,11 @@ def run_parser(**settings: Any) -> Parser:
     return p
 
 
+def parse_options(p: Parser, argv: Sequence[str], command: str, *, places: bool = True) -> argparse.Namespace:
+    """Parse the command line of a command that starts ranks, on top of the defaults of the configuration files."""
+    return parse_configured(p, argv, command, p if command == "run" else run_parser(), places=places)
+
+
 def spec_of(options: argparse.Namespace, command: Sequence[str], **fixed: Any) -> RunSpec:
     """Return the run that parsed options and a script with its arguments describe; `fixed` fields override them."""
     target, *args = command or [""]
@@ -139,10 +155,27 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
     given = {name: value for name, value in vars(options).items() if name in _FIELDS}
     given |= {
         "hosts": _hosts(options),
-        "env": parse_env(options.env, os.environ),
+        "env": _environment(options),
         "preload": tuple(getattr(options, "preload", ())),
+        "fetch": tuple(getattr(options, "fetch", ())),
+        "notify": tuple(getattr(options, "notify", ())),
     }
-    return {name: value for name, value in given.items() if value not in (None, {}, ())}
+    return {name: value for name, value in given.items() if value not in (None, ()) and (value != {} or name != "env")}
+
+
+def _environment(options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variables for every rank: of the configuration files, of --env-file, and of --env."""
+    config: Configuration = getattr(options, "config", _NO_CONFIG)
+    env = {name: str(setting.value) for name, setting in config.env.items()}
+    for path in getattr(options, "env_file", ()):
+        env |= read_env_file(path, os.environ).values
+    return env | parse_env(options.env, os.environ)
+
+
+def copied_names(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the environment variables whose values here the ranks get: NAME alone in --env or in an --env-file."""
+    in_files = [name for path in options.env_file for name in read_env_file(path, os.environ).copied]
+    return tuple(dict.fromkeys([*in_files, *(name for name in options.env if "=" not in name)]))
 
 
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
@@ -152,7 +185,10 @@ def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
         flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
         raise UsageError(f"{flags} cannot be used together", hint="leave one of them out")
     if options.hosts is not None:
-        return parse_hosts(options.hosts)
+        configured = getattr(options, "origins", {}).get("hosts")
+        source = configured.place if configured is not None else "-H"
+        config = getattr(options, "config", None) or read_configuration()
+        return parse_hosts(options.hosts, source=source, groups=config.groups)
     if options.hostfile is not None:
         return read_hostfile(options.hostfile)
     return None
@@ -199,6 +235,8 @@ def spec_with(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
         hint = f"did you mean {near[0]}?" if near else "the options are the fields of muster.RunSpec"
         raise UsageError(f"unknown option {unknown[0]}", hint=hint)
     values = {name: _value(name, value) for name, value in given.items() if value is not None}
+    if "hosts" in values and not {"python", "host_python"} & values.keys():
+        values["host_python"] = host_pythons(read_configuration())
     if "env" in values:
         values["env"] = {**spec.env, **values["env"]}
     return replace(spec, **values)
@@ -208,7 +246,7 @@ def _value(name: str, value: Any) -> Any:
     """Convert a field's value from the forms a Python caller may write."""
     if name == "hosts":
         listed: list[object] = [value] if isinstance(value, str) else list(value)
-        return parse_hosts(",".join(map(str, listed)))
+        return parse_hosts(",".join(map(str, listed)), groups=read_configuration().groups)
     if name == "env":
         return {variable: str(text) for variable, text in value.items()}
     if name in ("only_ranks", "only_local_ranks") and not isinstance(value, int):
@@ -230,10 +268,14 @@ def parse_words(words: Sequence[str]) -> argparse.Namespace:
     if engine is not None:
         hint = "run this program inside the allocation; launch() then uses its hosts"
         raise UsageError(f"options: launch() does not support {engine.allocation_option}", hint=hint)
-    for name, (flag, hint) in refused.items():
+    for name, (typed, hint) in refused.items():
         if getattr(options, name):
-            raise UsageError(f"options: launch() does not support {flag}", hint=hint)
+            raise UsageError(f"options: launch() does not support {typed}", hint=hint)
     refuse(options)
+    if hasattr(options, "python"):
+        options.host_python = {}
+    elif options.hosts or options.hostfile:
+        options.host_python = host_pythons(read_configuration())
     return options
 
 

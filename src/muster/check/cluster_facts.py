@@ -86,6 +86,8 @@ class Wanted:
     """Files and directories that the job reads on every host."""
     data: tuple[str, ...] = ()
     """The subset of `paths` given with --data."""
+    expected: tuple[str, ...] = ()
+    """The subset of `paths` that is reported even if no host has it."""
     here: tuple[str, ...] = ()
     """The subset of `paths` that exists on this machine."""
     master_addr: str | None = None

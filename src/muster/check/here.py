@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from muster.agent.code_sync import fingerprint
@@ -23,15 +23,22 @@ _SUFFIXES = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", "
 
 
 def wanted_by(
-    job: Job, argv: Sequence[str], *, data: Sequence[str] = (), torch: bool = True, code: bool = True
+    job: Job,
+    argv: Sequence[str],
+    *,
+    data: Sequence[str] = (),
+    expected: Sequence[str] = (),
+    torch: bool = True,
+    code: bool = True,
 ) -> Wanted:
     """What the checks need to know about a job.
 
     `argv` is the command line, `data` lists paths that every host must have, and `code` enables comparing the code.
+    A path among `expected` is reported even if no host has it.
     """
     spec = job.spec
     script = None if spec.sync else job.script
-    paths = tuple(dict.fromkeys([*data, *paths_in(spec.args)]))
+    paths = tuple(dict.fromkeys([*data, *expected, *paths_in(spec.args)]))
     return Wanted(
         env={**job.carried, **spec.env},
         named=spec.env,
@@ -41,6 +48,7 @@ def wanted_by(
         torch=torch,
         paths=paths,
         data=tuple(data),
+        expected=tuple(expected),
         here=are_here(spec.cwd, paths),
         master_addr=spec.master_addr,
         master_port=spec.master_port,
@@ -74,14 +82,27 @@ def code_here(cwd: str, script: Script | None) -> dict[str, list[int]]:
 
 def paths_in(args: Sequence[str]) -> list[str]:
     """The arguments of a script that look like paths it reads: `/data/set`, `--data=/data/set`, `./conf.yaml`."""
-    found: list[str] = []
+    return [value for option, value in _values(args) if looks_like_path(value) and not _WRITTEN.search(option)]
+
+
+def data_in(args: Sequence[str]) -> list[str]:
+    """The values of a script's own `--data`, which mean what those of `muster check --data` do; URLs are left out."""
+    return [value for option, value in _values(args) if option == "--data" and "://" not in value]
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a word can only be a path: `cifar10` and `user/set` may also be names."""
+    return text.startswith(("/", "./", "../", "~/")) and "\n" not in text
+
+
+def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each value among a script's arguments, with the option before it or nothing."""
     before = ""
     for arg in args:
         option, equals, value = arg.partition("=") if arg.startswith("-") else (before, "", arg)
         before = arg if arg.startswith("-") and not equals else ""
-        if value.startswith(("/", "./", "../", "~/")) and "\n" not in value and not _WRITTEN.search(option):
-            found.append(value)
-    return found
+        if value:
+            yield option, value
 
 
 def are_here(cwd: str, paths: Sequence[str]) -> tuple[str, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.api.arguments import Parser, natural, option
+from muster.api.hints import refuse_misplaced
 from muster.api.run_options import (
     add_debug,
     add_engine,
@@ -16,6 +18,7 @@ from muster.api.run_options import (
     add_where,
     allocate,
     asking_for_allocation,
+    parse_options,
     spec_of,
 )
 from muster.bench.bandwidth import OPERATIONS
@@ -54,7 +57,7 @@ Exit code: 0; 1 if an operation produced wrong data or a rank failed; otherwise 
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of `muster bench`."""
     p = Parser(
         prog="muster bench",
@@ -94,12 +97,14 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the benchmark and return the exit code."""
     begin = time.time()
-    options = parser().parse_args(argv)
+    options = parse_options(parser(), argv, "bench")
     if (options.command or options.module) and not options.scaling:
         what = options.command[0] if options.command else "-m"
         raise UsageError(
             f"muster bench: unexpected `{what}`", hint=f"add --scaling to measure how a script scales: --scaling {what}"
         )
+    if options.command and os.path.isfile(options.command[0]):
+        refuse_misplaced(parser(), argv, options.command, Path(options.command[0]).read_text(errors="replace"))
     engine = asking_for_allocation(options)
     if engine is not None:
         return allocate(engine, options, spec_of(options, ()), ["bench", *argv], "muster-bench")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from textwrap import dedent
 
 from muster.api.arguments import Parser, option
+from muster.api.hints import refuse_misplaced
 from muster.api.prepared import lab_hosts, prepare
 from muster.api.run_options import (
     add_debug,
@@ -18,10 +19,12 @@ from muster.api.run_options import (
     add_where,
     allocate,
     asking_for_allocation,
+    parse_options,
     spec_of,
 )
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
+from muster.controller.source_code import find_script
 from muster.job import make_job_folder
 from muster.plan import labels
 from muster.spec import RunSpec
@@ -36,7 +39,8 @@ EXAMPLES = """\
 examples:
   muster check -H gpu[01-04]                         four hosts over ssh, in a second or two
   muster check -H gpu[01-04] --deep                  also start ranks: torch, collectives, bandwidth
-  muster check -H a,b train.py --data /data/set      also check that both have this code and this data
+  muster check -H a,b --data /data/set               also check that both have this data
+  muster check -H a,b train.py --data /data/set      also check the code, and paths among its arguments
   muster check --engine slurm --slurm-args "-N2"     inside a step of Slurm, where limits may differ
   muster check --image nvcr/pytorch -H a,b           inside a container
   muster check -H a,b --json | jq .findings
@@ -53,7 +57,7 @@ itself failed.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of `muster check`."""
     p = Parser(
         prog="muster check",
@@ -80,9 +84,14 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Check the hosts and return the exit code."""
     begin = time.monotonic()
-    options = parser().parse_args(argv)
+    options = parse_options(parser(), argv, "check")
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     spec = spec_of(options, command, check=False)
+    if command:
+        script = find_script(spec)
+        text = script.text if script is not None else ""
+        # An option of the script's own that is called --data means the same as ours: every host must have it.
+        refuse_misplaced(parser(), argv, command, f"{text}\n'data'")
     engine = asking_for_allocation(options)
     if engine is not None:
         return allocate(engine, options, spec, ["check", *argv], "check")
@@ -100,7 +109,7 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
     from muster.check.checks import QUICK
     from muster.check.definition import judge_all, load
     from muster.check.findings_report import Report, as_data, facts, render
-    from muster.check.here import wanted_by
+    from muster.check.here import data_in, looks_like_path, paths_in, wanted_by
     from muster.check.quick import quick
     from muster.check.session import CONNECT_TIMEOUT
 
@@ -108,7 +117,9 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
     prepared = prepare(replace(spec, ssh=(*spec.ssh, f"-oConnectTimeout={CONNECT_TIMEOUT}")))
     job = prepared.job
     checks = load(QUICK)
-    wanted = wanted_by(job, ["check", *argv], data=options.data)
+    of_script = data_in(spec.args)
+    data = [*options.data, *filter(looks_like_path, of_script)]
+    wanted = wanted_by(job, ["check", *argv], data=data, expected=[*of_script, *paths_in(spec.args)])
     folder = make_job_folder(job.id)
     for sentence in prepared.notes:
         print(f"muster: {sentence}", file=sys.stderr)

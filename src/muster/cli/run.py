@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from muster.api.arguments import Parser
 from muster.api.hints import misplaced
 from muster.api.prepared import Prepared, lab_hosts, make_job, prepare
-from muster.api.run_options import allocate, asking_for_allocation, run_parser, spec_of
+from muster.api.run_options import allocate, asking_for_allocation, parse_options, run_parser, spec_of
 from muster.api.torchrun_options import explain, refuse
 from muster.cli.script_command import read_command
 from muster.engines.engine import Choice, this_host
@@ -62,10 +62,10 @@ def parser() -> Parser:
     )
 
 
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options, and the script with its arguments, if given."""
+def parse(argv: Sequence[str], *, places: bool = True) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and the script with its arguments, if given; without `places`, hosts are not configured."""
     p = parser()
-    options = p.parse_args(argv)
+    options = parse_options(p, argv, "run", places=places)
     return options, read_command(p, options)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.api.arguments import Parser, option, positive, with_dashes
-from muster.api.hints import nearest
+from muster.api.hints import nearest, refuse_misplaced
 from muster.api.prepared import make_job
-from muster.api.run_options import asking_for_allocation, spec_of
+from muster.api.run_options import asking_for_allocation, copied_names, parse_options, spec_of
 from muster.api.torchrun_options import refuse
 from muster.cli import run
 from muster.engines.engine import Choice
@@ -100,7 +100,7 @@ class CommandLine:
 def main(argv: list[str]) -> int:
     """Print or submit the script the command line describes and return the exit code."""
     line = split(argv)
-    options = parser().parse_args(line.own)
+    options = parse_options(parser(), line.own, "submit")
     scheduler = choose(options)
     request = make_request(options, line, scheduler)
     scheduler.check(request)
@@ -145,6 +145,13 @@ def split(argv: Sequence[str]) -> CommandLine:
     return line
 
 
+def _all_options() -> Parser:
+    """A parser that knows the options of `muster submit` and of `muster run`."""
+    p = parser()
+    p._option_string_actions = {**run.parser()._option_string_actions, **p._option_string_actions}
+    return p
+
+
 def _options(parser: argparse.ArgumentParser) -> dict[str, bool]:
     """Return every option of a parser, and whether it takes a value."""
     return {name: action.nargs != 0 for name, action in parser._option_string_actions.items()}
@@ -178,7 +185,7 @@ def choose(options: argparse.Namespace) -> Scheduler:
 
 def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Scheduler) -> Request:
     """Return the request; checks everything that can be checked before the job runs."""
-    run_options, script = run.parse([*line.run, *line.script])
+    run_options, script = run.parse([*line.run, *line.script], places=False)
     for dest, (flag, instead) in _NOT_IN_A_JOB.items():
         if getattr(run_options, dest) is not None:
             raise UsageError(f"{flag} cannot be used with `muster submit`: the scheduler chooses hosts", hint=instead)
@@ -191,7 +198,9 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     # Detect a missing script or an invalid option now, not after hours in the queue.
     refuse(run_options)
     spec = spec_of(run_options, script)
-    make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
+    job = make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
+    if job.script is not None:
+        refuse_misplaced(_all_options(), line.script, script, job.script.text)
     return Request(
         typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
         run=(*line.run, *line.script),
@@ -209,7 +218,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         modules=tuple(options.modules),
         extra=tuple(check_extra(scheduler.mark, line) for line in options.extra),
         nproc=spec.nproc,
-        variables=tuple(name for name in run_options.env if "=" not in name),
+        variables=copied_names(run_options),
     )
 
 

@@ -12,8 +12,9 @@ VERSION = 1
 """Raised when a field changes its meaning; readers ignore fields they do not know."""
 
 Phase = Literal["connecting", "preparing", "running", "stopping", "ended"]
-RankPhase = Literal["starting", "running", "waiting", "stopped", "disk", "ended", "failed", "lost"]
-"""waiting: in a collective; stopped: SIGSTOP or frozen; disk: uninterruptible (D); ended: with code 0, or by us."""
+RankPhase = Literal["starting", "running", "waiting", "hung", "stopped", "disk", "ended", "canceled", "failed", "lost"]
+"""waiting: in a collective; hung: the cause of a reported hang; stopped: SIGSTOP or frozen; disk: uninterruptible (D);
+ended: with exit code 0; canceled: ended by Muster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,12 @@ class RankState:
     """Bytes of memory of its own (RSS), with its children."""
     gpu_memory: int | None = None
     place: str = ""
-    """`train.py:88 in step` where it was last seen, if it was looked at."""
+    """`train.py:88 in step`, where its code was when it last reported; of a rank that failed, where it failed."""
     exit_code: int | None = None
+
+
+HostUse = tuple[float | None, float | None, float | None, float | None, float | None]
+"""What a host used: CPU, memory and GPU (each 0 to 1, the mean of its GPUs), bytes per second received and sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +96,8 @@ class Moment:
     """Of the slowest rank."""
     waiting: Mapping[int, float]
     """By rank."""
+    hosts: Mapping[str, HostUse] = field(default_factory=dict[str, HostUse])
+    """By host."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,15 @@ _COLORS = {
     "stopped": 35,
     "disk": 35,
     "silent": 35,
+    "hung": 31,
     "failed": 31,
     "lost": 31,
     "ended": 2,
+    "canceled": 2,
 }
 _BOLD, _DIM = 1, 2
-_ODD = ("failed", "lost", "stopped", "disk")
-"""States of ranks that are shown first if not all fit."""
+_ODD = ("failed", "hung", "lost", "stopped", "disk")
+"""States of ranks that are shown first where not all fit."""
 
 _FEWEST_HOSTS = 3
 _REPORTS = 3

@@ -21,6 +21,12 @@ class Line(NamedTuple):
     end: str
 
 
+def without_rank_tag(text: str, rank: int) -> str:
+    """A line of a rank without the `[rank1]:` that torch puts before it: the screen adds its own label."""
+    tag = f"[rank{rank}]:"
+    return text[len(tag) :].removeprefix(" ") if text.startswith(tag) else text
+
+
 _LONGEST = 1 << 20
 """Characters after which an unfinished line is shown in pieces; the log file has the whole line."""
 

@@ -10,6 +10,10 @@ from muster.check.fixes import copy
 from muster.text import names
 
 GONE = "FileNotFoundError on the ranks of one host, while the others wait"
+NEEDED = "FileNotFoundError on every rank"
+MAYBE_NEEDED = f"{NEEDED}, unless the script creates it"
+TO_ALL = Fix(say="mount or copy it to every host")
+MAYBE_TO_ALL = Fix(say=f"{TO_ALL.say}; ignore this if it is not a path or if the script creates it")
 OTHER = "ranks see different data: a hang at the end of the epoch, or a model that does not learn"
 SLOW = "the start takes minutes, or ranks hang in their first read"
 
@@ -22,11 +26,16 @@ def judge(cluster: Cluster) -> Findings:
         have = {name: tuple(value) for name, value in values.items() if value is not None}
         explicit = path in cluster.wanted.data
         where = f"; {names(list(have))} {'has' if len(have) == 1 else 'have'} it" if have else ""
-        for name, value in values.items():
-            if value is None and (have or explicit):
-                severity = "error" if explicit else "warning"
-                fix = _bring(cluster, name, path)
-                yield Finding(severity, (name,), f"{path} does not exist{where}", GONE, fix, row=52)
+        severity = "error" if explicit else "warning"
+        missing = [name for name, value in values.items() if value is None]
+        if missing and not have and path not in cluster.wanted.here:
+            if explicit:
+                yield Finding(severity, tuple(missing), f"{path} does not exist", NEEDED, TO_ALL, row=52)
+            elif path in cluster.wanted.expected:
+                yield Finding(severity, tuple(missing), f"{path} does not exist", MAYBE_NEEDED, MAYBE_TO_ALL, row=52)
+            missing = []
+        for name in missing if have or explicit or path in cluster.wanted.expected else ():
+            yield Finding(severity, (name,), f"{path} does not exist{where}", GONE, _bring(cluster, name, path), row=52)
         common, others = odd_ones(have)
         for name, (kind, size, _) in others.items():
             what = f"has {size} entries" if kind == "folder" else f"is a different file ({size} bytes)"

@@ -21,27 +21,33 @@ from muster.job import Job
 from muster.jobs.location import birth
 from muster.plan import Placement, Plan
 from muster.shared.events import Exit, Gauges, HostGauges, RankGauges, Up
-from muster.shared.reports import Progress
+from muster.shared.reports import Progress, Raised, SysExit
 
 if TYPE_CHECKING:
-    from muster.jobs.state import Failure, HostState, JobState, Moment, Phase, RankPhase, RankState, Report
+    from muster.jobs.state import Failure, HostState, HostUse, JobState, Moment, Phase, RankPhase, RankState, Report
 
 _MOST_MOMENTS = 900
 _FEWEST_MOMENTS = 60
 _MOST_VALUES = 30_000
-"""How much is kept for the curves: moments, and values over all ranks. A state is sent and written as a whole."""
+"""How much is kept for the charts: moments, and values over all ranks and hosts. A state is sent and written whole."""
+
+_VALUES_OF_HOST = 5
+"""Values that are kept of a host at each moment."""
 
 _BETWEEN_MOMENTS = 2.0
 """Seconds between two moments at first; when there are too many, every other one is dropped."""
 
 _LATELY = 10.0
-"""Seconds over which a step rate is taken."""
+"""Seconds over which a step rate is measured."""
+
+_SHORTEST = 0.5
+"""Seconds below which no rate is measured: one step more or less would change it too much."""
 
 _OVERDUE = 2.5
-"""Seconds after which a rank that tells no progress has made none; it tells every second."""
+"""Seconds after which a rank that reports no progress has made none; it reports every second."""
 
 _KERNEL_STATES: dict[str, RankPhase] = {"T": "stopped", "t": "stopped", "D": "disk"}
-"""What the kernel says of a process that matters to people."""
+"""Process states of the kernel that are shown to people."""
 
 
 class _Host:
@@ -60,9 +66,23 @@ class _Host:
         gpus = tuple(GpuState(**gpu) for gpu in self.gauges.get("gpus", ()))
         return replace(HostState(name=self.name, state=self.phase, cpus=cpus), **{**self.gauges, "gpus": gpus})
 
+    def use(self) -> HostUse:
+        """What it uses now, for the charts."""
+        gauges = self.gauges
+        gpus = [use for gpu in gauges.get("gpus", ()) if (use := gpu.get("use")) is not None]
+        total = gauges.get("memory_total")
+        received, sent = gauges.get("network_in"), gauges.get("network_out")
+        return (
+            _rounded(gauges.get("cpu_use")),
+            _rounded(gauges.get("memory_used", 0) / total if total else None),
+            _rounded(sum(gpus) / len(gpus) if gpus else None),
+            None if received is None else round(received),
+            None if sent is None else round(sent),
+        )
+
 
 class _Rank:
-    """What the events have told of one rank."""
+    """What the events say about one rank."""
 
     def __init__(self, host: str, local_rank: int, gpu: int | None) -> None:
         self.host = host
@@ -71,21 +91,28 @@ class _Rank:
         self.progress: Progress | None = None
         self.gauges: RankGauges | None = None
         self._counts: deque[tuple[float, int]] = deque()
-        """How far it was at which time lately, by our clock."""
+        """How far it was at which time lately, by the clock of its host."""
+        self._heard = 0.0
+        """When its last progress arrived, by our clock."""
         self._counts_steps = False
         self.place = ""
+        self.failed_at = ""
+        """Where it raised an exception or called sys.exit."""
         self.exit_status: int | None = None
         self.ended_by_us = False
         self.started = False
         self.lost = False
+        self.is_hung = False
 
     def on_progress(self, event: Progress) -> None:
         self.progress = event
         self.place = event.get("place") or self.place
-        now, steps = time.monotonic(), event.get("steps", 0)
+        steps = event.get("steps", 0)
         if bool(steps) != self._counts_steps:
             self._counts_steps = bool(steps)
             self._counts.clear()
+        # Not by our clock: on a busy machine messages arrive late and then all at once.
+        now, self._heard = event["time"], time.monotonic()
         self._counts.append((now, steps or event["done"]))
         while now - self._counts[0][0] > _LATELY and len(self._counts) > 2:
             self._counts.popleft()
@@ -95,15 +122,16 @@ class _Rank:
         if len(self._counts) < 2:
             return None
         (first, before), (last, count) = self._counts[0], self._counts[-1]
-        now = time.monotonic()
-        if now - last > _LATELY:
+        silent = time.monotonic() - self._heard
+        if silent > _LATELY:
             return 0.0
-        return (count - before) / ((now if now - last > _OVERDUE else last) - first or _OVERDUE)
+        span = last - first + (silent if silent > _OVERDUE else 0.0)
+        return (count - before) / span if span >= _SHORTEST else None
 
     @property
     def phase(self) -> RankPhase:
         if self.exit_status is not None:
-            return "ended" if self.exit_status == 0 or self.ended_by_us else "failed"
+            return "canceled" if self.ended_by_us else "ended" if self.exit_status == 0 else "failed"
         if self.lost:
             return "lost"
         if not self.started:
@@ -111,6 +139,8 @@ class _Rank:
         kernel = _KERNEL_STATES.get(self.gauges["state"]) if self.gauges is not None else None
         if kernel is not None:
             return kernel
+        if self.is_hung:
+            return "hung"
         groups = self.progress.get("groups", {}) if self.progress is not None else {}
         return "waiting" if any(begun > done for begun, done in groups.values()) else "running"
 
@@ -132,9 +162,13 @@ class _Rank:
             cpu=gauges["cpu"] if gauges else None,
             memory=gauges["memory"] if gauges else None,
             gpu_memory=gauges["gpu_memory"] if gauges else None,
-            place=self.place,
+            place=(self.phase == "failed" and self.failed_at) or self.place,
             exit_code=None if status is None else 128 - status if status < 0 else status,
         )
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 3)
 
 
 def gpu_of(chosen: Sequence[int] | None, visible: str | None, count: int, local_rank: int) -> int | None:
@@ -228,6 +262,8 @@ class JobStatus:
     def subscribe(self, events: EventStream, observer: str) -> None:
         """Take the events of the job from now on."""
         events.subscribe(Progress, self._on_progress, observer=observer)
+        events.subscribe(Raised, self._on_failure, observer=observer)
+        events.subscribe(SysExit, self._on_failure, observer=observer)
         events.subscribe(Exit, self._on_exit, observer=observer)
         events.subscribe(Gauges, self._on_gauges, observer=observer)
         events.subscribe(HostChange, self._on_host_change, observer=observer)
@@ -235,6 +271,10 @@ class JobStatus:
     def _on_progress(self, link: AgentLink, event: Progress) -> None:
         if event["rank"] in self._ranks:
             self._ranks[event["rank"]].on_progress(event)
+
+    def _on_failure(self, link: AgentLink, event: Raised | SysExit) -> None:
+        if event["rank"] in self._ranks:
+            self._ranks[event["rank"]].failed_at = event.get("place", "")
 
     def _on_exit(self, link: AgentLink, event: Exit) -> None:
         rank = self._ranks.get(event["rank"])
@@ -267,7 +307,7 @@ class JobStatus:
                 host.phase, host.facts = "up", link.facts
 
     def tick(self, waiting_for: str = "") -> None:
-        """Keep the curves, and what is waited for; to be called about every second."""
+        """Keep the history, and what is waited for; to be called about every second."""
         if self.phase != "ended":
             self.sentence = waiting_for
         now = time.time()
@@ -277,15 +317,25 @@ class JobStatus:
             states = [rank.state(number) for number, rank in self._ranks.items()]
             rates = [state.step_rate for state in states if state.step_rate is not None]
             waiting = {state.rank: round(state.waiting, 3) for state in states if state.waiting is not None}
-            self._history.append(Moment(time=now, step_rate=min(rates, default=None), waiting=waiting))
-            if len(self._history) > max(_FEWEST_MOMENTS, min(_MOST_MOMENTS, _MOST_VALUES // len(self._ranks))):
+            hosts = {host.name: host.use() for host in self._hosts.values() if host.gauges}
+            self._history.append(Moment(time=now, step_rate=min(rates, default=None), waiting=waiting, hosts=hosts))
+            values = len(self._ranks) + _VALUES_OF_HOST * len(self._hosts)
+            if len(self._history) > max(_FEWEST_MOMENTS, min(_MOST_MOMENTS, _MOST_VALUES // values)):
                 self._history = self._history[::2]
                 self._between *= 2
+
+    def _mark_hung(self) -> None:
+        """Mark the ranks that the report of the current hang names."""
+        report = next((report for report in reversed(self.reports) if report.kind == "hang"), None)
+        hung = report.ranks if report is not None and self.hung_since is not None and self.phase == "running" else ()
+        for number, rank in self._ranks.items():
+            rank.is_hung = number in hung
 
     def state(self, *, history: bool = True) -> JobState:
         """All of it, as it is now."""
         from muster.jobs.state import JobState
 
+        self._mark_hung()
         return JobState(
             id=self.job.id,
             command=self.job.spec.command,
