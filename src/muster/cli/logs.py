@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from muster.api.arguments import Parser, has_unit, natural, option, seconds
 from muster.errors import UsageError
 from muster.jobs.job_folders import KeptJob, find, fresh, read_job, running_or_last
-from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
+from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, pieces_before_last, rank_log
 from muster.jobs.ps_text import SILENT, moment
 from muster.jobs.show_text import verdict
 from muster.output.lines import as_bytes
@@ -167,7 +167,10 @@ class _Reader:
         choice = self._choice
         rank = choice.rank if choice.is_plain else None
         plain = None if rank is None else Tail(rank_log(self._job.folder, attempt, rank))
-        merged = Merged(attempt_folder(self._job.folder, attempt), since=choice.since)
+        folder = attempt_folder(self._job.folder, attempt)
+        skips = choice.last is not None and choice.pattern is None
+        skip = pieces_before_last(folder, choice.last or 0, choice.rank) if skips else 0
+        merged = Merged(folder, since=choice.since, skip=skip)
         looked = time.monotonic()
         is_first = choice.last is not None
         while self._follow:
