@@ -222,7 +222,7 @@ def test_one_client_too_many_is_sent_away_and_room_is_made_again(door: OpenDoor)
     for peer in peers:
         peer.connect(str(path))
     for _ in range(5):
-        with pytest.raises(MusterError, match=f"{MOST_CLIENTS} others are connected"):
+        with pytest.raises(MusterError, match=f"{MOST_CLIENTS} clients are connected"):
             door.ask()
     for peer in peers:
         peer.close()

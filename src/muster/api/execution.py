@@ -90,7 +90,7 @@ def _show_dashboard(controller: Controller) -> str:
     controller.screen.warning(f"dashboard: {address}")
     return (
         f"the dashboard {address} stops {LINGER / 60:.0f} minutes after its last reader leaves; "
-        f"`muster page {controller.job.id}` starts it again"
+        f"`muster dashboard {controller.job.id}` starts it again"
     )
 
 

@@ -50,7 +50,7 @@ COMMAND_MEANINGS: dict[str, tuple[str, ...]] = {
     "show": ("describe", "explain", "inspect", "why"),
     "logs": ("cat", "output", "tail"),
     "top": ("htop", "monitor", "watch"),
-    "page": ("browser", "dashboard", "ui", "web"),
+    "dashboard": ("browser", "ui", "web"),
     "attach": ("follow", "fg"),
     "stop": ("cancel", "kill", "scancel"),
     "check": ("diagnose", "doctor", "verify"),

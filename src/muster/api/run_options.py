@@ -110,8 +110,10 @@ def add_screen(p: Parser) -> None:
     add_debug(screen)
     about = "show output of these ranks only (0 or 0,4-7); log files keep all output"
     _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=_ranks)
-    _flag(screen, "--dashboard --page", "serve the dashboard while the job runs and print its address")
-    _option(screen, "--dashboard-port --page-port PORT", "port of the dashboard (default: a free one)", type=port)
+    _flag(screen, "--dashboard", "serve the dashboard while the job runs and print its address")
+    _option(screen, "--dashboard-port PORT", "port of the dashboard (default: a free one)", type=port)
+    _option(screen, "--page", argparse.SUPPRESS, dest="dashboard")  # their former names
+    _option(screen, "--page-port PORT", argparse.SUPPRESS, dest="dashboard_port", type=port)
 
 
 def add_quiet(group: argparse._ArgumentGroup) -> None:

@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("muster.cli.show", "Show why a job failed or hangs, with tracebacks and a timeline"),
     "logs": ("muster.cli.logs", "Print or follow the output of a job's ranks"),
     "top": ("muster.cli.top", "Monitor a job in the terminal: hosts, ranks, speed, GPUs, hangs"),
-    "page": ("muster.cli.page", "Serve the dashboard of a job for a browser"),
+    "dashboard": ("muster.cli.dashboard", "Serve the dashboard of a job for a browser"),
     "attach": ("muster.cli.attach", "Show the output of a running job; Ctrl-C detaches"),
     "stop": ("muster.cli.stop", "Stop a job on all its hosts"),
     "check": ("muster.cli.check", "Check hosts for problems before a run"),
@@ -26,6 +26,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recipes": ("muster.cli.recipes", "List the training recipes, or copy one to start from"),
     "lab": ("muster.cli.lab", "Run virtual hosts on this machine, with fault injection"),
 }
+
+ALIASES = {"page": "dashboard"}
+"""Former names of commands, which still work."""
 
 HELP = """\
 usage: muster COMMAND [options]
@@ -92,7 +95,7 @@ def _dispatch(args: list[str]) -> int:
 
         print(f"muster {__version__}")
         return 0
-    name, rest = args[0], args[1:]
+    name, rest = ALIASES.get(args[0], args[0]), args[1:]
     if name not in COMMANDS:
         return _unknown(name)
     return import_module(COMMANDS[name][0]).main(rest)
