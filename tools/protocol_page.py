@@ -160,8 +160,8 @@ agent; all others it passes on to the controller as events.
 
 ## Job socket: answers
 
-`state` is answered with the state of the job, the same JSON as in `state.json` of its folder. Followers get `line`
-after `line`, and `end` last. These messages carry no name; their fields tell them apart.
+`state` is answered with the state of the job, the same JSON as in `state.json` of its directory. Followers get `line`
+after `line`, and `end` last. These messages carry no name; they differ in their fields.
 
 {job_answers}
 """
