@@ -139,7 +139,7 @@ def apply_diff(diff: str, old: str) -> str:
 
 
 PASSING = re.compile(
-    r"muster: (importing |sending |connecting to |warning: |\d+ of \d+ hosts up|\S+ has no GPU: one rank)"
+    r"muster: (importing |sending |connecting to |warning: |\d+ of \d+ hosts up|\S+ has no GPU, starting one rank)"
 )
 """What Muster says or not, as the machine is busy or has something to warn of."""
 

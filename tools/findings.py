@@ -1,4 +1,4 @@
-"""The page of checks: what each looks for, and for every kind of finding an example with its symptom and fix.
+"""The reference page of checks: what each one looks for, with an example of every kind of finding.
 
 The examples are findings of the judges' tests, recorded while those tests run, so the page shows what `muster check`
 prints.
@@ -37,7 +37,7 @@ def findings_page(root: Path) -> str:
         if name not in ASKED_BY_RUN:
             parts.append("`muster run` runs this check too, while it imports torch.\n")
         parts += [_entry(*one) for one in found.get(name, [])]
-    return "\n".join(parts).replace("/work", "/home/ann/project")  # the folder of the tests
+    return "\n".join(parts).replace("/work", "/home/ann/project")  # the working directory in the tests
 
 
 def _sentence(source: str) -> str:
@@ -64,7 +64,7 @@ def _literal(text: str) -> str:
 
 
 def _recorded(tests: Path) -> dict[str, list[tuple[Any, str]]]:
-    """Run the tests of the judges; by check, one finding of each kind, the worst first, with its command."""
+    """Run the tests of the judges and return one finding of each kind with its command, by check, worst first."""
     import pytest
 
     sys.path.insert(0, str(tests))
@@ -88,7 +88,7 @@ def _recorded(tests: Path) -> dict[str, list[tuple[Any, str]]]:
     finally:
         healthy.judge_all = judge
     if code:
-        raise SystemExit(f"the tests of the checks fail, so there are no examples to show:\n{said.getvalue()}")
+        raise SystemExit(f"the unit tests of the checks failed, so there are no examples:\n{said.getvalue()}")
     by_check: dict[str, list[tuple[Any, str]]] = {}
     for (check, _, _), one in seen.items():
         by_check.setdefault(check, []).append(one)

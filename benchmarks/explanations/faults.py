@@ -37,7 +37,7 @@ def _data_on_h3(lab: Lab) -> None:
 
 
 SIZES = (
-    r"another rank sent \d+ bytes where this one expected \d+ in all_reduce at script\.py:\d+"
+    r"another rank sent \d+ bytes, but rank \d expected \d+ in all_reduce at script\.py:\d+"
     r"|ranks? .* calls? all_reduce of \d+ \w+ \(script\.py:\d+\)( as collective number 2,)? but "
 )
 """What is left of the rank that gloo has ended, or what all ranks have called, where enough of them could tell."""
@@ -50,7 +50,7 @@ FAULTS: tuple[Fault, ...] = (
         hosts="h2:2",
         before=_small_shm,
         after=_usual_shm,
-        why=r"/dev/shm on h2, which holds 8 MB, is full",
+        why=r"/dev/shm on h2 \(8 MB\) is full",
         fix=r"mount -o remount,size=8g /dev/shm|--shm-size 8g",
     ),
     Fault(
@@ -75,7 +75,7 @@ FAULTS: tuple[Fault, ...] = (
         mode="silent",
         hosts="h2:2",
         named=r"rank {culprit} on h2 ended with exit code 0",
-        why=r"rank {culprit} came to the end of its script .* or its tensor had another shape or dtype",
+        why=r"rank {culprit} reached the end of its script .* or its tensor had another shape or dtype",
         fix=r"TORCH_DISTRIBUTED_DEBUG=DETAIL",
     ),
     Fault(
@@ -90,7 +90,7 @@ FAULTS: tuple[Fault, ...] = (
         title="uneven inputs",
         mode="uneven",
         named=r"rank {culprit} on h2 ended with exit code 0",
-        why=r"rank {culprit} came to the end of its script after 6 collectives, while rank \d went on to number 7",
+        why=r"rank {culprit} reached the end of its script after 6 collectives, but rank \d continued to number 7",
         fix=r"same number of batches",
     ),
     Fault(
@@ -99,14 +99,14 @@ FAULTS: tuple[Fault, ...] = (
         mode="exit",
         named=r"rank {culprit} on h2 ended with exit code 0",
         why=r"rank {culprit} called sys\.exit\(\) at script\.py:\d+",
-        fix=r"leave on all ranks together",
+        fix=r"exit on all ranks together",
     ),
     Fault(
         row=41,
         title="os._exit(0) on one rank",
         mode="_exit",
         named=r"rank {culprit} on h2 ended with exit code 0",
-        why=r"rank {culprit} ended without an error and without coming to the end of its script",
+        why=r"rank {culprit} ended without an error before the end of its script",
         fix=r"os\._exit",
     ),
     Fault(
@@ -115,7 +115,7 @@ FAULTS: tuple[Fault, ...] = (
         mode="store",
         culprit=0,
         named=r"rank {culprit} on h2 ended with exit code 0",
-        why=r"rank 0 keeps the store",
+        why=r"rank 0 hosts the store",
         fix=r"dist\.destroy_process_group\(\)",
     ),
     Fault(
@@ -125,7 +125,7 @@ FAULTS: tuple[Fault, ...] = (
         script="model.py",
         culprit=2,
         named=r"rank \d on h2 failed first",
-        why=r"the model is not the same on all ranks: parameter 0 is \[\d, 4\] on rank (\d and .* on rank )?{culprit}",
+        why=r"the model differs between ranks: parameter 0 is \[\d, 4\] on rank (\d, but .* on rank )?{culprit}",
         fix=r"same arguments everywhere",
     ),
     Fault(
@@ -136,9 +136,9 @@ FAULTS: tuple[Fault, ...] = (
         torch=False,
         before=lambda lab: lab.limit_memory("h3", "96m"),
         after=lambda lab: lab.heal("h3"),
-        named=r"rank 1 on h3 failed first.*killed by the kernel for want of memory",
-        why=r"the kernel killed it, because its (control group|container) on h3 came to its memory limit of 96 MB",
-        fix=r"(raise the limit|give the container more).*, or use less",
+        named=r"rank 1 on h3 failed first.*out of memory, killed by the OOM killer",
+        why=r"the OOM killer killed the rank because its (control group|container) on h3 reached its .* limit of 96 MB",
+        fix=r"raise the (limit|memory limit of the container).*, or use a smaller batch",
     ),
     Fault(
         row=46,
@@ -147,22 +147,22 @@ FAULTS: tuple[Fault, ...] = (
         hosts="h2:2",
         before=lambda lab: lab.limit_memory("h2", "1g"),
         after=lambda lab: lab.heal("h2"),
-        why=r"the kernel killed a DataLoader worker of it, because its .* on h2 came to its memory limit of 1 GB",
-        fix=r"or use less: a smaller batch, fewer DataLoader workers",
+        why=r"the OOM killer killed a DataLoader worker of the rank because its .* on h2 reached its .* of 1 GB",
+        fix=r"or use a smaller batch or fewer DataLoader workers",
     ),
     Fault(
         row=47,
         title="an exception, and louder ones after it",
         mode="raise",
         named=r"rank {culprit} on h2 failed first.*ValueError: bad sample in shard 7 \(script\.py:\d+\)",
-        why=r"failed after it only because it had gone|stopped by Muster because of it",
+        why=r"then failed because (its connection|their connections) to rank \d broke|then stopped by Muster",
     ),
     Fault(
         row=47,
         title="an exception reported 1.5 s after louder ones",
         mode="slow_raise",
         named=r"rank {culprit} on h2 failed first.*ValueError: bad sample in shard 7 \(script\.py:\d+\)",
-        why=r"failed after it only because it had gone",
+        why=r"then failed because (its connection|their connections) to rank \d broke",
     ),
     Fault(
         row=47,
@@ -182,7 +182,7 @@ FAULTS: tuple[Fault, ...] = (
         after=lambda lab: lab.reboot("h3"),
         named=r"host h3 is lost",
         why=r"host h3 is lost: ",
-        fix=r"see whether it is up",
+        fix=r"check that it is up",
     ),
     Fault(
         row=51,
@@ -213,7 +213,7 @@ FAULTS: tuple[Fault, ...] = (
         hosts=TWO_HOSTS,
         torch=False,
         before=_data_on_h3,
-        why=r"/data/set/train\.bin is not on h2, of its path only /",
+        why=r"/data/set/train\.bin does not exist on h2; of its path, only /",
         fix=r"muster check -H h2,h3 --data /data/set/train\.bin",
     ),
     Fault(
@@ -222,8 +222,8 @@ FAULTS: tuple[Fault, ...] = (
         mode="kill",
         hosts=TWO_HOSTS,
         torch=False,
-        named=r"rank 1 on h3 failed first.*neither Muster nor the kernel's memory killer sent",
-        why=r"the kernel killed nothing for want of memory on h3 then",
+        named=r"rank 1 on h3 failed first.*sent by neither Muster nor the OOM killer",
+        why=r"the OOM killer did not run on h3; another process sent SIGKILL",
         fix=r"journalctl",
     ),
 )

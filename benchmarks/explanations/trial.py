@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.explanations.fault import Fault
-from muster.controller.diagnosis.verdict import TO_MEND
+from muster.controller.diagnosis.verdict import FIX
 from muster.lab import Lab
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
@@ -95,7 +95,7 @@ def judge(fault: Fault, said: str, seconds: float) -> Score:
         filled = pattern.replace("{culprit}", str(fault.culprit)).replace("{others}", others)
         return any(re.search(filled, line) for line in among)
 
-    fixes = [line for line in verdict if line.startswith(TO_MEND)]
+    fixes = [line for line in verdict if line.startswith(FIX)]
     return Score(
         fault=fault,
         found=bool(verdict),

@@ -39,32 +39,32 @@ CARRIED = (
     "PYTHONUNBUFFERED",
     "TZ",
 )
-"""The default set. Paths (PATH, PYTHONPATH, LD_LIBRARY_PATH) stay out: they describe this machine, not the others."""
+"""The default set. Paths (PATH, PYTHONPATH, LD_LIBRARY_PATH) are excluded: they describe this machine only."""
 
 SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
-"""Matches names of variables whose values are not shown."""
+"""Matches names of environment variables whose values are hidden."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def carried(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the default set that are set here."""
+    """The environment variables of the default set that are set on this machine."""
     return {name: value for name, value in env.items() if any(fnmatchcase(name, pattern) for pattern in CARRIED)}
 
 
 def parse_env(options: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """What `--env NAME=VALUE` and `--env NAME` (the value it has here) stand for."""
+    """The variables given by `--env NAME=VALUE` and `--env NAME` (its value on this machine)."""
     wanted: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not _NAME.match(name):
             raise UsageError(
-                f"--env {name}: this is not a name for a variable",
-                hint="write `--env NAME=VALUE`, or `--env NAME` for the value it has here",
+                f"--env {name}: invalid name of an environment variable",
+                hint="write `--env NAME=VALUE`, or `--env NAME` for its value on this machine",
             )
         if not equals:
             if name not in env:
-                raise UsageError(f"--env {name}: {name} is not set here", hint=f"write `--env {name}=VALUE`")
+                raise UsageError(f"--env {name}: {name} is not set on this machine", hint=f"write `--env {name}=VALUE`")
             value = env[name]
         wanted[name] = value
     return wanted

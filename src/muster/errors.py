@@ -1,10 +1,10 @@
-"""What Muster says when something is wrong.
+"""The errors that Muster reports.
 
-MusterError            anything a user can meet: one sentence and, where there is one, the next thing to type
-├── UsageError         the command line, a host list or a file is wrong; nothing was started (exit code 2)
-├── HostError          one host could not be used; the message begins with its name
+MusterError            any error for the user: one sentence and, if possible, a hint
+├── UsageError         the command line, a host list or a file is invalid; nothing was started (exit code 2)
+├── HostError          one host could not be used; the message starts with its name
 ├── LaunchError        the function of muster.launch did not return on every rank
-└── LabError           the virtual cluster could not do what was asked
+└── LabError           the virtual cluster could not do what was requested
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 EXIT_USAGE = 2
-"""Exit code for a wrong command line, host list or file."""
+"""Exit code for an invalid command line, host list or file."""
 
 EXIT_HANG = 124
 """Exit code when the job hung and `--on-hang kill` ended it (the number timeout(1) uses)."""
 
 EXIT_MUSTER = 125
-"""Exit code when Muster itself or a host failed, not the script (the number docker and podman use for the same)."""
+"""Exit code when Muster or a host failed, not the script (the number docker and podman use)."""
 
 
 def with_hint(message: str, hint: str | None, *, between: str = "\n\n") -> str:
-    """The message and, after a blank line unless `between` is another, its hint."""
+    """The message followed by its hint, separated by `between`."""
     return f"{message}{between}hint: {hint}" if hint else message
 
 
 class MusterError(Exception):
-    """A failure told in one sentence, with a hint that says what to type next."""
+    """A failure described in one sentence, with a hint what to type next."""
 
     exit_code = EXIT_MUSTER
 
@@ -39,37 +39,37 @@ class MusterError(Exception):
         self.message = message
         self.hint = hint
         self.told = False
-        """True in a rank beside one that tells the same: it leaves without a word."""
+        """Set on ranks that exit silently because another rank reports the same error."""
 
     def for_python(self) -> MusterError:
-        """This error with its hint in what a traceback shows, and without the frames of Muster."""
+        """This error with its hint in the message, and without the frames of Muster."""
         self.args = (with_hint(str(self), self.hint),)
         return self.with_traceback(None)
 
     def report(self) -> str:
-        """Return what a script prints before it leaves with `exit_code`; nothing where another rank prints it."""
+        """Return what a script prints before it exits with `exit_code`; empty if another rank prints it."""
         return "" if self.told else with_hint(f"error: {self}", self.hint, between="\n") + "\n"
 
 
 class UsageError(MusterError):
-    """The user's input is wrong; nothing was started."""
+    """The user's input is invalid; nothing was started."""
 
     exit_code = EXIT_USAGE
 
 
 class HostError(MusterError):
-    """One host cannot take part."""
+    """One host cannot be used."""
 
     def __init__(self, host: str, message: str, *, hint: str | None = None, kind: str = "") -> None:
         super().__init__(f"{host}: {message}", hint=hint)
         self.host = host
         self.why = message
         self.kind = kind
-        """A word for what went wrong, where something depends on it."""
+        """The kind of error, where code depends on it."""
 
 
 class LaunchError(MusterError):
-    """A function did not return on every rank: who failed, how, and what the others had returned."""
+    """A function did not return on every rank: which rank failed, how, and what the others returned."""
 
     def __init__(
         self,
@@ -83,20 +83,20 @@ class LaunchError(MusterError):
     ) -> None:
         super().__init__(message, hint=hint)
         self.rank = rank
-        """The rank that failed first; None if it was a host."""
+        """The rank that failed first; None if a host failed."""
         self.host = host
         self.traceback = traceback
-        """As it was printed there."""
+        """The traceback as printed on the rank."""
         self._returned = dict(returned or {})
         self.args = (with_hint("\n  ".join([message, *traceback.splitlines()]), hint),)
 
     @property
     def results(self) -> dict[int, Any]:
-        """What ranks had returned before it came to this, by rank."""
+        """What ranks had returned before the failure, by rank."""
         import pickle
 
         return {rank: pickle.loads(data) for rank, data in self._returned.items()}
 
 
 class LabError(MusterError):
-    """The virtual cluster cannot do what was asked."""
+    """The virtual cluster cannot do what was requested."""

@@ -1,4 +1,4 @@
-"""A job: a run whose hosts and code are settled, before any host has answered."""
+"""A job: a run whose hosts and code are known, before any host is connected."""
 
 from __future__ import annotations
 
@@ -17,70 +17,70 @@ from muster.spec import RunSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """The file every host must have alike."""
+    """The file that must be identical on every host."""
 
     path: str
-    """Relative to the working directory where it lies below it."""
+    """Relative to the working directory if it is inside."""
     digest: list[int]
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is run, on which hosts, and what was found out about it here."""
+    """What runs on which hosts, and what is known about it on this machine."""
 
     id: str
     spec: RunSpec
     """With an absolute working directory."""
     hosts: tuple[Host, ...]
-    """At least one; this machine when the user named none."""
+    """At least one; this machine if the user gave none."""
     carried: Mapping[str, str]
-    """Variables of the default set that travel to other hosts."""
+    """Environment variables of the default set, sent to other hosts."""
     script: Script | None = None
-    """The script's file; that of a module or of a named function if it lies in the working directory."""
+    """The file of the script; of a module or a named function only if it is in the working directory."""
     preload: tuple[str, ...] = ("torch",)
-    """What the zygote imports; empty means no zygote."""
+    """Modules the zygote imports; empty for no zygote."""
     preload_reason: str = ""
-    """Why it imports something nobody asked for, or is left out."""
+    """Why the zygote imports more than torch, or is disabled."""
     has_store: bool = True
-    """Whether Muster keeps the store where ranks meet; False when the script chooses a port of its own for it."""
+    """Whether Muster hosts the store (TCPStore); False if the script chooses its own port for it."""
 
 
-def new_job_id(target: str) -> str:
-    """A name for a job that sorts by time and tells what it ran: `20261115-041233-train-3f9a`."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{short_name(target)}-{secrets.token_hex(2)}"
+def new_job_id(target: str, name: str = "") -> str:
+    """An id that sorts by time and contains the job's name, or what it runs: `20261115-041233-train-3f9a`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{name or short_name(target)}-{secrets.token_hex(2)}"
 
 
 def short_name(target: str) -> str:
-    """The part of a job's name that tells what it ran: `train` for train.py, src/train.py and the module my.train."""
+    """The part of a job ID for what it runs: `train` for train.py, src/train.py and the module my.train."""
     stem = re.sub(r"[^A-Za-z0-9_]+", "-", Path(target).stem if target.endswith(".py") else target.rpartition(".")[2])
     return stem[:24] or "job"
 
 
-JOB_ID = re.compile(r"(?P<time>\d{8}-\d{6})-(?P<name>.+)-(?P<end>[0-9a-f]{4})")
-"""What `new_job_id` makes."""
+JOB_ID = re.compile(r"(?P<time>\d{8}-\d{6})-(?P<name>[A-Za-z0-9_-]+)-(?P<end>[0-9a-f]{4})")
+"""Matches the result of `new_job_id`."""
 
 
 def state_folder() -> Path:
-    """Where Muster keeps the user's jobs: $XDG_STATE_HOME/muster, else ~/.local/state/muster."""
+    """The state directory of Muster: $XDG_STATE_HOME/muster, else ~/.local/state/muster."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(base) / "muster"
 
 
 def job_folder(job_id: str) -> Path:
-    """Where a job's plan and logs are kept."""
+    """The job directory, with the plan and the logs of a job."""
     return state_folder() / "jobs" / job_id
 
 
 def make_job_folder(job_id: str) -> Path:
-    """Create the job's folder, readable by the user alone."""
+    """Create the job directory, readable only by the user."""
     folder = job_folder(job_id)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state_folder().chmod(0o700)
     except OSError as error:
         raise MusterError(
-            f"the job's folder {folder} cannot be made ({error.strerror})",
-            hint="set XDG_STATE_HOME to a folder of yours",
+            f"could not create the job directory {folder} ({error.strerror})",
+            hint="set XDG_STATE_HOME to a directory you can write to",
         ) from None
     return folder

@@ -1,4 +1,4 @@
-"""The plan: which rank runs on which host and GPU, where they meet, and each rank's environment. Pure data."""
+"""The plan: which rank runs on which host and GPU, the rendezvous, and the environment of each rank. Pure data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.errors import HostError, UsageError
 from muster.hosts import Host
 
 FOUND_AT_START = "(found at the start)"
-"""Stands in a dry run for what only a running host can tell."""
+"""Placeholder in a dry run for values that only a running host knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,18 +19,18 @@ class Placement:
     """One host's part of the plan."""
 
     host: Host
-    """With its slots known."""
+    """The host with a known number of slots."""
     name: str
-    """What stands before each line of its ranks; no two hosts have the same."""
+    """The unique name shown before each line of its ranks."""
     first_rank: int
     threads: int
-    """OMP_NUM_THREADS of each rank; 0 leaves it alone."""
+    """OMP_NUM_THREADS of each rank; 0 does not set it."""
     env: Mapping[str, str]
-    """Variables for every rank of this host: GPUs, network interface."""
+    """Environment variables for every rank of this host: GPUs, network interface."""
 
     @property
     def slots(self) -> int:
-        """How many ranks run here."""
+        """Number of ranks on this host."""
         return self.host.slots or 0
 
     @property
@@ -41,7 +41,7 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that is decided before the ranks start."""
+    """Everything decided before the ranks start."""
 
     job_id: str
     placements: tuple[Placement, ...]
@@ -50,19 +50,19 @@ class Plan:
     restarts: int = 0
     role: str = "default"
     has_store: bool = True
-    """Whether the job keeps the store where ranks meet; else rank 0 opens it, at a port of the script's choice."""
+    """Whether the job hosts the store (TCPStore); else rank 0 opens it, on a port chosen by the script."""
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return sum(placement.slots for placement in self.placements)
 
     def at(self, address: str, port: int) -> Plan:
-        """This plan with the address and port where ranks meet."""
+        """This plan with the address and port of the rendezvous."""
         return replace(self, master_addr=address, master_port=port)
 
     def as_data(self) -> dict[str, Any]:
-        """The plan as it is kept in the job's folder."""
+        """The plan as saved in the job directory."""
         return {
             "job": self.job_id,
             "world_size": self.world_size,
@@ -79,7 +79,7 @@ class Plan:
         }
 
     def named(self, name: str) -> Placement:
-        """The part of the host with this label."""
+        """The placement of the host with this label."""
         return next(placement for placement in self.placements if placement.name == name)
 
     def placement_of(self, rank: int) -> Placement:
@@ -88,7 +88,7 @@ class Plan:
 
 
 def labels(hosts: Sequence[Host]) -> list[str]:
-    """A name for each host: its own, or with user and port where two logins share it (containers of one machine)."""
+    """A unique name for each host, with user and port where hosts share a name (containers on one machine)."""
     often = Counter(host.name for host in hosts)
     return [
         host.name if often[host.name] == 1 else f"{host.destination}{f':{host.port}' if host.port else ''}"
@@ -97,18 +97,18 @@ def labels(hosts: Sequence[Host]) -> list[str]:
 
 
 def fill_slots(host: Host, *, nproc: int | None, gpus: int) -> Host:
-    """Settle how many ranks a host takes: what was written, else --nproc, its GPUs, the scheduler's tasks, or one."""
+    """Decide the number of ranks of a host: its slots, else --nproc, its GPUs, tasks of the scheduler, or one."""
     said = host.slots if host.slots is not None else nproc
     return replace(host, slots=said if said is not None else gpus or host.tasks or 1)
 
 
 def check_gpus(host: Host, gpus: int) -> None:
-    """Refuse more ranks than GPUs, and GPUs the host does not have; a host without any runs on its CPU."""
+    """Reject more ranks than GPUs, and GPUs the host does not have; a host without GPUs uses its CPU."""
     if gpus == 0:
         if host.gpus is not None:
             raise HostError(
                 host.name,
-                f"GPUs {_join(host.gpus)} were asked for, but the host has none",
+                f"GPUs {_join(host.gpus)} were requested, but the host has no GPU",
                 hint=_cpu_hint(host),
             )
         return
@@ -118,13 +118,13 @@ def check_gpus(host: Host, gpus: int) -> None:
             have = "GPU 0 only" if gpus == 1 else f"GPUs 0 to {gpus - 1}"
             raise HostError(
                 host.name,
-                f"there is no GPU {_join(missing)}, it has {have}",
+                f"GPU {_join(missing)} does not exist; the host has {have}",
                 hint=f"write `{host.name}:{gpus}`",
             )
     elif (host.slots or 0) > gpus:
         raise HostError(
             host.name,
-            f"{host.slots} ranks need {host.slots} GPUs, but it has {gpus}",
+            f"{host.slots} ranks need {host.slots} GPUs, but the host has {gpus}",
             hint=f"write `{host.name}:{gpus}`, or `--env CUDA_VISIBLE_DEVICES=` to run on the CPU",
         )
 
@@ -140,12 +140,12 @@ def make_plan(
     role: str = "default",
     has_store: bool = True,
 ) -> Plan:
-    """Give every slot a rank, filling hosts in the order they were listed.
+    """Assign a rank to every slot, in the order of the hosts.
 
-    `visible` is the CUDA_VISIBLE_DEVICES each host already has, where that is known.
+    `visible` is the existing CUDA_VISIBLE_DEVICES of each host, if known.
     """
     if not hosts:
-        raise UsageError("there are no hosts to run on", hint="write `-H name:8`, or leave -H out to use this machine")
+        raise UsageError("no hosts to run on", hint="write `-H name:8`, or omit -H to use this machine")
     placements: list[Placement] = []
     first = 0
     visible = visible or [None] * len(hosts)
@@ -157,9 +157,9 @@ def make_plan(
 
 
 def gpu_environment(gpus: Sequence[int], visible: str | None, user_env: Mapping[str, str]) -> dict[str, str]:
-    """Make exactly these GPUs visible, numbered as nvidia-smi numbers them (CUDA's own order may differ).
+    """Make exactly these GPUs visible, numbered as in nvidia-smi (the order of CUDA may differ).
 
-    Where a scheduler or container has made some visible already, the numbers count those: they are all we may use.
+    If a scheduler or container already limits the visible GPUs, the numbers are indexes into those.
     """
     if visible is not None:
         ours = [part.strip() for part in visible.split(",") if part.strip()]
@@ -171,12 +171,12 @@ def gpu_environment(gpus: Sequence[int], visible: str | None, user_env: Mapping[
 
 
 def default_threads(cpus: int, slots: int) -> int:
-    """The CPUs of a host shared out among its ranks; torchrun gives each rank one, however many there are."""
+    """The CPUs of a host divided by its ranks; torchrun always sets one."""
     return max(1, cpus // max(1, slots))
 
 
 def rank_environment(plan: Plan, rank: int, *, attempt: int = 0) -> dict[str, str]:
-    """The variables torchrun would set for this rank, and those of its host."""
+    """The environment variables that torchrun would set for this rank, and those of its host."""
     placement = plan.placement_of(rank)
     local = rank - placement.first_rank
     env = {

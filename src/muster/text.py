@@ -1,4 +1,4 @@
-"""Numbers, lists and paths as Muster prints them: the standard library only, so that every command may import it."""
+"""Numbers, lists and paths as Muster prints them; standard library only, so that every command can import it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MOST_PARTS = 16
-"""Numbers and ranges in a list of ranks; the rest becomes an ellipsis."""
+"""Maximum numbers and ranges in a list of ranks; the rest becomes an ellipsis."""
 
 
 def count(number: int, noun: str) -> str:
@@ -17,7 +17,7 @@ def count(number: int, noun: str) -> str:
 
 
 def names(items: Sequence[str], most: int = 8) -> str:
-    """All of a few, or the first of many: `a, b, c`, `a, b and 30 more`."""
+    """All items if there are few, else the first ones: `a, b, c`, `a, b and 30 more`."""
     shown = items if len(items) <= most else items[: most - 2]
     return ", ".join(shown) + (f" and {len(items) - len(shown)} more" if len(shown) < len(items) else "")
 
@@ -41,7 +41,7 @@ def rank_list(ranks: Iterable[int]) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, or all digits before the point."""
+    """A number with `digits` significant digits, or all digits before the decimal point."""
     return f"{value:.0f}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
@@ -54,7 +54,7 @@ def size_text(number: float, digits: int = 3) -> str:
 
 
 def short_size(number: float | None) -> str:
-    """`512K`, `2.1G`: in steps of 1024, as top and free write them; empty where it is unknown."""
+    """`512K`, `2.1G`: in steps of 1024, as in top and free; empty if unknown."""
     if number is None:
         return ""
     for unit, scale in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
@@ -108,10 +108,10 @@ def tilde(path: Path) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The text if it fits, else its beginning and an ellipsis."""
+    """The text, truncated with an ellipsis if it does not fit."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]
 
 
 def printable(text: str) -> str:
-    """The text with a space for each character that could move a cursor."""
+    """The text with each nonprintable character, which could move the cursor, replaced by a space."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

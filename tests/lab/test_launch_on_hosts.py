@@ -25,7 +25,7 @@ from muster.shared.wire import LEASE
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="Slurm and host files need a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="Slurm and host files need a lab started as root"),
 ]
 
 # What every script here begins with; the function is one of the running script, so it is sent.
@@ -108,7 +108,7 @@ def test_code_that_is_sent_needs_no_folder_on_the_hosts(lab: Lab, shared: Path) 
     assert result[0] == ["h1", 0, "/tmp/only-on-h1"]
     assert result[1][:2] == ["h2", 1]
     assert os.path.realpath(result[1][2]) == os.path.realpath(PLAIN["HOME"])
-    assert "h2 has no folder /tmp/only-on-h1: its ranks work in the home folder there" in script.wait()
+    assert "h2: /tmp/only-on-h1 does not exist, so its ranks run in the home directory" in script.wait()
 
 
 # A project on the disk of h1, with a module whose function is only named.
@@ -124,7 +124,7 @@ from pkg import steps
 
 def test_a_module_that_hosts_lack_is_an_error_that_names_sync_and_sync_sends_it(lab: Lab, shared: Path) -> None:
     script = Script(lab, shared, PROJECT + "launch(steps.f, hosts='h1:1,h2:1')")
-    assert "HostError: h2: there is no folder /tmp/project\n\nhint: `--sync` sends this folder" in script.wait(1)
+    assert "HostError: h2: the working directory /tmp/project does not exist\n\nhint: use `--sync`" in script.wait(1)
     script = Script(lab, shared, PROJECT + "print(json.dumps(launch(steps.f, hosts='h1:1,h2:1', options='--sync')))")
     result = script.result()
     assert isinstance(result, list)
@@ -132,7 +132,7 @@ def test_a_module_that_hosts_lack_is_an_error_that_names_sync_and_sync_sends_it(
     assert {folder for _, folder in result} & {"/tmp/project/pkg"} == set()
     lab.run("h2", ["sh", "-c", "mkdir -p /tmp/project/pkg; echo old > /tmp/project/pkg/steps.py"], timeout=30)
     script = Script(lab, shared, PROJECT + "launch(steps.f, hosts='h1:1,h2:1')")
-    assert "h2: its pkg/steps.py differs from the one here" in script.wait(1)
+    assert "h2: pkg/steps.py differs from the one on this machine" in script.wait(1)
 
 
 def test_an_exception_on_another_host_names_it(lab: Lab, shared: Path) -> None:

@@ -74,7 +74,7 @@ def test_an_option_after_the_script_gets_a_hint_and_the_job_runs(folder: Path) -
     done = ran(folder, "train.py", "--nproc", "4")
     assert done.lines(0)[0].endswith("True --nproc 4"), done.said
     assert sentences(done) == [
-        "train.py gets --nproc as its own arguments; Muster's options go before the script: "
+        "train.py receives --nproc as its own arguments; put Muster's options before the script: "
         "muster run --nproc 4 train.py"
     ]
     (folder / "train.py").write_text('import argparse\np = argparse.ArgumentParser()\np.add_argument("--nproc")\n')
@@ -91,7 +91,7 @@ def test_a_dry_run_explains_the_same(folder: Path) -> None:
 def test_a_filter_for_local_ranks_that_no_host_has_is_refused(folder: Path) -> None:
     done = run_here(folder, "--no-zygote", "--nproc", "2", "--local-ranks-filter", "7", "train.py")
     assert done.code == 2, done.said
-    assert "error: --local-ranks-filter: each host has local ranks 0 to 1, none of those named" in done.err
+    assert "error: --local-ranks-filter matches no rank: each host has local ranks 0 to 1" in done.err
 
 
 @pytest.mark.lab

@@ -94,7 +94,7 @@ def test_a_script_that_handles_ctrl_c_has_the_time_to_save(tmp_path: Path, where
     assert names(tmp_path, "saved-*") == ["saved-0", "saved-1"]
     assert names(tmp_path, "finally-*") == ["finally-0", "finally-1"]
     assert (tmp_path / "saved-1").read_text() == "model"
-    assert f"SIGINT: stopping all ranks (up to {LONG + 2} s, Ctrl-C again to kill them now)" in terminal.screen
+    assert f"Ctrl-C: stopping all ranks (up to {LONG + 2} s, Ctrl-C again to kill them now)" in terminal.screen
     assert "failed" not in terminal.screen
 
 
@@ -106,7 +106,7 @@ def test_a_script_without_a_handler_ends_at_once_and_is_no_failure(tmp_path: Pat
         assert terminal.wait(LONG - 10) == 130, terminal.screen
     assert "KeyboardInterrupt" in terminal.screen, "what the script's own stderr says is shown"
     assert "failed" not in terminal.screen
-    assert re.search(r"muster: stopped by SIGINT after \d+\.\d s", terminal.screen)
+    assert re.search(r"muster: stopped by Ctrl-C after \d+\.\d s", terminal.screen)
 
 
 def test_a_script_that_ignores_ctrl_c_gets_sigterm_when_its_grace_is_over(tmp_path: Path) -> None:

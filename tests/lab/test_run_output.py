@@ -69,6 +69,48 @@ def test_a_progress_bar_keeps_its_returns_in_the_log_and_gives_lines_on_a_pipe(f
     assert re.findall(rf"^\[{HOST} 0\] (\d+%)$", done.err, re.MULTILINE) == ["10%", "20%", "30%"]
 
 
+def test_tracebacks_that_only_echo_the_first_failure_are_folded_on_the_screen_and_whole_in_the_logs(
+    folder: Path,
+) -> None:
+    (folder / "echo.py").write_text(
+        "import sys, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "tensor = torch.ones(1)\n"
+        "dist.all_reduce(tensor)\n"
+        "if dist.get_rank() == 1: raise ValueError('the cause')\n"
+        "for _ in range(10**6):\n"
+        "    print('step', file=sys.stderr)\n"  # so that the agent is busy with stderr when the exception comes
+        "    dist.all_reduce(tensor)\n"
+    )
+    done = run_here(folder, "--nproc", "3", "echo.py")
+    assert "Connection closed by peer" not in done.err
+    assert "[rank" not in done.err, "the label of the screen is enough"
+    assert done.err.count(f"[{HOST} 1] ValueError: the cause") == 1
+    logged = [rank for rank in (0, 2) if b"Traceback" in done.log(rank)]
+    for rank in logged:
+        assert re.search(
+            rf"^muster: rank {rank} on {HOST} lost its connection to another rank; traceback folded, "
+            rf"see \S+/attempt-0/rank-{rank}\.log$",
+            done.err,
+            re.MULTILINE,
+        )
+    assert logged or "2 other ranks were then stopped" in done.err
+
+
+def test_an_error_that_hits_all_ranks_alike_is_reported_once(folder: Path) -> None:
+    (folder / "all.py").write_text(
+        "import os, pathlib, time\n"
+        "pathlib.Path('ready-' + os.environ['RANK']).touch()\n"
+        "while len(list(pathlib.Path().glob('ready-*'))) < 4: time.sleep(0.01)\n"
+        "open('/no/such/file')\n"
+    )
+    done = run_here(folder, "--nproc", "4", "--no-zygote", "all.py")
+    assert done.code == 1
+    assert "muster: all 4 ranks failed the same way" in done.err
+    assert done.err.count("] Traceback") == 1
+    assert done.err.count("; traceback folded, see ") == 3
+
+
 def test_output_is_seen_while_the_script_still_runs(folder: Path) -> None:
     (folder / "slow.py").write_text("import time\nprint('early')\ntime.sleep(600)\n")
     with Job(folder, "--nproc", "1", "--no-zygote", "slow.py") as job:

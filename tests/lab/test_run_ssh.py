@@ -162,7 +162,7 @@ def test_a_firewall_between_the_hosts_is_found_before_anything_starts(cluster: L
         in_host(cluster, "h3", "nft delete table inet t")
     assert done.code == 125, done.said
     assert done.out == ""
-    assert f"error: h3: the other hosts cannot connect to it: h2 tried {cluster.address('h3')} (no answer)" in done.err
+    assert f"error: h3: other hosts cannot connect to it: h2 tried {cluster.address('h3')} (no answer)" in done.err
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_folder_that_is_not_on_a_host_is_an_error_that_names_sync(cluster: Lab
     done = run_project(cluster, shared, project, "--no-zygote", "-H", "h1:1,h2:1,h3:1", "main.py")
     assert done.code == 125, done.said
     assert done.out == ""
-    assert "h2: there is no folder /tmp/project" in done.err
+    assert "h2: the working directory /tmp/project does not exist" in done.err
     assert "--sync" in done.err.partition("hint:")[2]
 
 

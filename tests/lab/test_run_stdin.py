@@ -204,7 +204,7 @@ def test_a_rank_that_asks_without_a_stdin_is_told_who_has_one(tmp_path: Path, ca
     )
     done = run_with(tmp_path, None, *OVER_SSH, "asks.py", text=b"c\n")
     assert done.code == 1, done.said
-    assert f"rank 1 on h2 has no stdin, so {call} reads nothing there: only rank 0 has it" in done.err
+    assert f"rank 1 on h2 has no stdin, so {call} cannot read there; only rank 0 has stdin" in done.err
     assert "call it on rank 0 only" in done.err
 
 
@@ -213,7 +213,7 @@ def test_a_job_without_a_stdin_says_how_to_get_one(tmp_path: Path, call: str) ->
     (tmp_path / "asks.py").write_text(f"{call}\nprint('not reached')\n")
     done = run_here(tmp_path, *HERE, "asks.py")
     assert done.code == 1, done.said
-    assert f"this job has no stdin, so {call} reads nothing: muster run was started in the background" in done.err
+    assert f"this job has no stdin, so {call} cannot read: muster run was started in the background" in done.err
     assert "in the foreground of a terminal: `muster run --nproc 1" in done.err
 
 

@@ -55,7 +55,7 @@ def test_a_page_is_read_in_order():
         ("loss 0.123 at step 5", "loss ... at step 5"),
         ("[h1 0] x\n[h2 1] y", "[h2 1] y\n[h1 0] x"),
         ("done after 2.4 s", "done after 13 s"),
-        ("meeting at 10.77.0.1:45753", "meeting at 10.77.0.1:1234"),
+        ("rendezvous at 10.77.0.1:45753", "rendezvous at 10.77.0.1:1234"),
         ("logs in /tmp/x/muster/jobs/20261115-063700-train-53b5", "logs in ~/muster/jobs/20261115-063700-t-48f5"),
         ("muster: importing torch on 2 hosts\nb", "b"),
         ("[h2 1] a\nmuster: h1 has been silent for 1.6 s\nmuster: h1 is back\n[h1 0] b", "[h1 0] b\n[h2 1] a"),
@@ -75,7 +75,7 @@ def test_what_varies_makes_no_difference(printed: str, shown: str):
         ("a\nb", "a\n...\nc"),
         ("loss 1 at step 6", "loss ... at step 5"),
         ("[h1 0] x\n[h2 1] x", "[h1 0] x\n[h1 0] x"),
-        ("meeting at 10.77.0.1:45753", "meeting at 10.77.0.2:45753"),
+        ("rendezvous at 10.77.0.1:45753", "rendezvous at 10.77.0.2:45753"),
     ],
 )
 def test_what_is_not_true_is_told(printed: str, shown: str):

@@ -76,8 +76,8 @@ def test_hosts_that_do_not_exist_are_not_asked(folder: Path):
 def test_a_host_whose_size_only_it_knows_is_an_error_that_says_what_to_write(folder: Path):
     done = dry_run(folder, "-H", "box", "train.py")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: box: how many GPUs it has is known only when it is asked")
-    assert "hint: write `box:8`" in done.stderr
+    assert done.stderr.startswith("error: box: --dry-run does not connect, so the number of GPUs is unknown")
+    assert "hint: give the number of ranks: `box:8`" in done.stderr
 
 
 def test_a_list_of_gpus_is_shown_per_rank(folder: Path):

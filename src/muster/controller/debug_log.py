@@ -1,6 +1,6 @@
-"""The debug log: what Muster did and when, and a traceback for each error of its own, in a file for bug reports.
+"""The debug log of a job for bug reports: what Muster did and when, and a traceback for each internal error.
 
-Modules log with the standard `logging`, below the logger `muster`; this file decides where that goes.
+Modules use the standard `logging` below the logger `muster`; this module writes the records to the file.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from muster.output.screen import Screen
 from muster.text import tilde
 
 FILE = "debug.log"
-"""The debug log in the job's folder; in the state folder, that of errors outside any job."""
+"""The debug log in the job directory; in the state directory, errors outside any job."""
 
 LARGEST = 5 << 20
-"""Bytes after which the file is renamed to debug.log.1, replacing an older one, and a new file begins."""
+"""Bytes after which the file is rotated to debug.log.1, replacing an older one."""
 
 _QUIET = frozenset({"out", "progress", "arrivals", "gauges", "piece"})
-"""Events that are not logged: what ranks print and return, and what comes every second."""
+"""Events that are not logged: output and results of ranks, and periodic events."""
 
 _FIELDS = ("rank", "state", "status", "number", "pid", "how", "place", "what", "why", "limit", "names")
 """Fields of an event that are logged with its name."""
 
 _OURS = frozenset({"log", "unseen", "unwatched"})
-"""Events whose traceback is one of Muster's code, not of the user's."""
+"""Events whose traceback is from Muster, not from the user's code."""
 
 _ASSIGNED = re.compile(r"\b([A-Z][A-Z0-9_]+)=(\"[^\"]*\"|'[^']*'|\S+)")
 _HIDDEN = "***"
@@ -50,13 +50,13 @@ _agent = logging.getLogger("muster.agent")
 _screen = logging.getLogger("muster.screen")
 _attachments: list[logging.Handler] = []
 _before: dict[str, int] = {}
-"""How the program that runs a job had set the logger."""
+"""The previous settings of the logger."""
 _open: dict[int, DebugLog] = {}
-"""The logs of the jobs that run in this process, by the thread of their event loop."""
+"""The logs of the jobs in this process, by the thread of their event loop."""
 
 
 class DebugLog(logging.Handler):
-    """Formats the records of one job and hands them to the thread that writes its files."""
+    """Formats the records of one job and queues them for the thread that writes its files."""
 
     def __init__(self, job: Job, folder: Path, logs: LogFiles, show: Callable[[str], None] | None) -> None:
         super().__init__()
@@ -69,11 +69,11 @@ class DebugLog(logging.Handler):
         logs.rotate(self.path)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Leave out what another job in this process logged."""
+        """Skip records of another job in this process."""
         return _open.get(record.thread or 0, self) is self
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue one record; nothing here waits for a disk or a terminal."""
+        """Queue one record without waiting for a disk or a terminal."""
         text = self.format(record)
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
@@ -89,7 +89,7 @@ class DebugLog(logging.Handler):
 
 @contextmanager
 def logged(job: Job, launch: Launch, folder: Path, logs: LogFiles, screen: Screen) -> Generator[None]:
-    """Keep the debug log of a job that runs in this thread; an error of Muster's own ends it as a MusterError."""
+    """Write the debug log of the job in this thread; an internal error ends the job as a MusterError."""
     handler = DebugLog(job, folder, logs, screen.debug if job.spec.debug else None)
     thread = threading.get_ident()
     _open[thread] = handler
@@ -101,7 +101,7 @@ def logged(job: Job, launch: Launch, folder: Path, logs: LogFiles, screen: Scree
             _log.info("engine %s on %s; zygote imports %s", launch.name, hosts, ", ".join(job.preload) or "nothing")
             try:
                 yield
-            except (MusterError, FileNotFoundError, PermissionError) as error:  # the user's mistake, or a host's fault
+            except (MusterError, FileNotFoundError, PermissionError) as error:  # an error of the user or of a host
                 _log.info("the job failed: %s", error, exc_info=error)
                 raise
             except Exception as error:
@@ -112,7 +112,7 @@ def logged(job: Job, launch: Launch, folder: Path, logs: LogFiles, screen: Scree
 
 @contextmanager
 def shown(debug: bool) -> Generator[None]:
-    """With `debug`, print the debug log to stderr, for a command that has no job."""
+    """With `debug`, print the debug log to stderr, for commands without a job."""
     if not debug:
         yield
         return
@@ -125,7 +125,7 @@ def shown(debug: bool) -> Generator[None]:
 
 @contextmanager
 def _attached(handler: logging.Handler) -> Generator[None]:
-    """Have a handler get all records of Muster; the program that calls muster.launch() does not see them meanwhile."""
+    """Send all records of Muster to a handler, and hide them from the program that calls muster.launch()."""
     if not _attachments:
         _before.update(level=_root.level, propagate=_root.propagate)
     _root.addHandler(handler)
@@ -143,7 +143,7 @@ def _attached(handler: logging.Handler) -> Generator[None]:
 
 
 def internal_error(error: BaseException | str, traceback: str = "") -> str:
-    """Log an error of Muster's own with its traceback, and return the sentence that reports it."""
+    """Log an internal error with its traceback, and return the message for the user."""
     if isinstance(error, str):
         what = error
     else:
@@ -163,7 +163,7 @@ def internal_error(error: BaseException | str, traceback: str = "") -> str:
 
 @contextmanager
 def guarded(on_error: Callable[[Exception], None]) -> Generator[None]:
-    """Run what only looks at a job: an error in it ends there, `on_error` reports it, and the job goes on."""
+    """Run code that only observes a job: `on_error` reports an error in it, and the job continues."""
     try:
         yield
     except Exception as error:
@@ -171,7 +171,7 @@ def guarded(on_error: Callable[[Exception], None]) -> Generator[None]:
 
 
 def log_event(host: str, event: Mapping[str, Any], our_time: float | None) -> None:
-    """Log what an agent sent without being asked; `our_time` is when, by our clock, if the event says so."""
+    """Log an event of an agent; `our_time` is its time on our clock, if the event has one."""
     kind = event["t"]
     if kind in _QUIET or not _root.isEnabledFor(logging.DEBUG):
         return
@@ -189,13 +189,13 @@ def log_event(host: str, event: Mapping[str, Any], our_time: float | None) -> No
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """A command line for the log, without the values of variables in it, and not too long."""
+    """A command line for the log, shortened and without the values of variables."""
     line = _ASSIGNED.sub(rf"\1={_HIDDEN}", " ".join(argv))
     return line if len(line) < 1000 else f"{line[:1000]}…"
 
 
 def _secrets(env: Mapping[str, str]) -> set[str]:
-    """Values that must not be in a log, wherever they turn up: those of variables named like a secret."""
+    """Values that must not appear in a log: those of variables named like a secret."""
     return {value for name, value in env.items() if SECRET_NAME.search(name) and len(value) >= 8}
 
 
@@ -212,7 +212,7 @@ def _versions() -> str:
 
 
 def _append(path: Path, text: str) -> bool:
-    """Add a text to a file of this user's alone; False where that is not possible."""
+    """Append text to a file that only this user can read; False if that failed."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > LARGEST:

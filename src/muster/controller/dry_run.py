@@ -1,4 +1,4 @@
-"""`--dry-run`: the plan and the command lines as text, made without asking any host."""
+"""`--dry-run`: the plan and the command lines as text, without connecting to any host."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from muster.text import count
 
 
 def describe(job: Job, launch: Launch) -> str:
-    """Rank, host, GPU and environment of every rank, and what is started for each host."""
+    """Rank, host, GPU and environment of every rank, and the command started for each host."""
     agents = [launch.agents[position] for position in leaders(launch.agents)]
     plan = _plan(job, agents)
-    # A host that is not asked is taken to have the GPUs its slots are for; this machine is known.
+    # Other hosts are assumed to have one GPU per slot; this machine is known.
     known_gpus = {agent.name: not agent.here or gpu_count(os.environ) > 0 for agent in agents}
     lines = [f"job {plan.job_id}: {count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}", ""]
     lines.append(f"{'rank':>4}  {'host':<20}  {'local':>5}  GPU")
@@ -32,7 +32,7 @@ def describe(job: Job, launch: Launch) -> str:
         f"master address  {plan.master_addr}",
         f"master port     {plan.master_port or FOUND_AT_START}",
     ]
-    lines += ["", "environment of rank 0; RANK, LOCAL_RANK and the like count up in the others"]
+    lines += ["", "environment of rank 0; RANK, LOCAL_RANK etc. differ on other ranks"]
     lines += [f"  {name}={value}" for name, value in rank_environment(plan, 0).items()]
     lines += [f"  {name}={_hide(name, value)}" for name, value in {**job.carried, **job.spec.env}.items()]
     for placement in plan.placements:
@@ -42,13 +42,13 @@ def describe(job: Job, launch: Launch) -> str:
     lines += [f"imported once on each host: {', '.join(job.preload)}" if job.preload else "no zygote"]
     lines += [job.preload_reason] if job.preload_reason else []
     one_each = len(launch.lines) == len(agents)
-    lines += ["", "started here, one for each host" if one_each else "started here, one for all hosts"]
+    lines += ["", "commands started here, one for each host" if one_each else "command started here, one for all hosts"]
     lines += [f"  {line}" for line in launch.lines]
     return "\n".join(lines) + "\n"
 
 
 def _hide(name: str, value: str) -> str:
-    """A variable's value, unless its name says that it is nobody's business."""
+    """The value of a variable, hidden if its name looks like a secret."""
     return "(set, not shown)" if SECRET_NAME.search(name) else value
 
 
@@ -59,8 +59,8 @@ def _plan(job: Job, agents: Sequence[AgentSpec]) -> Plan:
         host = agent.host
         if host.slots is None and nproc is None and not agent.here:
             raise UsageError(
-                f"{host.name}: how many GPUs it has is known only when it is asked, and a dry run asks nobody",
-                hint=f"write `{host.name}:8`, or `--nproc 8`",
+                f"{host.name}: --dry-run does not connect, so the number of GPUs is unknown",
+                hint=f"give the number of ranks: `{host.name}:8` or `--nproc 8`",
             )
         hosts.append(fill_slots(host, nproc=nproc, gpus=gpu_count(os.environ) if agent.here else 0))
     env = {**job.carried, **job.spec.env}

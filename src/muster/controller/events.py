@@ -1,4 +1,4 @@
-"""The stream of a job's events: whoever wants one kind of them subscribes to it by its class."""
+"""The event stream of a job: subscribers choose events by their class."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ else:
     from muster.shared.protocol import TypedDict
 
 Event = Mapping[str, Any]
-"""An event of a host, validated; subscribers see it as the class they have subscribed to."""
+"""A validated event of a host; subscribers get it as the class they subscribed to."""
 
 Message = TypeVar("Message")
 
 
 class HostChange(TypedDict):
-    """A host has not been heard for a moment, is heard again, or is lost; made by its link."""
+    """A host became silent, is back, or is lost; sent by its link."""
 
     t: Literal["host"]
     state: Literal["up", "silent", "lost"]
 
 
 class Guard:
-    """Keeps a bug in what only observes a job from ending it: reports it once per observer, and the job goes on."""
+    """Keeps an error in an observer from ending the job: reports it once per observer, and the job continues."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
         self._failed: set[str] = set()
 
     def __call__(self, what: str) -> AbstractContextManager[None]:
-        """Around the work of an observer; `what` is the part of Muster that may be wrong after an error."""
+        """Guard the work of an observer; `what` names the part of Muster that may be wrong after an error."""
 
         def report(error: Exception) -> None:
             if what not in self._failed:
                 self._failed.add(what)
-                self._warn(f"{what} may be wrong from here on, the job goes on: {internal_error(error)}")
+                self._warn(f"{what} may be wrong from now on; the job keeps running: {internal_error(error)}")
 
         return guarded(report)
 
 
 class EventStream:
-    """Passes each event of a host to those who have subscribed to its kind, in the order of their subscriptions."""
+    """Passes each event of a host to the subscribers of its kind, in the order of their subscriptions."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -57,7 +57,7 @@ class EventStream:
     def subscribe(
         self, message: type[Message], handler: Callable[[AgentLink, Message], None], *, observer: str = ""
     ) -> None:
-        """Have `handler` called with each event of this class; errors of an `observer` are guarded."""
+        """Call `handler` with each event of this class; errors of an `observer` are guarded."""
         self._handlers.setdefault(kind_of(message), []).append((handler, observer))
 
     def unsubscribe(self, subscriber: object) -> None:
@@ -66,7 +66,7 @@ class EventStream:
             self._handlers[kind] = [one for one in handlers if getattr(one[0], "__self__", None) is not subscriber]
 
     def publish(self, link: AgentLink, event: Event) -> None:
-        """Pass an event on."""
+        """Pass an event to its subscribers."""
         for handler, observer in self._handlers.get(event["t"], ()):
             if observer:
                 with self.guard(observer):

@@ -1,4 +1,4 @@
-"""From connected hosts to hosts that can start ranks: plan, torch, code, imports."""
+"""Prepares connected hosts to start ranks: plan, torch, code, imports."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from muster.spec import Call
 from muster.text import count, names, size_text
 
 IMPORT_LIMIT = 600.0
-"""Seconds for the imports: torch from a cold network file system takes minutes."""
+"""Timeout of the imports in seconds: torch from a cold network file system takes minutes."""
 
 _PIECE = 1 << 18
-_WORTH_A_WORD = 1 << 20
-"""Bytes above which it is said that they are sent, because it may take a while."""
+_REPORTED_SIZE = 1 << 20
+"""Bytes above which sending is reported, because it may take a while."""
 
-_SYNC_HINT = "`--sync` sends this folder to every host before the start"
+_SYNC_HINT = "use `--sync` to copy the working directory to every host before the start"
 
 
 def what_is_done(job: Job, hosts: int) -> str:
-    """What takes the time until ranks can start, in words."""
+    """What takes the time until ranks can start."""
     if not job.preload and job.spec.call is not None:
         return f"sending {job.spec.call.name} to {count(hosts, 'host')}"
     return f"importing {', '.join(job.preload) or 'nothing'} on {count(hosts, 'host')}"
 
 
 def plan_for(job: Job, links: Sequence[AgentLink], *, screen: Screen) -> Plan:
-    """Place the ranks, now that the hosts have said what they have."""
+    """Place the ranks, now that the facts of the hosts are known."""
     user_env = {**job.carried, **job.spec.env}
     hosts: list[Host] = []
     threads: list[int] = []
@@ -43,7 +43,7 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, screen: Screen) -> Plan:
         host, gpus = settled(job, link)
         check_gpus(host, gpus)
         if link.spec.host.slots is None and link.spec.host.tasks is None and job.spec.nproc is None and gpus == 0:
-            screen.info(f"{link.name} has no GPU: one rank there (`--nproc N` for more)")
+            screen.info(f"{link.name} has no GPU, starting one rank there (use `--nproc N` for more)")
         hosts.append(host)
         said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None
         threads.append(0 if said else default_threads(link.facts["cpus"], host.slots or 1))
@@ -61,49 +61,53 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, screen: Screen) -> Plan:
 
 
 def shown_ranks(plan: Plan, only: Collection[int] | None, local: Collection[int] | None) -> Collection[int] | None:
-    """The ranks whose output is shown, by --only-rank or by their number on their host; None for all."""
+    """The ranks whose output is shown, by --only-rank or by local rank; None for all."""
     if local is not None:
         only = {rank for place in plan.placements for rank in place.ranks if rank - place.first_rank in local}
         if not only:
             most = max(place.slots for place in plan.placements) - 1
             have = f"local ranks 0 to {most}" if most else "only local rank 0"
             raise UsageError(
-                f"--local-ranks-filter: each host has {have}, none of those named",
+                f"--local-ranks-filter matches no rank: each host has {have}",
                 hint="try `--local-ranks-filter 0`",
             )
-    elif only and not any(rank < plan.world_size for rank in only):  # none at all is a job without output
+    elif only and not any(rank < plan.world_size for rank in only):  # an empty list shows no output
         raise UsageError(
-            f"--only-rank: the job has ranks 0 to {plan.world_size - 1}, none of those named",
+            f"--only-rank matches no rank: the job has {_rank_range(plan.world_size)}",
             hint="try `--only-rank 0`",
         )
     return only
 
 
+def _rank_range(ranks: int) -> str:
+    return f"ranks 0 to {ranks - 1}" if ranks > 1 else "only rank 0"
+
+
 def settled(job: Job, link: AgentLink) -> tuple[Host, int]:
-    """A host with the number of its ranks, and how many GPUs they have."""
+    """A host with its number of ranks, and its number of GPUs."""
     gpus = link.facts["gpus"]
     if "CUDA_VISIBLE_DEVICES" in job.spec.env:
         gpus = min(gpus, gpu_count(job.spec.env))
     if link.spec.host.tasks and link.facts["visible"] is None:
-        gpus = 0  # a scheduler that counts tasks and shows no GPU has given none, whatever the host has
+        gpus = 0  # a scheduler that counts tasks and shows no GPU has allocated none
     return fill_slots(link.spec.host, nproc=job.spec.nproc, gpus=gpus), gpus
 
 
 def check_torch(links: Sequence[AgentLink]) -> None:
-    """Hosts must have the same torch; one whose torch is not where files usually lie is left to the import."""
+    """Require the same torch on all hosts; where torch was not found beforehand, the import decides."""
     known = [link for link in links if link.facts["torch"] is not None]
     if len({link.facts["torch"] for link in known}) > 1:
         have = ", ".join(f"{link.name} has {link.facts['torch']}" for link in known)
         raise MusterError(
             f"the hosts have different versions of torch: {have}",
-            hint="install the same version everywhere, or name the right Python with `--python PATH`",
+            hint="install the same version everywhere, or choose a Python with `--python PATH`",
         )
 
 
 async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str], screen: Screen) -> list[str]:
-    """Every host must have the script as it is here, in its folder; returns the folders that ranks work in.
+    """Require the same script in the working directory of every host; returns the working directories.
 
-    A function that is sent with all its code needs no folder: without ours, its ranks work in the home folder.
+    A function that is sent with all its code needs no directory: without ours, its ranks run in the home directory.
     """
     script = job.script
     path, digest = (script.path, script.digest) if script is not None else (None, None)
@@ -118,31 +122,31 @@ async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str
         name = script.path if script is not None else job.spec.target
         if not answer["cwd"]:
             if job.spec.kind != "function" or script is not None:
-                raise HostError(link.name, f"there is no folder {cwd}", hint=_SYNC_HINT)
-            screen.info(f"{link.name} has no folder {cwd}: its ranks work in the home folder there")
+                raise HostError(link.name, f"the working directory {cwd} does not exist", hint=_SYNC_HINT)
+            screen.info(f"{link.name}: {cwd} does not exist, so its ranks run in the home directory")
         elif answer["script"] == "missing":
-            raise HostError(link.name, f"{name} is not in {cwd}", hint=_SYNC_HINT)
+            raise HostError(link.name, f"{name} does not exist in {cwd}", hint=_SYNC_HINT)
         elif answer["script"] == "different":
-            raise HostError(link.name, f"its {name} differs from the one here", hint=_SYNC_HINT)
+            raise HostError(link.name, f"{name} differs from the one on this machine", hint=_SYNC_HINT)
         found.append(cwd if answer["cwd"] else "~")
     return found
 
 
 def check_python(call: Call, links: Sequence[AgentLink]) -> None:
-    """Code that is sent runs only under the version of Python that compiled it."""
+    """Require the Python version that compiled the code to be sent."""
     for link in links:
         if call.python is not None and tuple(link.facts["version"]) != call.python:
             theirs, ours = (".".join(map(str, version)) for version in (link.facts["version"], call.python))
             raise HostError(
                 link.name,
-                f"its Python is {theirs}, and the code of {call.name} can be sent only to Python {ours}, as it is here",
-                hint=f"name a Python {ours} there: options=['--python', PATH]; or define it in a module that is there",
+                f"it has Python {theirs}, but {call.name} can be sent only to Python {ours}, as on this machine",
+                hint=f"choose a Python {ours} with options=['--python', PATH], or define it in a module on that host",
             )
 
 
 async def send_call(call: Call, links: Sequence[AgentLink], screen: Screen) -> None:
     """Send the function and its arguments to every agent."""
-    if len(call.data) > _WORTH_A_WORD:
+    if len(call.data) > _REPORTED_SIZE:
         hosts = list(dict.fromkeys(link.name for link in links))
         screen.info(f"sending {call.name} and its arguments ({size_text(len(call.data))}) to {names(hosts)}")
 
@@ -150,27 +154,29 @@ async def send_call(call: Call, links: Sequence[AgentLink], screen: Screen) -> N
         for piece, last in _pieces(call.data):
             answer = await link.request("call", limit=300, piece=piece, last=last)
             if answer["problem"]:
-                problem = f"{call.name} and its arguments cannot be kept in memory there"
+                problem = f"could not store {call.name} and its arguments in memory"
                 raise HostError(link.name, f"{problem}: {answer['problem']}")
 
     await all_or_errors([send(link) for link in links])
 
 
 def _pieces(data: bytes) -> Iterator[tuple[str, bool]]:
-    """Bytes in pieces, and whether each is the last: each is answered before the next, so heartbeats come between."""
+    """Split bytes into pieces, each with whether it is the last; each is acknowledged, so heartbeats fit in between."""
     for at in range(0, len(data), _PIECE):
         yield base64.b64encode(data[at : at + _PIECE]).decode(), at + _PIECE >= len(data)
 
 
 async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str]:
-    """Send the working directory to every host, into the job's folder there, and return those folders."""
+    """Send the working directory to the job directory of every host, and return the paths there."""
     script = job.script
     if script is not None and not source_code.is_below(script.path, job.spec.cwd):
         raise UsageError(
-            f"--sync sends {job.spec.cwd}, and {job.spec.target} is not in it",
-            hint="change to the folder of your project first",
+            f"--sync sends the working directory {job.spec.cwd}, but {job.spec.target} is not in it",
+            hint="change to the directory of your project first",
         )
-    data = await asyncio.to_thread(source_code.archive, job.spec.cwd)  # seconds for a large folder; heartbeats go on
+    data = await asyncio.to_thread(
+        source_code.archive, job.spec.cwd
+    )  # takes seconds for a large directory; heartbeats continue
     screen.info(f"sending {job.spec.cwd} ({size_text(len(data))}) to {names([link.name for link in links])}")
 
     async def send(link: AgentLink) -> str:
@@ -178,7 +184,7 @@ async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str
         for piece, last in _pieces(data):
             answer = await link.request("unpack", limit=300, piece=piece, last=last)
             if answer["problem"]:
-                raise HostError(link.name, f"the code cannot be written there: {answer['problem']}")
+                raise HostError(link.name, f"could not write the code: {answer['problem']}")
             folder = answer["folder"]
         return folder
 
@@ -186,7 +192,7 @@ async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str
 
 
 async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mapping[str, str], screen: Screen) -> None:
-    """Start every agent's zygote and wait for its imports; `folders` are the working directories by host."""
+    """Start the zygote of every agent and wait for its imports; `folders` are the working directories by host."""
 
     async def prepare(link: AgentLink) -> None:
         answer = await link.request(
@@ -207,12 +213,12 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
                 raise HostError(
                     link.name,
                     f"{link.facts['python']} has no torch",
-                    hint="name the Python that has it: `--python PATH`",
+                    hint="choose a Python that has torch with `--python PATH`",
                 )
             screen.show_block(answer["traceback"])
             where = f"importing {answer['module']} failed: " if answer["module"] else ""
             raise HostError(
-                link.name, f"{where}{answer['error']}", hint="`--no-zygote` starts ranks without preloading"
+                link.name, f"{where}{answer['error']}", hint="use `--no-zygote` to start ranks without preloading"
             )
         if answer["unsafe"]:
             screen.info(f"{link.name}: {answer['unsafe']}, so ranks start as fresh interpreters")

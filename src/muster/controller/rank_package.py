@@ -1,4 +1,4 @@
-"""Packages of Muster that ranks run on hosts without Muster, copied to a folder that is then sent there."""
+"""Copies packages of Muster that ranks run on hosts without Muster into a directory that is sent there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def pack(package: ModuleType, folder: Path, name: str) -> None:
-    """Copy a package into a folder under the name by which `python -m` runs it."""
+    """Copy a package into a directory under the name used with `python -m`."""
     shutil.copytree(
         package.__path__[0],
         folder / name,

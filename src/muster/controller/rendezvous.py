@@ -1,4 +1,4 @@
-"""Hosts try each other's addresses, and rank 0's host holds a free port."""
+"""Hosts test each other's addresses, and the host of rank 0 reserves a free port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("muster.rendezvous")
 
 
 async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen) -> Plan:
-    """The plan with an address every host reaches, a port that is held there, and interfaces where they matter."""
+    """The plan with an address every host reaches, a reserved port, and network interfaces where they matter."""
     offers = await _offers(job, links)
     meeting = await _try(job, links, offers)
     whom = "store" if plan.has_store else "rank 0"
@@ -33,7 +33,7 @@ async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen)
 
 
 async def another_port(job: Job, link: AgentLink, plan: Plan) -> Plan:
-    """A new port for a restart: the old one may still be busy with the last attempt's connections."""
+    """A new port for a restart: the old one may still be busy with connections of the last attempt."""
     port = job.spec.master_port or 0
     answer = await link.request("another_port", limit=10, port=port)
     if answer["problem"]:
@@ -42,7 +42,7 @@ async def another_port(job: Job, link: AgentLink, plan: Plan) -> Plan:
 
 
 async def _offers(job: Job, links: Sequence[AgentLink]) -> list[addresses.Offer]:
-    """Have every host listen; on the first host, where rank 0 runs, on the master port."""
+    """Let every host listen; the first host, where rank 0 runs, on the master port."""
     port = job.spec.master_port or 0
     nonces = [secrets.token_hex(8) for _ in links]
     answers = await all_or_errors(
@@ -68,7 +68,7 @@ async def _offers(job: Job, links: Sequence[AgentLink]) -> list[addresses.Offer]
 
 
 async def _try(job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.Offer]) -> addresses.Meeting:
-    """Have the hosts dial each other and choose from what they found."""
+    """Let the hosts dial each other, and choose from the results."""
     interface, master = job.spec.interface, job.spec.master_addr
     if len(offers) == 1 and master is None:
         return addresses.alone(offers[0], interface=interface)
@@ -101,6 +101,6 @@ def _port_taken(host: str, port: int, answer: Port) -> HostError:
     owner = f" by {answer['owner']}" if answer["owner"] else ""
     return HostError(
         host,
-        f"port {port} cannot be used, it is taken{owner} ({answer['problem'].lower()})",
-        hint="leave --master-port out: Muster then finds a free one",
+        f"port {port} is already in use{owner} ({answer['problem'].lower()})",
+        hint="omit --master-port, and Muster finds a free port",
     )

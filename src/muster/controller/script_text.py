@@ -1,4 +1,4 @@
-"""What the text of a script shows about how to start it. Pure."""
+"""What the source of a script shows about how to start it. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _setting(names: str) -> re.Pattern[str]:
         rf"environ\.update\([^)]*?{name}\s*:",
         rf"environ\.update\([^)]*?\b(?P<name>{names})\s*=",
     )
-    # A name may stand only once in a pattern, so each way has its own.
+    # A group name may occur only once in a pattern, so each way has its own.
     return re.compile("|".join(way.replace("?P<name>", f"?P<name{index}>") for index, way in enumerate(ways)))
 
 
@@ -33,15 +33,15 @@ _MASTER_PORT = _setting("MASTER_PORT")
 
 
 def uses_dynamo(text: str) -> str:
-    """The word in a script that makes torch import torch._dynamo; empty when there is none."""
+    """The name in a script that makes torch import torch._dynamo; empty if there is none."""
     match = _USES_DYNAMO.search(text)
     return match.group() if match else ""
 
 
 def sets_before_torch(text: str) -> str:
-    """The variable that a script sets before it imports torch, which then reads it; empty when there is none.
+    """The environment variable that a script sets before it imports torch, which reads it; empty if there is none.
 
-    Where torch has been imported before the script starts, that would have no effect.
+    With a preloaded torch, setting it would have no effect.
     """
     match = _LATE.search(text)
     imported = _IMPORTS_TORCH.search(text)
@@ -51,5 +51,5 @@ def sets_before_torch(text: str) -> str:
 
 
 def chooses_port(text: str) -> bool:
-    """Whether a script may choose the port where processes meet, so that one of them has to open the store there."""
+    """Whether a script may choose the rendezvous port itself, so that rank 0 must open the store there."""
     return "tcp://" in text or any(".setdefault" not in match.group() for match in _MASTER_PORT.finditer(text))

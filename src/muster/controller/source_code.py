@@ -1,4 +1,4 @@
-"""The user's code on this machine: the script's fingerprint, and the archive for --sync."""
+"""The user's code on this machine: the fingerprint of the script, and the archive for --sync."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from muster.job import Script
 from muster.spec import RunSpec
 
 _MOST_SYNCED = 512 << 20
-"""Bytes that --sync sends at most: above that it is data, which belongs on a shared disk."""
+"""Maximum size for --sync in bytes: more is data, which belongs on a shared disk."""
 
 
 def find_script(spec: RunSpec) -> Script | None:
-    """The script's file; that of a module or of a named function if it lies in the working directory, else None."""
+    """The file of a script; of a module or a named function only if it is in the working directory, else None."""
     if spec.call is not None:
         return _read(spec.call.file, Path(spec.cwd, spec.call.file)) if spec.call.file else None
     if spec.kind == "script":
         path = Path(spec.cwd, spec.target)
         if path.is_dir():
-            raise UsageError(f"{spec.target} is a folder, not a script", hint="name the .py file in it")
+            raise UsageError(f"{spec.target} is a directory, not a script", hint="give the .py file in it")
         if not path.is_file():
-            raise UsageError(f"{spec.target}: there is no such script in {spec.cwd}", hint=_similar(path))
+            raise UsageError(f"script {spec.target} not found in {spec.cwd}", hint=_similar(path))
         return _read(spec.target, path)
     parts = spec.target.split(".")
     for candidate in (Path(*parts).with_suffix(".py"), Path(*parts, "__main__.py")):
@@ -37,12 +37,12 @@ def find_script(spec: RunSpec) -> Script | None:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path, taken relative to a folder, lies in it."""
+    """Whether a path, relative to a directory, is inside it."""
     return Path(folder, path).resolve().is_relative_to(Path(folder).resolve())
 
 
 def archive(cwd: str) -> bytes:
-    """The working directory as a compressed tar: what git would track, or everything visible outside a checkout."""
+    """The working directory as a compressed tar: what git would track, or outside a checkout everything not hidden."""
     total = 0
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
@@ -53,15 +53,15 @@ def archive(cwd: str) -> bytes:
             total += os.lstat(path).st_size
             if total > _MOST_SYNCED:
                 raise UsageError(
-                    f"--sync: {cwd} holds more than {_MOST_SYNCED >> 20} MB that git would track",
-                    hint="name data and checkpoints in .gitignore; they do not travel then",
+                    f"--sync: {cwd} contains more than {_MOST_SYNCED >> 20} MB that git would track",
+                    hint="add data and checkpoints to .gitignore to exclude them",
                 )
             tar.add(path, arcname=name, recursive=False)
     return buffer.getvalue()
 
 
 def files_of(cwd: str) -> Iterator[str]:
-    """The files of a project, relative to its folder: what git would track, or everything visible."""
+    """The files of a project, relative to its directory: what git would track, or everything not hidden."""
     tracked = _git_files(cwd, "--cached", "--recurse-submodules")
     untracked = _git_files(cwd, "--others", "--exclude-standard")
     if tracked is not None and untracked is not None:
@@ -79,7 +79,7 @@ def files_of(cwd: str) -> Iterator[str]:
 
 
 def _git_files(cwd: str, *options: str) -> set[str] | None:
-    """What `git ls-files` lists below a folder; None where there is no git or no checkout."""
+    """What `git ls-files` lists in a directory; None without git or a checkout."""
     try:
         listed = subprocess.run(
             ["git", "ls-files", "-z", *options], cwd=cwd, capture_output=True, check=False, timeout=60
@@ -101,4 +101,4 @@ def _similar(path: Path) -> str:
     near = get_close_matches(path.name, names, n=1)
     if near:
         return f"did you mean `{path.parent.joinpath(near[0]).name}`?"
-    return "what follows the options of `muster run` is the script; options of Muster come before it"
+    return "the script follows the options of `muster run`; options of Muster come before it"

@@ -1,4 +1,4 @@
-"""The check of the hosts that goes on while a job starts, and never holds it up for long."""
+"""The quick check of the hosts while a job starts; it delays the start by at most half a second."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from muster.errors import MusterError
 from muster.job import Job
 
 Check = Callable[[Job, Sequence[AgentLink]], Coroutine[Any, Any, None]]
-"""Asks the hosts what is wrong with them, reports it, and raises what would surely make the job fail."""
+"""Checks the hosts, reports warnings, and raises problems that would certainly make the job fail."""
 
 _PATIENCE = 0.5
-"""Seconds the start waits for it when all else is ready."""
+"""Seconds the start waits for the check when everything else is ready."""
 
 _LATER = 2.0
-"""Seconds after which it begins where nothing is imported beforehand: it would be in the way of the start."""
+"""Seconds to wait before the check if nothing is preloaded: it would compete with the start."""
 
 
 class StartupCheck:
-    """A check under way."""
+    """A check in progress."""
 
     def __init__(self, check: Check | None, warn: Callable[[str], None]) -> None:
         self._check = check
@@ -32,8 +32,8 @@ class StartupCheck:
         self._may_stop = False
 
     def begin(self, job: Job, links: Sequence[AgentLink]) -> None:
-        """Start to look."""
-        self._may_stop = bool(job.preload)  # nothing is surely fatal for a job of which not even torch is known
+        """Start the check."""
+        self._may_stop = bool(job.preload)  # without preloaded torch nothing is certainly fatal
         if self._check is not None:
             self._task = asyncio.ensure_future(self._look(self._check, job, links))
             self._task.add_done_callback(self._on_done)
@@ -44,7 +44,7 @@ class StartupCheck:
         await check(job, links)
 
     async def settle(self) -> None:
-        """Raise what it has found; one that takes longer goes on beside the job."""
+        """Raise what the check has found; if it takes longer, it continues beside the job."""
         if self._task is not None and self._may_stop:
             await asyncio.wait([self._task], timeout=_PATIENCE)
             if self._task.done():
@@ -52,12 +52,12 @@ class StartupCheck:
         self._too_late = True
 
     def end(self) -> None:
-        """Look no more."""
+        """Cancel the check."""
         if self._task is not None:
             self._task.cancel()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """Report what comes too late to stop the job."""
+        """Report what was found too late to stop the job."""
         error = None if task.cancelled() else task.exception()
         if self._too_late and isinstance(error, MusterError):
             self._warn(error.message)

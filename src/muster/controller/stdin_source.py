@@ -1,4 +1,4 @@
-"""The stdin of `muster run`, for rank 0: inherited by the agent of this machine, or sent to another host in pieces."""
+"""The stdin of `muster run` for rank 0: inherited by the agent on this machine, or sent to another host in pieces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from base64 import b64encode
 from muster.controller.links.link import AgentLink, LinkLost
 
 _PIECE = 1 << 15
-"""Bytes of one message at most: what is sent and not read is lost to the command that comes after `muster run`."""
+"""Maximum bytes per message: input that is sent but not read is lost to the command after `muster run`."""
+
+_BETWEEN_LOOKS = 0.3
+"""Seconds between two checks whether a job in the background has come to the foreground."""
 
 
 def is_for_ranks() -> bool:
@@ -21,23 +24,23 @@ def is_for_ranks() -> bool:
             return os.tcgetpgrp(0) == os.getpgrp()
         return not stat.S_ISDIR(what.st_mode) and what.st_rdev != os.stat(os.devnull).st_rdev
     except OSError:
-        return False  # it is closed, or a terminal of another session
+        return False  # closed, or a terminal of another session
 
 
 class Feed:
-    """Reads descriptor 0 and sends it to rank 0, no faster than rank 0 takes it."""
+    """Reads descriptor 0 and sends it to rank 0, no faster than rank 0 reads it."""
 
     def __init__(self) -> None:
         self._is_over = False
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, link: AgentLink) -> None:
-        """Feed the rank 0 of a new attempt, which this agent has started."""
+        """Feed rank 0 of a new attempt, started by this agent."""
         self.end()
         self._task = asyncio.ensure_future(self._run(link))
 
     def end(self) -> None:
-        """Read nothing more for this attempt."""
+        """Stop reading for this attempt."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -48,7 +51,7 @@ class Feed:
                 data = b"" if self._is_over else await _read()
                 self._is_over = not data
                 piece = b64encode(data).decode()
-                # A script that never reads its stdin never makes room for another piece.
+                # No timeout: a script that never reads its stdin never accepts another piece.
                 answer = await link.request("stdin", limit=float("inf"), piece=piece, last=not data)
                 if answer["closed"]:
                     return
@@ -57,13 +60,16 @@ class Feed:
 
 
 async def _read() -> bytes:
-    """The next bytes, once there are some; empty at the end. Nothing is taken while we wait."""
+    """The next bytes when available; empty at the end."""
     try:
-        if not stat.S_ISREG(os.fstat(0).st_mode):  # a regular file is always ready, and cannot be watched
+        if not stat.S_ISREG(os.fstat(0).st_mode):  # a regular file is always ready and cannot be polled
             await _readable()
+            while os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():  # in the background: what is typed is for the shell
+                await asyncio.sleep(_BETWEEN_LOOKS)
+                await _readable()
         return os.read(0, _PIECE)
     except OSError:
-        return b""  # the terminal is gone, or a device that cannot be watched
+        return b""  # the terminal is closed, or a device that cannot be polled
 
 
 async def _readable() -> None:

@@ -1,4 +1,4 @@
-"""Where the time of a job went, and what the screen says when it has ended."""
+"""The timeline of a job, and its summary on the screen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("muster.controller")
 
 @dataclass
 class Timeline:
-    """When things happened, as seconds since the command started."""
+    """The phases of a job, in seconds since the command started."""
 
     begin: float
     connected: float | None = None
@@ -29,7 +29,7 @@ class Timeline:
         return time.time() - self.begin
 
     def note(self, what: str) -> float:
-        """Put into the debug log what has just happened; returns the seconds since the command started."""
+        """Log an event in the debug log; returns the seconds since the command started."""
         now = self.now()
         _log.info("%s, after %.3f s", what, now)
         return now
@@ -44,7 +44,7 @@ class Timeline:
 
 
 def show_failure(screen: Screen, verdict: Verdict) -> None:
-    """Say which rank failed first and why."""
+    """Show which rank failed first and why."""
     screen.warning(verdict.sentence)
     screen.show_block(verdict.detail)
     for line in verdict.lines:
@@ -54,15 +54,15 @@ def show_failure(screen: Screen, verdict: Verdict) -> None:
 def show_summary(
     screen: Screen, verdict: Verdict, timeline: Timeline, job: Job, folder: Path, why_ended: str | None
 ) -> None:
-    """The last line: how it went, and where the time went; `why_ended` is the scheduler's reason, if it ended it."""
+    """Show the result and the timeline; `why_ended` is the reason if a scheduler ended the job."""
     is_function = job.spec.call is not None
     code = "" if is_function else f", exit code {verdict.exit_code}"
     took = f"{timeline.now():.1f} s ({timeline}){code}"
     if verdict.ok:
         if why_ended:
-            screen.warning(f"{why_ended}; its ranks ended in good order")
+            screen.warning(f"{why_ended}; all ranks ended normally")
         screen.info(f"done after {took}")
         return
-    if not is_function:  # a function's failure is reported by the exception it becomes
+    if not is_function:  # the failure of a function is raised as an exception
         show_failure(screen, verdict)
     screen.warning(f"failed after {took}; logs in {tilde(folder)}")

@@ -1,1 +1,1 @@
-"""What ranks and Muster say: split into lines, shown on the screen, kept in files."""
+"""Output of ranks and of Muster: split into lines, shown on the screen, saved in log files."""

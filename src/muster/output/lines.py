@@ -1,4 +1,4 @@
-"""Text as it arrives, cut into lines."""
+"""Splits streamed text into lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 def as_bytes(text: str) -> bytes:
-    """Text as the bytes it came from; a lone surrogate that never was a byte is written out in words."""
+    """Text as its original bytes; a lone surrogate that was not a byte is written as an escape sequence."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -15,29 +15,35 @@ def as_bytes(text: str) -> bytes:
 
 
 class Line(NamedTuple):
-    """A piece of output and how it ended: a newline, a carriage return (a progress bar), or not yet at all."""
+    """A line of output and its end: a newline, a carriage return (a progress bar), or nothing yet."""
 
     text: str
     end: str
 
 
+def without_rank_tag(text: str, rank: int) -> str:
+    """A line of a rank without the `[rank1]:` that torch puts before it: the screen adds its own label."""
+    tag = f"[rank{rank}]:"
+    return text[len(tag) :].removeprefix(" ") if text.startswith(tag) else text
+
+
 _LONGEST = 1 << 20
-"""Characters after which a line without an end is shown in pieces; the log file has it whole."""
+"""Characters after which an unfinished line is shown in pieces; the log file has the whole line."""
 
 _ENDS = re.compile(r"\r\n|\n|\r")
 
 
 class LineSplitter:
-    """Cuts a stream at newlines and carriage returns, however its pieces are cut."""
+    """Splits a stream at newlines and carriage returns, wherever its chunks end."""
 
     def __init__(self) -> None:
         self._unfinished: list[str] = []
         self._length = 0
         self._open_return = False
-        """A carriage return came last: it may be the first half of \\r\\n."""
+        """The last character was a carriage return: it may be the first half of \\r\\n."""
 
     def feed(self, text: str) -> list[Line]:
-        """The lines that are complete with `text`; only the new text is searched."""
+        """The lines that `text` completes; only the new text is searched."""
         if self._open_return:
             text, self._open_return = "\r" + text, False
         if text.endswith("\r"):
@@ -47,7 +53,7 @@ class LineSplitter:
         for match in _ENDS.finditer(text):
             line = Line(self._take(text[start : match.start()]), "\r" if match.group() == "\r" else "\n")
             start = match.end()
-            # tqdm writes \r first and then the bar, which gives an empty piece before each bar.
+            # tqdm writes \r before the bar, which gives an empty piece before each bar.
             if line.text or line.end == "\n":
                 lines.append(line)
         self._unfinished.append(text[start:])
@@ -57,7 +63,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[Line]:
-        """What is left when the stream has ended."""
+        """The rest when the stream has ended."""
         self._open_return = False
         rest = self._take("")
         return [Line(rest, "")] if rest else []

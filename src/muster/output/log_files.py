@@ -1,9 +1,10 @@
-"""The files of a job, written by a thread of their own: neither a stalled terminal nor a slow disk holds the job up."""
+"""The files of a job, written by a separate thread: neither a stalled terminal nor a slow disk blocks the job."""
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,17 +13,22 @@ from typing import BinaryIO
 from muster.output.lines import as_bytes
 
 _MOST_QUEUED = 256 << 20
-"""Bytes that may wait for a disk that hangs; more is dropped, with a word."""
+"""Bytes that may be queued for a slow disk; more is dropped and reported."""
 
 _MOST_OPEN = 64
-"""Files held open at a time."""
+"""Maximum number of open files."""
 
 ORDER = "order"
-"""Beside the ranks' files: which rank wrote how much to which stream, in the order it came. A line per piece."""
+"""File beside the ranks' files with a line `RANK STREAM BYTES TIME` for each piece of output, in the order they came.
+
+STREAM is 1 for stdout and 2 for stderr, BYTES the length of the piece in the file of the rank, and TIME when the
+controller received it, in milliseconds since 1970. The lengths of a rank's pieces add up to offsets in its file:
+`muster.jobs.log_reader` reads this file (`LogTimes` says when a byte was written). Older versions wrote no TIME.
+"""
 
 
 class LogFiles:
-    """Appends exactly what ranks wrote to one file per rank, and keeps files that are rewritten as a whole."""
+    """Appends the exact output of ranks to one file per rank, and replaces other files atomically."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -35,29 +41,30 @@ class LogFiles:
         self._thread.start()
 
     def write(self, path: Path, text: str, order: str = "") -> None:
-        """Queue text for a file, which is made when it is first written to.
+        """Queue text for a file, which is created on the first write.
 
-        With `order`, a word for the file and the stream, the file ORDER beside it tells when it came among others.
+        With `order`, the rank and the stream, ORDER beside it gets a line with the length and the time.
         """
         data = as_bytes(text)
         with self._lock:
             is_full = self._queued > _MOST_QUEUED
             self._queued += 0 if is_full else len(data)
-        if is_full:  # told without the lock: what is told may be written here too
-            self._give_up(path, "the disk does not keep up")
+        if is_full:  # without the lock: the report may be written here too
+            self._give_up(path, "the disk is too slow")
         else:
-            self._queue.put(partial(self._add, path, data, order))
+            record = f"{order} {len(data)} {time.time_ns() // 1_000_000}\n" if order else ""
+            self._queue.put(partial(self._add, path, data, record))
 
     def replace(self, path: Path, make: Callable[[], bytes]) -> None:
-        """Queue a file's new content, made in the thread that writes it; readers see the old or the new, never half."""
+        """Queue new content for a file, made in the writing thread; readers see either the old or the new one."""
         self._queue.put(partial(self._replace, path, make))
 
     def rotate(self, path: Path) -> None:
-        """Queue the beginning of a new file that only this user can read; the one of this name gets `.1` behind it."""
+        """Queue the rotation of a file: the old one gets the suffix `.1`, and only this user can read the new one."""
         self._queue.put(partial(self._rotate, path))
 
     def close(self, limit: float = 30.0) -> None:
-        """Write out what is queued; a disk that hangs holds us no longer than `limit` seconds."""
+        """Write what is queued, but wait at most `limit` seconds."""
         self._queue.put(None)
         self._thread.join(limit)
 
@@ -68,23 +75,23 @@ class LogFiles:
                 self._close_files()
         self._close_files()
 
-    def _add(self, path: Path, data: bytes, order: str) -> None:
-        if self._append(path, data) and order:
-            self._append(path.with_name(ORDER), f"{order} {len(data)}\n".encode())
+    def _add(self, path: Path, data: bytes, record: str) -> None:
+        if self._append(path, data) and record:
+            self._append(path.with_name(ORDER), record.encode())
         with self._lock:
             self._queued -= len(data)
 
     def _replace(self, path: Path, make: Callable[[], bytes]) -> None:
-        self._close_files()  # who reads in the new content that the job has ended finds all that its ranks wrote
+        self._close_files()  # a reader who sees that the job has ended must find all output
         new = path.with_name(f".{path.name}.new")
         try:
             new.write_bytes(make())
             new.replace(path)
-        except Exception as error:  # `make` is not ours, and this thread writes what the ranks say
-            if path not in self._failed:  # the next time may go better, so it is tried
+        except Exception as error:  # an error in `make` must not end this thread
+            if path not in self._failed:  # reported once, but tried again
                 self._failed.add(path)
                 why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-                self._tell(f"{path} cannot be written: {why or error}")
+                self._tell(f"could not write {path}: {why or error}")
 
     def _rotate(self, path: Path) -> None:
         self._close_files()
@@ -97,13 +104,13 @@ class LogFiles:
             self._give_up(path, error.strerror or str(error))
 
     def _append(self, path: Path, data: bytes) -> bool:
-        """Whether it could be written."""
+        """Whether the write succeeded."""
         if path in self._failed:
             return False
         try:
             file = self._files.get(path)
             if file is None:
-                # Who sees the folder of the next attempt finds all of the one before.
+                # A reader who sees the directory of the next attempt must find all output of the previous one.
                 if len(self._files) >= _MOST_OPEN or not path.parent.exists():
                     self._close_files()
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,7 +122,7 @@ class LogFiles:
         return True
 
     def _close_files(self) -> None:
-        """Close what is open: readers see it, and many ranks over many attempts do not exhaust the descriptors."""
+        """Close all files, so that readers see the data and descriptors are not exhausted."""
         for path, file in self._files.items():
             try:
                 file.close()
@@ -126,4 +133,4 @@ class LogFiles:
     def _give_up(self, path: Path, why: str) -> None:
         if path not in self._failed:
             self._failed.add(path)
-            self._tell(f"{path} is not written any further: {why}")
+            self._tell(f"Muster stopped writing {path}: {why}")

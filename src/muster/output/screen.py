@@ -6,6 +6,7 @@ import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
@@ -131,6 +132,17 @@ class Screen:
         else:
             color = _DIM if label["rank"] is None else rank_color(int(label["rank"]))
             self._show(stream, text, end, colored=label.end(), color=color)
+
+    def move(self, files: Mapping[int, int], limit: float = 0.5) -> None:
+        """Write out what is queued, for `limit` seconds at most, then show the rest in other files: stream to file."""
+        deadline = time.monotonic() + limit
+        while self._queued and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for fd, file in files.items():
+            os.dup2(file, fd)
+        self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
+        self._color = {fd: self._tty[fd] and wants_color() for fd in (1, 2)}
+        self._unfinished = {1: "", 2: ""}
 
     def close(self, limit: float = 10.0) -> None:
         """Write out what is queued; a screen that is not read holds us no longer than `limit` seconds."""

@@ -1,4 +1,4 @@
-"""What a rank's agent found out about its host when the rank had failed. Pure."""
+"""What an agent found on its host right after a rank failed. Pure."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """The file system under a path, as a rank's agent saw it when the rank had failed."""
+    """The file system of a path, as the agent saw it right after the rank failed."""
 
     path: str
-    """What the rank wrote to or looked for."""
+    """The path that the rank wrote to or looked for."""
     folder: str
-    """The path, or the nearest folder above it that exists."""
+    """The path, or its nearest parent directory that exists."""
     free: int
-    """Bytes that are left for this user."""
+    """Bytes available to this user."""
     total: int
     inodes: int | None = None
-    """How many more files it can hold, where it counts them."""
+    """Free inodes; None if the file system does not count them."""
 
     @property
     def exists(self) -> bool:
-        """Whether the path itself is there."""
+        """Whether the path itself exists."""
         return self.folder == self.path
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing of any size fits on it, or not one more file."""
+        """Whether it has no space or no inodes left."""
         return self.free <= max(1 << 20, self.total // 1000) or self.inodes == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What the kernel counted about memory in the seconds before a rank's end."""
+    """Memory counters of the kernel for the seconds before a rank ended."""
 
     group_kills: int | None = None
-    """How many processes of the rank's control group it killed; None where it does not tell."""
+    """Processes of the rank's control group that the OOM killer killed; None if unknown."""
     host_kills: int | None = None
-    """How many of the whole host."""
+    """The same for the whole host."""
     limit: int | None = None
-    """The memory limit of the control group or of one above it, if there is one."""
+    """Memory limit of the control group or of a parent group, in bytes."""
     peak: int | None = None
-    """The most that the group with this limit has held."""
+    """Peak memory of the group that has this limit, in bytes."""
     total: int = 0
-    """The memory of the host."""
+    """Memory of the host in bytes."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether the kernel tells of such kills at all."""
+        """Whether the kernel counts OOM kills here."""
         return self.group_kills is not None or self.host_kills is not None
 
     @property
     def at_limit(self) -> bool:
-        """Whether the group has come to its limit: the kernel gives up a little below it."""
+        """Whether the group reached its limit; the OOM killer acts slightly below it."""
         return self.limit is not None and self.peak is not None and self.peak >= 0.9 * self.limit

@@ -1,4 +1,4 @@
-"""How an attempt ended: which rank failed first, why, in plain words, and the exit code. Pure."""
+"""How an attempt ended: which rank failed first, why, what to do about it, and the exit code. Pure."""
 
 from __future__ import annotations
 
@@ -8,69 +8,69 @@ from dataclasses import dataclass, replace
 
 from muster.controller.diagnosis.rank_end import HostLoss, RankEnd
 from muster.errors import EXIT_HANG, EXIT_MUSTER
-from muster.text import count, cut
+from muster.text import count, cut, rank_list
 
-TO_MEND = "to mend it: "
-"""How the line begins that says what to do, as in `muster check`."""
+FIX = "Fix: "
+"""Prefix of the line that says what to do, as in `muster check`."""
 
-_SAME_CALLS = "let all ranks call the same collectives in the same order, with tensors of one shape and dtype"
+_SAME_CALLS = "call the same collectives in the same order on all ranks, with tensors of one shape and dtype"
 
 _LAST_LINES = 30
-"""Lines of a rank's stderr that are shown once more, for one that leaves no exception."""
+"""Number of stderr lines shown again for a rank that left no exception."""
 
 _LOST = "host lost: "
-"""How the signature begins where a host was lost."""
+"""Prefix of the signature when a host was lost."""
 
 _SEEN_LATE = 1.0
-"""Seconds by which a symptom may seem to come before its cause: a busy host notices a dead rank late."""
+"""Seconds by which a symptom may appear to precede its cause: a busy host notices a dead rank late."""
 
 _CAUSE_LATE = 4.0
-"""Seconds by which a rank's own failure may come after a symptom: it may close its connections before it says why."""
+"""Seconds by which a cause may follow its symptom: a rank may close its connections before it reports why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the user is told at the end of an attempt."""
+    """The result of an attempt, as reported to the user."""
 
     exit_code: int
     sentence: str = ""
     detail: str = ""
-    """A traceback or the last words, to be shown below the sentence."""
+    """A traceback or the last output, shown below the sentence."""
     why: str = ""
-    """What it means, where more is known than the rank said itself."""
+    """The explanation, if Muster knows more than the rank reported."""
     fix: str = ""
     """What to do about it."""
     notes: tuple[str, ...] = ()
     signature: str = ""
     """Where and how it failed: the same signature twice is the same failure."""
     progress: int = 0
-    """How many collectives the rank that failed had come to."""
+    """Number of collectives that the failed rank had reached."""
     can_restart: bool = False
     first: RankEnd | None = None
     """The rank that failed first, if it was a rank."""
 
     @property
     def ok(self) -> bool:
-        """Whether every rank ended with code 0."""
+        """Whether every rank ended with exit code 0."""
         return self.exit_code == 0
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What is told below the sentence and its detail."""
-        mend = f"{TO_MEND}{self.fix}" if self.fix else ""
-        return (*filter(None, (self.why, mend)), *self.notes)
+        """The lines below the sentence and its detail."""
+        fix = f"{FIX}{self.fix}" if self.fix else ""
+        return (*filter(None, (self.why, fix)), *self.notes)
 
     @property
     def in_short(self) -> str:
-        """The sentence, what it means and what to do, for where there is one line only."""
+        """Sentence, explanation and fix in one line."""
         return "; ".join((self.sentence, *self.lines[: len(self.lines) - len(self.notes)]))
 
     def after(self, differing: str) -> Verdict:
-        """This verdict with the different collectives that ranks called, which say more than how they ended."""
+        """This verdict, preceded by the different collectives that ranks called, which explain it."""
         return replace(self, sentence=f"{differing}; then {self.sentence}", why="", fix=_SAME_CALLS)
 
     def because(self, reason: str) -> Verdict:
-        """This verdict for a job that a scheduler ended: what died of its signals needs no explanation."""
+        """This verdict for a job that a scheduler ended: ranks killed by its signals need no explanation."""
         if self.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
             return replace(self, sentence=reason, detail="", why="", fix="", notes=(), can_restart=False)
         if self.signature.startswith(_LOST):
@@ -79,17 +79,20 @@ class Verdict:
 
 
 def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) -> Verdict:
-    """Find the first failure over all hosts and say what happened."""
+    """Find the first failure on all hosts and describe it."""
     failures = sorted((end for end in ends if end.failed), key=lambda end: end.time)
     first = _first(failures)
     loss = min(losses, key=lambda lost: lost.time, default=None)
-    # A lost host is noticed seconds after it was lost, so ranks elsewhere may have failed of it before.
+    # A lost host is noticed seconds after it was lost, so ranks elsewhere may have failed because of it before.
     if loss is not None and (first is None or first.is_symptom or first.host == loss.host):
         return _host_lost(loss, failures)
     if first is None:
         return Verdict(exit_code=0)
     left_early = _left_early(ends, first)
-    sentence = f"rank {first.rank} on {first.host} failed first, {_after(first.time - start)}: {describe(first)}"
+    followers = [end for end in failures if end is not first]
+    are_all = len(followers) + 1 == len(ends) > 1 and all(_is_same(first, end) for end in followers)
+    who = f"all {len(ends)} ranks failed the same way" if are_all else f"rank {first.rank} on {first.host} failed first"
+    sentence = f"{who}, {_after(first.time - start)}: {describe(first)}"
     from muster.controller.diagnosis.explain import explain  # most jobs do not fail
 
     explanation = explain(first, ends, left_early)
@@ -99,15 +102,11 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
             f"rank {left_early.rank} on {left_early.host} ended with exit code 0, {_after(left_early.time - start)}, "
             f"while other ranks still needed it; then rank {first.rank} on {first.host} failed: {describe(first)}"
         )
-    followers = [end for end in failures if end is not first]
-    if followers:
-        only = " only because it had gone" if all(end.is_echo for end in followers) and not first.is_symptom else ""
-        notes.append(
-            f"{count(len(followers), 'rank')} failed after it{only}: " + "; ".join(_short(end) for end in followers[:4])
-        )
+    if followers and not are_all:
+        notes.append(_followed(first, followers))
     stopped = sum(end.stopped for end in ends)
     if stopped:
-        notes.append(f"{count(stopped, 'rank')} stopped by Muster because of it")
+        notes.append(f"{count(stopped, 'other rank')} {'was' if stopped == 1 else 'were'} then stopped by Muster")
     last = first.last_words.splitlines()[-_LAST_LINES:] if first.last_words != first.summary else []
     return Verdict(
         exit_code=exit_code_of(first.status),
@@ -124,24 +123,24 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
 
 
 def describe(end: RankEnd) -> str:
-    """What happened to a rank, in plain words."""
+    """How a rank ended, as a clause."""
     if end.summary:
         return cut(end.summary, 200) + (f" ({end.place})" if end.place else "")
     if end.status < 0:
         name = _signal_name(-end.status)
         if -end.status == signal.SIGKILL:
             if end.memory is None or not end.memory.is_counted:
-                return f"killed by {name}, which Muster did not send"
+                return f"killed by {name}, not sent by Muster"
             from muster.controller.diagnosis.explain.host_failures import out_of_memory
 
             if out_of_memory(end):
-                likely = "" if end.memory.group_kills != 0 else ", most likely"
-                return f"killed{likely} by the kernel for want of memory ({name})"
-            return f"killed by {name}, which neither Muster nor the kernel's memory killer sent"
+                likely = "" if end.memory.group_kills != 0 else "probably "
+                return f"out of memory, {likely}killed by the OOM killer ({name})"
+            return f"killed by {name}, sent by neither Muster nor the OOM killer"
         if -end.status in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL):
             return f"crashed in native code ({name})"
-        return f"ended by {name}, which Muster did not send"
-    where = f" at {end.place}" if end.place else ", without an exception"
+        return f"ended by {name}, not sent by Muster"
+    where = f" at {end.place}" if end.place else " without an exception"
     return f"ended with exit code {end.status}{where}"
 
 
@@ -151,19 +150,19 @@ def exit_code_of(status: int) -> int:
 
 
 def hung(sentence: str, culprits: Collection[int], *, progress: int) -> Verdict:
-    """The end of a job that hung and was ended for it."""
+    """The verdict of a job that was ended because it hung."""
     return Verdict(
         exit_code=EXIT_HANG,
-        sentence=f"ended because it hung (--on-hang kill): {sentence}",
+        sentence=f"the job hung and was ended (--on-hang kill): {sentence}",
         signature=f"hang of {sorted(culprits)}",
         progress=progress,
     )
 
 
 def is_same_failure(previous: Verdict, now: Verdict) -> bool:
-    """Whether a restart met the same failure at the same place after exactly as much work as before.
+    """Whether a restart failed in the same way at the same place after the same number of collectives.
 
-    A job that resumes from a checkpoint fails after another number of collectives, and deserves another try.
+    A job that resumes from a checkpoint fails after a different number of collectives and deserves another try.
     """
     return previous.signature == now.signature and now.progress == previous.progress
 
@@ -172,7 +171,7 @@ def _first(failures: Sequence[RankEnd]) -> RankEnd | None:
     causes = [end for end in failures if not end.is_symptom]
     if causes and causes[0].time <= failures[0].time + _CAUSE_LATE:
         return causes[0]
-    # One that waited in vain and left is why others lost their connections.
+    # A rank that timed out and left is why others lost their connections.
     tired = [end for end in failures if not end.is_echo]
     if tired and tired[0].time <= failures[0].time + _SEEN_LATE:
         return tired[0]
@@ -180,7 +179,7 @@ def _first(failures: Sequence[RankEnd]) -> RankEnd | None:
 
 
 def _left_early(ends: Sequence[RankEnd], first: RankEnd) -> RankEnd | None:
-    """The rank whose clean exit the first failure is about, if there is one."""
+    """The rank whose clean exit caused the first failure, if there is one."""
     if not first.is_symptom:
         return None
     early = [end for end in ends if end.status == 0 and not end.stopped and end.time <= first.time + _SEEN_LATE]
@@ -189,19 +188,43 @@ def _left_early(ends: Sequence[RankEnd], first: RankEnd) -> RankEnd | None:
 
 def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     others = [end for end in failures if end.host != loss.host]
-    notes = ["ranks elsewhere failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
+    notes = (
+        ["ranks on other hosts failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
+    )
     if loss.is_up:
         sentence = f"the job cannot continue on {loss.host}: {loss.why}"
         fix = f"run it again; `dmesg` on {loss.host} shows whether the OOM killer ended the process"
     else:
         sentence = f"host {loss.host} is lost: {loss.why}"
-        fix = "see whether it is up and reachable; a run without it needs only another -H"
+        fix = "check that it is up and reachable, or run without it by removing it from -H"
     return Verdict(
         exit_code=EXIT_MUSTER,
         sentence=sentence,
         fix=fix,
         notes=tuple(notes),
         signature=f"{_LOST}{loss.host}",
+    )
+
+
+def _followed(first: RankEnd, followers: Sequence[RankEnd]) -> str:
+    """The ranks that failed after the first, and why if all have one reason: then it needs no details."""
+    how = ""
+    if all(end.is_echo for end in followers) and not first.is_symptom:
+        its = "its connection" if len(followers) == 1 else "their connections"
+        how = f" because {its} to rank {first.rank} broke"
+    elif all(_is_same(first, end) for end in followers):
+        how = " the same way"
+    which = rank_list([end.rank for end in followers]) if how else "; ".join(map(_short, followers[:4]))
+    return f"{count(len(followers), 'other rank')} then failed{how}: {which}"
+
+
+def _is_same(first: RankEnd, other: RankEnd) -> bool:
+    """Whether two ranks failed in the same way at the same place, each by itself."""
+    said = bool(first.summary or first.place)
+    return (
+        said
+        and not first.is_symptom
+        and ((first.summary, first.place, first.status) == (other.summary, other.place, other.status))
     )
 
 

@@ -1,7 +1,7 @@
-"""Why a rank failed and what to do about it, where that is known: facts of its end in, a sentence and a fix out. Pure.
+"""Explains known failures: why a rank failed and how to fix it. Pure.
 
-Silence is better than a wrong explanation: a row speaks only where a text or a fact shows its cause, and an ordinary
-exception of the script gets none, because its traceback says all.
+No explanation is better than a wrong one: a row applies only where a text or a fact proves the cause. An ordinary
+exception of the script gets none, because its traceback is enough.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from muster.controller.diagnosis.rank_end import RankEnd
 __all__ = ["ROWS", "Explanation", "explain"]
 
 ROWS: tuple[Why, ...] = (*host_failures.ROWS, *gpu_failures.ROWS, *collectives.ROWS, *stdin_failures.ROWS)
-"""All that can be explained, the most certain first: the first that speaks is taken."""
+"""All explanations, the most certain first; the first that applies is used."""
 
 
 def explain(first: RankEnd, ends: Sequence[RankEnd], early: RankEnd | None = None) -> Explanation | None:
-    """Explain the failure of the rank that failed first; None where nothing is known beyond what it said itself."""
+    """Explain the first failure; None if nothing is known beyond what the rank reported."""
     case = Case(first=first, ends=ends, early=early)
     return next((found for why in ROWS if (found := why(case)) is not None), None)

@@ -1,4 +1,4 @@
-"""What an explanation is made from, and what it is. Pure."""
+"""The input and the output of an explanation. Pure."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from muster.shared.user_code import is_users
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why a rank failed, in one plain sentence, and what to do about it."""
+    """Why a rank failed, in one sentence, and what to do about it."""
 
     sentence: str
     fix: str = ""
     """What to type or change next."""
     row: int = 0
-    """Of the catalogue in docs/troubleshooting.md; 0 where it has none."""
+    """Row of the catalog in docs/troubleshooting.md; 0 if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """The rank that is to be explained, and how all ranks ended."""
+    """The first failure, and how all ranks ended."""
 
     first: RankEnd
     ends: Sequence[RankEnd]
     early: RankEnd | None = None
-    """A rank that had ended with code 0 before the first failed for want of it."""
+    """A rank that had ended with exit code 0 although the first failure still needed it."""
 
     @property
     def waiting(self) -> list[RankEnd]:
-        """The ranks that failed in a collective, because another had gone or did not come."""
+        """The ranks that failed in a collective because another rank had left or did not arrive."""
         return [end for end in self.ends if end.failed and end.is_symptom]
 
 
 Why = Callable[[Case], Explanation | None]
-"""Explains one failure that is known: its docstring says what people see, and where that was learned."""
+"""Explains one known failure; its docstring quotes the symptom and where it was seen."""
 
 # One frame of a traceback (`line 3252, in all_reduce`) or of the stack that faulthandler prints (`line 3252 in …`).
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
@@ -49,11 +49,11 @@ class Call:
 
     name: str
     place: str
-    """`train.py:12`, the user's line; empty where it is not in the text."""
+    """`train.py:12`, the line of the user's code; empty if unknown."""
 
 
 def collective_of(end: RankEnd) -> Call | None:
-    """The collective in which a rank failed, from its traceback or from the stack it printed when it crashed."""
+    """The collective in which a rank failed, from its traceback or from the stack trace of its crash."""
     text = end.traceback or end.last_words
     found = _FRAME.findall(text)
     calls = [name for path, _, name in found if path.endswith("torch/distributed/distributed_c10d.py")]
@@ -64,7 +64,7 @@ def collective_of(end: RankEnd) -> Call | None:
 
 
 def users_place(text: str, *, innermost: int = -1) -> str:
-    """`train.py:12`, the innermost line of the user's in a traceback (-1), or in a stack of faulthandler's (0)."""
+    """`train.py:12`, the innermost line of user code in a traceback (-1) or in a stack trace of faulthandler (0)."""
     users = [(path, line) for path, line, _ in _FRAME.findall(text) if is_users(path)]
     if not users:
         return ""

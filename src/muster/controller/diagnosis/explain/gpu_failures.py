@@ -1,6 +1,6 @@
-"""What CUDA and NCCL say when they fail, said again in plain words. Pure.
+"""Explains errors of CUDA and NCCL. Pure.
 
-The texts are those of public reports (named at each row): they were not produced by the tests, which have no GPU.
+The texts come from public reports (named at each row), because the tests have no GPU to produce them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def _gpu_full(case: Case) -> Explanation | None:
-    """CUDA out of memory: who holds the memory, as far as torch's own text tells.
+    """CUDA out of memory: which process uses the memory, as far as the message of torch shows.
 
     Symptom (row 49): CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity
     Source: pytorch #16417, murong-xu/CADS #4 (text of torch 2.5), FoundationVision/GenerateU #10
@@ -39,26 +39,26 @@ def _gpu_full(case: Case) -> Explanation | None:
         return None
     wanted, total = _bytes(found[1], found[2]), _bytes(found[4], found[5])
     own = [_bytes(*part) for part in _OWN.findall(text)]
-    # Without a figure for this process, the one `Process N` may be itself, seen from outside its container.
+    # Without a number for this process, the one `Process N` may be itself, seen from outside its container.
     others = sum(_bytes(*part) for part in _OTHERS.findall(text)) if own else 0
     reserved = sum(_bytes(*part) for part in _RESERVED.findall(text))
-    held = f": this rank holds {size_text(own[0])} of {size_text(total)}" if own else f", all {size_text(total)} of it"
-    where = f"GPU {found[3]} of {case.first.host}"
+    used = f"this rank uses {size_text(own[0])} of {size_text(total)}" if own else f"all {size_text(total)} is in use"
+    where = f"GPU {found[3]} on {case.first.host}"
     if others > total // 20:
         return Explanation(
-            sentence=f"{where} is full{held}, other processes {size_text(others)}",
-            fix=f"see whose they are (on {case.first.host}: nvidia-smi); if they are other ranks, each needs its own "
-            f"GPU: {_USE_LOCAL_RANK}",
+            sentence=f"{where} is out of memory: {used}, other processes use {size_text(others)}",
+            fix=f"find them (on {case.first.host}: nvidia-smi); if they are other ranks, give each its own GPU: "
+            f"{_USE_LOCAL_RANK}",
             row=49,
         )
     if reserved >= wanted:
         return Explanation(
-            sentence=f"{where} is full{held}, of which {size_text(reserved)} lie free in pieces that are too small",
+            sentence=f"{where} is out of memory: {used}, of which {size_text(reserved)} is free but fragmented",
             fix="run again with `--env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`",
         )
     return Explanation(
-        sentence=f"{where} is full{held}, and {size_text(wanted)} more were asked for",
-        fix="a smaller batch, mixed precision, activation checkpointing, or FSDP, which shares the state between ranks",
+        sentence=f"{where} is out of memory: {used}, and the rank requested {size_text(wanted)} more",
+        fix="use a smaller batch, mixed precision, activation checkpointing or FSDP, which shards the state over ranks",
     )
 
 
@@ -70,27 +70,27 @@ _TEXTS = (
     (
         44,
         r"Duplicate GPU detected : rank (\d+) and rank (\d+) both on CUDA device (\w+)",
-        "ranks {0} and {1} use the same GPU (at {2} of the PCI bus)",
-        f"before the process group is made: {_USE_LOCAL_RANK}",
+        "ranks {0} and {1} use the same GPU (PCI bus ID {2})",
+        f"before init_process_group(), call {_USE_LOCAL_RANK}",
     ),
     (
         48,
         r"uncorrectable ECC error encountered",
-        "a GPU of {host} has memory that is broken (an ECC error it could not correct)",
-        "leave {host} out and have it looked at: muster check -H {host}",
+        "a GPU on {host} has defective memory (uncorrectable ECC error)",
+        "run without {host} and check it: muster check -H {host}",
     ),
     (
         31,
         r"(?s)ibv_reg_mr\w* failed.*Cannot allocate memory",
-        "InfiniBand on {host} may not lock as much memory as it needs (the limit memlock)",
+        "InfiniBand on {host} cannot lock enough memory (limit memlock)",
         "muster check -H {host} shows the limit and how to raise it",
     ),
 )
-"""Row, text, and what it means."""
+"""Row, text, explanation and fix."""
 
 
 def _plain_text(case: Case) -> Explanation | None:
-    """A GPU that two ranks share or whose memory is broken, or InfiniBand that may not lock memory.
+    """A GPU that two ranks share or whose memory is defective, or InfiniBand that cannot lock memory.
 
     Symptom (row 44): Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000
     Source: NVIDIA/Megatron-LM #661, verl #161, Intellindust-AI-Lab/DEIMv2 #155 (NCCL 2.28.9)
@@ -108,7 +108,7 @@ def _plain_text(case: Case) -> Explanation | None:
 
 
 def _nccl_reason(case: Case) -> Explanation | None:
-    """NCCL's own reason, which stands below two lines of general words.
+    """The reason that NCCL gives, below two lines of general text.
 
     Symptom: torch.distributed.DistBackendError: NCCL error in: …, unhandled system error
     Source: torch's NCCLUtils adds ncclGetLastError below `Last error:`
@@ -118,8 +118,8 @@ def _nccl_reason(case: Case) -> Explanation | None:
     if found is None or "NCCL" not in text or case.first.is_symptom:
         return None
     return Explanation(
-        sentence=f"NCCL gives as its reason: {found[1].strip()}",
-        fix="more is in the log of a run with `--env NCCL_DEBUG=INFO`",
+        sentence=f"NCCL reports: {found[1].strip()}",
+        fix="run again with `--env NCCL_DEBUG=INFO` and read the log",
     )
 
 

@@ -1,4 +1,4 @@
-"""Failures of the machine under a rank: memory, disks, shared memory, missing files, a kill by somebody else. Pure."""
+"""Failures of a rank's host: memory, disks, shared memory, missing files, SIGKILL from another process. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.controller.diagnosis.rank_end import RankEnd
 from muster.engines.table import ENGINES, load
 from muster.text import size_text
 
-_USE_LESS = "a smaller batch, fewer DataLoader workers"
+_USE_LESS = "use a smaller batch or fewer DataLoader workers"
 
 
 def _owner(end: RankEnd) -> str:
@@ -22,7 +22,7 @@ def _owner(end: RankEnd) -> str:
 
 def _more_memory(end: RankEnd) -> str:
     if end.inside == "container":
-        return 'give the container more (`--container-args "--memory 64g"`, or what started it)'
+        return 'raise the memory limit of the container (`--container-args "--memory 64g"`)'
     return load(end.inside).more_memory if end.inside in ENGINES else "raise the limit"
 
 
@@ -38,50 +38,50 @@ _NO_MEMORY = re.compile(
 
 
 def _killed_for_memory(case: Case) -> Explanation | None:
-    """A rank, or a DataLoader worker of it, that the kernel killed: its counters say so, never the signal alone.
+    """The OOM killer killed a rank or its DataLoader worker; proven by the kernel's counters, not by the signal.
 
     Symptom (row 46): Signal 9 (SIGKILL); DataLoader worker (pid 30105) is killed by signal: Killed
     Source: memory.events, memory.oom_control and oom_kill of /proc/vmstat, seen on Linux 6.18 on 2026-11-15
     """
     end = case.first
     if end.killed:
-        who = "it"
+        who = "the rank"
     elif _WORKER_KILLED.search(end.text):
-        who = "a DataLoader worker of it"
+        who = "a DataLoader worker of the rank"
     else:
         return None
     reason = out_of_memory(end)
     if not reason:
         return None
-    held = f"; the rank itself held {size_text(end.rss)} at most" if end.rss else ""
-    return Explanation(sentence=f"the kernel {reason.format(who)}{held}", fix=_memory_fix(end), row=46)
+    held = f". The rank itself used up to {size_text(end.rss)}" if end.rss else ""
+    return Explanation(sentence=f"the OOM killer {reason.format(who)}{held}", fix=_memory_fix(end), row=46)
 
 
 def out_of_memory(end: RankEnd) -> str:
-    """Whom ({}) the kernel killed and why; empty where its counters did not move."""
+    """Which process ({}) the OOM killer killed and why; empty if its counters did not change."""
     memory = end.memory
     if memory is None:
         return ""
     if memory.group_kills and memory.at_limit and memory.limit is not None:
         limit = size_text(memory.limit)
-        return f"killed {{}}, because {_owner(end)} on {end.host} came to its memory limit of {limit}"
+        return f"killed {{}} because {_owner(end)} on {end.host} reached its memory limit of {limit}"
     if memory.group_kills or (memory.host_kills and memory.group_kills is None):
-        return f"killed {{}}, because {end.host} ran out of memory ({size_text(memory.total)} in all)"
+        return f"killed {{}} because {end.host} ran out of memory ({size_text(memory.total)} in total)"
     if memory.host_kills:
-        # Counted on the host, but not in the group the agent is in: the rank may have been moved to another.
-        return f"killed a process on {end.host} for want of memory in these seconds: most likely {{}}"
+        # Counted on the host, but not in the control group of the agent: the rank may have been moved to another.
+        return f"killed a process on {end.host} at that time, probably {{}}"
     return ""
 
 
 def _memory_fix(end: RankEnd) -> str:
     memory = end.memory or Memory()
     if memory.at_limit:
-        return f"{_more_memory(end)}, or use less: {_USE_LESS}"
-    return f"use less: {_USE_LESS}, fewer ranks on that host (`--nproc`, or `{end.host}:2` in -H)"
+        return f"{_more_memory(end)}, or {_USE_LESS}"
+    return f"{_USE_LESS}, or run fewer ranks on that host (`--nproc`, or `-H {end.host}:2`)"
 
 
 def _no_memory(case: Case) -> Explanation | None:
-    """An allocation in the host's memory that was refused: the process lives on to say so.
+    """An allocation in host memory that was refused; the process survives and reports it.
 
     Symptom (row 46): DefaultCPUAllocator: can't allocate memory: you tried to allocate 40000000000 bytes
     Source: torch 2.13, c10/core/impl/alloc_cpu.cpp
@@ -90,30 +90,30 @@ def _no_memory(case: Case) -> Explanation | None:
     if found is None or "CUDA" in (case.first.message or case.first.summary):
         return None
     wanted = f"{size_text(int(found[1]))} of " if found[1] else ""
-    total = f", which has {size_text(case.first.memory.total)}" if case.first.memory and case.first.memory.total else ""
+    total = (
+        f" (the host has {size_text(case.first.memory.total)})" if case.first.memory and case.first.memory.total else ""
+    )
     return Explanation(
-        sentence=f"{case.first.host}{total}, refused it {wanted}memory",
-        fix=f"use less: {_USE_LESS}; `ulimit -v` there shows whether a limit was set",
+        sentence=f"out of memory: {case.first.host} refused to allocate {wanted}memory{total}",
+        fix=f"{_USE_LESS}; `ulimit -v` on that host shows whether a limit is set",
         row=46,
     )
 
 
 def _killed_by_somebody(case: Case) -> Explanation | None:
-    """SIGKILL that neither Muster nor, by its counters, the kernel's memory killer sent.
+    """SIGKILL that neither Muster nor, according to its counters, the OOM killer sent.
 
-    Symptom: Signal 9 (SIGKILL), while no counter of the memory killer moved
+    Symptom: Signal 9 (SIGKILL), while no counter of the OOM killer changed
     Source: man 7 signal; systemd-oomd and earlyoom kill from user space
     """
     end = case.first
     if not end.killed:
         return None
     if end.memory is None or not end.memory.is_counted:
-        return Explanation(
-            sentence=f"who killed it cannot be told: nothing on {end.host} says what the kernel has killed"
-        )
+        return Explanation(sentence=f"could not determine who killed it (no OOM counters on {end.host})")
     return Explanation(
-        sentence=f"the kernel killed nothing for want of memory on {end.host} then, so somebody sent this signal: "
-        "a person, a watchdog of the site, or a memory guard such as systemd-oomd or earlyoom",
+        sentence=f"the OOM killer did not run on {end.host}; another process sent SIGKILL: a person, a watchdog of the "
+        "site, or a memory guard such as systemd-oomd or earlyoom",
         fix=f"on {end.host}: journalctl --since -10min | grep -iE 'kill|oom'",
     )
 
@@ -133,11 +133,11 @@ _SEMAPHORE = re.compile(r"multiprocessing/synchronize\.py.*No space left on devi
 _BUS_ERROR = re.compile(r"killed by signal: Bus error|Unexpected bus error encountered in worker")
 
 _SMALL_SHM = 1 << 30
-"""Containers get 64 MB unless told otherwise; a few loaders with prefetched batches need more than this."""
+"""Size below which /dev/shm is suspected, in bytes: containers get 64 MB by default, a few data loaders need more."""
 
 
 def _shm_full(case: Case) -> Explanation | None:
-    """/dev/shm full: said by torch or NCCL, or a bus error on a host where it is small or full.
+    """/dev/shm is full: reported by torch or NCCL, or a bus error on a host where it is small or full.
 
     Symptom (row 33): unable to allocate shared memory(shm) for file …; DataLoader worker … killed by signal: Bus error
     Source: torch 2.13 with a /dev/shm of 16 MB on 2026-11-15; pytorch #5040; NVIDIA/nccl-tests #166
@@ -148,33 +148,33 @@ def _shm_full(case: Case) -> Explanation | None:
     bus = bool(_BUS_ERROR.search(end.text)) or end.status == -signal.SIGBUS
     if not said and not bus:
         return None
-    holds = f" on {end.host}, which holds {size_text(shm.total)}," if shm else f" on {end.host}"
+    where = f" on {end.host} ({size_text(shm.total)})" if shm else f" on {end.host}"
     fix = _shm_fix(end)
     if said:
-        return Explanation(sentence=f"/dev/shm{holds} is full", fix=fix, row=33)
+        return Explanation(sentence=f"/dev/shm{where} is full", fix=fix, row=33)
     if shm is not None and (shm.is_full or shm.total < _SMALL_SHM):
         how = "full" if shm.is_full else "small"
-        sentence = f"a bus error is what writing to a full /dev/shm gives, and the one{holds} is {how}"
+        sentence = f"writing to a full /dev/shm causes a bus error, and /dev/shm{where} is {how}"
         return Explanation(sentence=sentence, fix=fix, row=33)
     full = [disk for disk in end.disks if disk.is_full]
     if full:
         return Explanation(
-            sentence=f"a bus error is what writing to a mapped file on a full disk gives: {_room(full[0], end.host)}",
+            sentence=f"writing to a mapped file on a full disk causes a bus error: {_room(full[0], end.host)}",
             fix=_disk_fix(full[0], end.host),
             row=51,
         )
     return Explanation(
-        sentence="a bus error means that a file it had mapped could not be read or written: /dev/shm or a disk that "
-        "was full, or a file that somebody cut short; which of them, cannot be told",
+        sentence="a bus error means that a mapped file could not be read or written: /dev/shm or a disk was full, or "
+        "the file was truncated; could not determine which",
         row=33,
     )
 
 
 def _shm_fix(end: RankEnd) -> str:
-    grow = "as root there: mount -o remount,size=8g /dev/shm"
+    grow = "as root on that host: mount -o remount,size=8g /dev/shm"
     if end.inside == "container":
-        grow = 'start the container with a larger one: `--container-args "--shm-size 8g"`, or `--ipc=host`'
-    return f"{grow}; or fewer DataLoader workers and a smaller prefetch_factor"
+        grow = 'start the container with a larger /dev/shm: `--container-args "--shm-size 8g"`, or `--ipc=host`'
+    return f"{grow}; or use fewer DataLoader workers and a smaller prefetch_factor"
 
 
 # --- disks --------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _shm_fix(end: RankEnd) -> str:
 _NO_SPACE = re.compile(r"No space left on device")  # errno 28 alone may be another limit, such as that of inotify
 _QUOTA = re.compile(r"Disk quota exceeded|\[Errno 122\]")
 
-# A file that could not be written whole, said in words that do not name the disk: torch's zip writer and numpy.
+# Incomplete writes reported without naming the disk, by the zip writer of torch and by numpy.
 _TORN = re.compile(
     r"enforce fail at inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing|"
     r"basic_ios::clear: iostream error|\d+ requested and \d+ written"
@@ -190,7 +190,7 @@ _TORN = re.compile(
 
 
 def _disk_full(case: Case) -> Explanation | None:
-    """A full disk: the error says it, or a torn file and statvfs at the same moment.
+    """A full disk: reported by the error, or an incomplete file together with statvfs at that moment.
 
     Symptom (row 51): [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598; No space left on device
     Source: torch 2.13 and numpy on a tmpfs of 5 MB on 2026-11-15
@@ -199,7 +199,9 @@ def _disk_full(case: Case) -> Explanation | None:
     if _QUOTA.search(end.text):
         where = f" for {end.disks[0].folder}" if end.disks else ""
         return Explanation(
-            sentence=f"your disk quota{where} on {end.host} is used up", fix="remove what you can; `quota -s`", row=51
+            sentence=f"your disk quota{where} on {end.host} is exceeded",
+            fix="delete files (`quota -s` shows the quota)",
+            row=51,
         )
     torn, said = _TORN.search(end.text), _NO_SPACE.search(end.text)
     if not torn and not said:
@@ -208,24 +210,24 @@ def _disk_full(case: Case) -> Explanation | None:
     if full is not None:
         return Explanation(sentence=f"the disk is full: {_room(full, end.host)}", fix=_disk_fix(full, end.host), row=51)
     seen = "; ".join(_room(disk, end.host) for disk in end.disks[:2])
-    sentence = "a file could not be written whole, as on a full disk; whether it was full cannot be told"
-    since = "now there is room"
+    sentence = "a file could not be written completely, as happens on a full disk"
+    now = "there is room now"
     if said:
-        sentence = f"a disk of {end.host} was full; which one cannot be told"
-        since = "those in question have room now"
-    room = f", since {since} ({seen})" if seen else ""
+        sentence = f"a disk of {end.host} was full; could not determine which"
+        now = "those in question have room now"
+    room = f" ({now}: {seen})" if seen else ""
     return Explanation(sentence=f"{sentence}{room}", fix=f"on {end.host}: df -h", row=51)
 
 
 def _room(disk: Disk, host: str) -> str:
     if disk.inodes == 0:
-        return f"{disk.folder} on {host} can hold no more files, though {size_text(disk.free)} are free"
+        return f"{disk.folder} on {host} has no free inodes, although {size_text(disk.free)} is free"
     return f"{disk.folder} on {host} has {size_text(disk.free)} of {size_text(disk.total)} free"
 
 
 def _disk_fix(disk: Disk, host: str) -> str:
     if disk.inodes == 0:
-        return f"remove files there (on {host}: df -i {disk.folder}), or save elsewhere"
+        return f"delete files there (on {host}: df -i {disk.folder}), or save elsewhere"
     return f"free some space there (on {host}: du -xh {disk.folder} | sort -h | tail), or save elsewhere"
 
 
@@ -235,10 +237,10 @@ _NO_FILE = re.compile(r"FileNotFoundError|\[Errno 2\] No such file or directory|
 
 
 def _missing_here(case: Case) -> Explanation | None:
-    """A file that a host lacks, where not all hosts are known to lack it.
+    """A file that is missing on one host, but not known to be missing on all.
 
     Symptom (row 52): FileNotFoundError on the ranks of some hosts
-    Source: Python's OSError.filename, and what the agent found there
+    Source: Python's OSError.filename, and what the agent found on the host
     """
     end = case.first
     missing = next((disk for disk in end.disks if not disk.exists and disk.path.startswith("/")), None)
@@ -249,10 +251,10 @@ def _missing_here(case: Case) -> Explanation | None:
     hosts = sorted({other.host for other in case.ends})
     lacking = {other.host for other in case.ends if other.failed and missing.path in other.text}
     if len(lacking) == len(hosts):
-        return None  # missing everywhere, or there is one host only: the exception says it all
+        return None  # missing everywhere, or there is only one host: the exception is enough
     return Explanation(
-        sentence=f"{missing.path} is not on {end.host}, of its path only {missing.folder}",
-        fix=f"see which hosts have it: muster check -H {','.join(hosts)} --data {missing.path}; then mount or copy it",
+        sentence=f"{missing.path} does not exist on {end.host}; of its path, only {missing.folder} exists",
+        fix=f"find the hosts that have it (muster check -H {','.join(hosts)} --data {missing.path}); mount or copy it",
         row=52,
     )
 
