@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 from muster.output.lines import Line, as_bytes
-from muster.output.progress_bars import BarArea, BarLines, Key, visible
+from muster.output.progress_bars import BarArea, BarLines, Key, fitted, visible
 
 _DIM = "2"
 _WARNING = "33"  # yellow
@@ -266,7 +266,7 @@ class Screen:
         last = self._area.bars.pop(key, "") or self._bar_lines.waiting.pop(key, "")
         if last:
             self._is_stale = True
-            self._handle(_Item(key[1], last, "\n", None))
+            self._handle(_Item(key[1], fitted(last, len(last)), "\n", None))
 
     def _write_due(self) -> None:
         for key, text in self._bar_lines.due(time.monotonic()):
