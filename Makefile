@@ -27,7 +27,7 @@ check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
 docs: setup ## Build the documentation into build/site; a broken link or a stale name is an error
 	@$(BIN)/python -m mkdocs --quiet build
 
-bench: setup ## Measure Muster beside torchrun and mpirun, and write the table of docs/speed.md
+bench: setup ## Measure Muster beside torchrun and mpirun, and write the table of docs/measurements/speed.md
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m tools.reference
 

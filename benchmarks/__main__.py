@@ -53,13 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def keep(document: str, about: dict[str, str], results: Sequence[Result]) -> None:
-    """Write the results where people look for them: RESULTS.md, the table of docs/speed.md, the README's figure."""
+    """Write the results to RESULTS.md, and to the table and the figure of docs/measurements/speed.md."""
     root = HERE.parent
     (HERE / "RESULTS.md").write_text(document + "\n")
     (root / "docs" / "first-collective.svg").write_text(svg(results))
     where = f"{about['CPU']}, {about['memory']}, torch {about['torch']}, {about['date']}"
-    text = f"{markdown(results)}\n\nMedians on {where}; [how they were measured](reference/scoreboards.md)."
-    put_between(root / "docs" / "speed.md", BEGIN, END, text)
+    text = f"{markdown(results)}\n\nMedians on {where}; [how they were measured](../reference/scoreboards.md)."
+    put_between(root / "docs" / "measurements" / "speed.md", BEGIN, END, text)
 
 
 def parse(argv: Sequence[str] | None, names: Collection[str]) -> argparse.Namespace:

@@ -96,6 +96,23 @@ def _body(lines: Iterator[tuple[int, str]]) -> list[str]:
 
 
 def _block(number: int, place: str, steering: dict[str, list[str]], body: Sequence[str]) -> Block:
+    try:
+        commands = commands_of(body)
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from None
+    return Block(
+        line=number,
+        place=place,
+        reason=" ".join(steering.get("not run", [])),
+        exit_code=int(steering.get("exit", ["0"])[0]),
+        first=tuple(steering.get("first", [])),
+        any_numbers="numbers" in steering,
+        commands=tuple(commands),
+    )
+
+
+def commands_of(body: Sequence[str]) -> list[Command]:
+    """The commands of a console block, each with the lines below it; ValueError if it does not begin with one."""
     commands: list[Command] = []
     for line in body:
         prompt = PROMPT.match(line)
@@ -106,16 +123,8 @@ def _block(number: int, place: str, steering: dict[str, list[str]], body: Sequen
         elif commands:
             commands[-1].printed.append(line)
         else:
-            raise ValueError(f"line {number}: a console block begins with `$ command`")
-    return Block(
-        line=number,
-        place=place,
-        reason=" ".join(steering.get("not run", [])),
-        exit_code=int(steering.get("exit", ["0"])[0]),
-        first=tuple(steering.get("first", [])),
-        any_numbers="numbers" in steering,
-        commands=tuple(commands),
-    )
+            raise ValueError("a console block begins with `$ command`")
+    return commands
 
 
 def apply_diff(diff: str, old: str) -> str:

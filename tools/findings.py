@@ -1,7 +1,7 @@
-"""The page of checks: what each looks for, and for every kind of finding an example with its symptom and fix.
+"""The reference page of checks: what each one looks for, with an example of every kind of finding.
 
-The examples are not written for the page. They are the findings that the tests of the judges make, recorded while those
-tests run: what the page shows is what `muster check` says.
+The examples are findings of the judges' tests, recorded while those tests run, so the page shows what `muster check`
+prints.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from muster.check.finding import SEVERITIES
 HEAD = """\
 # Checks
 
-What [`muster check`](../check.md) asks every host, in the order in which it tells of it. Each example is a finding of
-the tests, on host `b` of the hosts `a`, `b` and others. The number is the row of the catalogue of failures whose
-[scoreboard](../check.md#the-scoreboard) shows that it is found.
+All checks of [`muster check`](../check.md), in the order of its report. Each example is a finding from the tests, on
+host `b` of the hosts `a`, `b` and others. The row is the number of the fault on the
+[scoreboard](../measurements/checks.md).
 """
 
 
@@ -35,9 +35,9 @@ def findings_page(root: Path) -> str:
         source = (root / "src" / "muster" / "check" / "checks" / f"{name}.py").read_text(encoding="utf-8")
         parts.append(f"## {name}\n\n{_sentence(source)}\n")
         if name not in ASKED_BY_RUN:
-            parts.append("`muster run` asks it too, while torch is imported.\n")
+            parts.append("`muster run` runs this check too, while it imports torch.\n")
         parts += [_entry(*one) for one in found.get(name, [])]
-    return "\n".join(parts).replace("/work", "/home/ann/project")  # the folder of the tests
+    return "\n".join(parts).replace("/work", "/home/ann/project")  # the working directory in the tests
 
 
 def _sentence(source: str) -> str:
@@ -48,23 +48,23 @@ def _entry(finding: Any, command: str) -> str:
     row = f" (row {finding.row})" if finding.row else ""
     lines = [
         f"**{finding.severity}**{row}: {_literal(finding.what)}\n",
-        f"- you would see: {_literal(finding.symptom)}",
+        f"- Symptom: {_literal(finding.symptom)}",
     ]
     if command:
-        lines.append(f"- to mend it: `{command}`" if "`" not in command else f"- to mend it: `` {command} ``")
+        lines.append(f"- Fix: `{command}`" if "`" not in command else f"- Fix: `` {command} ``")
     elif finding.fix.say:
-        lines.append(f"- to mend it: {_literal(finding.fix.say)}")
+        lines.append(f"- Fix: {_literal(finding.fix.say)}")
     return "\n".join([*lines, ""])
 
 
 def _literal(text: str) -> str:
-    """Text in which Markdown finds nothing to format but what stands in backquotes."""
+    """The text with Markdown escaped outside of backquotes."""
     pieces = re.split(r"(`[^`]*`)", text)
     return "".join(one if one.startswith("`") else re.sub(r"([\\*_\[\]<>])", r"\\\1", one) for one in pieces)
 
 
 def _recorded(tests: Path) -> dict[str, list[tuple[Any, str]]]:
-    """Run the tests of the judges; by check, one finding of each kind, the worst first, with its command."""
+    """Run the tests of the judges and return one finding of each kind with its command, by check, worst first."""
     import pytest
 
     sys.path.insert(0, str(tests))
@@ -88,7 +88,7 @@ def _recorded(tests: Path) -> dict[str, list[tuple[Any, str]]]:
     finally:
         healthy.judge_all = judge
     if code:
-        raise SystemExit(f"the tests of the checks fail, so there are no examples to show:\n{said.getvalue()}")
+        raise SystemExit(f"the unit tests of the checks failed, so there are no examples:\n{said.getvalue()}")
     by_check: dict[str, list[tuple[Any, str]]] = {}
     for (check, _, _), one in seen.items():
         by_check.setdefault(check, []).append(one)

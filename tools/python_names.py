@@ -1,4 +1,4 @@
-"""The page of Muster's public Python names, read from the source: signatures, docstrings, words beside fields."""
+"""The page of Muster's public Python names, read from the source: signatures, docstrings, comments on fields."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ ORDER = (
     *("run", "RunSpec", "Outcome", "launch", "LaunchError", "init", "World", "detect", "Detection"),
     *("Checkpoints", "Batches", "Batch", "measure_shares", "Progress", "together", "MusterError", "UsageError"),
 )
-"""As a reader meets them; a public name that is not here stops the build."""
+"""The order of the page; a public name that is missing here stops the build."""
 
 HEAD = """\
-# Python
+# Python API
 
-`import muster` gives these names, and costs next to nothing: each is loaded when it is first used. All of them are
-optional; `muster run` runs scripts that know nothing of Muster. Guides: [DDP](../ddp.md), [a function on every
-rank](../launch.md), [parts of a training loop](../recipes/training-loop.md).
+The public names of `import muster`. Each is loaded when it is first used, so the import itself is cheap. All of them
+are optional: `muster run` runs scripts that do not import Muster. Guides: [`muster.run`](../python.md),
+[`muster.launch`](../launch.md), [DDP](../ddp.md), [parts of a training loop](../recipes/training-loop.md).
 """
 
 

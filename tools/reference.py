@@ -1,8 +1,7 @@
 """Writes the reference of the documentation from the code: `python -m tools.reference`.
 
 The pages are kept in docs/reference, so that they can be read without building anything; a test fails when they are not
-what the code says. What a person must add to the code's own words stands here in tables, and a name that a table lacks
-is an error.
+what the code says. Text that the code cannot provide is here, in tables; a name that a table lacks is an error.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def help_of(command: tuple[str, ...]) -> str:
 
 def commands_page() -> str:
     """Each command's own help."""
-    parts = ["# Commands\n\nThe words of `muster COMMAND --help`.\n"]
+    parts = ["# Commands\n\nOutput of `muster COMMAND --help`.\n"]
     for command in every_command():
         level = "##" if len(command) < 2 else "###"
         parts.append(f"{level} {' '.join(('muster', *command))}\n\n```text\n{help_of(command)}```\n")
@@ -73,25 +72,25 @@ def commands_page() -> str:
 
 
 MEANING = {
-    "RANK": "the number of this rank, 0 to WORLD_SIZE - 1; hosts are filled in the order they are listed",
-    "LOCAL_RANK": "its number on its host: the GPU it takes (`torch.cuda.set_device`)",
-    "WORLD_SIZE": "how many ranks there are on all hosts",
-    "LOCAL_WORLD_SIZE": "how many ranks this host has; hosts may differ",
-    "GROUP_RANK": "the number of the host",
-    "GROUP_WORLD_SIZE": "how many hosts there are",
-    "ROLE_NAME": "what torchrun's `--role` says; `default` without it",
-    "ROLE_RANK": "the same as RANK",
-    "ROLE_WORLD_SIZE": "the same as WORLD_SIZE",
-    "MASTER_ADDR": "an address of the first host that every host was seen to reach",
-    "MASTER_PORT": "a port there that was free, where the store of the job listens",
-    "TORCHELASTIC_RUN_ID": "the name of the job",
-    "TORCHELASTIC_RESTART_COUNT": "how often the ranks have been started again: 0 at first",
-    "TORCHELASTIC_MAX_RESTARTS": "what `--restarts` says",
-    "TORCHELASTIC_USE_AGENT_STORE": "the store runs beside the ranks; False if the script chooses a port itself",
-    "MUSTER_JOB": "the name of the job; its folder below `~/.local/state/muster/jobs` has it too",
-    "OMP_NUM_THREADS": "the host's CPUs divided by its ranks, unless you have set it",
-    "CUDA_VISIBLE_DEVICES": "the GPUs that `host:0,3` names; left alone otherwise",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID beside it, so that the numbers are those of nvidia-smi",
+    "RANK": "global rank, 0 to WORLD_SIZE - 1; hosts are filled in the order in which they are listed",
+    "LOCAL_RANK": "rank on this host: the index of its GPU (`torch.cuda.set_device`)",
+    "WORLD_SIZE": "number of ranks on all hosts",
+    "LOCAL_WORLD_SIZE": "number of ranks on this host; hosts may differ",
+    "GROUP_RANK": "index of the host",
+    "GROUP_WORLD_SIZE": "number of hosts",
+    "ROLE_NAME": "value of torchrun's `--role`, or `default`",
+    "ROLE_RANK": "same as RANK",
+    "ROLE_WORLD_SIZE": "same as WORLD_SIZE",
+    "MASTER_ADDR": "an address of the first host that every host has reached",
+    "MASTER_PORT": "a free port on the first host, where the TCPStore of the job listens",
+    "TORCHELASTIC_RUN_ID": "job ID",
+    "TORCHELASTIC_RESTART_COUNT": "number of restarts so far; 0 at first",
+    "TORCHELASTIC_MAX_RESTARTS": "value of `--restarts`",
+    "TORCHELASTIC_USE_AGENT_STORE": "the store runs in its own process; False if the script chooses a port itself",
+    "MUSTER_JOB": "job ID; the job directory in `~/.local/state/muster/jobs` has the same name",
+    "OMP_NUM_THREADS": "CPUs of the host divided by its ranks, unless you set it",
+    "CUDA_VISIBLE_DEVICES": "the GPUs of `host:0,3`; unchanged if you give no GPU numbers",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID if you give GPU numbers, so that they match nvidia-smi",
 }
 """What each variable of `muster.plan.rank_environment` is for."""
 
@@ -110,44 +109,46 @@ def environment_page() -> str:
 
 
 ENVIRONMENT = """\
-# The environment of a rank
+# Environment variables of a rank
 
-The variables that torchrun sets, so that a script written for torchrun finds them. The example is rank 3 of
+Muster sets the variables that torchrun sets, so scripts written for torchrun work unchanged. The example is rank 3 of
 `muster run -H a:2,b:0,3 --restarts 3 train.py`.
 
-| variable | example | what it is |
+| variable | example | meaning |
 |---|---|---|
 {rows}
 
-Where a host's own choice of a network interface would be one that other hosts do not reach, `GLOO_SOCKET_IFNAME` and
-`NCCL_SOCKET_IFNAME` are set there. Under Slurm the ranks also find `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS` and
-the like as srun would have set them. [What other launchers
-set](../engines/by-hand.md#what-each-sets-in-the-environment), and what torchrun sets besides, is on a page of its own.
+If a host would choose a network interface that other hosts cannot reach, Muster sets `GLOO_SOCKET_IFNAME` and
+`NCCL_SOCKET_IFNAME` there. Under Slurm, ranks also get `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS` and related
+variables, with the values srun would set. See also [what other launchers
+set](../engines/by-hand.md#what-each-sets-in-the-environment) and [everything Muster changes in a
+rank](../inside.md#environment-variables).
 
-## What travels to other hosts
+## Variables sent to other hosts
 
-Of your own variables, without being asked: {carried}.
+Muster sends these variables of yours to other hosts by default: {carried}.
 
-`--env NAME` adds one with the value it has here, `--env NAME=VALUE` one with a value of its own, on every host. They
-travel over the channel to the agents, never on a command line. PATH, PYTHONPATH and LD_LIBRARY_PATH stay here: they
-describe this machine.
+`--env NAME` also sends NAME with its current value, `--env NAME=VALUE` sets it on every host. Variables travel over the
+connection to the agents, never on a command line of a host. PATH, PYTHONPATH and LD_LIBRARY_PATH are not sent, because
+they describe this machine.
 """
 
 
 EXIT_CODES = """\
 # Exit codes
 
-| code | of | meaning |
+| code | command | meaning |
 |---|---|---|
-| 0 | every command | all went well |
-| 1 to 255 | `muster run` | that of the script: of the rank that failed first, over all hosts |
-| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (as the kernel does for memory), 139 SIGSEGV |
-| {usage} | every command | the command line, a host list or a file is wrong; nothing was started |
-| {muster} | every command | Muster or a host failed, not the script: no login, a host lost, no torch there |
+| 0 | every command | success |
+| 1 to 255 | `muster run` | exit code of the rank that failed first, on any host |
+| 128 + n | `muster run` | signal n ended that rank: 137 is SIGKILL (for example the OOM killer), 139 SIGSEGV |
+| {usage} | every command | wrong command line, host list or file; nothing was started |
+| 124 | `muster run` | `--on-hang kill` ended a hung job |
+| {muster} | every command | Muster or a host failed, not the script: no login, a lost host, no torch on a host |
 | 130 | every command | Ctrl-C |
-| 143 | `muster run` | the scheduler ended the job (time limit, scancel, qdel), and the ranks died of it |
+| 143 | `muster run` | SIGTERM, `muster stop`, or the scheduler ended the job (time limit, preemption, scancel, qdel) |
 
-## In the words of each command
+## By command
 """
 
 
@@ -155,51 +156,46 @@ def exit_codes_page() -> str:
     """The codes all commands share, and the paragraph on exit codes in each help."""
     lines = [EXIT_CODES.format(usage=EXIT_USAGE, muster=EXIT_MUSTER)]
     for command in every_command():
-        words = re.search(r"^Exit code: (.*?)(?:\n\n|\Z)", help_of(command), re.MULTILINE | re.DOTALL)
-        if words:
-            lines.append(f"- `{' '.join(('muster', *command))}`: {' '.join(words.group(1).split())}")
+        found = re.search(r"^Exit code: (.*?)(?:\n\n|\Z)", help_of(command), re.MULTILINE | re.DOTALL)
+        if found:
+            lines.append(f"- `{' '.join(('muster', *command))}`: {' '.join(found.group(1).split())}")
     return "\n".join([*lines, ""])
 
 
 def scoreboards_page() -> str:
-    """What was measured, and where the other boards are."""
+    """The results of `make bench`, and links to the other scoreboards."""
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    results = results.replace("# Measured", "## Start-up, restart, failure (`make bench`)", 1)
-    others = [
-        f"- [{title}](../{page}.md#{anchor})" for title, page, anchor in scoreboards_in_docs() if page != "scoreboards"
-    ]
+    results = results.replace("# Measured", "## Start, restart and failure (`make bench`)", 1)
     return "\n".join(
         [
             "# Scoreboards\n",
-            "Each is a table that a program of this repository writes, with every round it measured.\n",
+            "A program in this repository writes each of these tables and keeps every round it measured.\n",
             results.strip(),
             "\n## On other pages\n",
-            *others,
+            *(f"- [{title}](../measurements/{page}.md)" for title, page in measurements()),
             "- [Recipes: ResNet](../recipes/resnet50.md#measured), [MNIST](../recipes/mnist.md#measured),",
             "  [Tacotron2](../recipes/tacotron2.md#how-it-is-fast)",
-            "- [`muster bench`: how right it is](../bench.md#how-right-it-is)",
+            "- [`muster bench`: accuracy](../bench.md#accuracy)",
             "",
         ]
     )
 
 
-def scoreboards_in_docs() -> list[tuple[str, str, str]]:
-    """The headings with the word scoreboard in docs/: (page's title, page, anchor)."""
-    found: list[tuple[str, str, str]] = []
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        text = path.read_text(encoding="utf-8")
-        heading = re.search(r"^## (.*scoreboard.*)$", text, re.MULTILINE | re.IGNORECASE)
-        title = re.search(r"^# (.+)$", text, re.MULTILINE)
-        if heading and title:
-            anchor = re.sub(r"[^\w\- ]", "", heading.group(1)).strip().lower().replace(" ", "-")
-            found.append((title.group(1), path.stem, anchor))
+def measurements() -> list[tuple[str, str]]:
+    """The pages of docs/measurements: (title, name of the file without its ending)."""
+    found: list[tuple[str, str]] = []
+    for path in sorted((ROOT / "docs" / "measurements").glob("*.md")):
+        title = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if title is None:
+            raise SystemExit(f"{path}: the page has no title")
+        found.append((title.group(1), path.stem))
     return found
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tools.reference", description="Write the reference from the code.")
     parser.add_argument(
-        "--to", type=Path, default=ROOT / "docs" / "reference", help="the folder (default: where it is)"
+        "--to", type=Path, default=ROOT / "docs" / "reference", help="output directory (default: docs/reference)"
     )
     folder = parser.parse_args().to
     for name, text in pages().items():

@@ -13,7 +13,7 @@ from benchmarks.explanations.trial import Score, try_fault
 from benchmarks.published import put_between
 from muster.lab import Lab
 
-PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "failure-reports.md"
 BEGIN, END = "<!-- explanations: python -m benchmarks.explanations writes this -->", "<!-- end of explanations -->"
 
 
@@ -83,7 +83,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], help="only these rows")
     p.add_argument("--every", action="store_true", help="with every rank as the culprit")
     p.add_argument("--ordinary", type=int, default=1, metavar="N", help="also fail N times in an ordinary way")
-    p.add_argument("--write", action="store_true", help="put the table into docs/failures.md")
+    p.add_argument("--write", action="store_true", help="put the table into docs/measurements/failure-reports.md")
     return p.parse_args(argv)
 
 

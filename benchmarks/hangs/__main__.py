@@ -19,7 +19,7 @@ from benchmarks.lab_hosts import InHost, bring_up
 from benchmarks.published import put_between
 from muster.lab import Lab
 
-PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "hang-detection.md"
 BEGIN, END = "<!-- scoreboard: python -m benchmarks.hangs writes this -->", "<!-- end of scoreboard -->"
 RANKS = range(4)
 AFTER = 3
@@ -167,7 +167,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     names = ", ".join(case.name for case in CASES)
     p.add_argument("--cases", type=lambda text: text.split(","), help=f"only these: {names}")
     p.add_argument("--ranks", type=_numbers, default=list(RANKS), help="only these culprits")
-    p.add_argument("--write", action="store_true", help="put the table into docs/watch.md")
+    p.add_argument("--write", action="store_true", help="put the table into docs/measurements/hang-detection.md")
     p.add_argument(
         "--soak",
         metavar="MINUTES",

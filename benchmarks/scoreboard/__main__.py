@@ -17,7 +17,7 @@ from benchmarks.scoreboard.faults import BEFORE_LAUNCH, FAULTS
 from benchmarks.scoreboard.stage import HOSTS, Stage
 from muster.lab import Lab
 
-PAGE = Path(__file__).parents[2] / "docs" / "check.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "checks.md"
 BEGIN, END = "<!-- scoreboard: python -m benchmarks.scoreboard writes this -->", "<!-- end of scoreboard -->"
 
 
@@ -170,7 +170,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     p.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], help="only these rows")
     p.add_argument("--clean", type=int, default=0, metavar="N", help="also check four healthy hosts N times")
-    p.add_argument("--write", action="store_true", help="put the table into docs/check.md")
+    p.add_argument("--write", action="store_true", help="put the table into docs/measurements/checks.md")
     return p.parse_args(argv)
 
 

@@ -38,10 +38,10 @@ CLEAN = (
 )
 
 _NAMED = re.compile(
-    r"muster: (?:ranks? (?P<ranks>[0-9, ]+) on .* the others wait for"
-    r"|the network .* is what all ranks wait for \(ranks? (?P<there>[0-9, ]+) on (?:it|them)\)): (?P<reason>.*)"
+    r"muster: (?:ranks? (?P<ranks>[0-9, ]+) on .*|the network .* \(ranks? (?P<there>[0-9, ]+)\)) (?:is|are) "
+    r"slowing the job down: (?P<reason>.*)"
 )
-_AGAIN = re.compile(r"muster: (?:ranks? [0-9, ]+ on|the network of) .* keeps? up (?:with the others )?again")
+_AGAIN = re.compile(r"muster: (?:ranks? [0-9, ]+ on|the network of) .* no longer slowing the job down")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,29 +204,29 @@ def _root(*files: str) -> Callable[[], str]:
 
 
 CAUSES = (
-    Cause(name="its own code takes longer (sleep)", make=sleep, words="its own code takes longer"),
+    Cause(name="its own code takes longer (sleep)", make=sleep, words="Its own code is slower"),
     Cause(
         name="CPU quota of a control group",
         make=quota,
-        words="its CPUs are limited to 0.2 of a core (cgroup quota)",
+        words="A cgroup quota limits it to 0.2 of a CPU",
         needs=_root("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
     ),
     Cause(
         name="a busy neighbour on its CPU",
         make=neighbour,
-        words="other work runs on its CPUs",
+        words="Other processes use its CPUs",
         needs=_root("/proc/self/schedstat"),
     ),
     Cause(
         name="a slow disk",
         make=disk,
-        words="it waits for its disk",
+        words="It waits for its disk",
         needs=_root("/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device"),
     ),
     Cause(
         name="a GPU that is too hot (pretended)",
         make=gpu,
-        words="runs at 1290 MHz, those of the others at 1980: it is too hot",
+        words="runs at 1290 MHz vs. 1980 MHz on the other ranks (too hot)",
         needs=_root(),
         hosts=(4,),
         gpus=4,
@@ -234,7 +234,7 @@ CAUSES = (
     Cause(
         name="a slow network (tbf)",
         make=network,
-        words="wait to be sent there",
+        words="are queued to be sent",
         needs=_root(),
         hosts=(1, 1, 1),
         arguments=("--width", "384"),

@@ -46,9 +46,9 @@ class Job:
     """Whether Muster hosts the store (TCPStore); False if the script chooses its own port for it."""
 
 
-def new_job_id(target: str) -> str:
-    """A name for a job that sorts by time and includes what it runs: `20261115-041233-train-3f9a`."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{short_name(target)}-{secrets.token_hex(2)}"
+def new_job_id(target: str, name: str = "") -> str:
+    """An id that sorts by time and contains the job's name, or what it runs: `20261115-041233-train-3f9a`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{name or short_name(target)}-{secrets.token_hex(2)}"
 
 
 def short_name(target: str) -> str:
@@ -57,7 +57,7 @@ def short_name(target: str) -> str:
     return stem[:24] or "job"
 
 
-JOB_ID = re.compile(r"(?P<time>\d{8}-\d{6})-(?P<name>.+)-(?P<end>[0-9a-f]{4})")
+JOB_ID = re.compile(r"(?P<time>\d{8}-\d{6})-(?P<name>[A-Za-z0-9_-]+)-(?P<end>[0-9a-f]{4})")
 """Matches the result of `new_job_id`."""
 
 

@@ -1,8 +1,9 @@
-"""What a run can be asked for: one value with every option and its default, whoever asks."""
+"""RunSpec: every option of a run with its default, for the command line and for Python."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,15 +17,15 @@ class Call:
 
     name: str
     data: bytes = field(repr=False)
-    """What a rank unpickles; `rank/function_call.py` knows the form."""
+    """The pickle that a rank loads; `rank/function_call.py` defines the format."""
     python: tuple[int, int] | None
-    """The version of Python it needs, because it holds code; None where all code is only named."""
+    """The version of Python it needs because it contains code; None if all code is sent by name."""
     file: str = ""
-    """The file of the module it names, if that lies below the working directory: hosts must have it alike."""
+    """The file of its module if that is below the working directory: hosts need an identical copy."""
     path: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    """What the caller has before and after the interpreter's own folders in sys.path; relative where below the cwd."""
+    """The caller's directories before and after the interpreter's own in sys.path; relative if below the cwd."""
     text: str = field(default="", repr=False)
-    """Its source, where there is one, to see what it will import."""
+    """Its source if available, to see what it imports."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,22 +41,26 @@ class RunSpec:
     """The function, if it is one."""
     cwd: str = ""
     """The working directory of the ranks; empty for this process's own."""
+    name: str = ""
+    """A name for the job, accepted wherever a job's id is; empty for that of the script."""
 
     # Where
     hosts: tuple[Host, ...] | None = None
     """None for the hosts of the scheduler's job, else this machine."""
     lab: int | None = None
-    """Run on that many virtual hosts, which live as long as the run."""
+    """Run on that many virtual hosts, created for this run."""
     nproc: int | None = None
-    """Ranks per host where `hosts` does not say; None for one per GPU."""
+    """Ranks per host unless `hosts` gives a number; None for one per GPU."""
     ssh: tuple[str, ...] = ("ssh",)
     """The ssh program, with options that come before all others."""
     python: str | None = None
-    """The interpreter on the hosts; None for this one's path, else python3."""
+    """Python on the hosts; None for the same path as here, else python3."""
+    host_python: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Python on single hosts, by name, instead of `python`."""
 
     # Engine
     engine: str = "auto"
-    """A name of `engines.table`, or `auto`: that of the job we are in, else ssh or local."""
+    """A name in `engines.table`, or `auto`: the scheduler of the current job, else ssh or local."""
     pbs_start: Literal["tm", "ssh"] = "tm"
     """How agents start inside a PBS job: as tasks of PBS, or by ssh and pbs_attach."""
     mpi_args: tuple[str, ...] = ()
@@ -63,41 +68,43 @@ class RunSpec:
     image: str | None = None
     """Run inside this container image on every host."""
     container: str | None = None
-    """podman, docker or apptainer; None for what a host has."""
+    """podman, docker or apptainer; None for the first one a host has."""
     container_args: tuple[str, ...] = ()
-    """More options for it."""
+    """More options for the container program."""
 
     # Environment and code
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables for every rank; they win over everything."""
+    """Environment variables for every rank; they override all others."""
     sync: bool = False
-    """Send the working directory to each host and run there."""
+    """Copy the working directory to each host and run there."""
+    fetch: tuple[str, ...] = ()
+    """Paths and globs of files to copy back from there when the ranks have ended."""
     preload: tuple[str, ...] = ()
-    """Modules to import once per host, besides torch."""
+    """Modules to import once per host, in addition to torch."""
     zygote: bool = True
-    """Fork ranks from a process that has imported torch; False starts each as a fresh interpreter."""
+    """Fork ranks from a process that has imported torch; False starts each as a fresh Python process."""
     watch: bool = True
-    """Let Muster install its hooks, thread and signal handler in the ranks, to detect hangs and stragglers."""
+    """Install Muster's hooks, thread and signal handler in the ranks, to detect hangs and stragglers."""
     check: bool = True
-    """Look at the hosts while the job starts."""
+    """Run a quick check of the hosts while the job starts."""
 
     # Network
     master_addr: str | None = None
-    """An address of the first host, where ranks meet; None for one that every host was seen to reach."""
+    """MASTER_ADDR, an address of the first host; None for one that every host can reach."""
     master_port: int | None = None
-    """A port there; None for a free one."""
+    """MASTER_PORT; None for a free port."""
     interface: str | None = None
     """The network interface for gloo and NCCL on every host."""
 
     # Failures
     restarts: int = 0
-    """How often all ranks are started again after a failure."""
+    """How often all ranks are restarted after a failure."""
     grace: float = 5.0
-    """Seconds for ranks to end after Ctrl-C or SIGTERM."""
+    """Seconds for ranks to exit after Ctrl-C or SIGTERM."""
     hang_after: float = 30.0
     """Seconds without progress after which a hang is reported; 0 for never."""
     on_hang: Literal["report", "kill"] = "report"
-    """Whether a hang is only reported, or also ends the job with exit code 124."""
+    """Whether Muster only reports a hang, or also kills the job with exit code 124."""
     role: str = "default"
     """ROLE_NAME of every rank."""
 
@@ -107,18 +114,34 @@ class RunSpec:
     only_ranks: frozenset[int] | None = None
     """The ranks whose output is shown; None for all."""
     only_local_ranks: frozenset[int] | None = None
-    """The ranks whose output is shown, by their numbers on their hosts."""
+    """The local ranks whose output is shown; None for all."""
     debug: bool = False
-    """Show the debug log on the screen too."""
+    """Print the debug log to stderr as well."""
     dashboard: bool = False
     """Serve the dashboard while the job runs, and print its address."""
     dashboard_port: int = 0
     """Its port; 0 for a free one."""
+    notify: tuple[str, ...] = ()
+    """Shell commands, `desktop` or URLs that get a message when the job ends or hangs."""
 
     @property
     def command(self) -> str:
-        """The script's command line, for people."""
+        """The script's command line, for display."""
         return " ".join((*(("-m",) if self.kind == "module" else ()), self.target, *self.args))
+
+    def python_on(self, host: Host) -> str | None:
+        """Return the Python on a host."""
+        return self.host_python.get(host.name, self.python)
+
+    def python_on_all(self, hosts: Sequence[Host]) -> str | None:
+        """Return the Python on all hosts, for engines that start one command for all; UsageError if they differ."""
+        found = {self.python_on(host): host for host in hosts}
+        if len(found) > 1:
+            listed = " and ".join(f"{python or 'the default'} on {host.name}" for python, host in found.items())
+            raise UsageError(
+                f"this engine needs the same Python on every host, got {listed}", hint="give one with --python PATH"
+            )
+        return next(iter(found), self.python)
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -134,17 +157,32 @@ class RunSpec:
             if getattr(self, name) not in allowed:
                 words = " or ".join(map(repr, allowed))
                 raise UsageError(f"{name} must be {words}, got {getattr(self, name)!r}", hint=f"leave {name} out")
-        for name in ("args", "ssh", "mpi_args", "container_args", "preload"):
+        for name in ("args", "ssh", "mpi_args", "container_args", "preload", "fetch", "notify"):
             if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} must be a list, got {getattr(self, name)!r}", hint="write it as [...]")
+                raise UsageError(f"{name} must be a list, got {getattr(self, name)!r}", hint="write [...]")
         for name in ("only_ranks", "only_local_ranks"):
             if not isinstance(getattr(self, name), frozenset | None):
                 raise UsageError(f"{name} must be a set of ranks, got {getattr(self, name)!r}", hint="write {0, 1}")
+        if self.name:
+            _check_name(self.name)
         if self.kind == "function" and self.call is None:
-            raise UsageError("a run of a function needs the function", hint="use muster.launch(function)")
+            raise UsageError("kind='function' needs a call", hint="use muster.launch(function)")
         if self.on_hang == "kill" and not (self.watch and self.hang_after):
-            raise UsageError("on_hang=kill has no effect: hangs are not watched for", hint="leave one of them out")
+            off = "watch=False" if not self.watch else "hang_after=0"
+            raise UsageError(f"on_hang='kill' has no effect with {off}", hint="leave one of them out")
 
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(str(name)):
+        raise UsageError(
+            f"name must be 1 to 40 letters, digits, - and _, and begin with a letter, got {name!r}",
+            hint="for example `--name resnet-lr01`",
+        )
+    if name == "last":
+        raise UsageError("name must not be `last`, which means the newest job", hint="choose another name")
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 _LEAST = {
     "nproc": 1,
@@ -155,7 +193,7 @@ _LEAST = {
     "master_port": 1,
     "dashboard_port": 0,
 }
-"""Fields that are numbers, and the least of each."""
+"""Minimum of each numeric field."""
 
 _CHOICES = {
     "kind": ("script", "module", "function"),

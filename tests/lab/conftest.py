@@ -22,7 +22,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(shared: Path) -> Iterator[Lab]:
     """Three hosts for all tests of a module: the controller runs in h1, ranks where a test puts them."""
     if os.getuid() != 0:
-        pytest.skip("faults and host files need a lab made by root")
+        pytest.skip("faults and host files need a lab started as root")
     with Lab(3, bind=(shared,)) as lab:
         yield lab
 

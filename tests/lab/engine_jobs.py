@@ -26,7 +26,7 @@ from muster.lab.system_programs import SYSTEM_PATH
 NEEDS_SLURM = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="Slurm needs a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="Slurm needs a lab started as root"),
     pytest.mark.skipif(
         shutil.which("slurmctld", path=SYSTEM_PATH) is None,
         reason="apt-get install slurmctld slurmd slurm-client munge",

@@ -257,7 +257,7 @@ class Promises:
         everything = time.monotonic() - off
         done = job.wait(30)
         assert done.code == 125, done.said
-        assert re.search(r"^muster: host h3 is lost: nothing heard from it for \d+ s", done.err, re.M), done.said
+        assert re.search(r"^muster: host h3 is lost: no message from it for \d+ s", done.err, re.M), done.said
         print(
             f"{engine.name}: named after {named:.1f} s, given up after {lost:.1f} s, all gone after {everything:.1f} s"
         )

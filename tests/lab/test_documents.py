@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(os.getuid() != 0, reason="the guides' hosts are a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="the guides' hosts are a lab started as root"),
     pytest.mark.skipif(
         not all(shutil.which(name, path=SYSTEM_PATH) for name in ("slurmctld", "mpirun.openmpi", "mpiexec.hydra")),
         reason="apt-get install slurmctld slurmd slurm-client munge openmpi-bin mpich",

@@ -81,13 +81,13 @@ def test_hangs_are_named_one_after_the_other_and_a_rank_that_computes_is_not(tmp
     gate = os.open(tmp_path / "gate", os.O_RDWR)
     places = {mark: f"train.py:{line_of(PLAYS, mark)}" for mark in ("read", "hold", "main", "loader", "wait")}
     causes = {
-        "reads": rf"is in reads \({places['read']}\) for ",
-        "holds": rf"holds Python's lock in C code, in holds \({places['hold']}\), for ",
-        "stops": r"is stopped \(SIGSTOP\), last seen at train\.py:",
-        "loads": rf"is waiting for its DataLoader in loads \({places['main']}\), whose worker process \d+ "
-        rf"is in __getitem__ \({places['loader']}\), for ",
+        "reads": rf"has been in reads \({places['read']}\) for ",
+        "holds": rf"has held the GIL in C code for \d+ s, in holds \({places['hold']}\)",
+        "stops": r"has been stopped \(SIGSTOP\) for \d+ s, last seen at train\.py:",
+        "loads": rf"has been waiting for its DataLoader for \d+ s in loads \({places['main']}\); its worker "
+        rf"process \d+ is in __getitem__ \({places['loader']}\)",
     }
-    waits = rf"rank 0 waits in all_reduce number \d+ \({places['wait']}\); rank 1 on \S+ "
+    waits = rf"rank 0 is waiting in all_reduce number \d+ \({places['wait']}\); rank 1 on \S+ "
     sentences = [waits + cause for cause in causes.values()]
     with Job(tmp_path, "--nproc", "2", "--hang-after", "2", "--no-check", "train.py") as job:
         for sentence in sentences:
@@ -102,7 +102,7 @@ def test_hangs_are_named_one_after_the_other_and_a_rank_that_computes_is_not(tmp
     ours = [[line for line in told if re.match(sentence, line)] for sentence in sentences]
     assert [len(lines) for lines in ours] == [1, 1, 1, 1], done.said
     assert not [line for line in told if " computes (" in line], done.said
-    assert done.err.count("muster: moving again after ") == len(told), done.said
+    assert done.err.count("muster: the job is making progress again after ") == len(told), done.said
     stacks = [path.read_text() for path in done.folder.glob("stacks-*.txt")]
     assert [text for text in stacks if f'train.py", line {line_of(PLAYS, "read")}, in reads' in text]
     reports = json.loads((done.folder / "state.json").read_text())["reports"]
@@ -133,10 +133,10 @@ def test_a_hang_can_end_the_job(tmp_path: Path):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        ("world_size=4", "they expect 4 ranks, and this job has 2"),
+        ("world_size=4", "they expect 4 ranks, but this job has 2"),
         (
             'init_method=f"tcp://127.0.0.2:{port + rank}", world_size=2',
-            r"they look for each other in different places: rank 0 at 127\.0\.0\.2:\d+, rank 1 at 127\.0\.0\.2:\d+;",
+            r"they use different rendezvous addresses: rank 0 at 127\.0\.0\.2:\d+, rank 1 at 127\.0\.0\.2:\d+;",
         ),
     ],
     ids=["too-many-expected", "different-places"],
@@ -151,7 +151,9 @@ def test_ranks_that_do_not_find_each_other_are_told_why(tmp_path: Path, call: st
     options = ("--nproc", "2", "--hang-after", "5", "--on-hang", "kill", "--grace", "0", "--no-check")
     done = run_here(tmp_path, *options, "train.py")
     assert done.code == 124, done.said
-    assert re.search(rf"hang: ranks 0, 1 wait in init_process_group \(train\.py:4\); {words}", done.err), done.said
+    assert re.search(rf"hang: ranks 0, 1 are waiting in init_process_group \(train\.py:4\); {words}", done.err), (
+        done.said
+    )
 
 
 @pytest.mark.torch
@@ -165,7 +167,10 @@ def test_a_torch_that_cannot_be_watched_is_told_in_one_line_and_runs(tmp_path: P
     script(tmp_path, text)
     done = run_here(tmp_path, "--nproc", "2", "--no-check", "--env", "TORCH_FR_BUFFER_SIZE=0", "train.py")
     assert done.code == 0, done.said
-    assert done.err.count("cannot be told in this job: TORCH_FR_BUFFER_SIZE=0 turns torch's flight recorder off") == 1
+    assert (
+        done.err.count("detection is disabled for this job: TORCH_FR_BUFFER_SIZE=0 disables torch's flight recorder")
+        == 1
+    )
 
 
 @pytest.mark.torch
@@ -179,13 +184,13 @@ def test_stacks_are_written_when_ctrl_c_ends_a_job_that_stands_still(tmp_path: P
     """
     script(tmp_path, text)
     with Job(tmp_path, "--no-check", "--nproc", "2", "--hang-after", "4", "train.py") as job:
-        job.wait_for("hang: rank 1 waits in all_reduce")  # then nothing has moved for more than 3 s
-        job.wait_for("the stacks of all ranks are in ")
+        job.wait_for("hang: rank 1 is waiting in all_reduce")  # then nothing has moved for more than 3 s
+        job.wait_for("stack traces of all ranks: ")
         job.process.send_signal(signal.SIGINT)
         done = job.wait(60)
     assert done.code == 130, done.said
     assert "Ctrl-C: saving stack traces, then stopping all ranks" in done.err
-    assert "the stacks of 2 ranks are in " in done.err
+    assert "stack traces of 2 ranks: " in done.err
     assert 'train.py", line 5, in <module>' in (done.folder / "stacks-2.txt").read_text()
 
 
@@ -213,7 +218,7 @@ def test_stacks_are_written_when_ctrl_c_comes_twice(tmp_path: Path):
         job.process.send_signal(signal.SIGINT)
         done = job.wait(40)
     assert done.code == 130, done.said
-    assert "the stacks of 2 ranks are in " in done.err
+    assert "stack traces of 2 ranks: " in done.err
     text = (done.folder / "stacks-1.txt").read_text()
     assert text.count(f'train.py", line {line_of(STUBBORN, "parent")}, in stubborn') == 2
     # The fork has our handler and tells too; the program would have been killed by the signal and did not get it.

@@ -386,7 +386,7 @@ def test_a_blocked_port_refuses_or_swallows_in_one_direction(lab: Lab, echo: Cal
 
 
 def test_an_unknown_host_is_named_with_the_ones_there_are(lab: Lab) -> None:
-    with pytest.raises(LabError, match="no host `h9`") as caught:
+    with pytest.raises(LabError, match="unknown host `h9`") as caught:
         lab.cut("h9")
     assert caught.value.hint == "the hosts are h1 to h3"
 

@@ -56,14 +56,14 @@ def test_a_lab_stays_up_between_commands_until_it_is_taken_down(muster_lab: Term
 
     again = muster_lab("up", "2")
     assert again.returncode == 125
-    assert again.stderr == "error: a lab is up already\n\nhint: `muster lab down` takes it down\n"
+    assert again.stderr == "error: a lab is already running\n\nhint: stop it: muster lab down\n"
 
     inside = muster_lab("exec", "h1", "sh", "-c", "cat; pwd; exit 7", stdin="typed\n", cwd=tmp_path)
     assert (inside.stdout, inside.returncode) == (f"typed\n{tmp_path}\n", 7)
 
     unknown = muster_lab("crash", "h3")
     assert unknown.returncode == 125
-    assert unknown.stderr == "error: there is no host `h3` in this lab\n\nhint: the hosts are h1 to h2\n"
+    assert unknown.stderr == "error: unknown host `h3`\n\nhint: the hosts are h1 to h2\n"
 
     assert muster_lab("crash", "h2").stderr == "h2 is off\n"
     off = muster_lab("exec", "h2", "true")
@@ -126,7 +126,7 @@ def test_every_fault_is_a_verb(muster_lab: Terminal) -> None:
     assert muster_lab("power-off", "h2").stderr == "h2 is off\n"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="Slurm and podman need a lab made by root")
+@pytest.mark.skipif(os.getuid() != 0, reason="Slurm and podman need a lab started as root")
 @pytest.mark.skipif(
     None
     in [
@@ -138,7 +138,7 @@ def test_every_fault_is_a_verb(muster_lab: Terminal) -> None:
 def test_a_lab_with_everything_says_how_to_try_it_and_that_works(muster_lab: Terminal) -> None:
     up = muster_lab("up", "2", "--slurm", "--mpi", "--podman", "--gpus", "2")
     assert up.returncode == 0, up.stderr
-    tries = [line.split("  ")[1].split()[2:] for line in up.stderr.partition("now try:\n")[2].splitlines()]
+    tries = [line.split("  ")[1].split()[2:] for line in up.stderr.partition("next steps:\n")[2].splitlines()]
     outputs = {words[2]: muster_lab(*words).stdout for words in tries if len(words) > 2 and words[0] == "ssh"}
     assert sorted(outputs["srun"].split()) == ["h1", "h2"]
     assert sorted(outputs["mpirun"].split()) == ["h1", "h2"]
@@ -159,6 +159,6 @@ def test_a_killed_keeper_leaves_no_lab(muster_lab: Terminal) -> None:
         assert select.select([keeper], [], [], 30)[0], "the keeper does not die"
     finally:
         os.close(keeper)
-    assert muster_lab("status").stdout.startswith("no lab is up")
+    assert muster_lab("status").stdout.startswith("no lab is running")
     wait_until(f"{folder} to go", lambda: not folder.exists())
     assert muster_lab("up", "1").returncode == 0, "the dead keeper must not be in the way"

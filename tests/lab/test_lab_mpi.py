@@ -45,8 +45,8 @@ def test_plain_mpirun_is_open_mpi_whatever_the_machine_prefers(lab: Lab) -> None
         assert "(Open" in lab.run("h1", [program, "--version"], timeout=30).stdout
 
 
-def test_hosts_that_mpi_cannot_reach_are_an_error_with_its_own_words(lab: Lab) -> None:
+def test_hosts_that_mpi_cannot_reach_are_an_error_with_its_output(lab: Lab) -> None:
     lab.block_port("h2", 22)
-    with pytest.raises(LabError, match=r"mpirun does not start processes on h1:2,h2:2 from h1: (?s:.)*refused"):
+    with pytest.raises(LabError, match=r"mpirun could not start processes on h1:2,h2:2 from h1: (?s:.)*refused"):
         mpi_service.Mpi().wait(lab.names, lab.run)
     lab.heal("h2")

@@ -18,7 +18,7 @@ from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.skipif(os.getuid() != 0, reason="podman needs a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="podman needs a lab started as root"),
     pytest.mark.skipif(shutil.which("podman", path=SYSTEM_PATH) is None, reason="apt-get install podman crun"),
 ]
 

@@ -18,7 +18,7 @@ from muster.lab.system_programs import SYSTEM_PATH
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.skipif(os.getuid() != 0, reason="Slurm needs a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="Slurm needs a lab started as root"),
     pytest.mark.skipif(
         shutil.which("slurmctld", path=SYSTEM_PATH) is None,
         reason="apt-get install slurmctld slurmd slurm-client munge",
@@ -131,10 +131,12 @@ def test_a_node_that_does_not_come_is_named_with_the_end_of_its_log(lab: Lab, mo
     monkeypatch.setattr(slurm_service, "START_LIMIT", 1.0)
     cluster = slurm_service.Slurm(dict.fromkeys(lab.names, 0))
     shell(lab, "scontrol update NodeName=h2 State=DOWN Reason=test")
-    with pytest.raises(LabError, match=r"h2 was not ready for Slurm after 2\.5 s: its node is down, and ") as caught:
+    with pytest.raises(LabError, match=r"Slurm on h2 was not ready after 2\.5 s: its node is down") as caught:
         cluster.wait(lab.names, lab.run)
-    last = caught.value.message.partition("/var/log/slurmd.log ends with: ")[2]
-    assert last in map(str.strip, shell(lab, "tail -n 5 /var/log/slurmd.log", host="h2").splitlines()), "it goes on"
+    last = caught.value.message.partition("Last line of /var/log/slurmd.log: ")[2]
+    assert last in map(str.strip, shell(lab, "tail -n 5 /var/log/slurmd.log", host="h2").splitlines()), (
+        "the log has newer lines"
+    )
     assert last
     monkeypatch.undo()
     shell(lab, "scontrol update NodeName=h2 State=RESUME")
@@ -143,7 +145,7 @@ def test_a_node_that_does_not_come_is_named_with_the_end_of_its_log(lab: Lab, mo
 
 def test_what_keeps_slurm_from_starting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_service, "NODE", slurm_service.NODE.replace("CPUs=8", "CPUs=many"))
-    with pytest.raises(LabError, match=r"^h1 ended before the step `up`: slurmctld: error: CPUs value .many. is not"):
+    with pytest.raises(LabError, match=r"^h1 exited before step `up`: slurmctld: error: CPUs value .many. is not"):
         Lab(1, slurm=True).start()
 
 

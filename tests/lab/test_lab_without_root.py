@@ -102,7 +102,7 @@ with Lab(2) as lab:
 """
     ).splitlines()
     assert said == [
-        "userns | the hosts live in a user namespace, because you are not root",
+        "userns | the hosts run in a user namespace (you are not root)",
         "10.77.0.2 h2 True",
         "2 0",
         "False",
@@ -136,8 +136,8 @@ print(refused(lambda: Lab(2, podman=True)))
         "['character special file', 'character special file'] ls:",
         "['h1', 'h2']",
         "['/dev/nvidia0', '/dev/nvidia1']",
-        "Slurm needs a lab made by root",
-        "podman needs a lab made by root",
+        "Slurm needs a lab started as root",
+        "podman needs a lab started as root",
     ]
 
 
@@ -168,7 +168,7 @@ with Lab(3, kind="loopback") as lab, Lab(2, kind="loopback") as other:
         "-9 [] off Connection refused",
         "other",
         "back",
-        "`cut` cannot be done in this lab: its hosts are mere loopback addresses",
+        "this lab does not support `cut`: its hosts are only loopback addresses",
         "True True",
     ]
 

@@ -106,7 +106,7 @@ def test_a_module_that_is_not_there_is_told_in_one_sentence(steps: ModuleType, f
     shutil.rmtree(folder / "project")
     with pytest.raises(muster.LaunchError) as caught:
         launch(steps.rank)
-    assert "there is no module `steps` there, which steps.rank needs" in caught.value.message
+    assert "steps.rank needs the module `steps`, which is not installed there" in caught.value.message
     assert "register_pickle_by_value" in (caught.value.hint or "")
     assert "Traceback" not in str(caught.value)
 
@@ -119,7 +119,7 @@ def test_a_module_that_launches_while_a_rank_imports_it_is_refused(folder: Path)
     done = subprocess.run(
         [sys.executable, "-c", "import endless"], cwd=folder, env={**os.environ}, capture_output=True, timeout=100
     )
-    assert b"UsageError: launch() was called by a module that a rank imports" in done.stderr
+    assert b"UsageError: launch() was called while a rank imports this module" in done.stderr
     assert b"__name__ == '__main__'" in done.stderr
 
 
@@ -207,8 +207,8 @@ def leave(how: str) -> Any:
         ("interrupt", "KeyboardInterrupt"),
         ("3", "ended with exit code 3 at test_launch.py:"),
         ("in words", "in words (test_launch.py:"),
-        ("os._exit", "rank 0 on {host} ended with exit code 0 before lambda had returned"),
-        ("lock", "its result (dict) cannot be pickled: cannot pickle '_thread.lock' object"),
+        ("os._exit", "rank 0 on {host} exited with code 0 before lambda returned"),
+        ("lock", "could not pickle its result (dict): cannot pickle '_thread.lock' object"),
     ],
 )
 def test_a_rank_that_leaves_without_a_result_is_named(how: str, sentence: str):
@@ -234,7 +234,7 @@ def sent(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_a_job_that_takes_too_long_is_ended():
-    with pytest.raises(TimeoutError, match=r"sleep had not returned on every rank after 0\.7 s"):
+    with pytest.raises(TimeoutError, match=r"sleep did not return on every rank within 0\.7 s"):
         launch(time.sleep, 600, timeout=0.7)
 
 
@@ -253,11 +253,11 @@ def test_a_restart_gives_the_results_of_the_attempt_that_ended_well():
         ({"engine": "slurm"}, "not inside a Slurm allocation"),
         ({"nproc": 0}, "nproc must be at least 1, got 0"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
-        ({"options": "--nprocs 3"}, "there is no option --nprocs"),
+        ({"options": "--nprocs 3"}, "unknown option --nprocs"),
         ({"options": "train.py"}, "`train.py` is not an option"),
         ({"options": "--python 'a"}, "no closing quotation"),
-        ({"options": "--dry-run"}, "no use for --dry-run"),
-        ({"options": "--slurm-args -N2"}, "no use for --slurm-args"),
+        ({"options": "--dry-run"}, "does not support --dry-run"),
+        ({"options": "--slurm-args -N2"}, "does not support --slurm-args"),
         ({"hosts": ["a:2", "b:x"]}, "b:x"),
     ],
 )
@@ -312,7 +312,7 @@ def test_another_python_on_a_host_is_told_before_the_start(folder: Path, steps: 
     with pytest.raises(muster.MusterError, match=r"it has Python 3\.9, but lambda can be sent only to"):
         launch(lambda: 1, nproc=1, options=pretends)
     assert launch(steps.rank, nproc=1, options=pretends) == [0]  # which is only named
-    with pytest.raises(muster.LaunchError, match="it holds code, and the caller has another version of Python"):
+    with pytest.raises(muster.LaunchError, match="it contains code, and the caller runs a different version of Python"):
         launch(steps.code, nproc=1, options=pretends)
 
 

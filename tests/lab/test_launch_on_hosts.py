@@ -25,7 +25,7 @@ from muster.shared.wire import LEASE
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="Slurm and host files need a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="Slurm and host files need a lab started as root"),
 ]
 
 # What every script here begins with; the function is one of the running script, so it is sent.

@@ -20,7 +20,7 @@ from muster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root")
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab started as root")
 
 KILL_DELAY = 2.0
 

@@ -46,7 +46,7 @@ def test_no_rank_leaves_while_another_still_joins(tmp_path: Path, start: tuple[s
     )
     done = run_here(tmp_path, *start, "--nproc", "4", name)
     assert done.code == 0, done.said
-    assert re.search(r"rank \d on \S+ has finished and waits up to 60 s for rank 3 to create", done.err), done.said
+    assert re.search(r"rank \d on \S+ has finished and is waiting up to 60 s for rank 3 to create", done.err), done.said
 
 
 def test_the_store_outlives_rank_0_and_serves_a_client_that_comes_before_it(tmp_path: Path):
@@ -390,4 +390,4 @@ def test_a_group_with_a_process_that_is_no_rank_is_not_waited_for(tmp_path: Path
     )
     done = run_here(tmp_path, "--nproc", "1", name)
     assert done.lines(0) == ["met", "met"], done.said
-    assert "has finished and waits" not in done.err, done.said
+    assert "has finished and is waiting" not in done.err, done.said

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab started as root"),
 ]
 
 
@@ -39,7 +39,7 @@ def test_several_tasks_on_a_host_need_their_rank_and_are_told_so(site, shared):
     task = f"pbsdsh -c 1 -- {sys.executable} {script(shared, PLACE)}"
     job = site.qsub("h1", task, select="1:ncpus=1:mpiprocs=2", place="scatter", walltime=110)
     job.wait(115)
-    assert "PBS does not tell a task how many there are" in job.output
+    assert "PBS does not provide the number of tasks" in job.output
     told = (
         f"/bin/sh -c 'RANK=$0 WORLD_SIZE=3 MASTER_ADDR=h1 MASTER_PORT=29531 exec {sys.executable} {shared}/script.py'"
     )

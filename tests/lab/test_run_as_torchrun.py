@@ -74,7 +74,7 @@ def test_an_option_after_the_script_gets_a_hint_and_the_job_runs(folder: Path) -
     done = ran(folder, "train.py", "--nproc", "4")
     assert done.lines(0)[0].endswith("True --nproc 4"), done.said
     assert sentences(done) == [
-        "train.py gets --nproc as its own arguments; Muster's options go before the script: "
+        "train.py receives --nproc as its own arguments; put Muster's options before the script: "
         "muster run --nproc 4 train.py"
     ]
     (folder / "train.py").write_text('import argparse\np = argparse.ArgumentParser()\np.add_argument("--nproc")\n')

@@ -68,7 +68,7 @@ def in_host(lab: Lab, host: str, command: str) -> str:
 
 
 def test_an_unknown_host_is_named(on_hosts: Callable[..., Done]) -> None:
-    check(on_hosts("-H", "h2:1,gpu99:1", "train.py"), 125, "^gpu99: ssh does not know this name", "spelling")
+    check(on_hosts("-H", "h2:1,gpu99:1", "train.py"), 125, "^gpu99: ssh could not resolve this host name", "spelling")
 
 
 def test_a_host_that_is_off_is_named(on_hosts: Callable[..., Done], cluster: Lab) -> None:
@@ -88,7 +88,7 @@ def test_a_host_that_refuses_the_key_is_named(
     check(
         on_hosts("-H", "h2:1,h3:1", "train.py"),
         125,
-        r"^h3: ssh was refused \(.*Permission denied",
+        r"^h3: ssh login denied \(.*Permission denied",
         "muster setup ssh -H h3",
     )
 
@@ -104,7 +104,7 @@ def test_a_changed_host_key_is_refused(on_hosts: Callable[..., Done], changed: C
     check(
         on_hosts("-H", "h2:1,h3:1", "train.py"),
         125,
-        "^h3: its host key is not the one you accepted",
+        "^h3: its host key has changed since you accepted",
         "ssh-keygen -R h3",
     )
 
@@ -123,13 +123,13 @@ def test_a_host_where_nothing_listens_for_ssh_is_named(on_hosts: Callable[..., D
         done = on_hosts("-H", "h2:1,h3:1", "train.py")
     finally:
         cluster.heal("h3")
-    check(done, 125, "^h3: nothing listens for ssh there", "ssh h3 true")
+    check(done, 125, "^h3: no ssh server is listening", "ssh h3 true")
 
 
 def test_two_bad_hosts_are_both_named_with_their_hints(on_hosts: Callable[..., Done]) -> None:
     done = on_hosts("-H", "h2:1,gpu98:1,gpu99:1", "train.py")
     assert done.code == 125
-    assert re.search(r"^error: 2 of 3 hosts cannot be used\n  gpu98: .*\n  gpu99: ", done.err, re.MULTILINE), done.said
+    assert re.search(r"^error: 2 of 3 hosts are not usable\n  gpu98: .*\n  gpu99: ", done.err, re.MULTILINE), done.said
     assert "hint: " in done.err
     assert RAN not in done.out
 
@@ -176,7 +176,7 @@ def test_a_hostfile_that_is_a_folder_is_refused(tmp_path: Path) -> None:
 def test_a_missing_ssh_client_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     done = run_here(tmp_path, "-H", "far:1", "train.py", PATH=str(tmp_path))
-    check(done, 125, "^far: `ssh` cannot be started", "install the OpenSSH client")
+    check(done, 125, "^far: could not start `ssh`", "install the OpenSSH client")
 
 
 # --- Python and torch -----------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_a_missing_ssh_client_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("python", ["/nope/python", "nope-python", "~/nope"])
 def test_a_python_that_is_not_there_is_reported_with_its_host(on_hosts: Callable[..., Done], python: str) -> None:
     done = on_hosts("-H", "h2:1", "--python", python, "train.py")
-    check(done, 125, "^h2: there is no such Python .*nope", "--python PATH")
+    check(done, 125, "^h2: could not start Python .*nope", "--python PATH")
 
 
 def test_a_python_that_cannot_be_run_is_reported_with_its_host(on_hosts: Callable[..., Done]) -> None:

@@ -30,7 +30,7 @@ PROGRAMS = ("podman", "crun", "slurmctld", "mpirun.openmpi", "mpiexec.hydra")
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="podman and Slurm need a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="podman and Slurm need a lab started as root"),
     pytest.mark.skipif(
         not all(shutil.which(program, path=SYSTEM_PATH) for program in PROGRAMS),
         reason="apt-get install podman crun slurmctld slurmd slurm-client munge openmpi-bin mpich",
@@ -52,9 +52,10 @@ print(json.dumps({
 """
 
 # Sums over all ranks with the MPI library of this machine, through shared memory and between hosts. MPICH 4.0.2, with
-# or without Muster, mostly hangs in MPI_Finalize after large messages between hosts that are as busy as ours.
+# or without Muster, mostly hangs in MPI_Finalize after large messages between hosts that are as busy as ours, and in
+# 4 of 48 runs of plain mpiexec (2026-11-16) while UCX still made connections; none of 24 with time for these hung.
 MPI = """
-import ctypes, os, socket
+import ctypes, os, socket, time
 open_mpi = "OMPI_COMM_WORLD_RANK" in os.environ
 mpi = ctypes.CDLL("libmpi.so.40" if open_mpi else "libmpich.so.12", mode=ctypes.RTLD_GLOBAL)
 def handle(name, number):
@@ -66,6 +67,9 @@ count = 200_000 if open_mpi else 100
 ours, sum = (ctypes.c_double * count)(*[1.0] * count), (ctypes.c_double * count)()
 mpi.MPI_Allreduce(ours, sum, count, double, total, world)
 print("sum", sum[0], sum[count - 1], os.path.exists("/run/.containerenv"), socket.gethostname())
+for _ in range(10):
+    mpi.MPI_Barrier(world)
+    time.sleep(0.05)
 mpi.MPI_Finalize()
 """
 
@@ -321,7 +325,7 @@ def scancel(site: Site, job: EngineJob) -> None:
     site.lab.run("h1", ["scancel", job.id], timeout=30)
     # 143: where a rank was about to ignore SIGTERM, and got it before.
     assert job.wait(40).code in (125, 143)
-    assert "it was cancelled (scancel)" in job.err
+    assert "it was canceled (scancel)" in job.err
 
 
 def qdel(site: Site, job: EngineJob) -> None:
@@ -427,13 +431,13 @@ def test_each_program_is_told_of_the_gpus_in_its_own_way(site: Site) -> None:
 def test_an_image_that_one_host_lacks_is_named_with_that_host(site: Site) -> None:
     site.lab.run("h3", ["podman", "tag", IMAGE, "localhost/other:1"], timeout=30)
     done = site.start("slurm", {"h2": 1, "h3": 1}, "--image", "localhost/other:1", "inside.py").wait()
-    check_refusal(done, 125, "^h2: there is no image localhost/other:1, and podman cannot pull it \\(", "podman pull")
+    check_refusal(done, 125, "^h2: image localhost/other:1 not found, and podman could not pull it \\(", "podman pull")
     site.lab.run("h3", ["podman", "untag", "localhost/other:1"], timeout=30)
 
 
-NO_PYTHON = (["--python", "/no/python"], f"^h2: there is no such Python in {IMAGE}$", "--python PATH")
-NO_FOLDER = (["--container-args", "-v /no/folder:/x"], "^h2: podman did not start .*/no/folder", "by hand there")
-NO_PROGRAM = (["--container", "apptainer"], "^h2: apptainer is not on this host$", "--container")
+NO_PYTHON = (["--python", "/no/python"], f"^h2: Python not found in {IMAGE}$", "--python PATH")
+NO_FOLDER = (["--container-args", "-v /no/folder:/x"], "^h2: podman could not start .*/no/folder", "by hand there")
+NO_PROGRAM = (["--container", "apptainer"], "^h2: apptainer not found$", "--container")
 
 
 @pytest.mark.parametrize(
@@ -449,7 +453,7 @@ def test_what_a_host_cannot_start_is_told_with_its_name(
 
 def test_what_a_task_of_pbs_cannot_start_is_told_by_its_exit_code(site: Site) -> None:
     done = site.start("pbs", {"h1": 1}, "--python", "/no/python", "inside.py").wait()
-    check_refusal(done, 125, f"^h1: there is no such Python in {IMAGE}$", "--python PATH")
+    check_refusal(done, 125, f"^h1: Python not found in {IMAGE}$", "--python PATH")
 
 
 def test_a_folder_that_a_host_lacks_is_named_with_that_host(site: Site) -> None:
@@ -459,7 +463,9 @@ def test_a_folder_that_a_host_lacks_is_named_with_that_host(site: Site) -> None:
     argv = ["env", "-i", "-C", "/tmp/alone", *(f"{name}={value}" for name, value in PLAIN.items()), MUSTER, "run"]
     ended = site.lab.run("h1", [*argv, "-H", "h1:1,h2:1", *box, "train.py"], timeout=60)
     done = Done(code=ended.returncode, out=ended.stdout, err=ended.stderr, state=site.folder)
-    check_refusal(done, 125, "^h2: the working directory /tmp/alone is not there, so it cannot be mounted$", "--sync")
+    check_refusal(
+        done, 125, "^h2: could not mount the working directory /tmp/alone: it does not exist there$", "--sync"
+    )
 
 
 def test_a_pull_that_takes_long_is_told_and_ends_with_the_job(site: Site) -> None:

@@ -73,20 +73,20 @@ def test_it_may_be_called_from_any_thread():
 
 
 def test_a_timeout_ends_the_job():
-    with pytest.raises(TimeoutError, match=r"train\.py had not ended on every rank after 0\.7 s"):
+    with pytest.raises(TimeoutError, match=r"train\.py did not end on every rank within 0\.7 s"):
         muster.run(script("import time; time.sleep(600)"), nproc=1, timeout=0.7, **QUICK)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"nprocs": 2}, "nprocs is not an option of a run"),
+        ({"nprocs": 2}, "unknown option nprocs"),
         ({"nproc": 0}, "nproc must be at least 1, got 0"),
         ({"on_hang": "wait"}, "on_hang must be 'report' or 'kill', got 'wait'"),
         ({"hosts": ["a:x"]}, "a:x"),
         ({"engine": "slrum"}, "slrum"),
         ({"timeout": -1}, "timeout must be above 0, got -1"),
-        ({"kind": "module", "container": "podman"}, "none is named"),
+        ({"kind": "module", "container": "podman"}, "--container needs --image"),
     ],
     ids=lambda value: str(value)[:30],
 )

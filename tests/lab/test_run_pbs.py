@@ -30,7 +30,7 @@ from muster.lab import Lab
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc of its host, in a lab started as root"),
 ]
 
 
@@ -137,7 +137,7 @@ def test_a_stranger_at_the_port_does_not_disturb_the_job(engine: PbsEngine, shar
 
 # --- being ended by PBS ---------------------------------------------------------------------------------------
 
-ENDED = r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job that is qdel, or the end of its walltime\)$"
+ENDED = r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job this means qdel or the walltime limit\)$"
 
 
 def test_qdel_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> None:
@@ -227,17 +227,17 @@ def test_a_missing_pbsdsh_is_reported(engine: PbsEngine, shared: Path) -> None:
     (shared / "nothing").mkdir(exist_ok=True)
     env = {"PATH": str(shared / "nothing"), "PBS_EXEC": str(shared / "nothing")}
     done = engine.run(ONE_EACH, "train.py", **env)
-    check_refusal(done, 125, "there is no pbsdsh on this host", "--pbs-start ssh")
+    check_refusal(done, 125, "`pbsdsh` not found on this host", "--pbs-start ssh")
 
 
 def test_a_host_that_is_not_in_the_job_is_refused(engine: PbsEngine) -> None:
     done = engine.run({"h1": 1, "h2": 1}, "--engine", "pbs", "-H", "h2,h3", "train.py")
-    check_refusal(done, 125, r"^h3: it is not in PBS job \S+, 2 hosts \(h1, h2\)", "leave -H out")
+    check_refusal(done, 125, r"^h3: not part of PBS job \S+, 2 hosts \(h1, h2\)", "omit -H")
 
 
 def test_a_job_folder_that_the_hosts_do_not_share_is_reported(engine: PbsEngine) -> None:
     done = engine.run(ONE_EACH, "--no-zygote", "train.py", XDG_STATE_HOME="/tmp/mine")
-    check_refusal(done, 125, "^h[23]: the job's folder is not to be seen there", "XDG_STATE_HOME.*--pbs-start ssh")
+    check_refusal(done, 125, "^h[23]: the job directory is not visible there", "XDG_STATE_HOME.*--pbs-start ssh")
 
 
 def test_a_job_folder_that_the_hosts_do_not_share_is_enough_for_ssh(engine: PbsEngine) -> None:
@@ -249,8 +249,8 @@ def test_a_job_folder_that_the_hosts_do_not_share_is_enough_for_ssh(engine: PbsE
     ("nodefile", "error"),
     [
         (None, "PBS_NODEFILE is not set"),
-        ("/nowhere", "PBS_NODEFILE /nowhere cannot be read"),
-        ("/dev/null", "PBS_NODEFILE names no host"),
+        ("/nowhere", "could not read PBS_NODEFILE /nowhere"),
+        ("/dev/null", "PBS_NODEFILE lists no hosts"),
         ("/etc/passwd", "line 1 of PBS_NODEFILE is not a host name"),
     ],
     ids=["unset", "missing", "empty", "another file"],

@@ -151,12 +151,12 @@ def test_the_engine_is_refused_outside_an_allocation(on_login: Callable[..., Don
 
 def test_a_missing_salloc_is_reported(on_login: Callable[..., Done], shared: Path) -> None:
     done = on_login("--engine", "slurm", "--slurm-args", "-N2", "train.py", PATH=bare_path(shared))
-    check_refusal(done, 125, "there is no `salloc` on this machine", "login node")
+    check_refusal(done, 125, "`salloc` not found on this machine", "login node")
 
 
 def test_a_missing_srun_is_reported(engine: SlurmEngine, shared: Path) -> None:
     done = engine.run({"h1": 1}, "--no-zygote", "train.py", PATH=bare_path(shared))
-    check_refusal(done, 125, "there is no `srun` on this machine", "module")
+    check_refusal(done, 125, "`srun` not found on this machine", "module")
 
 
 @pytest.mark.parametrize("args", ["--partition=nowhere", "--no-such-option", "-N2 -w h1,h99", "-N1 --gpus=9"])
@@ -178,7 +178,7 @@ def test_slurm_args_for_another_engine_are_refused(on_login: Callable[..., Done]
 
 def test_slurm_args_inside_an_allocation_are_refused(engine: SlurmEngine) -> None:
     done = engine.run({"h1": 1}, "--slurm-args", "-N2", "train.py")
-    check_refusal(done, 2, r"this is one already \(\d+\)", "leave them out")
+    check_refusal(done, 2, r"already inside allocation \d+", "omit --slurm-args")
 
 
 def test_a_script_that_is_not_there_is_told_before_the_queue(on_login: Callable[..., Done]) -> None:
@@ -189,18 +189,18 @@ def test_a_script_that_is_not_there_is_told_before_the_queue(on_login: Callable[
 
 def test_a_host_that_is_not_in_the_allocation_is_refused(engine: SlurmEngine) -> None:
     done = engine.run({"h1": 1, "h2": 1}, "--engine", "slurm", "-H", "h2,h3", "train.py")
-    check_refusal(done, 125, r"^h3: it is not in Slurm allocation \d+, 2 hosts \(h1, h2\)", "leave -H out")
+    check_refusal(done, 125, r"^h3: not part of Slurm allocation \d+, 2 hosts \(h1, h2\)", "omit -H")
 
 
 def test_other_hosts_than_the_allocations_are_reached_by_ssh_and_this_is_told(engine: SlurmEngine) -> None:
     done = engine.run({"h1": 1}, "--no-zygote", "-H", "h3:1", "who.py")
     assert [env["host"] for env in environments(done)] == ["h3"]
-    assert re.search(r"detected: Slurm allocation \d+, 1 host; -H names other hosts, so ssh is used", done.err)
+    assert re.search(r"detected: Slurm allocation \d+, 1 host; -H names hosts outside it, so Muster uses ssh", done.err)
 
 
 def test_a_part_of_a_heterogeneous_job_is_refused(engine: SlurmEngine) -> None:
     done = engine.run({}, "-H", "h2", "train.py", request=["-N1", "-wh1", ":", "-N1", "-wh2"])
-    check_refusal(done, 2, "-H names 1 of the 2 hosts of a heterogeneous job", "leave -H out")
+    check_refusal(done, 2, "-H names 1 of the 2 hosts of a heterogeneous job", "omit -H")
 
 
 def test_more_ranks_than_slurm_gave_gpus_are_refused(engine: SlurmEngine) -> None:
@@ -214,7 +214,7 @@ def test_muster_under_srun_with_several_tasks_is_refused(engine: SlurmEngine, sh
     done = engine.lab.run("h1", ["env", "-i", f"PATH={PLAIN['PATH']}", "sh", "-c", command], timeout=60)
     assert done.returncode == 2
     assert done.stdout.count("error: this is one of the 2 tasks of step") == 2, done.stdout
-    assert done.stdout.count("hint: start `muster run` once, without srun in front") == 2, done.stdout
+    assert done.stdout.count("hint: start `muster run` once, without srun;") == 2, done.stdout
     assert "it ran" not in done.stdout
 
 
@@ -230,7 +230,7 @@ def test_muster_under_srun_with_one_task_runs_the_job(engine: SlurmEngine, share
         ({"SLURM_JOB_NODELIST": None}, "SLURM_JOB_ID=.* is set but SLURM_JOB_NODELIST is not"),
         ({"SLURM_JOB_NODELIST": "h[1-"}, "SLURM_JOB_NODELIST"),
         ({"SLURM_TASKS_PER_NODE": "many"}, "SLURM_TASKS_PER_NODE"),
-        ({"SLURM_TASKS_PER_NODE": "1(x9)"}, "SLURM_TASKS_PER_NODE=1.x9. counts the tasks of 9 hosts"),
+        ({"SLURM_TASKS_PER_NODE": "1(x9)"}, "SLURM_TASKS_PER_NODE=1.x9. lists the tasks of 9 hosts"),
         ({"SLURM_HET_SIZE": "two"}, "SLURM_HET_SIZE=two"),
     ],
     ids=["no hosts", "broken hosts", "broken tasks", "tasks of others", "broken groups"],
@@ -246,4 +246,4 @@ def test_variables_that_make_no_sense_are_refused(engine: SlurmEngine, env: dict
 def test_an_allocation_that_is_over_is_reported(engine: SlurmEngine) -> None:
     env = {"SLURM_JOB_ID": "4711", "SLURM_JOBID": "4711"}
     done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "train.py", **env)
-    check_refusal(done, 125, "[Ii]nvalid job id", "get a new one")
+    check_refusal(done, 125, "[Ii]nvalid job id", "request a new one")

@@ -18,7 +18,7 @@ from muster.lab import Lab
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(os.getuid() != 0, reason="schedulers need a lab made by root"),
+    pytest.mark.skipif(os.getuid() != 0, reason="schedulers need a lab started as root"),
 ]
 
 # Without torch: what is tried here is the way through the queue, not the training.
@@ -130,7 +130,7 @@ def test_a_signal_for_the_batch_script_reaches_the_ranks(slurm: Lab, folder: Pat
 def test_a_partition_that_slurm_does_not_have_is_told_in_its_words(slurm: Lab, folder: Path) -> None:
     done = submit(slurm, folder, "--slurm", "--partition", "nope", "train.py")
     assert (done.code, done.out) == (125, ""), done.said
-    assert re.search("^error: sbatch refused the job: .*Invalid partition name specified", done.err), done.said
+    assert re.search("^error: sbatch rejected the job: .*Invalid partition name specified", done.err), done.said
     assert "hint: `sinfo -s` lists the partitions" in done.err
     assert list(folder.glob("*.sbatch")) == []
 
@@ -206,5 +206,5 @@ def test_sums_instead_of_chunks_go_to_pbs_as_they_are(pbs: PbsSite, folder: Path
 def test_a_refusal_of_pbs_is_told_in_its_words(pbs: PbsSite, folder: Path) -> None:
     done = submit_to_pbs(pbs, folder, "--extra", "-l colour=red", "train.py")
     assert (done.code, done.out) == (125, ""), done.said
-    assert "error: qsub refused the job: Unknown resource  Resource_List.colour\n" in done.err, done.said
+    assert "error: qsub rejected the job: Unknown resource  Resource_List.colour\n" in done.err, done.said
     assert list(folder.glob("*.pbs")) == []

@@ -9,7 +9,7 @@ import pytest
 from healthy import CHECKS, Change, altered, broken, cluster, findings, gpu, unreached
 
 from muster.check.cluster_facts import Cluster, Refusal, odd_ones
-from muster.check.here import paths_in
+from muster.check.here import data_in, paths_in
 from muster.errors import HostError
 
 
@@ -39,44 +39,44 @@ ADD = "echo 10.0.0.2 b | sudo tee -a /etc/hosts"
 
 # What changes on host b, the row it is, and what the finding and its command say.
 ONE_HOST = [
-    (listed("127.0.1.1"), 3, "stands for 127.0.1.1", 'sed -i "s/^127.0.1.1[[:space:]]/10.0.0.2 /" /etc/hosts'),
-    (listed("127.0.0.1", shared=True), 3, "stands for 127.0.0.1", ADD),
-    (put("own_name", addresses=[], listed=[]), 4, "does not know its own name", ADD),
-    (listed("10.9.9.9"), 4, "which it does not have", "10.0.0.2"),
-    (set_variable("GLOO_SOCKET_IFNAME", "eno1"), 6, "it has no such interface (it has eth0)", "GLOO_SOCKET_IFNAME=/d"),
-    (set_variable("GLOO_SOCKET_IFNAME", "lo"), 6, "that is loopback", "~/.bashrc"),
+    (listed("127.0.1.1"), 3, "its own name to 127.0.1.1", 'sed -i "s/^127.0.1.1[[:space:]]/10.0.0.2 /" /etc/hosts'),
+    (listed("127.0.0.1", shared=True), 3, "its own name to 127.0.0.1", ADD),
+    (put("own_name", addresses=[], listed=[]), 4, "cannot resolve its own name", ADD),
+    (listed("10.9.9.9"), 4, "not an address of this host", "10.0.0.2"),
+    (set_variable("GLOO_SOCKET_IFNAME", "eno1"), 6, "no such interface (available: eth0)", "GLOO_SOCKET_IFNAME=/d"),
+    (set_variable("GLOO_SOCKET_IFNAME", "lo"), 6, "a loopback interface", "~/.bashrc"),
     (put("names", seconds=5.0, what="10.0.0.1"), 14, "looking up 10.0.0.1 takes 5.0 s", "10.0.0.1 a\\n10.0.0.2 b"),
-    (lambda a: a["links"]["eth0"].update(mtu=9000), 15, "up to 9000 bytes", "ip link set eth0 mtu 1500"),
+    (lambda a: a["links"]["eth0"].update(mtu=9000), 15, "MTU 9000", "ip link set eth0 mtu 1500"),
     (lambda a: a["links"]["eth0"].update(errors=5000), 16, "5000 broken packets", "ip -s link show eth0"),
     (lambda a: a["links"]["eth0"].update(speed=100), 17, "runs at 100 Mbit/s", "ethtool eth0"),
-    (put("python", torch=False, others=[]), 22, "has no torch", "-m pip install torch==2.13.0"),
-    (put("python", version="3.9"), 22, "Python 3.9", ""),
-    (put("torch", version="2.12.0+cu130"), 23, "its torch is 2.12.0+cu130", "torch==2.13.0 --index-url"),
-    (put("torch", git="def"), 23, "built from other source", "--force-reinstall"),
-    (put("torch", record=8), 23, "other files were installed", "--force-reinstall"),
+    (put("python", torch=False, others=[]), 22, "torch is not installed", "-m pip install torch==2.13.0"),
+    (put("python", version="3.9"), 22, "Python is 3.9", ""),
+    (put("torch", version="2.12.0+cu130"), 23, "torch is 2.12.0+cu130", "torch==2.13.0 --index-url"),
+    (put("torch", git="def"), 23, "built from a different commit", "--force-reinstall"),
+    (put("torch", record=8), 23, "its installed files differ", "--force-reinstall"),
     (put("torch", stray_nccl=["/usr/lib/libnccl.so.2"]), 23, "LD_LIBRARY_PATH puts", ""),
-    (put("torch", driver="470.1"), 23, "too old for the CUDA 13.0", ""),
-    (lambda a: a.update(shadow=["/work/types.py"]), 25, "hides Python's own module", "mv /work/types.py"),
+    (put("torch", driver="470.1"), 23, "too old for CUDA 13.0", ""),
+    (lambda a: a.update(shadow=["/work/types.py"]), 25, "shadows the standard library module", "mv /work/types.py"),
     (lambda a: a.update(fabric={"state": "failed", "version": ""}), 26, "fabricmanager is failed", "systemctl restart"),
-    (set_variable("NCCL_IB_HCA", "mlx5_0"), 27, "InfiniBand adapters it does not have", "NCCL_IB_HCA"),
+    (set_variable("NCCL_IB_HCA", "mlx5_0"), 27, "no such InfiniBand adapter", "NCCL_IB_HCA"),
     (set_variable("NCCL_P2P_DISABLE", "1"), 27, "NCCL_P2P_DISABLE=1", "NCCL_P2P_DISABLE"),
-    (set_variable("NCCL_ALGO", "Ring", "/etc/nccl.conf"), 27, "unset on the others", "sudo sed -i"),
-    (put("variables", gone={"NCCL_TOPO_FILE": "/opt/topo.xml"}), 27, "/opt/topo.xml, which is not there", ""),
-    (set_variable("OMP_NUM_THREADS", "1"), 29, "leaves 15 of its 16 CPUs idle with 1 rank", "OMP_NUM_THREADS"),
-    (set_variable("OMP_NUM_THREADS", "64"), 29, "64 threads for 16 CPUs", "OMP_NUM_THREADS"),
-    (put("cpus", allowed=1, everything=False), 30, "1 of its 16 CPUs: sshd (process 7)", "sudo taskset -pc 0-15 7"),
-    (put("cpus", quota=2.0), 30, "2 CPUs' worth of time", ""),
-    (lambda a: a["limits"]["nofile"].update(soft=64, by=[7, "sshd"]), 32, "64 files (from sshd, process 7)", "prlimit"),
-    (put("shm", size=64 << 20, free=0), 33, "/dev/shm holds only 64 MB", "sudo mount -o remount,size=32g /dev/shm"),
+    (set_variable("NCCL_ALGO", "Ring", "/etc/nccl.conf"), 27, "unset on the other hosts", "sudo sed -i"),
+    (put("variables", gone={"NCCL_TOPO_FILE": "/opt/topo.xml"}), 27, "NCCL_TOPO_FILE=/opt/topo.xml: no such file", ""),
+    (set_variable("OMP_NUM_THREADS", "1"), 29, "leaves 15 of 16 CPUs idle with 1 rank", "OMP_NUM_THREADS"),
+    (set_variable("OMP_NUM_THREADS", "64"), 29, "64 threads on 16 CPUs", "OMP_NUM_THREADS"),
+    (put("cpus", allowed=1, everything=False), 30, "usable: sshd (process 7)", "sudo taskset -pc 0-15 7"),
+    (put("cpus", quota=2.0), 30, "limits CPU time to 2 of 16 CPUs", ""),
+    (lambda a: a["limits"]["nofile"].update(soft=64, by=[7, "sshd"]), 32, "(set by sshd, process 7)", "prlimit"),
+    (put("shm", size=64 << 20, free=0), 33, "/dev/shm is only 64 MB", "sudo mount -o remount,size=32g /dev/shm"),
     (put("shm", free=1 << 20), 33, "/dev/shm is full", "ls -lt /dev/shm"),
     (set_variable("WORLD_SIZE", "7"), 45, "WORLD_SIZE=7", "WORLD_SIZE"),
     (lambda a: a["disk"]["/work"].update(free=1 << 20), 51, "/work is full", "du -xh /work"),
-    (lambda a: a["disk"]["/work"].update(read_only=True), 51, "can only be read", ""),
+    (lambda a: a["disk"]["/work"].update(read_only=True), 51, "/work is read-only", ""),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "row", "said", "command"), ONE_HOST)
-def test_what_is_wrong_with_one_host_is_found_and_blamed_on_it(change: Change, row: int, said: str, command: str):
+def test_a_problem_of_one_host_is_attributed_to_it(change: Change, row: int, said: str, command: str):
     hosts = broken(cluster(), "b", change)
     (found,) = findings(hosts)
     assert (found.row, found.hosts) == (row, ("b",))
@@ -96,25 +96,25 @@ def process(uid: int) -> Change:
 
 
 ONE_HOST_WITH_GPUS = [
-    (set_variable("CUDA_VISIBLE_DEVICES", "0,0"), 44, "names GPU 0 twice", "CUDA_VISIBLE_DEVICES"),
-    (set_variable("CUDA_VISIBLE_DEVICES", "1,GPU-b-1"), 44, "names GPU 1 twice", "CUDA_VISIBLE_DEVICES"),
-    (lambda a: a["gpus"]["gpus"].pop(), 48, "1 of its 2 GPUs answer", "reboot"),
+    (set_variable("CUDA_VISIBLE_DEVICES", "0,0"), 44, "lists GPU 0 twice", "CUDA_VISIBLE_DEVICES"),
+    (set_variable("CUDA_VISIBLE_DEVICES", "1,GPU-b-1"), 44, "lists GPU 1 twice", "CUDA_VISIBLE_DEVICES"),
+    (lambda a: a["gpus"]["gpus"].pop(), 48, "only 1 of 2 GPUs respond", "reboot"),
     (put("gpus", gpus=[], problem="couldn't communicate\nwith"), 48, "nvidia-smi fails: couldn't", "reboot"),
-    (a_gpu(ecc=4.0), 48, "GPU 1 has had 4 memory errors", "sudo nvidia-smi --gpu-reset -i 1"),
+    (a_gpu(ecc=4.0), 48, "GPU 1 has had 4 uncorrectable memory errors", "sudo nvidia-smi --gpu-reset -i 1"),
     (a_gpu(hot=True, celsius=91.0), 48, "too hot (91 C)", "nvidia-smi -q"),
     (a_gpu(width=[4.0, 16.0]), 48, "4 of 16 PCIe lanes", ""),
-    (lambda a: [g.update(name="NVIDIA A100") for g in a["gpus"]["gpus"]], 48, "its GPUs are NVIDIA A100", ""),
-    (put("gpus", remapped=[["GPU-b-0", "No", "Yes"]]), 48, "GPU 0 waits for a reset", "--gpu-reset -i 0"),
-    (put("gpus", remapped=[["GPU-b-0", "Yes", "No"]]), 48, "spare rows", ""),
+    (lambda a: [g.update(name="NVIDIA A100") for g in a["gpus"]["gpus"]], 48, "the GPUs are NVIDIA A100", ""),
+    (put("gpus", remapped=[["GPU-b-0", "No", "Yes"]]), 48, "GPU 0 needs a reset", "--gpu-reset -i 0"),
+    (put("gpus", remapped=[["GPU-b-0", "Yes", "No"]]), 48, "failed to remap bad memory rows", ""),
     (process(1000), 49, "python (process 42) with 20.0 GB", "kill 42"),
     (process(1001), 49, "python (process 42)", ""),
-    (a_gpu(used=60000.0), 49, "in use by nobody who shows", "--gpu-reset -i 1"),
-    (put("torch", cuda=""), 23, "cannot use them", "pip install"),
+    (a_gpu(used=60000.0), 49, "is in use, but no visible process owns it", "--gpu-reset -i 1"),
+    (put("torch", cuda=""), 23, "cannot use the 2 GPUs", "pip install"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "row", "said", "command"), ONE_HOST_WITH_GPUS)
-def test_what_is_wrong_with_a_gpu_is_found_and_blamed_on_its_host(change: Change, row: int, said: str, command: str):
+def test_a_problem_of_a_gpu_is_attributed_to_its_host(change: Change, row: int, said: str, command: str):
     hosts = broken(cluster(gpus=2), "b", change)
     (found,) = findings(hosts)
     assert (found.row, found.hosts) == (row, ("b",))
@@ -122,11 +122,11 @@ def test_what_is_wrong_with_a_gpu_is_found_and_blamed_on_its_host(change: Change
     assert command in hosts.line(found.fix)
 
 
-def test_somebody_elses_process_is_not_to_be_killed():
+def test_a_fix_does_not_kill_the_process_of_another_user():
     hosts = broken(cluster(gpus=2), "b", process(1001))
     (found,) = findings(hosts)
     assert found.fix.command == ""
-    assert "somebody else" in found.fix.say
+    assert "another user" in found.fix.say
 
 
 def with_infiniband(**changes: Any) -> Change:
@@ -148,18 +148,22 @@ def everywhere(whole: Cluster, change: Change) -> Cluster:
 @pytest.mark.parametrize(
     ("change", "row", "said"),
     [
-        (with_infiniband(devices=0), 18, "no /dev/infiniband/uverbs"),
-        (with_infiniband(verbs=False), 18, "not the library libibverbs"),
-        (with_infiniband(ports=[{"name": "mlx5_0:1", "state": "down", "driver": ""}]), 18, "no port of its InfiniBand"),
-        (with_infiniband(ports=[{"name": "efa_0:1", "state": "active", "driver": "efa"}]), 18, "network of AWS"),
-        (lambda a: a.update(rdma={"ports": []}), 18, "it has 0 InfiniBand ports, the others 1"),
+        (with_infiniband(devices=0), 18, "no device /dev/infiniband/uverbs"),
+        (with_infiniband(verbs=False), 18, "not libibverbs"),
+        (
+            with_infiniband(ports=[{"name": "mlx5_0:1", "state": "down", "driver": ""}]),
+            18,
+            "no InfiniBand port is active",
+        ),
+        (with_infiniband(ports=[{"name": "efa_0:1", "state": "active", "driver": "efa"}]), 18, "has AWS EFA"),
+        (lambda a: a.update(rdma={"ports": []}), 18, "has 0 InfiniBand ports; the other hosts have 1"),
         (
             lambda a: a["limits"]["memlock"].update(soft=65536, by=[9, "slurmd"]),
             31,
-            "may lock 64 KB of memory (from slurmd",
+            "can lock only 64 KB of memory (set by slurmd",
         ),
-        (set_variable("NCCL_IB_DISABLE", "1"), 27, "leaves its mlx5_0 unused"),
-        (set_variable("NCCL_IB_HCA", "=mlx5_1:1"), 27, "it has mlx5_0"),
+        (set_variable("NCCL_IB_DISABLE", "1"), 27, "leaves mlx5_0 unused"),
+        (set_variable("NCCL_IB_HCA", "=mlx5_1:1"), 27, "available: mlx5_0"),
     ],
 )
 def test_a_host_that_cannot_use_its_infiniband_is_named(change: Change, row: int, said: str):
@@ -264,7 +268,7 @@ def test_a_master_port_that_is_taken_names_who_has_it():
     assert "pid 7 (python old.py)" in found.what
 
 
-@pytest.mark.parametrize("problem", ["another machine or program answered", "connected, but nothing was said"])
+@pytest.mark.parametrize("problem", ["another machine or program answered", "connected, but received nothing"])
 def test_a_stranger_behind_the_master_port_is_told_where_it_is_met(problem: str):
     (found,) = findings(with_master(cluster(master_port=29500), "", problem, ""))
     assert (found.row, found.hosts) == (9, ("c",))
@@ -353,7 +357,7 @@ def test_data_that_one_host_lacks_is_worse_if_it_was_asked_for(paths: dict[str, 
     (found,) = findings(broken(hosts, "b", lambda a: a.update(data={"/data": None})))
     assert (found.row, found.hosts, found.severity) == (52, ("b",), severity)
     (found,) = findings(broken(hosts, "b", lambda a: a.update(data={"/data": ["folder", 9, 0]})))
-    assert "has 9 entries there, and 10 entries on the others" in found.what
+    assert "has 9 entries; on the other hosts: 10 entries" in found.what
 
 
 @pytest.mark.parametrize(
@@ -372,6 +376,18 @@ def test_arguments_that_look_like_paths_to_read_are_checked(args: list[str], pat
 
 def test_a_path_that_no_host_has_may_be_one_the_job_makes():
     assert findings(everywhere(cluster(paths=("/out",)), lambda a: a.update(data={"/out": None}))) == []
+
+
+def test_a_path_of_a_script_that_no_host_has_is_reported_by_check():
+    hosts = cluster(paths=("/data",), expected=("/data",))
+    (found,) = findings(everywhere(hosts, lambda a: a.update(data={"/data": None})))
+    assert (found.severity, found.row, found.hosts) == ("warning", 52, tuple(m.name for m in hosts.machines))
+    assert "unless the script creates it" in found.symptom
+
+
+def test_the_data_of_a_script_is_what_its_own_option_data_names():
+    args = ["--data", "/data/set", "--data=cifar10", "--data", "s3://bucket/set", "--lr", "/x"]
+    assert data_in(args) == ["/data/set", "cifar10"]
 
 
 def test_one_machine_under_two_names_is_told():

@@ -23,25 +23,25 @@ def report(hosts: Cluster) -> Report:
     )
 
 
-def test_a_report_tells_what_differs_what_is_wrong_and_how_to_mend_it():
+def test_a_report_shows_differences_findings_and_fixes():
     hosts = broken(cluster(3), "b", lambda answers: answers.update(shm={"size": 64 << 20, "free": 64 << 20}))
     text = render(report(hosts))
-    assert "what differs\n  /dev/shm  32 GB (a, c)   64 MB (b)\n" in text
-    assert "all else is the same: Python 3.11.7; " in text
+    assert "differences\n  /dev/shm  32 GB (a, c)   64 MB (b)\n" in text
+    assert "same on all hosts: Python 3.11.7; " in text
     assert (
-        "warning: b: /dev/shm holds only 64 MB\n"
-        "  you would see: RuntimeError: Caught RuntimeError in DataLoader worker process 0, "
+        "warning: b: /dev/shm is only 64 MB\n"
+        "  Symptom: RuntimeError: Caught RuntimeError in DataLoader worker process 0, "
         "or: killed by signal: Bus error\n"
-        "  to mend it:    ssh b 'sudo mount -o remount,size=32g /dev/shm'\n"
+        "  Fix:     ssh b 'sudo mount -o remount,size=32g /dev/shm'\n"
     ) in text
     assert text.endswith("3 hosts checked in 1.2 s: 1 warning\n")
 
 
 def test_healthy_hosts_get_a_short_report():
     text = render(report(cluster(2)))
-    assert text.startswith("the same on all: ")
-    assert text.endswith("2 hosts checked in 1.2 s: nothing wrong\n")
-    assert "what differs" not in text
+    assert text.startswith("same on all hosts: ")
+    assert text.endswith("2 hosts checked in 1.2 s: no problems found\n")
+    assert "differences" not in text
 
 
 def test_the_report_for_programs_has_the_command_as_it_is_typed():
@@ -54,11 +54,11 @@ def test_the_report_for_programs_has_the_command_as_it_is_typed():
     assert data["facts"]["/dev/shm"] == {"a": "32 GB", "b": "64 MB", "c": "32 GB"}
 
 
-def test_what_could_not_be_found_out_is_said():
+def test_a_check_without_a_result_is_reported():
     hosts = altered(cluster(2), "b", broken={"fabric": "OSError: no"}, hung={"limits": 3.0})
     text = render(report(hosts))
-    assert "not known: b: the check `fabric` failed there (OSError: no)" in text
-    assert "not known: b: the check `limits` took longer than 3 s there" in text
+    assert "unknown: b: check `fabric` failed (OSError: no)" in text
+    assert "unknown: b: check `limits` timed out after 3 s" in text
 
 
 def test_a_command_for_a_host_without_a_login_says_where_to_type_it():
@@ -68,13 +68,13 @@ def test_a_command_for_a_host_without_a_login_says_where_to_type_it():
     assert hosts.line(Fix(command="unset A")) == "unset A"
 
 
-def test_what_is_said_of_several_hosts_is_said_once():
+def test_a_finding_of_several_hosts_is_printed_once():
     hosts = cluster(3)
     for name in "bc":
         hosts = broken(hosts, name, lambda answers: answers.update(shm={"size": 64 << 20, "free": 0}))
     text = render(report(hosts))
-    assert text.count("/dev/shm holds only") == 1
-    assert "warning: b, c: /dev/shm holds only 64 MB" in text
+    assert text.count("/dev/shm is only") == 1
+    assert "warning: b, c: /dev/shm is only 64 MB" in text
     assert "for h in b c; do ssh $h 'sudo mount -o remount,size=32g /dev/shm'; done" in text
 
 

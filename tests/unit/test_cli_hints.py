@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from muster.api.hints import COMMAND_MEANINGS, MEANINGS, misplaced, nearest
@@ -12,7 +14,7 @@ from muster.errors import UsageError
 
 def suggestion(*argv: str) -> str:
     """The hint of `muster run` with these options."""
-    with pytest.raises(UsageError, match="there is no option") as refused:
+    with pytest.raises(UsageError, match="unknown option") as refused:
         run.parse([*argv, "train.py"])
     return refused.value.hint or ""
 
@@ -51,7 +53,7 @@ def test_a_typing_error_is_recognized(typed: str, meant: str):
         ("--export", "--env"),
         ("-x", "--env"),
         ("--silent", "--quiet"),
-        ("--dashboard", "--page"),
+        ("--ui", "--dashboard"),
         ("--max-retries", "--restarts"),
     ],
 )
@@ -73,7 +75,7 @@ def test_ps_does_not_suggest_to_remove_jobs(typed: str, capsys: pytest.CaptureFi
     assert main(["ps", typed]) == 2
     said = capsys.readouterr().err
     assert "did you mean" not in said
-    assert f"there is no option {typed}" in said
+    assert f"unknown option {typed}" in said
 
 
 @pytest.mark.parametrize("typed", ["--force", "--noww", "--no"])
@@ -127,7 +129,7 @@ def after_script(*args: str, text: str = "import torch\n") -> str:
 
 def test_an_option_of_muster_after_the_script_gets_a_hint_with_what_to_type():
     assert after_script("--lr", "0.1", "--nproc", "4") == (
-        "train.py gets --nproc as its own arguments; Muster's options go before the script: "
+        "train.py receives --nproc as its own arguments; put Muster's options before the script: "
         "muster run --nproc 4 train.py"
     )
 
@@ -159,3 +161,64 @@ def test_an_option_that_the_script_mentions_belongs_to_it(text: str):
 @pytest.mark.parametrize("args", [(), ("--help",), ("--lr", "0.1"), ("nproc",), ("-m",), ("-n", "4"), ("-r", "1")])
 def test_other_arguments_of_the_script_get_no_hint(args: tuple[str, ...]):
     assert after_script(*args) == ""
+
+
+# --- options after the script of commands that would give a wrong result without them --------------------------
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import json, time\nprint(time.time())\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (("check", "train.py", "-H", "a,b"), "muster check -H a,b train.py"),
+        (("check", "train.py", "--deep"), "muster check --deep train.py"),
+        (("check", "train.py", "--lr", "0.1", "--lab=2"), "muster check --lab=2 train.py"),
+        (("check", "-m", "no.such", "--hosts", "a"), "muster check --hosts a no.such"),
+        (("submit", "--slurm", "train.py", "--time", "2h"), "muster submit --time 2h train.py"),
+        (("submit", "--slurm", "train.py", "--nproc", "2"), "muster submit --nproc 2 train.py"),
+        (("bench", "--scaling", "train.py", "--json"), "muster bench --json train.py"),
+    ],
+)
+def test_check_submit_and_bench_refuse_an_option_of_theirs_after_the_script(
+    argv: tuple[str, ...], shown: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(list(argv)) == 2
+    said = capsys.readouterr().err
+    assert f"options go before the script: {shown}\n" in said
+    assert "write `--` before" in said
+
+
+def test_after_two_dashes_every_option_is_the_scripts(in_folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["submit", "--slurm", "--dry-run", "--", "train.py", "--time", "2h"]) == 0
+    assert "train.py --time 2h" in capsys.readouterr().out
+
+
+def test_an_option_that_the_script_reads_is_not_refused(in_folder: Path, capsys: pytest.CaptureFixture[str]):
+    (in_folder / "train.py").write_text("parser.add_argument('--time')\n")
+    assert main(["submit", "--slurm", "--dry-run", "train.py", "--time", "2h"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "severity"),
+    [
+        (("train.py", "--data", "/no/such/set"), 3, "error"),
+        (("train.py", "--data=./no-such-set"), 3, "error"),
+        (("train.py", "--data", "no-such-set"), 0, "warning"),
+        (("train.py", "--config", "/no/such/file"), 0, "warning"),
+        (("--data", "/no/such/set", "train.py"), 3, "error"),
+    ],
+)
+def test_check_gives_no_all_clear_when_the_data_of_the_script_is_missing(
+    argv: tuple[str, ...], code: int, severity: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["check", *argv]) == code
+    out = capsys.readouterr().out
+    assert f"{severity}: " in out
+    assert "no" in out
+    assert "nothing wrong" not in out

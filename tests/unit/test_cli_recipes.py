@@ -49,7 +49,7 @@ def test_a_copy_is_the_source_itself_and_a_second_one_needs_force(tmp_path, monk
     assert copy.read_bytes() == find_recipes()["hello"].read_bytes()
     copy.write_text("mine")
     assert main(["recipes", "copy", "hello"]) == 2
-    assert "hello.py exists already" in capsys.readouterr().err
+    assert "hello.py already exists" in capsys.readouterr().err
     assert copy.read_text() == "mine"
     assert main(["recipes", "copy", "hello", "--force"]) == 0
     assert copy.read_text() != "mine"
@@ -63,13 +63,13 @@ def test_a_copy_goes_where_it_is_told(tmp_path):
 def test_a_copy_into_a_file_is_refused_in_one_sentence(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["recipes", "copy", "hello", "--to", str(tmp_path / "file")]) == 2
-    assert "cannot write" in capsys.readouterr().err
+    assert "could not write" in capsys.readouterr().err
 
 
 def test_an_unknown_recipe_gets_a_suggestion(capsys):
     assert main(["recipes", "copy", "message-passing"]) == 2
     err = capsys.readouterr().err
-    assert "there is no recipe `message-passing`" in err
+    assert "unknown recipe `message-passing`" in err
     assert "muster recipes copy message_passing" in err
 
 

@@ -201,14 +201,14 @@ def test_a_program_that_is_named_is_used_or_refused_by_its_name(tmp_path: Path, 
     done = host.run(box(host.cwd, program=program), shell)
     assert host.called() == [], "no other takes its place"
     error = explain_container_failure("h2", box(program=program), done.returncode, done.stderr)
-    assert error.message == f"h2: {program} is not on this host"
+    assert error.message == f"h2: {program} not found"
     assert "--container" in str(error.hint)
 
 
 def test_a_host_without_any_program_is_told_so(tmp_path: Path):
     done = Host(tmp_path).run(box(tmp_path))
     error = explain_container_failure("h2", box(), done.returncode, done.stderr)
-    assert error.message == "h2: there is no podman, docker or apptainer on this host"
+    assert error.message == "h2: found no podman, docker or apptainer"
 
 
 # --- pulling --------------------------------------------------------------------------------------------------
@@ -250,10 +250,10 @@ def test_a_pull_that_fails_ends_it_with_the_programs_reason(tmp_path: Path, shel
     assert done.stdout == ""
     assert [call[1] for call in host.called()] == ["image", "pull"]
     error = explain_container_failure("h2", box(), done.returncode, done.stderr)
-    assert error.message == f"h2: there is no image {IMAGE}, and podman cannot pull it (no such host)"
+    assert error.message == f"h2: image {IMAGE} not found, and podman could not pull it (no such host)"
     reason = code_reason(box(), done.returncode)
     assert reason is not None
-    assert reason[0] == f"there is no image {IMAGE}, and it cannot be pulled"
+    assert reason[0] == f"image {IMAGE} not found, and it could not be pulled"
 
 
 @pytest.mark.parametrize("shell", INSTALLED)
@@ -329,8 +329,8 @@ def test_a_container_that_does_not_start_is_told_with_its_host(tmp_path: Path, c
     assert done.returncode == code
     assert host_in(done.stderr) == os.uname().nodename.partition(".")[0]
     assert container_reason(box(), done.stderr) == (
-        f"podman did not start {IMAGE}: Error: something new",
-        f"try it by hand there: `podman run --rm {IMAGE} true`",
+        f"podman could not start {IMAGE}: Error: something new",
+        f"run it by hand there: `podman run --rm {IMAGE} true`",
     )
     assert code_reason(box(), code)
 

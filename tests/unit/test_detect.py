@@ -187,7 +187,7 @@ BROKEN = {
     "RANK is empty": ({**TORCHRUN, "RANK": ""}, "RANK="),
     "RANK without WORLD_SIZE": ({"RANK": "1"}, "RANK=1 is set but WORLD_SIZE is not"),
     "WORLD_SIZE without RANK": ({"WORLD_SIZE": "4"}, "WORLD_SIZE=4 is set but RANK is not"),
-    "RANK beyond WORLD_SIZE": ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is not a rank of a world of 4"),
+    "RANK beyond WORLD_SIZE": ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is out of range for WORLD_SIZE=4"),
     "LOCAL_RANK is no number": ({**TORCHRUN, "LOCAL_RANK": "x"}, "LOCAL_RANK=x"),
     "LOCAL_RANK beyond LOCAL_WORLD_SIZE": ({**TORCHRUN, "LOCAL_RANK": "2"}, "local rank 2"),
     "MASTER_PORT is no port": ({**TORCHRUN, "MASTER_PORT": "65536"}, "MASTER_PORT=65536"),
@@ -195,7 +195,7 @@ BROKEN = {
     "a broken step": ({**STEP, "SLURM_PROCID": "4"}, "SLURM_PROCID=4"),
     "a broken node list": ({**STEP, "SLURM_STEP_NODELIST": "gpu[3"}, "SLURM_STEP_NODELIST: this bracket"),
     "broken counts": ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "many"}, "SLURM_STEP_TASKS_PER_NODE=many"),
-    "a PBS task that knows no size": (PBS_TASK, "PBS does not tell a task how many there are"),
+    "a PBS task that knows no size": (PBS_TASK, "PBS does not provide the number of tasks"),
     "a PBS task number that is none": ({**PBS_TASK, "PBS_TASKNUM": "?"}, "PBS_TASKNUM=?"),
 }
 
@@ -247,8 +247,8 @@ def test_the_reason_names_the_variables_that_decided():
     reason = detect({**ALLOCATION, **OPEN_MPI_5}).reason
     assert "OMPI_COMM_WORLD_RANK=3" in reason
     assert "from gpu03 on, the first host of SLURM_JOB_NODELIST" in reason
-    assert f"at port {job_port('prterun-login-48@1')}, which is made from the job's id (PMIX_NAMESPACE)" in reason
-    assert "where mpirun is (OMPI_MCA_orte_hnp_uri)" in detect(OPEN_MPI).reason
+    assert f"at port {job_port('prterun-login-48@1')}, which is derived from the job id (PMIX_NAMESPACE)" in reason
+    assert "where mpirun runs (OMPI_MCA_orte_hnp_uri)" in detect(OPEN_MPI).reason
     assert "MASTER_ADDR is not set" in detect({"RANK": "0", "WORLD_SIZE": "2"}).reason
 
 

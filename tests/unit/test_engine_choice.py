@@ -87,17 +87,17 @@ def test_picked_hosts_of_the_allocation_stay_with_its_engine_and_keep_what_was_w
 def test_other_hosts_inside_an_allocation_mean_ssh_and_that_is_said():
     chosen = choice(SLURM, hosts=parse_hosts("elsewhere"))
     assert chosen.engine.name == "ssh"
-    assert chosen.said == ("detected: Slurm allocation 4711, 3 hosts; -H names other hosts, so ssh is used",)
+    assert chosen.said == ("detected: Slurm allocation 4711, 3 hosts; -H names hosts outside it, so Muster uses ssh",)
 
 
 def test_a_host_outside_the_allocation_is_refused_where_slurm_was_asked_for():
-    with pytest.raises(MusterError, match=r"elsewhere: it is not in Slurm allocation 4711.*n1, n2, n3"):
+    with pytest.raises(MusterError, match=r"elsewhere: not part of Slurm allocation 4711.*n1, n2, n3"):
         choice(SLURM, engine="slurm", hosts=parse_hosts("elsewhere"))
 
 
 @pytest.mark.parametrize(
     ("engine", "words"),
-    [("slurm", "not inside a Slurm allocation"), ("pbs", "not inside a PBS job"), ("ssh", "no hosts are named")],
+    [("slurm", "not inside a Slurm allocation"), ("pbs", "not inside a PBS job"), ("ssh", "--engine ssh needs hosts")],
 )
 def test_an_engine_that_is_not_there_is_refused_with_what_to_type(engine: str, words: str):
     with pytest.raises(UsageError, match=words) as caught:

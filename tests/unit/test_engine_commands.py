@@ -69,9 +69,9 @@ def test_a_rank_finds_the_variables_srun_would_have_given_it():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("slurmstepd: error: *** STEP 3.0 ON h1 CANCELLED AT 2026-11-15T07:18:49 ***", "cancelled (scancel)"),
+        ("slurmstepd: error: *** STEP 3.0 ON h1 CANCELLED AT 2026-11-15T07:18:49 ***", "canceled (scancel)"),
         ("slurmstepd: error: *** STEP 3.0 ON h1 CANCELLED AT 2026-11-15T07:18:49 DUE TO TIME LIMIT ***", "time limit"),
-        ("slurmstepd: error: *** JOB 3 ON h1 CANCELLED AT 2026-11-15T07:18:49 DUE TO NODE FAILURE ***", "hosts has"),
+        ("slurmstepd: error: *** JOB 3 ON h1 CANCELLED AT 2026-11-15T07:18:49 DUE TO NODE FAILURE ***", "hosts failed"),
         ("error: *** STEP 3.0 ON h1 CANCELLED AT 2026-11-15T07:18:49 DUE TO PREEMPTION ***", "another job"),
         ("error: *** JOB 3 ON h1 CANCELLED AT 2026-11-15T07:18:49 DUE TO SOME THING ***", "some thing"),
     ],
@@ -98,12 +98,12 @@ def test_other_lines_of_srun_are_no_reason():
         (
             "srun: error: Unable to confirm allocation for job 9: Invalid job id specified",
             "job 9",
-            "allocation is over",
+            "allocation has ended",
         ),
         ("muster: h2 cannot reach muster at port 4 of 10.0.0.1 (timed out)", "h2 cannot reach", "muster submit"),
-        ("muster: Python 3.9 or newer is needed, h2 has 3.6", "3.6", "--python"),
+        ("muster: Python 3.9 or newer is required, h2 has 3.6", "3.6", "--python"),
         ("srun: error: Something new", "Something new", "--nodes=1"),
-        ("", "ended with code 1", "srun"),
+        ("", "exit code 1", "srun"),
     ],
 )
 def test_errors_of_srun_are_explained(text: str, message: str, hint: str):
@@ -145,8 +145,8 @@ def test_a_python_of_a_module_finds_its_libraries_in_the_empty_environment_of_a_
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (254, "there is no /my/python"),
-        (dial_back.NO_ORDER, "job's folder"),
+        (254, "/my/python not found"),
+        (dial_back.NO_ORDER, "job directory"),
         (dial_back.OLD_PYTHON, "older than Python 3.9"),
         (dial_back.NO_WAY, "cannot reach"),
         (1, "code 1"),
@@ -225,7 +225,7 @@ def test_every_rank_has_an_agent_and_the_first_of_a_host_speaks_for_it():
 
 
 def test_mpirun_must_know_how_many_ranks_a_host_takes():
-    with pytest.raises(UsageError, match="how many ranks") as caught:
+    with pytest.raises(UsageError, match="give the number of ranks per host: -H ") as caught:
         mpirun_command(OPENMPI, parse_hosts("a"), python=None)
     assert "-H a:8" in (caught.value.hint or "")
 
@@ -240,13 +240,13 @@ def test_a_user_or_a_port_that_mpirun_cannot_be_told_is_refused():
     ("text", "words"),
     [
         ("mpirun has detected an attempt to run as root.\nRunning as root is …", "refuses to run as root"),
-        ("ssh: Could not resolve hostname nowhere: Name or service not known", "nowhere: ssh does not know"),
-        ("There are not enough slots available in the system", "not enough slots"),
+        ("ssh: Could not resolve hostname nowhere: Name or service not known", "nowhere: ssh could not resolve"),
+        ("There are not enough slots available in the system", "enough slots"),
         (
             "[proxy:0:0@h1] HYDU_create_process: execvp error on file /no/python (No such file or directory)",
             "/no/python",
         ),
-        ("root@h2: Permission denied (publickey).", "cannot log in"),
+        ("root@h2: Permission denied (publickey).", "could not log in"),
         ("muster: h2 cannot reach muster at port 4 of 10.0.0.1 (timed out)", "h2 cannot reach"),
         ("-----\nA new kind of trouble\n-----", "A new kind of trouble"),
     ],

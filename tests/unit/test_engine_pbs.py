@@ -96,8 +96,8 @@ def test_gpus_of_unequal_hosts_come_from_a_folded_exec_vnode():
     assert slots(found) == [("n1", 4), ("n2", 2)]
     assert str(found) == "PBS job 12.pbssrv, 2 hosts"
     assert found.notes == (
-        "GPUs per host: exec_vnode of `qstat -f`",
-        "ranks where a host has no GPU: its lines in PBS_NODEFILE (mpiprocs)",
+        "GPUs per host from exec_vnode of `qstat -f`",
+        "ranks on hosts without GPUs from the lines of PBS_NODEFILE (mpiprocs)",
     )
 
 
@@ -133,8 +133,8 @@ def test_gadis_sums_are_shared_out_and_its_line_per_cpu_is_not_taken_for_ranks()
     assert slots(found) == [("gpu-1.gadi", 4), ("gpu-2.gadi", 4)]
     assert tasks(found) == [("gpu-1.gadi", None), ("gpu-2.gadi", None)]
     assert found.notes == (
-        "GPUs per host: PBS_NGPUS, 8 over 2 hosts",
-        "PBS_NODEFILE has a line for each CPU: they are not counted as ranks",
+        "GPUs per host from PBS_NGPUS: 8 over 2 hosts",
+        "PBS_NODEFILE has one line per CPU, so its lines do not set the number of ranks",
     )
     assert nodefile_lines(names) == {"gpu-1.gadi": 0, "gpu-2.gadi": 48}
 
@@ -147,7 +147,7 @@ def test_a_line_for_each_cpu_is_recognised_by_pbs_ncpus_even_if_the_site_asked_f
 def test_a_sum_that_does_not_divide_is_told_and_the_hosts_are_asked():
     found = read_pbs({**JOB, "PBS_NGPUS": "5"}, nodefile("n1 n2"), None)
     assert slots(found) == [("n1", None), ("n2", None)]
-    assert found.notes == ("PBS_NGPUS is 5 for 2 hosts: each is asked for its GPUs",)
+    assert found.notes == ("PBS_NGPUS is 5 for 2 hosts, so each host reports its own GPUs",)
 
 
 def test_resource_list_ngpus_helps_where_exec_vnode_says_nothing():
@@ -170,8 +170,8 @@ def test_torque_tells_gpus_in_a_file_and_ranks_by_ppn():
     assert slots(found) == [("n1", 2), ("n2", 1)]
     assert tasks(found) == [("n1", 2), ("n2", 2)]
     assert found.notes == (
-        "GPUs per host: PBS_GPUFILE",
-        "ranks where a host has no GPU: its lines in PBS_NODEFILE (ppn)",
+        "GPUs per host from PBS_GPUFILE",
+        "ranks on hosts without GPUs from the lines of PBS_NODEFILE (ppn)",
     )
 
 
@@ -205,8 +205,8 @@ def test_a_job_is_told_by_its_two_safe_signs():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "PBS_NODEFILE names no host"),
-        ("\n \n", "PBS_NODEFILE names no host"),
+        ("", "PBS_NODEFILE lists no hosts"),
+        ("\n \n", "PBS_NODEFILE lists no hosts"),
         ("n1\n-oProxyCommand=x\n", "line 2 of PBS_NODEFILE is not a host name: '-oProxyCommand=x'"),
         ("n1 slots=4\n", "line 1 of PBS_NODEFILE is not a host name: 'n1 slots=4'"),
         ("n1\x1b[2J\n", "line 1 of PBS_NODEFILE is not a host name: 'n1\\x1b[2J'"),
@@ -220,7 +220,7 @@ def test_a_broken_nodefile_is_refused_with_the_line(text: str, message: str):
 
 
 def test_outside_a_job_there_is_no_allocation():
-    with pytest.raises(UsageError, match="this is no PBS job"):
+    with pytest.raises(UsageError, match="not inside a PBS job"):
         read_pbs({"PBS_ENVIRONMENT": "PBS_BATCH"}, "n1\n", None)
 
 
@@ -230,8 +230,8 @@ def test_a_nodefile_that_is_missing_or_unreadable_is_told_with_a_hint(tmp_path: 
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for path, words in (
         ("", "PBS_NODEFILE is not set"),
-        (str(tmp_path / "none"), "none cannot be read: No such file or directory"),
-        (str(tmp_path), "cannot be read: Is a directory"),
+        (str(tmp_path / "none"), "none: No such file or directory"),
+        (str(tmp_path), ": Is a directory"),
         (str(tmp_path / "binary"), "binary is not a text file"),
     ):
         with pytest.raises(UsageError, match=words) as caught:

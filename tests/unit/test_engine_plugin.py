@@ -98,9 +98,9 @@ def test_an_engine_that_dials_back_runs_a_job_on_the_hosts_of_its_allocation(fol
 
 def test_it_refuses_what_it_cannot_do(folder: Path):
     done = muster(folder, "--engine", "crowd", "train.py")
-    assert "error: --engine crowd: no hosts are named" in done.stderr
+    assert "error: --engine crowd needs hosts" in done.stderr
     done = muster(folder, "--engine", "docker-exec", "--lab", "2", "train.py")
-    assert "error: --lab makes hosts for ssh, and --engine docker-exec has others" in done.stderr
+    assert "error: --lab works with ssh, not with --engine docker-exec" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_an_engine_that_cannot_be_loaded_is_named_with_the_reason(folder: Path, 
     (folder / "site" / "muster_docker.py").write_text(text)
     done = muster(folder, "--engine", "docker-exec", "-H", "left:1", "train.py")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: --engine docker-exec: muster_docker:DockerExec cannot be loaded (" + reason)
+    assert done.stderr.startswith("error: --engine docker-exec: could not load muster_docker:DockerExec (" + reason)
 
 
 def test_a_dry_run_prints_the_command_lines_of_the_engine(folder: Path):

@@ -148,25 +148,25 @@ def test_hosts_of_all_groups_come_in_the_order_of_the_groups(sizes):
 BROKEN = {
     "no allocation": ({}, "SLURM_JOB_ID is not set"),
     "no node list": ({"SLURM_JOB_ID": "77"}, "SLURM_JOB_ID=77 is set but SLURM_JOB_NODELIST is not"),
-    "a bracket is open": ({**TASKS, "SLURM_JOB_NODELIST": "h[1-2"}, "SLURM_JOB_NODELIST: this bracket is never closed"),
+    "a bracket is open": ({**TASKS, "SLURM_JOB_NODELIST": "h[1-2"}, "SLURM_JOB_NODELIST: this bracket is not closed"),
     "more hosts than counts": (
         {**TASKS, "SLURM_JOB_NODELIST": "h[1-3]"},
-        "SLURM_TASKS_PER_NODE=2,1 counts the tasks of 2 hosts, but SLURM_JOB_NODELIST=h[1-3] names 3",
+        "SLURM_TASKS_PER_NODE=2,1 lists the tasks of 2 hosts, but SLURM_JOB_NODELIST=h[1-3] lists 3",
     ),
-    "more counts than hosts": ({**TASKS, "SLURM_TASKS_PER_NODE": "2(x9)"}, "counts the tasks of 9 hosts"),
-    "counts that are none": ({**TASKS, "SLURM_TASKS_PER_NODE": "2(y3)"}, "`2(y3)` is not understood"),
-    "counts without end": ({**TASKS, "SLURM_TASKS_PER_NODE": "1(x999999999)"}, "is not understood"),
-    "counts that lack one": ({**TASKS, "SLURM_TASKS_PER_NODE": "2,"}, "`` is not understood"),
-    "a host twice": ({**TASKS, "SLURM_JOB_NODELIST": "h1,h[1-2]"}, "names h1 more than once"),
+    "more counts than hosts": ({**TASKS, "SLURM_TASKS_PER_NODE": "2(x9)"}, "lists the tasks of 9 hosts"),
+    "counts that are none": ({**TASKS, "SLURM_TASKS_PER_NODE": "2(y3)"}, "invalid part `2(y3)`"),
+    "counts without end": ({**TASKS, "SLURM_TASKS_PER_NODE": "1(x999999999)"}, "invalid part"),
+    "counts that lack one": ({**TASKS, "SLURM_TASKS_PER_NODE": "2,"}, "invalid part ``"),
+    "a host twice": ({**TASKS, "SLURM_JOB_NODELIST": "h1,h[1-2]"}, "lists h1 more than once"),
     "a group is missing": (
         {**GROUPS, "SLURM_HET_SIZE": "3"},
-        "SLURM_JOB_NODELIST_HET_GROUP_2 is not, so the hosts of the job are not known",
+        "SLURM_JOB_NODELIST_HET_GROUP_2 is not, so the job's hosts are unknown",
     ),
-    "a host in two groups": ({**GROUPS, "SLURM_JOB_NODELIST_HET_GROUP_0": "h2"}, "h2 is in group 0 too"),
+    "a host in two groups": ({**GROUPS, "SLURM_JOB_NODELIST_HET_GROUP_0": "h2"}, "h2 is also in group 0"),
     "groups that are no number": ({**GROUPS, "SLURM_HET_SIZE": "two"}, "SLURM_HET_SIZE=two"),
     "srun in front of muster": (
         {**PART_STEP, "SLURM_STEP_NUM_TASKS": "4"},
-        "this is one of the 4 tasks of step 1.0, and each would run the whole job",
+        "this is one of the 4 tasks of step 1.0; each would run the whole job",
     ),
 }
 
@@ -186,10 +186,10 @@ def test_a_slurm_without_a_job_is_no_allocation():
 
 def test_an_allocation_says_what_it_is_and_what_was_worked_out():
     assert str(read_slurm(TASKS)) == "Slurm allocation 4, 2 hosts"
-    assert read_slurm(TASKS).notes == ("SLURM_TASKS_PER_NODE=2,1 counts where a host has no GPU",)
+    assert read_slurm(TASKS).notes == ("SLURM_TASKS_PER_NODE=2,1 sets the number of ranks on hosts without GPUs",)
     assert read_slurm(EXCLUSIVE).notes == ()
     assert read_slurm(GROUPS).notes == (
         "a heterogeneous job of 2 groups",
-        "SLURM_TASKS_PER_NODE_HET_GROUP_1=2,1 counts where a host has no GPU",
+        "SLURM_TASKS_PER_NODE_HET_GROUP_1=2,1 sets the number of ranks on hosts without GPUs",
     )
-    assert "step 1.0 are not those of the allocation" in read_slurm(PART_STEP).notes[0]
+    assert "step 1.0, which does not span the whole allocation" in read_slurm(PART_STEP).notes[0]

@@ -80,10 +80,10 @@ def test_a_host_without_any_python_says_so_and_ends_with_127(tmp_path: Path):
         ["/bin/sh", "-c", remote], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 127
-    assert done.stderr == "muster: none of these is on this host: /nowhere/python python3 python\n"
+    assert done.stderr == "muster: tried /nowhere/python python3 python\n"
     error = explain_ssh_failure(Host(name="a"), 127, done.stderr)
-    assert error.message.startswith("a: there is no such Python")
-    assert error.hint == "name one with `--python PATH`"
+    assert error.message.startswith("a: could not start Python")
+    assert error.hint == "choose one with `--python PATH`"
 
 
 def test_the_code_on_the_command_line_survives_every_shell():
@@ -125,18 +125,23 @@ FAILURES = [
     (
         255,
         "ssh: Could not resolve hostname box: Name or service not known\n",
-        "does not know this name",
+        "could not resolve this host name",
         "~/.ssh/config",
     ),
-    (255, "ssh: Could not resolve hostname box: Temporary failure in name resolution\n", "does not know this name", ""),
-    (255, CHANGED, "its host key is not the one you accepted before", "ssh-keygen -R box"),
+    (
+        255,
+        "ssh: Could not resolve hostname box: Temporary failure in name resolution\n",
+        "could not resolve this host name",
+        "",
+    ),
+    (255, CHANGED, "its host key has changed since you accepted it", "ssh-keygen -R box"),
     (255, UNKNOWN_KEY, "you have not accepted its host key yet", "`ssh ann@box` once"),
-    (255, "ann@box: Permission denied (publickey).\n", "ssh was refused", "muster setup ssh -H "),
-    (255, "ann@box: Permission denied (publickey,password).\n", "ssh was refused", "muster setup ssh -H "),
+    (255, "ann@box: Permission denied (publickey).\n", "ssh login denied", "muster setup ssh -H "),
+    (255, "ann@box: Permission denied (publickey,password).\n", "ssh login denied", "muster setup ssh -H "),
     (
         255,
         "ssh: connect to host box port 22: Connection refused\n",
-        "nothing listens for ssh there",
+        "no ssh server is listening",
         "ssh ann@box true",
     ),
     (255, "ssh: connect to host box port 22: Connection timed out\n", "no answer within 10 s", "ssh ann@box true"),
@@ -154,19 +159,19 @@ FAILURES = [
         "Connection reset by peer",
         "ssh ann@box true",
     ),
-    (127, "bash: line 1: /nope: No such file or directory\n", "there is no such Python", "--python PATH"),
-    (127, "zsh:1: command not found: /nope\n", "there is no such Python", "--python PATH"),
+    (127, "bash: line 1: /nope: No such file or directory\n", "could not start Python", "--python PATH"),
+    (127, "zsh:1: command not found: /nope\n", "could not start Python", "--python PATH"),
     (126, "bash: line 1: /etc/passwd: Permission denied\n", "Python", "--python PATH"),
     (
         255,
         "no such identity: /home/ann/.ssh/id_lab: No such file or directory\n"
         "ssh: connect to host box port 22: Connection refused\n",
-        "nothing listens for ssh there",
+        "no ssh server is listening",
         "ssh ann@box true",
     ),
     (1, "This account is currently not available.\n", "This account is currently not available.", "ssh ann@box true"),
-    (255, "", "ssh ended with code 255", "ssh ann@box true"),
-    (None, "", "ssh ended", "ssh ann@box true"),
+    (255, "", "ssh exited with code 255", "ssh ann@box true"),
+    (None, "", "ssh did not start", "ssh ann@box true"),
 ]
 
 
@@ -195,4 +200,4 @@ def test_a_changed_key_on_another_port_is_removed_under_the_name_known_hosts_has
 def test_the_banner_of_a_host_does_not_hide_what_went_wrong():
     banner = "*** Authorised users only. Please report problems: page not found? ***\n"
     error = explain_ssh_failure(Host(name="box"), 255, banner + "box: Permission denied (publickey).\n")
-    assert "ssh was refused" in error.message
+    assert "ssh login denied" in error.message

@@ -40,7 +40,8 @@ def culprits(*ranks: Seen) -> tuple[int, ...]:
 
 def test_a_rank_that_never_arrives_is_named_with_its_line_and_the_collective_the_others_wait_in():
     assert said(waiting(0), waiting(1), elsewhere(2), waiting(3)) == (
-        "ranks 0, 1, 3 wait in all_reduce number 102 (train.py:88); rank 2 on b is in next_batch (data.py:33) for 31 s"
+        "ranks 0, 1, 3 are waiting in all_reduce number 102 (train.py:88); rank 2 on b has been in next_batch "
+        "(data.py:33) for 31 s"
     )
 
 
@@ -63,7 +64,7 @@ def test_any_rank_can_be_the_one(culprit: int):
 
 def test_several_ranks_at_one_place_share_a_clause():
     assert said(waiting(0), elsewhere(1), elsewhere(2), waiting(3)).endswith(
-        "; ranks 1, 2 are in next_batch (data.py:33) for 31 s"
+        "; ranks 1, 2 have been in next_batch (data.py:33) for 31 s"
     )
 
 
@@ -77,8 +78,8 @@ def test_a_rank_that_is_waited_for_and_works_is_no_hang():
     waits, busy = working(ranks)
     assert busy == (2,)
     assert still_working(waits, [ranks[2]]) == (
-        "ranks 0, 1, 3 wait meanwhile: rank 2 on b has worked for 31 s in next_batch (data.py:33), at 1.0 CPUs; "
-        "not called a hang as long as it works"
+        "ranks 0, 1, 3 are waiting; rank 2 on b has been working for 31 s in next_batch (data.py:33), using 1.0 CPUs. "
+        "Muster does not report a hang while a rank works"
     )
 
 
@@ -96,13 +97,13 @@ def test_a_waiting_rank_that_spins_does_not_excuse_the_one_it_waits_for():
 def test_a_rank_that_holds_the_lock_in_c_is_named_even_if_it_uses_the_cpu():
     spins = silent(2, works=True, cpu=1.0, state="R", frames=(frame("train.py:30", "match"),))
     assert said(waiting(0), waiting(1), spins, waiting(3)) == (
-        "ranks 0, 1, 3 wait in all_reduce number 102 (train.py:88); "
-        "rank 2 on b holds Python's lock in C code, in match (train.py:30), for 31 s"
+        "ranks 0, 1, 3 are waiting in all_reduce number 102 (train.py:88); "
+        "rank 2 on b has held the GIL in C code for 31 s, in match (train.py:30)"
     )
 
 
 def test_a_lock_holder_whose_stack_did_not_come_is_named_without_a_line():
-    assert "rank 2 on b holds Python's lock in C code, from a place that could not be seen, for 31 s" in said(
+    assert "rank 2 on b has held the GIL in C code for 31 s, at an unknown line" in said(
         waiting(0), waiting(1), silent(2), waiting(3)
     )
 
@@ -110,7 +111,7 @@ def test_a_lock_holder_whose_stack_did_not_come_is_named_without_a_line():
 def test_a_stopped_rank_is_named_with_where_it_was_last_seen():
     stopped = silent(2, state="T", last_place="train.py:88 in step")
     assert said(waiting(0), waiting(1), stopped, waiting(3)).endswith(
-        "; rank 2 on b is stopped (SIGSTOP), last seen at train.py:88 in step, for 31 s"
+        "; rank 2 on b has been stopped (SIGSTOP) for 31 s, last seen at train.py:88 in step"
     )
 
 
@@ -120,9 +121,9 @@ def test_a_rank_stopped_inside_the_collective_is_the_cause_of_it():
 
 def test_a_frozen_control_group_is_told_from_a_disk_that_does_not_answer():
     frozen = silent(2, state="D", wchan="__refrigerator")
-    assert "rank 2 on b is frozen by a cgroup, for" in said(waiting(0), waiting(1), frozen, waiting(3))
+    assert "rank 2 on b has been frozen by a cgroup for" in said(waiting(0), waiting(1), frozen, waiting(3))
     disk = elsewhere(2, state="D", wchan="rpc_wait_bit_killable")
-    assert "rank 2 on b is in disk sleep (rpc_wait_bit_killable) in next_batch (data.py:33), for 31 s" in said(
+    assert "rank 2 on b has been in disk sleep (rpc_wait_bit_killable) for 31 s in next_batch (data.py:33)" in said(
         waiting(0), waiting(1), disk, waiting(3)
     )
 
@@ -134,7 +135,7 @@ def test_a_silent_rank_and_one_that_is_late_are_both_named():
 def test_a_rank_that_left_with_code_0_is_named():
     left = Seen(rank=2, host="b", exit_status=0, begun=101)
     assert said(waiting(0), waiting(1), left, waiting(3)).endswith(
-        "rank 2 on b has ended with exit code 0 and will not come"
+        "rank 2 on b exited with exit code 0 and can no longer join"
     )
 
 
@@ -162,24 +163,24 @@ def worker(pid: int, *own: str, state: str = "S") -> Child:
 def test_the_worker_process_that_is_stuck_is_named_with_its_line():
     loads = elsewhere(2, frames=IN_LOADER, children=(worker(70), worker(71, "data.py:33")))
     assert said(waiting(0), waiting(1), loads, waiting(3)).endswith(
-        "rank 2 on b is waiting for its DataLoader in main (train.py:20), "
-        "whose worker process 71 is in __getitem__ (data.py:33), for 31 s"
+        "rank 2 on b has been waiting for its DataLoader for 31 s in main (train.py:20); "
+        "its worker process 71 is in __getitem__ (data.py:33)"
     )
 
 
 def test_a_stopped_worker_is_told_as_that():
     loads = elsewhere(2, frames=IN_LOADER, children=(worker(70, state="T"), worker(71)))
-    assert "whose worker process 70 is stopped (SIGSTOP), for" in said(waiting(0), waiting(1), loads, waiting(3))
+    assert "; its worker process 70 is stopped (SIGSTOP)" in said(waiting(0), waiting(1), loads, waiting(3))
 
 
 def test_workers_that_cannot_be_looked_into_are_listed():
     loads = elsewhere(2, frames=IN_LOADER, children=(Child(pid=70), Child(pid=71)))
-    assert "whose processes 70, 71 cannot be looked into, for" in said(waiting(0), waiting(1), loads, waiting(3))
+    assert "; could not inspect its processes 70, 71" in said(waiting(0), waiting(1), loads, waiting(3))
 
 
 def test_a_loader_without_workers_that_do_anything_is_told_as_that():
     loads = elsewhere(2, frames=IN_LOADER, children=(worker(70), worker(71)))
-    assert "which has no worker that does anything" in said(waiting(0), waiting(1), loads, waiting(3))
+    assert "; none of its workers is running user code" in said(waiting(0), waiting(1), loads, waiting(3))
 
 
 # --- different calls ----------------------------------------------------------------------------------------------
@@ -262,9 +263,9 @@ def test_a_chain_of_waiting_is_followed_to_its_end():
     """0 and 2 wait in the group of all for 3, which waits in its own group for 1, which is elsewhere."""
     asleep = elsewhere(1, groups={"0": group(call(101)), "2": group(call(4), ranks=(1, 3))})
     assert said(waiting(0), asleep, waiting(2), in_group(3, "2", (1, 3))) == (
-        "ranks 0, 2 wait in all_reduce number 102 (train.py:88); "
-        "rank 3 waits in all_reduce number 5 of the group of ranks 1, 3 (train.py:70); "
-        "rank 1 on a is in next_batch (data.py:33) for 31 s"
+        "ranks 0, 2 are waiting in all_reduce number 102 (train.py:88); "
+        "rank 3 is waiting in all_reduce number 5 of the group of ranks 1, 3 (train.py:70); "
+        "rank 1 on a has been in next_batch (data.py:33) for 31 s"
     )
 
 
@@ -283,7 +284,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_a_circle():
     finding = judge(job(one(0, "1", "2"), one(1, "2", "1")))
     assert finding is not None
     assert (finding.culprits, finding.circle) == ((), (0, 1))
-    assert "ranks 0, 1 wait for each other" in said(one(0, "1", "2"), one(1, "2", "1"))
+    assert "ranks 0, 1 are waiting for each other, which is a deadlock" in said(one(0, "1", "2"), one(1, "2", "1"))
 
 
 def test_a_collective_that_all_have_called_alike_accuses_nobody():
@@ -291,8 +292,9 @@ def test_a_collective_that_all_have_called_alike_accuses_nobody():
     assert finding is not None
     assert finding.culprits == ()
     assert said(*(waiting(rank) for rank in range(4))) == (
-        "ranks 0-3 wait in all_reduce number 102 (train.py:88); all ranks have called it alike and it has not finished "
-        "for 31 s: the network or the backend holds it, no rank does"
+        "ranks 0-3 are waiting in all_reduce number 102 (train.py:88); all ranks have made this call, but it has "
+        "not finished "
+        "for 31 s; the network or the backend is blocking it, not a rank"
     )
 
 
@@ -306,7 +308,7 @@ def test_one_that_still_waits_in_the_call_before_is_no_culprit():
 
 def test_a_group_whose_members_are_unknown_accuses_nobody():
     alone = waiting(0, groups={"7": replace(group(call(5, over=False)), ranks=None)})
-    assert said(alone, elsewhere(1)).endswith("which rank they wait for cannot be seen")
+    assert said(alone, elsewhere(1)).endswith("could not determine which rank is the cause")
 
 
 # --- without a recorder -------------------------------------------------------------------------------------------
@@ -319,7 +321,7 @@ def receiving(rank: int, peer: int | None, **more: object) -> Seen:
 
 def test_a_rank_that_receives_names_the_one_that_should_send():
     assert said(elsewhere(0), receiving(1, 0)) == (
-        "rank 1 waits for data from rank 0 (pipe.py:12); rank 0 on a is in next_batch (data.py:33) for 31 s"
+        "rank 1 is waiting for data from rank 0 (pipe.py:12); rank 0 on a has been in next_batch (data.py:33) for 31 s"
     )
 
 
@@ -329,7 +331,7 @@ def test_a_rank_that_receives_again_and_again_does_not_hang():
 
 def test_a_call_of_which_nothing_is_known_accuses_nobody():
     assert said(elsewhere(0), receiving(1, None)) == (
-        "rank 1 waits in recv (pipe.py:12); which rank they wait for cannot be seen"
+        "rank 1 is waiting in recv (pipe.py:12); could not determine which rank is the cause"
     )
 
 
@@ -337,13 +339,15 @@ def test_a_rank_that_waits_for_an_asynchronous_receive_is_not_the_cause():
     """No recorder tells for whom it waits: it is not named, and the one that all others wait for is."""
     waits = elsewhere(3, at="pipe.py:12", function="forward", waits_for_work=True)
     assert culprits(waiting(0), waiting(1), elsewhere(2), waits) == (2,)
-    assert "rank 3 waits in wait (pipe.py:12)" in said(waiting(0), waiting(1), elsewhere(2), waits)
+    assert "rank 3 is waiting in wait (pipe.py:12)" in said(waiting(0), waiting(1), elsewhere(2), waits)
 
 
 def test_where_the_backend_records_send_and_recv_the_peer_is_known():
     stuck = {"0": replace(group(call(101)), peers=(2,))}
     waits = elsewhere(3, groups=stuck, at="pipe.py:12")
-    assert said(elsewhere(2), waits).startswith("rank 3 waits for data from rank 2 (pipe.py:12); rank 2 on b is in")
+    assert said(elsewhere(2), waits).startswith(
+        "rank 3 is waiting for data from rank 2 (pipe.py:12); rank 2 on b has been in"
+    )
 
 
 def test_of_several_ranks_that_are_not_in_new_group_none_is_accused():
@@ -359,7 +363,7 @@ def test_a_rank_that_never_comes_to_new_group_is_named():
     )
     waits = [elsewhere(rank, frames=frames) for rank in (0, 1, 3)]
     assert said(*waits, elsewhere(2)) == (
-        "ranks 0, 1, 3 wait in new_group (train.py:9); rank 2 on b is in next_batch (data.py:33) for 31 s"
+        "ranks 0, 1, 3 are waiting in new_group (train.py:9); rank 2 on b has been in next_batch (data.py:33) for 31 s"
     )
 
 
@@ -427,21 +431,9 @@ def joining(rank: int) -> Seen:
 def test_a_rank_that_never_comes_to_init_process_group_is_named():
     asleep = Seen(rank=1, host="a", answered=None, frames=(frame("train.py:3", "read_config"),))
     assert said(joining(0), asleep) == (
-        "rank 0 waits in init_process_group (train.py:5); rank 1 on a is in read_config (train.py:3) for 31 s"
+        "rank 0 is waiting in init_process_group (train.py:5); rank 1 on a has been in read_config (train.py:3) "
+        "for 31 s"
     )
-
-
-LEAVE = "leave MASTER_ADDR, MASTER_PORT and init_method alone, and all get the same place"
-NOT_SEEN = "which rank they wait for cannot be seen"
-HELD = "the network or the backend holds them, no rank does"
-
-
-def meetings(*told: tuple[str, int | None, int | None] | None, hosts: str = "aaaa") -> list[Seen]:
-    """Ranks in `init_process_group` that look for each other there, expect so many, and come as these."""
-    return [
-        replace(joining(rank), host=host, meeting={"at": one[0], "size": one[1], "rank": one[2]} if one else None)
-        for rank, (one, host) in enumerate(zip(told, hosts, strict=False))
-    ]
 
 
 # --- thousands of ranks -------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_the_job_status_shows_what_an_agent_sends():
     assert state.ranks[0].memory == sent[-1]["ranks"]["0"]["memory"]
     assert state.ranks[0].pid == os.getpid()
     assert state.hosts[0].memory_total == sent[-1]["host"]["memory_total"]
-    assert state.hosts[0].gpus[0].throttled == "it is too hot"
+    assert state.hosts[0].gpus[0].throttled == "too hot"
 
 
 def sample_status() -> JobStatus:
@@ -127,7 +127,7 @@ def test_what_nvidia_smi_prints_is_read():
         "clock": 1305,
         "clock_max": 1980,
         "temperature": 81,
-        "throttled": "its power limit is reached",
+        "throttled": "power limit reached",
     }
     assert gpu_metrics.read_smi("No devices were found\n") == []
     assert gpu_metrics.read_smi(", ".join(["0", "H200", *["[N/A]"] * 10]))[0]["use"] is None
@@ -238,7 +238,8 @@ for _ in range(2):
 assert set(os.listdir("/proc/self/fd")) == open_before
 unseen, *told = sent
 assert "Traceback" in unseen.pop("traceback")
-assert unseen == {"t": "unseen", "what": "what its GPUs do", "why": "OSError: [Errno 24] Too many open files"}, unseen
+why = "OSError: [Errno 24] Too many open files"
+assert unseen == {"t": "unseen", "what": "the state of its GPUs", "why": why}, unseen
 assert [message["ranks"]["0"]["pid"] for message in told] == [os.getpid()] * 2
 assert told[0]["host"]["memory_total"]
 reader.step()

@@ -65,7 +65,7 @@ class OpenDoor:
             pass
 
     async def _take_stacks(self) -> Report:
-        report = Report(kind="stacks", time=1.0, sentence="the stacks of 2 ranks are in stacks-1.txt", stacks={0: "x"})
+        report = Report(kind="stacks", time=1.0, sentence="stack traces of 2 ranks: stacks-1.txt", stacks={0: "x"})
         self.status.reports.append(report)
         return report
 
@@ -153,7 +153,7 @@ def test_the_state_is_answered_whole_or_in_part(door: OpenDoor):
 
 def test_a_stop_is_passed_on_with_its_grace_and_stacks_are_taken_before(door: OpenDoor):
     assert job_client.stop(door.folder) == ""
-    assert job_client.stop(door.folder, grace=0.5, stacks=True) == "the stacks of 2 ranks are in stacks-1.txt"
+    assert job_client.stop(door.folder, grace=0.5, stacks=True) == "stack traces of 2 ranks: stacks-1.txt"
     assert door.asked_to_stop == [None, 0.5]
 
 
@@ -222,7 +222,7 @@ def test_one_client_too_many_is_sent_away_and_room_is_made_again(door: OpenDoor)
     for peer in peers:
         peer.connect(str(path))
     for _ in range(5):
-        with pytest.raises(MusterError, match=f"{MOST_CLIENTS} others are connected"):
+        with pytest.raises(MusterError, match=f"{MOST_CLIENTS} clients are connected"):
             door.ask()
     for peer in peers:
         peer.close()

@@ -11,6 +11,7 @@ import pytest
 from messages import EVENTS, publish
 from sample_status import make_status
 
+from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor import job_status as board_module
 from muster.controller.monitor.job_status import JobStatus, gpu_of
 from muster.jobs.state import JobState, Moment, Report, from_data
@@ -66,11 +67,13 @@ def test_ranks_are_what_their_events_say():
     assert status.state().ranks[4].exit_code == 137
 
 
-def test_a_rank_that_muster_ended_has_not_failed():
-    status, link = make_status(2)
+def test_a_rank_that_muster_ended_has_neither_failed_nor_finished():
+    status, link = make_status(4)
     publish(status, link, exited(0, -15, stopped_at=4.0))
     publish(status, link, exited(1, 1, stopped_at=6.0))
-    assert states(status) == ["ended", "failed"]
+    publish(status, link, exited(2, 0, stopped_at=4.0))
+    publish(status, link, exited(3, 0))
+    assert states(status) == ["canceled", "failed", "canceled", "ended"]
 
 
 def test_a_lost_host_takes_its_ranks_along():
@@ -86,7 +89,7 @@ def test_a_step_rate_is_that_of_the_last_seconds_and_sinks_when_nothing_comes(mo
     monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(30):
         clock = 100.0 + second
-        publish(status, link, progress(0, steps=second * (100 if second < 10 else 5)))
+        publish(status, link, progress(0, time=clock, steps=second * (100 if second < 10 else 5)))
     assert status.state().ranks[0].step_rate == pytest.approx(5.0)
     clock += 6
     assert status.state().ranks[0].step_rate == pytest.approx(50 / 16, rel=0.1)
@@ -94,14 +97,71 @@ def test_a_step_rate_is_that_of_the_last_seconds_and_sinks_when_nothing_comes(mo
     assert status.state().ranks[0].step_rate == 0.0
 
 
-def test_a_rate_of_collectives_gives_way_to_that_of_steps(monkeypatch: pytest.MonkeyPatch):
+def test_a_rate_of_collectives_gives_way_to_that_of_steps():
     status, link = make_status(1)
-    clock = 0.0
-    monkeypatch.setattr(board_module.time, "monotonic", lambda: clock)
     for second in range(6):
-        clock = float(second)
-        publish(status, link, progress(0, done=second * 50, steps=max(0, second - 3)))
+        publish(status, link, progress(0, time=float(second), done=second * 50, steps=max(0, second - 3)))
     assert status.state().ranks[0].step_rate == pytest.approx(1.0)
+
+
+def test_a_rate_is_right_where_messages_arrive_late_and_all_at_once():
+    status, link = make_status(1)
+    for second in range(4):  # published within microseconds
+        publish(status, link, progress(0, time=50.0 + second, steps=1 + 10 * second))
+    assert status.state().ranks[0].step_rate == pytest.approx(10.0)
+
+
+def test_two_messages_right_after_each_other_are_no_rate():
+    status, link = make_status(1)
+    publish(status, link, progress(0, time=50.0, steps=1))
+    publish(status, link, progress(0, time=50.1, steps=5))
+    assert status.state().ranks[0].step_rate is None
+
+
+def test_the_ranks_that_a_hang_names_are_hung_until_it_is_over():
+    status, link = make_status(3)
+    for rank in range(3):
+        publish(status, link, progress(rank, groups={"0": [3, 2 if rank else 3]}))
+    status.reports.append(Report(kind="hang", time=100.0, sentence="rank 0 is in next_batch", ranks=(0,)))
+    status.hung_since = 90.0
+    assert states(status) == ["hung", "waiting", "waiting"]
+    status.hung_since = None
+    assert states(status) == ["running", "waiting", "waiting"]
+
+
+def test_the_location_of_a_failed_rank_is_where_it_failed():
+    status, link = make_status(2)
+    raised = {"t": "exception", "time": 4.0, "summary": "ValueError", "message": "", "done": 3, "place": "train.py:91"}
+    for rank in range(2):
+        publish(status, link, progress(rank, place="data.py:33 in next_batch"))
+    publish(status, link, {**raised, "rank": 1})
+    publish(status, link, exited(1, 1))
+    assert [rank.place for rank in status.state().ranks] == ["data.py:33 in next_batch", "train.py:91"]
+
+
+def test_a_rank_that_had_raised_before_muster_ended_it_has_failed():
+    status, link = make_status(1)
+    raised = {"t": "exception", "time": 3.0, "summary": "RuntimeError", "message": "", "done": 3}
+    publish(status, link, {**raised, "rank": 0})
+    publish(status, link, exited(0, 1, stopped_at=4.0))
+    assert states(status) == ["failed"]
+
+
+def test_the_start_is_over_when_every_rank_has_finished_a_collective():
+    status, link = make_status()
+    publish(status, link, progress(0, time=status.begin + 2, done=1, first=True))
+    assert "first collective" not in status.state().phases
+    publish(status, link, progress(1, time=status.begin + 3, done=1, first=True))
+    assert status.state().phases["first collective"] == pytest.approx(3.0)
+
+
+def test_the_history_has_what_each_host_used(monkeypatch: pytest.MonkeyPatch):
+    status, link = make_status()
+    gpus = [{"index": 0, "name": "H100", "use": 0.5}, {"index": 1, "name": "H100", "use": 1.0}]
+    host = {"cpu_use": 0.12345, "memory_used": 1, "memory_total": 4, "network_in": 10.4, "gpus": gpus}
+    publish(status, link, {"t": "gauges", "time": 0.0, "host": host, "ranks": {}})
+    status.tick()
+    assert status.state().history[-1].hosts == {"h1": (0.123, 0.25, 0.75, 10, None)}
 
 
 def test_the_curves_span_the_whole_job_and_stay_short(monkeypatch: pytest.MonkeyPatch):
@@ -128,6 +188,8 @@ def test_a_state_survives_json_and_is_made_quickly():
         status._history.append(Moment(time=1.0, step_rate=2.0, waiting={0: 0.5}))
     status.reports.append(Report(kind="hang", time=1.0, sentence="it hangs", ranks=(2,), stacks={2: "File x"}))
     status.stuck = ("h1",)
+    status.failed(Verdict(exit_code=1, sentence="rank 1 failed first", detail="Traceback", why="memory is full"))
+    status.phases["connected"] = 0.2
     state = status.state()
     assert from_data(json.loads(json.dumps(state.as_data()))) == state
     begin = time.thread_time()

@@ -58,6 +58,25 @@ def test_a_job_is_found_by_its_id_a_part_of_it_or_its_script(text: str, meant: s
     assert find(text).id == meant
 
 
+@pytest.mark.parametrize("text", ["resnet-lr01", "dddd", "pretrain.py", "20261115-100000"])
+def test_a_job_with_a_name_is_found_by_its_name_its_id_or_its_script(text: str):
+    named = "20261115-100000-resnet-lr01-dddd"
+    keep_ended(A, C)
+    keep(state_of(named, command="pretrain.py --lr 0.1", phase="ended", exit_code=0))
+    assert find(text).id == named
+
+
+def test_a_name_wins_over_a_part_of_an_id():
+    keep_ended(A, "20261115-100000-aaaa-dddd")
+    assert find("aaaa").id == "20261115-100000-aaaa-dddd"
+
+
+def test_an_empty_name_means_no_job():
+    keep_ended(A)
+    with pytest.raises(UsageError, match="JOB is empty"):
+        find("")
+
+
 def test_of_several_jobs_of_a_script_the_running_one_is_meant_or_else_the_newest():
     keep_ended(A, B)
     assert find("train.py").id == B
@@ -67,24 +86,24 @@ def test_of_several_jobs_of_a_script_the_running_one_is_meant_or_else_the_newest
 
 def test_a_job_that_could_be_several_gets_their_names():
     keep_ended(A, B, C)
-    with pytest.raises(UsageError, match=f"`20261115` could be 2 jobs: {C}, {B}"):
+    with pytest.raises(UsageError, match=f"`20261115` matches 2 jobs: {C}, {B}"):
         find("20261115")
     keep(state_of(A))
     keep(state_of(B))
-    with pytest.raises(UsageError, match=f"`train` could be 2 jobs: {B}, {A}"):
+    with pytest.raises(UsageError, match=f"`train` matches 2 jobs: {B}, {A}"):
         find("train")
 
 
 def test_a_job_that_is_not_there_gets_the_nearest_or_the_newest():
-    with pytest.raises(UsageError, match="there are no jobs yet"):
+    with pytest.raises(UsageError, match="no jobs yet"):
         find("train")
     keep_ended(A, B, C)
-    with pytest.raises(UsageError, match="there is no job `tarin`") as near:
+    with pytest.raises(UsageError, match="job `tarin` not found") as near:
         find("tarin")
     assert near.value.hint == f"did you mean `{B}`?"
-    with pytest.raises(UsageError, match="there is no job `/x`") as far:
+    with pytest.raises(UsageError, match="job `/x` not found") as far:
         find("/x")
-    assert far.value.hint == f"the newest are {C}, {B}, {A}"
+    assert far.value.hint == f"the newest jobs are {C}, {B}, {A}"
 
 
 def test_the_newest_comes_first_and_what_is_no_job_is_left_alone(state_folder: Path):
@@ -119,7 +138,7 @@ def test_a_controller_in_a_container_of_this_machine_is_known_by_its_socket():
     hidden = state_of(A, controller_birth=elsewhere_here())
     folder = keep(hidden)
     assert read_job(folder).life == "elsewhere", "no socket: it may be where none can be"
-    with pytest.raises(MusterError, match="runs in another container of this machine, and does not answer here"):
+    with pytest.raises(MusterError, match="runs in another container of this machine and does not answer here"):
         running_here(read_job(folder), "muster stop")
     path = folder / "socket"
     with socket.socket(socket.AF_UNIX) as server:
@@ -223,13 +242,14 @@ def test_a_state_that_cannot_be_read_is_unknown(text: str):
 
 def test_without_a_name_the_running_job_is_meant_and_several_are_named():
     with pytest.raises(UsageError, match="no job is running"):
-        the_running_one()
+        the_running_one("muster top")
     (keep(state_of(A)) / "socket").touch()
-    assert the_running_one().id == A
+    assert the_running_one("muster top").id == A
     (keep(state_of(B)) / "socket").touch()
     assert [job.id for job in running_jobs()] == [B, A]
-    with pytest.raises(UsageError, match=f"2 jobs are running: {B}, {A}"):
-        the_running_one()
+    with pytest.raises(UsageError, match=f"2 jobs are running: {B}, {A}") as several:
+        the_running_one("muster stop")
+    assert several.value.hint == f"type which one, such as `muster stop {B}` or `muster stop --all`"
 
 
 def test_a_socket_lies_elsewhere_where_the_path_of_the_folder_is_too_long(tmp_path: Path):

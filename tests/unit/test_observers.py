@@ -59,7 +59,7 @@ def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path:
     assert monitor.heard[1].groups == WELL["groups"]
     assert (tmp_path / "state.json").exists()
     (said,) = out.getvalue().splitlines()
-    what = "what `muster ps`, `top` and the page show of this job may be wrong from now on; the job keeps running"
+    what = "what `muster ps`, `top` and the dashboard show of this job may be wrong from now on; the job keeps running"
     assert said.startswith(f"muster: {what}: internal error in Muster: KeyError: 'host' (job_status.py:")
     assert said.endswith(f"); please report it with {tmp_path}/muster/debug.log")
     assert ", in _on_gauges\n" in (tmp_path / "muster" / "debug.log").read_text()
@@ -89,5 +89,5 @@ def test_while_it_is_looked_where_the_ranks_are_no_second_look_is_wanted(
     asyncio.run(look())
     screen.close()
     assert wanted == [True, False]
-    failure = "where the ranks are cannot be told: internal error in Muster: AttributeError"
-    assert ("the stacks of 0 ranks are in" if can_be_written else failure) in out.getvalue()
+    failure = "could not save stack traces: internal error in Muster: AttributeError"
+    assert ("stack traces of 0 ranks: " if can_be_written else failure) in out.getvalue()

@@ -101,9 +101,9 @@ def test_a_module_elsewhere_and_one_that_is_installed_need_not(tmp_path: Path):
         (lambda: LOCK.locked(), (), {}, "lambda uses `LOCK` (_thread.lock), which cannot be pickled"),
         (Trainer(LOCK).fit, (), {}, "Trainer.fit uses `self` ("),
         (Trainer(LOCK), (), {}, "Trainer cannot be pickled: cannot pickle '_thread.lock' object"),
-        (3, (), {}, "launch() runs a function, and 3 is none"),
-        (nested(), 3, {}, "args is int, not a tuple"),
-        (nested(), "ab", {}, "args is str, not a tuple"),
+        (3, (), {}, "launch() needs a callable, got int"),
+        (nested(), 3, {}, "args must be a tuple or a list, got int"),
+        (nested(), "ab", {}, "args must be a tuple or a list, got str"),
     ],
 )
 def test_what_cannot_be_sent_is_named(function: Any, args: Any, kwargs: dict[str, Any], sentence: str):

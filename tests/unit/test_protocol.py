@@ -128,11 +128,14 @@ def after(*data: bytes) -> AgentLink:
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        (encode({**OUT, "text": 3}), "far: its agent broke the protocol: message `out`: the field `text` must be str"),
-        (b"[]\n", "far: its agent broke the protocol: a message must be a JSON object, not list"),
-        (b'{"t": "lost"}\n', "far: its agent broke the protocol: unknown message `lost`"),
-        (b'{"re": []}\n', "far: its agent broke the protocol: a message lacks the field `t`"),
-        (b"Segmentation fault\n", "far: something that is not the agent writes on its channel"),
+        (
+            encode({**OUT, "text": 3}),
+            "far: its agent violated the protocol: message `out`: the field `text` must be str",
+        ),
+        (b"[]\n", "far: its agent violated the protocol: a message must be a JSON object, not list"),
+        (b'{"t": "lost"}\n', "far: its agent violated the protocol: unknown message `lost`"),
+        (b'{"re": []}\n', "far: its agent violated the protocol: a message lacks the field `t`"),
+        (b"Segmentation fault\n", "far: another program wrote to the agent's channel"),
     ],
 )
 def test_a_host_that_sends_nonsense_is_lost_with_that_sentence(message: bytes, sentence: str):
@@ -169,7 +172,9 @@ def test_a_reply_that_is_not_as_the_protocol_has_it_fails_its_request():
         asyncio.get_running_loop().call_soon(link.on_data, encode({"re": 1, **reply}))
         await link.request("hold", limit=20, whom="")
 
-    with pytest.raises(HostError, match="far: its agent broke the protocol: message `reply to hold` lacks the field"):
+    with pytest.raises(
+        HostError, match="far: its agent violated the protocol: message `reply to hold` lacks the field"
+    ):
         asyncio.run(ask({}))
     with pytest.raises(HostError, match="far: its agent refused `hold`: unknown message"):
         asyncio.run(ask({"refused": "unknown message `hold`"}))

@@ -14,7 +14,7 @@ from muster.errors import UsageError
 from muster.hosts import Host
 from muster.spec import RunSpec
 
-OF_THE_COMMAND = {"command", "detach", "dry_run", "help", "hostfile", "module", "slurm_args"}
+OF_THE_COMMAND = {"command", "detach", "dry_run", "env_file", "help", "hostfile", "module", "slurm_args"}
 """What `muster run` does itself, before or instead of a run."""
 
 
@@ -46,6 +46,7 @@ def test_every_shown_option_of_run_fills_a_field_of_the_spec():
         (["--env", "A=1"], "env", {"A": "1"}),
         (["--only-rank", "0,2-3"], "only_ranks", frozenset({0, 2, 3})),
         (["--local-ranks-filter", "0"], "only_local_ranks", frozenset({0})),
+        (["--dashboard", "--dashboard-port", "8000"], "dashboard_port", 8000),
         (["--page", "--page-port", "8000"], "dashboard_port", 8000),
         (["--max-restarts", "2"], "restarts", 2),
         (["-m"], "kind", "module"),
@@ -54,6 +55,7 @@ def test_every_shown_option_of_run_fills_a_field_of_the_spec():
         (["--container-args", "-v /a:/a"], "container_args", ("-v", "/a:/a")),
         (["--hang-after", "0"], "hang_after", 0),
         (["--debug"], "debug", True),
+        (["--name", "resnet-lr01"], "name", "resnet-lr01"),
     ],
     ids=lambda value: str(value)[:24],
 )
@@ -71,11 +73,11 @@ def test_an_option_reaches_its_field(argv: list[str], field: str, value: object)
         ({"master_port": 70000}, r"master_port must be a port \(1 to 65535\), got 70000"),
         ({"on_hang": "wait"}, "on_hang must be 'report' or 'kill', got 'wait'"),
         ({"kind": "modul"}, "kind must be 'script' or 'module' or 'function', got 'modul'"),
-        ({"kind": "function"}, "a run of a function needs the function"),
+        ({"kind": "function"}, "kind='function' needs a call"),
         ({"nproc": "1"}, "nproc must be a number, got '1'"),
         ({"preload": "numpy"}, "preload must be a list, got 'numpy'"),
         ({"only_ranks": 0}, "only_ranks must be a set of ranks, got 0"),
-        ({"on_hang": "kill", "watch": False}, "on_hang=kill has no effect"),
+        ({"on_hang": "kill", "watch": False}, "on_hang='kill' has no effect with"),
     ],
     ids=str,
 )
@@ -92,7 +94,7 @@ def test_fields_may_be_given_as_they_are_written_in_python():
 
 
 def test_an_unknown_field_is_named_with_the_one_that_was_meant():
-    with pytest.raises(UsageError, match="restart is not an option of a run") as caught:
+    with pytest.raises(UsageError, match="unknown option restart") as caught:
         spec_with(RunSpec(target="t.py"), {"restart": 2})
     assert caught.value.hint == "did you mean restarts?"
 
@@ -101,3 +103,9 @@ def test_typed_words_change_a_spec_but_not_what_it_runs():
     before = RunSpec(target="f", kind="module", cwd="/here", nproc=3, env={"A": "1", "B": "1"})
     wanted = spec_as_typed(before, parse_words(["--sync", "--restarts", "2", "--env", "B=2"]))
     assert wanted == replace(before, sync=True, restarts=2, env={"A": "1", "B": "2"})
+
+
+@pytest.mark.parametrize("name", ["a b", "../x", "-x", "1st", "x" * 41, "naïve", "a\x1b", "last"])
+def test_a_name_that_could_not_be_typed_or_found_is_refused(name: str):
+    with pytest.raises(UsageError, match="name must "):
+        RunSpec(target="train.py", name=name)

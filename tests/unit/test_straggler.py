@@ -277,8 +277,8 @@ def test_the_host_at_one_end_of_all_that_waits_to_be_sent_has_the_slow_network()
     assert found is not None
     assert found.hosts == ("h2",)
     assert network_stall.sentence(found, step=0.52, best=0.21, waiting=0.5, ranks=(1,)) == (
-        "the network of h2 is what all ranks wait for (rank 1 on it): steps take 0.52 s (0.21 s at best), "
-        "50 % of it in collectives, and 471 kB wait to be sent there at any time"
+        "the network of h2 (rank 1) is slowing the job down: 0.52 s per step (0.21 s at best), "
+        "50 % of it in collectives; 471 kB are queued to be sent on average"
     )
 
 
@@ -321,26 +321,25 @@ def reason(**of_the_slow_one: Any) -> str:
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        ({"throttled": 0.2, "quota": 0.8}, "its CPUs are limited to 0.8 of a core (cgroup quota)"),
-        ({"throttled": 0.2, "quota": 2.0, "cpu_wait": 0.3}, "its CPUs are limited to 2 cores (cgroup quota)"),
+        ({"throttled": 0.2, "quota": 0.8}, "A cgroup quota limits it to 0.8 of a CPU"),
+        ({"throttled": 0.2, "quota": 2.0, "cpu_wait": 0.3}, "A cgroup quota limits it to 2 CPUs"),
         (
             {"cpu_wait": 0.22, "neighbour": {"name": "ffmpeg", "pid": 77, "cpu": 0.94}},
-            "other work runs on its CPUs: it waits for one 22 % of the time (ffmpeg, process 77, uses 0.9 of one)",
+            "Other processes use its CPUs; it waits for one 22 % of the time (ffmpeg, process 77, uses 0.9 CPUs)",
         ),
-        ({"disk": 0.2, "read": 1.25e6}, "it waits for its disk 20 % of the time (1.2 MB/s read)"),
+        ({"disk": 0.2, "read": 1.25e6}, "It waits for its disk 20 % of the time (1.2 MB/s read)"),
         (
-            {"gpu": GpuState(index=2, name="H200", clock=1005, throttled="it is too hot")},
-            "its GPU 2 runs at 1005 MHz, those of the others at 1980: it is too hot",
+            {"gpu": GpuState(index=2, name="H200", clock=1005, throttled="too hot")},
+            "Its GPU 2 runs at 1005 MHz vs. 1980 MHz on the other ranks (too hot)",
         ),
         (
-            {"gpu": GpuState(index=2, name="H200", throttled="its power is cut back from outside")},
-            "its GPU 2 is slowed down: its power is cut back from outside",
+            {"gpu": GpuState(index=2, name="H200", throttled="external power brake")},
+            "Its GPU 2 is throttled (external power brake)",
         ),
-        ({"cpu": 0.9}, "it computes more: it uses 0.90 CPUs, the others 0.50"),
+        ({"cpu": 0.9}, "It uses more CPU: 0.90 CPUs vs. 0.50 on the other ranks"),
         (
             {"places": ("data.py:33 in read", "train.py:8 in step", "data.py:33 in read"), "cpu_wait": 0.02},
-            "its own code takes longer: its CPUs, disk and GPU look as those of the others do; "
-            "mostly seen at data.py:33 in read",
+            "Its own code is slower; CPU, disk and GPU look normal. Most often seen at data.py:33 in read",
         ),
     ],
 )
@@ -350,7 +349,7 @@ def test_the_reason_is_what_the_slow_rank_suffers_from_and_the_others_do_not(see
 
 def test_what_all_ranks_suffer_from_is_no_reason():
     seen = {rank: evidence(cpu_wait=0.3, throttled=0.4, quota=2.0) for rank in range(4)}
-    assert explain(SLOW, seen).startswith("its own code takes longer")
+    assert explain(SLOW, seen).startswith("Its own code is slower")
 
 
 def test_nothing_is_said_of_reasons_where_nothing_was_seen():
@@ -358,13 +357,11 @@ def test_nothing_is_said_of_reasons_where_nothing_was_seen():
 
 
 def test_the_sentence_says_who_where_by_how_much_and_why():
-    assert sentence(SLOW, {2: "box"}, "it is old") == (
-        "rank 2 on box is the one the others wait for: "
-        "its steps take 0.31 s where the others need 0.25 s (24 % slower); it is old"
+    assert sentence(SLOW, {2: "box"}, "It is old") == (
+        "rank 2 on box is slowing the job down: 0.31 s per step vs. 0.25 s (+24 %). It is old"
     )
     two = Slow(ranks=(3, 2), step=0.06, others=0.05, since=0.0)
     assert sentence(two, {2: "b", 3: "b"}, "") == (
-        "ranks 2, 3 on b are those the others wait for: "
-        "their steps take 60 ms where the others need 50 ms (20 % slower)"
+        "ranks 2, 3 on b are slowing the job down: 60 ms per step vs. 50 ms (+20 %)"
     )
-    assert gone(SLOW, {2: "box"}) == "rank 2 on box keeps up with the others again"
+    assert gone(SLOW, {2: "box"}) == "rank 2 on box is no longer slowing the job down"

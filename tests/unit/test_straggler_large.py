@@ -207,7 +207,8 @@ def test_an_error_in_a_judgement_ends_the_search_with_one_line(tmp_path: Path, m
 
     said = searched(history, work)
     assert said.startswith(
-        "muster: slow ranks are no longer looked for: internal error in Muster: LookupError: no such rank (test_"
+        "muster: straggler detection is disabled for this job: internal error in Muster: LookupError: no such "
+        "rank (test_"
     )
     assert said.endswith(f"; please report it with {tmp_path}/muster/debug.log\n")
     assert history.judgements == 1

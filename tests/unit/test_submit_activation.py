@@ -97,15 +97,15 @@ def test_without_an_environment_the_same_interpreter_runs_it(tmp_path: Path):
 
 
 def test_a_named_environment_that_cannot_be_used_is_refused(tmp_path: Path, venv: Path):
-    with pytest.raises(UsageError, match="no such folder"):
+    with pytest.raises(UsageError, match="no such directory"):
         named_activation(str(tmp_path / "nope"), {})
     with pytest.raises(UsageError, match="Muster is not installed") as refused:
         named_activation(str(tmp_path), {})
-    assert refused.value.hint == "name the folder that holds bin/"
+    assert refused.value.hint == "give the directory that contains bin/activate"
     (venv / "bin" / "muster").unlink()
     with pytest.raises(UsageError, match="Muster is not installed") as refused:
         named_activation(str(venv), {})
-    assert f"'{venv}/bin/pip' install torchmuster" in (refused.value.hint or "")
+    assert f"'{venv}/bin/pip' install ." in (refused.value.hint or "")
     fake_muster(tmp_path / "bare")
-    with pytest.raises(UsageError, match="no bin/activate"):
+    with pytest.raises(UsageError, match="bin/activate is missing"):
         named_activation(str(tmp_path / "bare"), {})

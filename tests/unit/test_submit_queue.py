@@ -66,10 +66,10 @@ def test_a_submitted_job_says_its_id_and_what_to_do_about_it(folder: Path):
     assert (done.returncode, done.stdout) == (0, "4711\n")
     assert done.stderr == (
         "note\n"
-        "job 4711 is in the queue; its script is big-4711.sbatch\n"
-        "  squeue -j 4711        does it wait (PD, with the reason) or run (R)?\n"
-        "  tail -F big-4711.out  what it prints; the file is there once it runs\n"
-        "  scancel 4711          end it\n"
+        "submitted job 4711; its batch script is big-4711.sbatch\n"
+        "  squeue -j 4711        show its state: PD (pending, with the reason) or R (running)\n"
+        "  tail -F big-4711.out  follow its output (the file appears once it runs)\n"
+        "  scancel 4711          cancel it\n"
     )
     assert files(folder) == ["big-4711.sbatch", "seen"]
     assert (folder / "big-4711.sbatch").read_text() == (folder / "seen").read_text()
@@ -86,12 +86,12 @@ def test_a_job_of_pbs_says_its_id_and_what_to_do_about_it(folder: Path):
 
 
 def test_a_dry_run_prints_the_script_and_writes_nothing(folder: Path):
-    done = submitted(folder, "--slurm", "--dry-run", "train.py", "--dry-run")
+    done = submitted(folder, "--slurm", "--dry-run", "--", "train.py", "--dry-run")
     assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.startswith("#!/bin/bash\n#SBATCH ")
-    assert done.stdout.endswith("\nexec muster run train.py --dry-run\n")
-    assert "# Written by: muster submit --slurm train.py --dry-run\n" in done.stdout
+    assert done.stdout.endswith("\nexec muster run -- train.py --dry-run\n")
+    assert "# Written by: muster submit --slurm -- train.py --dry-run\n" in done.stdout
     assert files(folder) == []
 
 
@@ -113,7 +113,7 @@ def test_a_refusal_is_told_in_the_words_of_sbatch(folder: Path):
     words = "sbatch: error: Batch job submission failed: Invalid partition name specified"
     program(folder, "sbatch", f"echo '{words}' >&2; exit 1\n")
     done = submitted(folder, "--slurm", "train.py")
-    check(done, 125, "^sbatch refused the job: Batch job submission failed: Invalid partition name", "sinfo -s")
+    check(done, 125, "^sbatch rejected the job: Batch job submission failed: Invalid partition name", "sinfo -s")
     assert files(folder) == []
 
 
@@ -130,12 +130,12 @@ def test_a_refusal_is_told_in_the_words_of_sbatch(folder: Path):
 )
 def test_a_refusal_of_pbs_has_a_hint(folder: Path, words: str, hint: str):
     program(folder, "qsub", f"echo '{words}' >&2; exit 2\n")
-    check(submitted(folder, "--pbs", "train.py"), 125, "^qsub refused the job: .", hint)
+    check(submitted(folder, "--pbs", "train.py"), 125, "^qsub rejected the job: .", hint)
 
 
 def test_an_answer_without_an_id_is_told(folder: Path):
     program(folder, "sbatch", "echo 'Job 7 to start at noon' >&2\n")
-    check(submitted(folder, "--slurm", "train.py"), 125, "no job id, but this: Job 7 to start at noon", "--dry-run")
+    check(submitted(folder, "--slurm", "train.py"), 125, "no job id: Job 7 to start at noon", "--dry-run")
     assert files(folder) == []
 
 
@@ -143,15 +143,20 @@ def test_a_program_that_does_not_answer_is_ended(folder: Path, monkeypatch: pyte
     program(folder, "sbatch", "exec /bin/sleep 60\n")
     monkeypatch.setattr(queue, "ANSWER_LIMIT", 0.3)
     request = a_request(folder)
-    with pytest.raises(MusterError, match="may be queued or not") as late:
+    with pytest.raises(MusterError, match="the job may be queued") as late:
         queue.submit("#!/bin/sh\n", request, Slurm(), {"PATH": str(folder / "bin")})
-    assert late.value.hint == "look with `squeue --me` before you submit again"
+    assert late.value.hint == "check with `squeue --me` before you submit again"
     assert files(folder) == []
 
 
 def test_a_missing_scheduler_is_reported(folder: Path):
-    check(submitted(folder, "--slurm", "train.py"), 125, "`sbatch` is not on this machine", "--dry-run")
-    check(submitted(folder, "--pbs", "train.py"), 125, "`qsub` is not on this machine", "where PBS jobs are submitted")
+    check(submitted(folder, "--slurm", "train.py"), 125, "`sbatch` is not installed on this machine", "--dry-run")
+    check(
+        submitted(folder, "--pbs", "train.py"),
+        125,
+        "`qsub` is not installed on this machine",
+        "that can submit PBS jobs",
+    )
 
 
 def test_the_qsub_of_slurm_is_not_taken_for_that_of_pbs(folder: Path):
@@ -172,13 +177,13 @@ def test_the_qsub_of_slurm_is_not_taken_for_that_of_pbs(folder: Path):
 def test_without_a_scheduler_the_one_that_is_here_is_named(folder: Path, programs: tuple[str, ...], hint: str):
     for name in programs:
         program(folder, name, "echo 1\n")
-    check(submitted(folder, "train.py"), 2, "^say --slurm or --pbs$", hint)
+    check(submitted(folder, "train.py"), 2, "^no scheduler given, add --slurm or --pbs$", hint)
 
 
 def test_a_folder_that_cannot_be_written_is_reported(folder: Path):
     program(folder, "sbatch", "echo 1\n")
     request = a_request(folder / "gone")
-    with pytest.raises(MusterError, match=r"gone: the script cannot be written there \(No such file"):
+    with pytest.raises(MusterError, match=r"gone: could not write the batch script \(No such file"):
         queue.submit("", request, Slurm(), {"PATH": str(folder / "bin")})
 
 
@@ -187,20 +192,24 @@ def test_a_folder_that_cannot_be_written_is_reported(folder: Path):
     [
         (["tarin.py"], "script tarin.py not found", "did you mean `train.py`"),
         ([], "no script to run", "muster submit --slurm"),
-        (["--node", "2", "train.py"], "there is no option --node", "did you mean `--nodes`"),
-        (["--nprok", "2", "train.py"], "there is no option --nprok", "did you mean `--nproc`"),
-        (["--zzz", "train.py"], "there is no option --zzz", "--help"),
+        (["--node", "2", "train.py"], "unknown option --node", "did you mean `--nodes`"),
+        (["--nprok", "2", "train.py"], "unknown option --nprok", "did you mean `--nproc`"),
+        (["--zzz", "train.py"], "unknown option --zzz", "--help"),
         (["--nodes"], "--nodes needs a value", "--help"),
-        (["--nodes", "0", "train.py"], "`0` is not a number above 0", "--help"),
-        (["--nproc", "x", "train.py"], "muster run: .*`x` is not a number above 0", "muster run --help"),
-        (["-H", "a,b", "train.py"], "-H has no place in a submitted job", "--nodes"),
-        (["--lab", "2", "train.py"], "--lab has no place", "muster run --lab"),
+        (["--nodes", "0", "train.py"], "must be a whole number of at least 1, got `0`", "--help"),
+        (
+            ["--nproc", "x", "train.py"],
+            "muster run: .*must be a whole number of at least 1, got `x`",
+            "muster run --help",
+        ),
+        (["-H", "a,b", "train.py"], "-H cannot be used with `muster submit`", "--nodes"),
+        (["--lab", "2", "train.py"], "--lab cannot be used", "muster run --lab"),
         (["--env", "NOT_SET", "train.py"], "NOT_SET is not set on this machine", "--env NOT_SET=VALUE"),
         (["--time", "never", "train.py"], "--time never", "2h"),
         (["--mem", "8", "train.py"], "--mem 8", "200G"),
-        (["--venv", "nowhere", "train.py"], "--venv nowhere: there is no such folder", "bin/activate"),
+        (["--venv", "nowhere", "train.py"], "--venv nowhere: no such directory", "bin/activate"),
         (["--extra", "exclusive", "train.py"], "--extra 'exclusive'", "#SBATCH"),
-        (["--partition", "a b", "train.py"], "--partition 'a b'", "blanks"),
+        (["--partition", "a b", "train.py"], "--partition 'a b'", "without spaces"),
     ],
 )
 def test_a_mistake_is_found_before_anything_is_submitted(folder: Path, argv: list[str], error: str, hint: str):

@@ -90,7 +90,8 @@ def test_where_not_all_ranks_fit_those_in_trouble_are_shown_and_all_are_counted(
 
 def test_reports_stand_at_the_bottom_in_full():
     sentence = (
-        "ranks 0, 1 and 3 wait in all_reduce number 102 (train.py:88); rank 2 on gpu01 is in next_batch (data.py:33)"
+        "ranks 0, 1 and 3 are waiting in all_reduce number 102 (train.py:88); "
+        "rank 2 on gpu01 has been in next_batch (data.py:33)"
     )
     text = lines(job(reports=(Report(kind="hang", time=time.time(), sentence=sentence),)))
     assert sentence in " ".join(part.strip() for part in text[-2:])

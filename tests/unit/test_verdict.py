@@ -215,8 +215,8 @@ def test_the_exit_code_is_the_scripts_own_as_a_shell_would_show_it(status: int, 
 def test_a_lost_host_is_named_and_ranks_elsewhere_that_failed_of_it_are_not_the_cause():
     # The loss is noticed seconds after the survivors got their broken connections.
     ends = [end(0, 1, time=10.0, summary=PEER_GONE, host="h1")]
-    result = verdict(ends, [HostLoss(host="h2", why="nothing heard from it for 5 s", time=15.0)])
-    assert result.sentence == "host h2 is lost: nothing heard from it for 5 s"
+    result = verdict(ends, [HostLoss(host="h2", why="no message from it for 5 s", time=15.0)])
+    assert result.sentence == "host h2 is lost: no message from it for 5 s"
     assert result.exit_code == 125
     assert "rank 0 on h1" in result.notes[0]
     assert result.fix.startswith("check that it is up")
@@ -229,7 +229,7 @@ def test_of_two_lost_hosts_the_first_is_named():
 
 def test_a_rank_that_failed_of_its_own_before_a_host_was_lost_is_the_cause():
     ends = [end(0, 1, time=10.0, summary="ValueError: bad", host="h1")]
-    result = verdict(ends, [HostLoss(host="h2", why="the connection to it broke", time=12.0)])
+    result = verdict(ends, [HostLoss(host="h2", why="connection lost", time=12.0)])
     assert "ValueError: bad" in result.sentence
     assert result.exit_code == 1
 

@@ -125,7 +125,7 @@ def stand_aside() -> None:
 def enter(order: Order, space: dict[str, object]) -> None:
     """Say who we are, then run what the controller sends; it finds the connection as `channel`."""
     if sys.version_info < (3, 9):
-        leave(OLD_PYTHON, "Python 3.9 or newer is needed, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
+        leave(OLD_PYTHON, "Python 3.9 or newer is required, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
     if order.get("killed_at_once"):
         stand_aside()
     channel = dial(order)
@@ -142,7 +142,7 @@ def enter(order: Order, space: dict[str, object]) -> None:
     while not line.endswith(b"\n"):
         byte = channel.recv(1)
         if not byte:
-            leave(NO_WAY, "muster did not want an agent on %s as `%s`" % (own_name(), hello["key"]))
+            leave(NO_WAY, "the controller rejected the agent on %s with the key `%s`" % (own_name(), hello["key"]))
         line += byte
     space.update(channel=channel, take=channel.recv)
     exec(line, space)

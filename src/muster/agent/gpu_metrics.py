@@ -32,11 +32,11 @@ _SHARE = 0.002
 """Of one CPU, which running nvidia-smi may take: it starts the driver's library again each time."""
 
 _REASONS = (
-    (0x40 | 0x20, "it is too hot"),
-    (0x80, "its power is cut back from outside"),
-    (0x08, "its hardware slows it down"),
-    (0x04, "its power limit is reached"),
-    (0x02, "its clock was set lower by hand"),
+    (0x40 | 0x20, "too hot"),
+    (0x80, "external power brake"),
+    (0x08, "hardware slowdown"),
+    (0x04, "power limit reached"),
+    (0x02, "clock lowered by an administrator"),
 )
 """NVML's bits for a clock that is held down (nvmlClocksEventReasons), the gravest first."""
 
@@ -194,7 +194,7 @@ class Nvml:
         found: list[GpuGauges] = []
         for index, device in enumerate(self._devices()):
             if not device:
-                found.append({"index": index, "name": "does not answer"})
+                found.append({"index": index, "name": "not responding"})
                 continue
             name = create_string_buffer(96)
             self.library.nvmlDeviceGetName(device, name, 96)

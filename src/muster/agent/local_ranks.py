@@ -142,7 +142,7 @@ class LocalRanks:
     def start(self, message: Start) -> Problem:
         """Start this host's ranks of a new attempt."""
         if self.spawner is None:
-            return {"problem": "the process that starts ranks has died"}
+            return {"problem": "the process that starts ranks died"}
         for look in self.looks:
             self.send(look.reply())  # it would go on with descriptors that are closed now, or somebody else's
         self.looks = []

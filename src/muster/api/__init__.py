@@ -1,1 +1,1 @@
-"""`muster.launch`: a Python function on every rank, called from a script or a notebook."""
+"""Running jobs: options to RunSpec to job, for the command line, `muster.run` and `muster.launch`."""

@@ -1,10 +1,10 @@
-"""An argument parser that speaks as the rest of Muster does: one sentence, and a hint."""
+"""An argument parser with Muster's error format (one sentence and a hint), and the types of option values."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any, NoReturn
 
 from muster.errors import UsageError
@@ -17,13 +17,13 @@ _WITH_UNIT = re.compile(rf"({_NUMBER})(ms|[smhdw])")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with Muster's errors, no abbreviations, `_` as good as `-` in options, and examples kept as written."""
+    """argparse with Muster's errors, no abbreviations, `_` accepted for `-` in options, and unwrapped examples."""
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **settings)
         self.taking_options: set[str] = set()
-        """Options whose value may itself begin with a dash: `--container-args -v`."""
+        """Options whose value may start with a dash: `--container-args -v`."""
         self._before = ""
 
     def _parse_optional(self, arg_string: str) -> Any:
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         return None if before in self.taking_options else super()._parse_optional(word)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print with its usage."""
+        """Raise a UsageError instead of printing the usage and exiting."""
         unknown = re.search(r"unrecognized arguments: (--?[\w-]+)", message)
         hint = f"`{self.prog} --help` lists the options and shows examples"
         if unknown:
@@ -40,19 +40,46 @@ class Parser(argparse.ArgumentParser):
 
             word = unknown.group(1)
             near = nearest(word, self.shown_options())
-            message = f"there is no option {word}"
+            message = f"unknown option {word}"
             hint = f"did you mean `{near}`?" if near else hint
-        # argparse begins with all names of the option: `argument -H/--hosts: ...`
+        # argparse starts with all names of the option: `argument -H/--hosts: ...`
         message = re.sub(r"^argument ([^\s/]+?)(/\S+)?: ", r"\1: ", message)
         raise UsageError(f"{self.prog}: {message}", hint=hint)
 
     def shown_options(self) -> list[str]:
-        """The options that --help lists."""
+        """Return the options that --help lists."""
         return [name for name, action in self._option_string_actions.items() if action.help != argparse.SUPPRESS]
 
 
+class Inverse(argparse.Action):
+    """`--no-sync` for `--sync`: hidden from --help, it overrides a default of a configuration file."""
+
+    is_inverse = True
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: object) -> None:
+        super().__init__(option_strings, dest, nargs=0, const=const, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *given: object) -> None:
+        """Set the value."""
+        setattr(namespace, self.dest, self.const)
+
+
+def flag(group: argparse._ActionsContainer, names: str, about: str, **settings: Any) -> None:
+    """Add a flag, and its inverse: `--no-sync` for `--sync`, `--zygote` for `--no-zygote`."""
+    option(group, names, about, **settings)
+    first = names.split()[0]
+    action = group._option_string_actions[first]
+    group.add_argument(inverse(first), dest=action.dest, action=Inverse, const=not action.const)
+
+
+def inverse(name: str) -> str:
+    """Return the flag with the opposite meaning."""
+    bare = name.removeprefix("--no-")
+    return f"--{bare}" if bare != name else f"--no-{name.removeprefix('--')}"
+
+
 def option(group: argparse._ActionsContainer, names: str, about: str, **settings: Any) -> None:
-    """Add an option as --help writes it: a flag `"--sync"`, a value `"-H --hosts HOSTS"`, an argument `"JOB"`."""
+    """Add an option written as in --help: a flag `"--sync"`, a value `"-H --hosts HOSTS"`, an argument `"JOB"`."""
     *flags, last = names.split()
     if last.startswith("-"):
         flags.append(last)
@@ -64,40 +91,40 @@ def option(group: argparse._ActionsContainer, names: str, about: str, **settings
 
 
 def with_dashes(word: str, known: Container[str]) -> str:
-    """An option with `-` for `_` in its name, if that is how it is known; any other word as it is."""
+    """Replace `_` with `-` in the name of an option if that makes it a known one; return other words unchanged."""
     name, equals, value = word.partition("=")
     dashed = name.replace("_", "-")
     return f"{dashed}{equals}{value}" if word.startswith("-") and name not in known and dashed in known else word
 
 
 def positive(text: str) -> int:
-    """A number above 0."""
+    """Read an integer of at least 1."""
     if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number above 0")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got `{text}`")
     return int(text)
 
 
 def natural(text: str) -> int:
-    """A whole number."""
+    """Read an integer of at least 0."""
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got `{text}`")
     return int(text)
 
 
 def port(text: str) -> int:
-    """A TCP port."""
+    """Read a TCP port."""
     if not text.isdigit() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a port: 1 to 65535")
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got `{text}`")
     return int(text)
 
 
 def has_unit(text: str) -> bool:
-    """Whether a duration is more than a plain number."""
+    """Return whether a duration is more than a plain number."""
     return re.fullmatch(_NUMBER, text) is None
 
 
 def seconds(text: str) -> float:
-    """A duration in seconds: a plain number, or numbers with units, such as 500ms, 5m or 1h30m."""
+    """Read a duration as seconds: a plain number, or numbers with units, such as 500ms, 5m or 1h30m."""
     if not has_unit(text):
         value = float(text)
     elif re.fullmatch(rf"(?:{_WITH_UNIT.pattern})+", text.lower()):
@@ -105,7 +132,5 @@ def seconds(text: str) -> float:
     else:
         value = float("inf")
     if value == float("inf"):
-        raise argparse.ArgumentTypeError(
-            f"`{text}` is not a duration; type a number with a unit, such as 30s, 500ms, 5m or 1h30m"
-        )
+        raise argparse.ArgumentTypeError(f"must be a duration such as 30s, 500ms, 5m or 1h30m, got `{text}`")
     return value

@@ -1,4 +1,4 @@
-"""Runs a prepared job with its screen, its log files and, if wanted, its dashboard."""
+"""Runs a prepared job with its screen output, its log files and, with --dashboard, its dashboard."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Result = TypeVar("Result")
 def in_foreground(
     controller: Controller, on_started: Callable[[], None] | None = None, *, stdin: bool = False
 ) -> Verdict:
-    """Run a controller as the only purpose of this process, whose signals it takes.
+    """Run a controller in this process and let it handle the process's signals.
 
-    `on_started` is called when its ranks run; with `stdin` they may read that of this process.
+    `on_started` is called when all ranks have started. With `stdin`, the ranks can read this process's stdin.
     """
 
     async def main() -> Verdict:
@@ -45,9 +45,10 @@ def execute(
     begin: float | None = None,
     summary: bool = True,
 ) -> Result:
-    """Run the job to its end and return what `drive`, which runs its controller, returns.
+    """Run the job to its end and return the result of `drive`, which runs its controller.
 
-    `begin` is when the user asked for it. Without `summary` the screen does not show how it ended.
+    `begin` is the time at which the user started the command. Without `summary` the screen does not show how the job
+    ended.
     """
     job = prepared.job
     screen = screen or Screen(quiet=job.spec.quiet)
@@ -77,24 +78,24 @@ def execute(
 
 
 def _show_dashboard(controller: Controller) -> str:
-    """Start the process that serves the dashboard; returns what to say about it at the end of the job."""
+    """Start the process that serves the dashboard; returns the line to print about it at the end of the job."""
     from muster.dashboard.dashboard_process import LINGER, start
 
     try:
         address = start(controller.folder, controller.job.spec.dashboard_port)
     except OSError as error:
         why = error.strerror or error
-        controller.screen.warning(f"the page cannot be started: {why}; the job goes on without it")
+        controller.screen.warning(f"could not start the dashboard ({why}); the job continues without it")
         return ""
-    controller.screen.warning(f"page: {address}")
+    controller.screen.warning(f"dashboard: {address}")
     return (
-        f"the page {address} stays for {LINGER / 60:.0f} minutes after its last reader; "
-        f"`muster page {controller.job.id}` brings it back"
+        f"the dashboard {address} stops {LINGER / 60:.0f} minutes after its last reader leaves; "
+        f"`muster dashboard {controller.job.id}` starts it again"
     )
 
 
 def _check(prepared: Prepared, screen: Screen) -> Check:
-    """The quick check of the hosts; its modules are loaded beside the first requests, on which the start waits."""
+    """Return the quick check of the hosts; its modules load in a thread while the first requests are under way."""
 
     def load() -> Check:
         from muster.check.beforehand import Beforehand

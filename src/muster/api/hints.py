@@ -1,10 +1,13 @@
-"""Hints for a wrong command line: what a person may have meant, by letters or by meaning."""
+"""Hints for a wrong command line: the option or command that was probably meant, by spelling or by meaning."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from muster.errors import UsageError
 
 MEANINGS: dict[str, tuple[str, ...]] = {
     "--nproc": (
@@ -30,7 +33,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "--image": ("--container-image", "--docker", "--podman", "--singularity"),
     "--env": ("--environment", "--export", "--genv", "--setenv", "-e", "-x"),
     "--detach": ("--background", "--bg", "--daemon", "--nohup", "-d"),
-    "--page": ("--dashboard", "--ui", "--web"),
+    "--dashboard": ("--browser", "--ui", "--web"),
     "--quiet": ("--silent", "-q"),
     "--python": ("--executable", "--interpreter"),
     "--out": ("--output", "--output-dir", "-o"),
@@ -38,31 +41,32 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "--partition": ("--qos", "-p", "-q"),
     "--all": ("--everything", "-a"),
 }
-"""Options of other launchers and tools, by the option of Muster that means the same."""
+"""Options of other launchers and tools, by the equivalent option of Muster."""
 
 COMMAND_MEANINGS: dict[str, tuple[str, ...]] = {
     "run": ("exec", "launch", "mpirun", "python", "srun", "start", "torchrun"),
     "ps": ("jobs", "list", "ls", "squeue", "status"),
+    "show": ("describe", "explain", "inspect", "why"),
     "logs": ("cat", "output", "tail"),
     "top": ("htop", "monitor", "watch"),
-    "page": ("browser", "dashboard", "ui", "web"),
+    "dashboard": ("browser", "ui", "web"),
     "attach": ("follow", "fg"),
     "stop": ("cancel", "kill", "scancel"),
     "check": ("diagnose", "doctor", "verify"),
     "submit": ("batch", "qsub", "sbatch"),
     "recipes": ("examples", "samples"),
 }
-"""What other tools call the commands of Muster."""
+"""Names in other tools for the commands of Muster."""
 
 _DESTRUCTIVE = frozenset({"--now", "--prune"})
-"""Options that remove or kill: a person must have meant them, so they are never suggested."""
+"""Options that delete or kill: never suggested, because a suggestion may be accepted without thought."""
 
 _CLOSE = 0.75
-"""Share of letters that a typing error leaves; at 0.6, difflib's default, --timeout is close to --image."""
+"""Minimum similarity of a typing error; at 0.6, difflib's default, --timeout would match --image."""
 
 
 def nearest(word: str, names: Iterable[str], meanings: Mapping[str, tuple[str, ...]] = MEANINGS) -> str:
-    """The name that was meant: the same in other terms, one with a typing error, or the only one that begins so."""
+    """Return the name that was probably meant: a synonym, a similar spelling, or the only name with this prefix."""
     from difflib import get_close_matches
 
     plain = word.replace("_", "-")
@@ -79,27 +83,52 @@ def nearest(word: str, names: Iterable[str], meanings: Mapping[str, tuple[str, .
     return by_letters[close[0]] if close else ""
 
 
-def misplaced(parser: argparse.ArgumentParser, script: str, args: tuple[str, ...], text: str) -> str:
-    """A sentence about options of Muster that stand after the script, whose source does not mention them."""
+def misplaced(parser: argparse.ArgumentParser, script: str, args: Sequence[str], text: str) -> str:
+    """Return a hint about options of Muster after the script, if the script's source does not mention them."""
     found = [word for words in _options_among(parser, args, text) for word in words]
     if not found:
         return ""
     names = ", ".join(word.partition("=")[0] for word in found if word.startswith("-"))
     return (
-        f"{script} gets {names} as its own arguments; Muster's options go before the script: "
+        f"{script} receives {names} as its own arguments; put Muster's options before the script: "
         f"{parser.prog} {' '.join(found)} {script}"
     )
 
 
-def _options_among(parser: argparse.ArgumentParser, args: tuple[str, ...], text: str) -> Iterator[tuple[str, ...]]:
-    """Each option of the parser among a script's arguments, with its value, unless the source has its name."""
+def refuse_misplaced(parser: argparse.ArgumentParser, argv: Sequence[str], command: Sequence[str], text: str) -> None:
+    """Raise UsageError for options of Muster after the script, unless `--` before it says that all are the script's.
+
+    For commands whose result would be wrong without them, such as a check of other hosts than those named.
+    """
+    before = len(argv) - len(command)
+    if before > 0 and argv[before - 1] == "--":
+        return
+    script, *args = command
+    found = [word for words in _options_among(parser, args, text) for word in words]
+    if found:
+        names = ", ".join(word.partition("=")[0] for word in found if word.startswith("-"))
+        raise UsageError(
+            f"{parser.prog}: {names} after {script} would be {script}'s own arguments",
+            hint=f"Muster's options go before the script: {parser.prog} {shlex.join(found)} {script}\n"
+            f"      if it is an option of the script, write `--` before {script}",
+        )
+
+
+def _options_among(parser: argparse.ArgumentParser, args: Sequence[str], text: str) -> Iterator[tuple[str, ...]]:
+    """Yield each option of the parser in a script's arguments, with its value, unless the source mentions it."""
     for position, word in enumerate(args):
         name = word.partition("=")[0].replace("_", "-")
         action = parser._option_string_actions.get(name)
-        if action is None or not re.match(r"--\w|-H|-np$", name) or name == "--help":
+        if action is None or hasattr(action, "is_inverse") or not re.match(r"--\w|-H|-np$", name):
             continue
-        bare = name.removeprefix("--")
-        if bare in text or bare.replace("-", "_") in text:
+        if name == "--help" or _mentions(text, name):
             continue
         takes_value = action.nargs != 0 and "=" not in word
         yield (word, *args[position + 1 : position + 2]) if takes_value else (word,)
+
+
+def _mentions(text: str, option: str) -> bool:
+    """Whether a script seems to read an option: "--dry-run", 'dry_run', `dry_run: bool` or `dry_run=`."""
+    name = re.escape(option.removeprefix("--")).replace(r"\-", "[-_]")
+    own = re.sub(r"(?m)^\s*(import|from)\s.*$", "", text)
+    return re.search(rf"""(?<!\w)(--{name}\b|["']{name}["']|{name}\s*[:=,)])""", own) is not None

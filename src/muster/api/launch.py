@@ -1,4 +1,4 @@
-"""`muster.launch`: a Python function on every rank, called from a script or a notebook."""
+"""`muster.launch`: calls a Python function on every rank, from a script or a notebook."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def launch(
     quiet: bool = False,
     options: str | Sequence[str] = (),
 ) -> list[Result]:
-    """Call `fn(*args, **kwargs)` on every rank and return what each returned, in the order of the ranks.
+    """Call `fn(*args, **kwargs)` on every rank and return a list of the results, ordered by rank.
 
         def train(rate):
             with muster.init() as world:
@@ -45,22 +45,22 @@ def launch(
         losses = muster.launch(train, args=(0.1,), hosts="gpu[01-04]:8")
         losses[0]
 
-    Ranks are placed, started, watched and ended exactly as by `muster run`, and have the same environment, that of
-    torchrun. It may be called from a script, a notebook or any thread; it returns when all ranks have ended.
+    Muster places, starts, monitors and stops the ranks exactly as `muster run` does, with the environment variables of
+    torchrun. Call it from a script, a notebook or any thread; it returns when all ranks have ended.
 
-    hosts, nproc, engine, env, image, quiet: as the options of `muster run` with these names; `hosts` may be a list.
-    timeout: seconds after which the job is ended and TimeoutError raised.
-    options: any other options of `muster run`, as typed there: "--sync --restarts 2", or a list of words.
+    hosts, nproc, engine, env, image, quiet: same as the options of `muster run`; `hosts` may be a list.
+    timeout: seconds after which Muster stops the job and raises TimeoutError.
+    options: other options of `muster run`, written as on the command line: "--sync --restarts 2", or a list of words.
 
-    A function from a notebook or the running script, a lambda or a closure is sent with its code (by cloudpickle);
-    one from another module is sent by name, and the hosts must be able to import it. Hosts need Python and torch, not
-    Muster; where code is sent, the same minor version of Python as here.
+    Muster sends a function from a notebook or the running script, a lambda or a closure with its code (using
+    cloudpickle); it sends a function from another module by name, and the hosts must be able to import it. Hosts need
+    Python and torch, not Muster; functions sent with their code need the same minor version of Python as here.
 
-    If a rank raises an exception, all others are ended and that exception is raised here, from a muster.LaunchError
-    that says which rank on which host it was and shows the traceback there. A lost host, a rank that was killed or left
-    by sys.exit(3), and a result that cannot be pickled raise the LaunchError itself; its `results` has what other
-    ranks had returned by then. Wrong arguments and unreachable hosts raise MusterError. Ctrl-C ends the job, and
-    KeyboardInterrupt is raised when everything has ended.
+    If a rank raises an exception, Muster stops all other ranks and raises that exception here, from a
+    muster.LaunchError with the rank, its host and its traceback. A lost host, a rank that was killed or exited early
+    (sys.exit(3)), and a result that cannot be pickled raise the LaunchError itself; its `results` holds what other
+    ranks had returned by then. Invalid arguments and unreachable hosts raise MusterError. Ctrl-C stops the job, then
+    raises KeyboardInterrupt.
     """
     try:
         _refuse_while_imported_by_a_rank()
@@ -76,7 +76,7 @@ def launch(
         return results_of(call.name, attempt)
     failure = failure_of(verdict, attempt)
     if running.timed_out:
-        raise TimeoutError(f"{call.name} had not returned on every rank after {timeout:g} s") from failure
+        raise TimeoutError(f"{call.name} did not return on every rank within {timeout:g} s") from failure
     raised = exception_of(verdict, attempt)
     if raised is None:
         raise failure
@@ -87,12 +87,13 @@ def _words(options: str | Sequence[str]) -> Sequence[str]:
     try:
         return shlex.split(options) if isinstance(options, str) else options
     except ValueError as error:
-        raise UsageError(f"options={options!r}: {str(error).lower()}", hint="a list of words needs no quotes") from None
+        hint = "pass a list of words, which needs no quotes"
+        raise UsageError(f"options={options!r}: {str(error).lower()}", hint=hint) from None
 
 
 def _refuse_while_imported_by_a_rank() -> None:
     if getattr(sys.modules.get(bootstrap.TRAVEL_NAME), "is_loading", False):
         raise UsageError(
-            "launch() was called by a module that a rank imports for its function, so it would never end",
-            hint="put the call below `if __name__ == '__main__':`, or into a function",
+            "launch() was called while a rank imports this module for its function, so each rank would launch again",
+            hint="move the call below `if __name__ == '__main__':`, or into a function",
         )

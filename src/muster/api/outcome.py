@@ -13,19 +13,19 @@ class Outcome:
     """How a run ended, and where its logs are."""
 
     job_id: str
-    """As `muster ps` and `muster logs` know it."""
+    """The id that `muster ps` lists and `muster logs` takes."""
     exit_code: int
-    """That of `muster run`: 0, or that of the first rank that failed; 124 for a hang, 125 for a lost host."""
+    """The same as from `muster run`: 0, or that of the first rank that failed; 124 for a hang, 125 for a lost host."""
     message: str
-    """What went wrong, in one sentence; empty when all ranks ended well."""
+    """What went wrong, in one sentence; empty if all ranks succeeded."""
     fix: str = ""
-    """What to do about it, where that is known."""
+    """How to fix it, if known."""
     rank: int | None = None
     """The rank that failed first."""
     host: str | None = None
     """The host of that rank."""
     traceback: str = ""
-    """Its traceback, or the last lines of its output."""
+    """The traceback of that rank, or the last lines of its output."""
     folder: Path
     """The directory with the logs."""
     attempts: int = 1
@@ -33,16 +33,16 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether every rank ended with exit code 0."""
+        """Whether every rank exited with code 0."""
         return self.exit_code == 0
 
     def log(self, rank: int) -> Path:
-        """The file with the output of a rank, of the last attempt."""
+        """Return the file with a rank's output from the last attempt."""
         return self.folder / f"attempt-{self.attempts - 1}" / f"rank-{rank}.log"
 
 
 def outcome_of(verdict: Verdict, job_id: str, folder: Path, attempts: int) -> Outcome:
-    """The public form of a verdict."""
+    """Convert a verdict to its public form."""
     first = verdict.first
     return Outcome(
         job_id=job_id,
@@ -58,5 +58,5 @@ def outcome_of(verdict: Verdict, job_id: str, folder: Path, attempts: int) -> Ou
 
 
 def message_of(verdict: Verdict) -> str:
-    """What happened, why, and what came of it, in one line."""
+    """Return what happened, why, and the consequences, in one line."""
     return "; ".join(filter(None, (verdict.sentence, verdict.why, *verdict.notes)))

@@ -1,4 +1,4 @@
-"""A function and its arguments made ready to travel: what is sent, what is only named, and what can be neither."""
+"""Pickles a function and its arguments for the hosts: with its code, by name, or an error about what cannot be sent."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from muster.spec import Call
 
 
 def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, cwd: str) -> Call:
-    """Pickle a function with its arguments, or say what of it cannot be pickled."""
+    """Pickle a function with its arguments; UsageError names the part that cannot be pickled."""
     if not callable(function):
         raise UsageError(
-            f"launch() runs a function, and {function!r} is none", hint="for example muster.launch(train, args=(0.1,))"
+            f"launch() needs a callable, got {type(function).__name__}",
+            hint="for example muster.launch(train, args=(0.1,))",
         )
     if not isinstance(args, (tuple, list)):
         raise UsageError(
-            f"args is {type(args).__name__}, not a tuple", hint="write args=(value,) for a single argument"
+            f"args must be a tuple or a list, got {type(args).__name__}", hint="write args=(value,) for one argument"
         )
     name = name_of(function)
     try:
         code, body = dumps(function), dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:
         why = _what_cannot(name, function, args, kwargs) or f"{name} cannot be pickled: {_first_line(error)}"
-        raise UsageError(why, hint="make it inside the function, on each rank") from None
+        raise UsageError(why, hint="create it inside the function, on each rank") from None
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     is_named = not holds_code(code)
     if is_named and module is not None:
@@ -60,7 +61,7 @@ def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What to call a function in sentences: its own name, without where in another function it stands."""
+    """Return a function's name for messages, without the enclosing function's."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -68,9 +69,9 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def split_path(entries: Sequence[str], cwd: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The folders of sys.path that are the caller's: those before the interpreter's own, and those after.
+    """Return the caller's directories in sys.path: those before the interpreter's own, and those after.
 
-    Folders below the working directory are given relative to it, since that may be another one on a host.
+    Directories below the working directory are relative to it, because it may differ on a host.
     """
     first: list[str] = []
     last: list[str] = []
@@ -92,7 +93,7 @@ def _is_interpreters(folder: str) -> bool:
 
 
 def _file_below(module: ModuleType | None, cwd: str) -> str:
-    """The file of a module, if it is part of what lies in the working directory and not installed there."""
+    """Return the file of a module if it is in the working directory and not installed there."""
     file = getattr(module, "__file__", None)
     if not file or not is_below(file, cwd) or _is_interpreters(os.path.abspath(file)):
         return ""
@@ -100,7 +101,7 @@ def _file_below(module: ModuleType | None, cwd: str) -> str:
 
 
 def _sources(package: ModuleType) -> dict[str, str]:
-    """The texts of a pure package's modules, for hosts that do not have it."""
+    """Return the source of each module of a pure-Python package, for hosts that do not have it."""
     import pkgutil
     from importlib.abc import InspectLoader
     from importlib.util import find_spec
@@ -116,7 +117,7 @@ def _sources(package: ModuleType) -> dict[str, str]:
 
 
 def _lines_without_file() -> dict[str, list[str]]:
-    """Source that tracebacks on the hosts could not read: the cells of a notebook, and the caller's script."""
+    """Return source that hosts have no file of, for their tracebacks: notebook cells and the caller's script."""
     lines: dict[str, list[str]] = {}
     cache: dict[Any, Any] = vars(linecache)["cache"]
     for name, entry in cache.items():

@@ -1,4 +1,4 @@
-"""From a RunSpec to a job with its engine: all that is settled on this machine before anything is started."""
+"""From a RunSpec to a job with its engine: everything decided on this machine before any process starts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from muster.controller.notifications import check_ways
+from muster.controller.result_paths import check_patterns
 from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
 from muster.controller.source_code import find_script, is_below
 from muster.engines.choice import choose
@@ -29,14 +31,14 @@ class Prepared:
     choice: Choice
     launch: Launch
     notes: tuple[str, ...] = ()
-    """Sentences for the screen, before anything else."""
+    """Lines that the screen shows first."""
 
 
 @contextmanager
 def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
-    """Make the virtual hosts of a run that wants a lab; they live as long as the block."""
+    """Create the virtual hosts of a run with a lab; they exist until the block ends."""
     if spec.lab and spec.hosts is not None:
-        raise UsageError("hosts and lab both say where to run", hint="give one of them")
+        raise UsageError("hosts and lab cannot be used together", hint="leave one of them out")
     if not spec.lab or dry_run:
         yield replace(spec, hosts=_named(f"h{n + 1}" for n in range(spec.lab))) if spec.lab else spec
         return
@@ -47,7 +49,7 @@ def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
 
 
 def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
-    """Choose the engine, find the script, and settle what is imported beforehand; `hosts` are some of those it has."""
+    """Choose the engine, find the script and decide what to preload; `hosts` restricts the run to some of its hosts."""
     choice = choose(spec, os.environ)
     if hosts is not None:
         choice = replace(choice, hosts=tuple(hosts))
@@ -59,13 +61,15 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
 
 
 def make_job(spec: RunSpec, choice: Choice) -> Job:
-    """The job on the hosts of a choice; a spec without a target is one that `muster check` asks about."""
+    """Make the job for the hosts of a choice; a spec without a target comes from `muster check`."""
     spec = replace(spec, cwd=os.path.abspath(spec.cwd))
     if (spec.container or spec.container_args) and spec.image is None:
         flag = "--container" if spec.container else "--container-args"
-        raise UsageError(f"{flag} says how to run an image, and none is named", hint="write `--image IMAGE`")
+        raise UsageError(f"{flag} needs --image", hint="add `--image IMAGE`")
+    check_ways(spec.notify)
+    check_patterns(spec.fetch, sync=spec.sync)
     if spec.sync and os.path.isabs(spec.target) and is_below(spec.target, spec.cwd):
-        # The copy is run, not the file it was made from.
+        # Run the copy, not the original file.
         spec = replace(spec, target=os.path.relpath(spec.target, spec.cwd))
     if not spec.watch:
         spec = replace(spec, env={**spec.env, "MUSTER_WATCH": "0"})
@@ -75,7 +79,7 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
         raise UsageError(choice.engine.no_restarts, hint="leave it out")
     preload, reason = _preload(spec, choice, text)
     return Job(
-        id=new_job_id(spec.target or "check"),
+        id=new_job_id(spec.target or "check", spec.name),
         spec=spec,
         hosts=choice.hosts,
         carried=choice.engine.carried(os.environ, spec),
@@ -87,10 +91,10 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
 
 
 def _preload(spec: RunSpec, choice: Choice, text: str) -> tuple[tuple[str, ...], str]:
-    """What the zygote of each host imports, nothing if there is none, and why; `text` is the source that will run."""
+    """Return what the zygote of each host imports (nothing without a zygote) and why; `text` is the user's source."""
     if not spec.zygote:
         if spec.preload:
-            raise UsageError("--preload is for the zygote, which --no-zygote leaves out", hint="give one of them")
+            raise UsageError("--preload has no effect with --no-zygote", hint="leave one of them out")
         return (), ""
     if choice.engine.no_zygote:
         if spec.preload:
@@ -103,7 +107,7 @@ def _preload(spec: RunSpec, choice: Choice, text: str) -> tuple[tuple[str, ...],
     word = uses_dynamo(text)
     if not word or "torch._dynamo" in preload:
         return preload, ""
-    return (*preload, "torch._dynamo"), f"torch._dynamo is imported beforehand, because {spec.target} mentions {word}"
+    return (*preload, "torch._dynamo"), f"torch._dynamo is imported before the fork because {spec.target} uses {word}"
 
 
 def _named(names: Sequence[str] | Generator[str]) -> tuple[Host, ...]:

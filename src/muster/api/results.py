@@ -1,4 +1,4 @@
-"""What a function's job comes to: the results in the order of the ranks, or the exception of the rank that failed."""
+"""The result of a function's job: the return values ordered by rank, or the exception of the rank that failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.errors import LaunchError
 
 
 def results_of(name: str, attempt: Attempt) -> list[Any]:
-    """What each rank returned; every one has ended well."""
+    """Return the result of each rank; all ranks exited with code 0."""
     returned = attempt.returned
     results: list[Any] = []
     for rank in range(attempt.plan.world_size):
@@ -21,21 +21,21 @@ def results_of(name: str, attempt: Attempt) -> list[Any]:
         failed = partial(LaunchError, rank=rank, host=host, returned=returned)
         if rank not in returned:
             raise failed(
-                f"rank {rank} on {host} ended with exit code 0 before {name} had returned",
-                hint="does something in it call os._exit()?",
+                f"rank {rank} on {host} exited with code 0 before {name} returned",
+                hint="check whether something in it calls os._exit()",
             )
         try:
             results.append(pickle.loads(returned[rank]))
         except Exception as error:
             raise failed(
-                f"the result of rank {rank} on {host} cannot be unpickled here: {type(error).__name__}: {error}",
-                hint="return what this machine knows too: tensors on the CPU, types it can import",
+                f"could not unpickle the result of rank {rank} on {host} ({type(error).__name__}: {error})",
+                hint="return only what this machine can load: tensors on the CPU, types it can import",
             ) from None
     return results
 
 
 def failure_of(verdict: Verdict, attempt: Attempt | None) -> LaunchError:
-    """Which rank or host failed first, and how."""
+    """Make the LaunchError for the rank or host that failed first."""
     returned = attempt.returned if attempt is not None else {}
     first = verdict.first
     if first is None or attempt is None:
@@ -52,7 +52,7 @@ def failure_of(verdict: Verdict, attempt: Attempt | None) -> LaunchError:
 
 
 def exception_of(verdict: Verdict, attempt: Attempt | None) -> Exception | None:
-    """The exception of the rank that failed first, as far as it could be pickled there and unpickled here."""
+    """Return the exception of the rank that failed first; None if it cannot be pickled there or unpickled here."""
     pickled = attempt.raised(verdict.first.rank) if attempt is not None and verdict.first is not None else None
     if pickled is None:
         return None
@@ -65,5 +65,5 @@ def exception_of(verdict: Verdict, attempt: Attempt | None) -> Exception | None:
         error.args = args
         error.__dict__.update(state)
     except Exception:
-        return None  # its class is not known here, or does not let itself be made
+        return None  # its class is not known here, or cannot be created
     return error

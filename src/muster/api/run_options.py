@@ -1,7 +1,7 @@
-"""The options of a run as people type them, and the RunSpec they describe.
+"""The options of a run as typed on the command line, and the RunSpec they describe.
 
-Every command that starts ranks has them, and so has `muster.launch(options=...)`. An option that is not given leaves no
-trace in the parsed options: its default is RunSpec's.
+Every command that starts ranks has them, and so has `muster.launch(options=...)`. An option that is not given is absent
+from the parsed options: its default is RunSpec's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, cast
 
-from muster.api.arguments import Parser, natural, option, port, positive, seconds
+from muster.api.arguments import Parser, flag, natural, option, port, positive, seconds
+from muster.api.config_defaults import host_pythons, parse_configured
+from muster.api.env_file import read_env_file
 from muster.api.torchrun_options import add_torchrun, refuse
+from muster.config import Configuration, read_configuration
 from muster.engines.container.container import PROGRAMS
 from muster.engines.engine import Engine, words
 from muster.engines.table import NAMES, built_in
@@ -25,92 +28,106 @@ from muster.hosts import Host, parse_hosts, read_hostfile
 from muster.spec import RunSpec
 
 _MOST_RANKS = 1_000_000
+_NO_CONFIG = Configuration()
 _FIELDS = frozenset(field.name for field in fields(RunSpec))
 _option = partial(option, default=argparse.SUPPRESS)
+_flag = partial(flag, default=argparse.SUPPRESS)
 
 _SWITCHES = {
-    "zygote": "start each rank as a fresh interpreter; slower, shares nothing",
-    "watch": "install no hooks and no thread in the ranks; hangs and stragglers are then not detected",
-    "check": "do not look at the hosts while the job starts (`muster check` looks closer)",
+    "zygote": "start each rank as a fresh Python process instead of a fork; slower, nothing is shared",
+    "watch": "install no hooks and no thread in the ranks; disables hang and straggler detection",
+    "check": "skip the quick check of the hosts at the start (`muster check` checks more)",
 }
-"""What `--no-NAME` leaves out."""
+"""Help of each `--no-NAME`."""
 
 
 def add_where(p: Parser) -> None:
-    """On which hosts, and how many ranks on each."""
-    where = p.add_argument_group("where")
-    option(where, "-H --hosts HOSTS", "name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
-    option(where, "--hostfile FILE", "read hosts from a file, one per line (`host slots=8`)")
-    option(where, "--lab N", "run on N virtual hosts that live as long as the job", type=positive)
-    _option(where, "--nproc N", "ranks per host, where HOSTS does not say (default: its GPUs)", type=positive)
-    _option(where, "--python PATH", "the interpreter on the hosts (default: this one's path, else python3)")
+    """Add the options for hosts and ranks per host."""
+    where = p.add_argument_group("hosts")
+    option(where, "-H --hosts HOSTS", "hosts to run on: name, user@name, name:8, name:0,2,5, gpu[01-04]:8, @group")
+    option(where, "--hostfile FILE", "read hosts from FILE, one per line (`host slots=8`)")
+    option(where, "--lab N", "run on N virtual hosts on this machine, created for this job", type=positive)
+    _option(where, "--nproc N", "ranks per host unless HOSTS gives a number (default: one per GPU)", type=positive)
+    _option(where, "--python PATH", "Python on the hosts (default: the same path as here, else python3)")
 
 
 def add_engine(p: Parser) -> None:
-    """What places the processes, and in which container."""
-    engine = p.add_argument_group("engine (what places the processes)")
-    about = "local, ssh, slurm, pbs, mpi, or auto: the job we are in, else ssh (default)"
+    """Add the options for the engine and the container."""
+    engine = p.add_argument_group("engine (starts the processes)")
+    about = "local, ssh, slurm, pbs, mpi, or auto (default): the scheduler of the current job, else ssh or local"
     _option(engine, "--engine NAME", about, choices=NAMES)
     for each in built_in():
         each.add_options(engine)
     _option(engine, "--image IMAGE", "run inside this container image on every host")
-    _option(engine, "--container PROGRAM", "podman, docker or apptainer (default: what a host has)", choices=PROGRAMS)
-    _option(engine, "--container-args ARGS", 'more options for it: "-v /data:/data"', type=words)
+    about = "podman, docker or apptainer (default: the first one a host has)"
+    _option(engine, "--container PROGRAM", about, choices=PROGRAMS)
+    _option(engine, "--container-args ARGS", 'more options for the container program: "-v /data:/data"', type=words)
     p.taking_options |= {name for name, action in p._option_string_actions.items() if action.metavar == "ARGS"}
 
 
 def add_network(p: Parser) -> None:
-    """Where ranks meet."""
-    network = p.add_argument_group("network (found by trying, if not given)")
-    _option(network, "--master-addr ADDRESS", "address of the first host, where ranks meet")
-    _option(network, "--master-port PORT", "port there (default: a free one)", type=port)
+    """Add the options for the network."""
+    network = p.add_argument_group("network (default: discovered by testing which addresses the hosts can reach)")
+    _option(network, "--master-addr ADDRESS", "MASTER_ADDR: an address of the first host")
+    _option(network, "--master-port PORT", "MASTER_PORT (default: a free port)", type=port)
     _option(network, "--interface NAME", "network interface for gloo and NCCL on every host")
 
 
 def add_what(p: Parser) -> None:
-    """What runs, and how."""
-    what = p.add_argument_group("what")
+    """Add the options for the job itself."""
+    what = p.add_argument_group("job")
     option(what, "-m", "run a module, as `python -m` does", dest="module")
-    option(what, "--env NAME[=VALUE]", "set a variable in every rank", action="append", default=[])
-    _option(what, "--sync", "send this folder (what git would track) to each host and run there")
-    option(what, "--preload MODULE", "import this once per host, besides torch", action="append", default=[])
+    _option(what, "--name NAME", "name of the job, to use in `muster logs NAME` (default: that of the script)")
+    about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
+    option(what, "--env NAME[=VALUE]", about, action="append", default=[])
+    about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
+    option(what, "--env-file FILE", about, action="append", default=[])
+    _flag(what, "--sync", "copy the working directory (files git would track) to each host and run there")
+    about = "with --sync, copy files matching PATH (a path or glob) back when the ranks have ended (repeatable)"
+    option(what, "--fetch PATH", about, action="append", default=[])
+    about = "import MODULE once per host before the ranks start, in addition to torch (repeatable)"
+    option(what, "--preload MODULE", about, action="append", default=[])
     for name, about in _SWITCHES.items():
-        _option(what, f"--no-{name}", about, dest=name, action="store_false")
-    _option(what, "--restarts N", "after a failure start all ranks again, up to N times", type=natural)
-    about = "time for ranks to end after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)"
+        _flag(what, f"--no-{name}", about, dest=name, action="store_false")
+    _option(what, "--restarts N", "restart all ranks after a failure, up to N times (default: 0)", type=natural)
+    about = "time for ranks to exit after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)"
     _option(what, "--grace DURATION", about, type=seconds)
-    about = "report a hang after this time without progress, such as 90s or 5m (default: 30s; 0: never)"
+    about = "report a hang after DURATION without progress, such as 90s or 5m (default: 30s; 0: never)"
     _option(what, "--hang-after DURATION", about, type=seconds)
-    about = "what to do then: report it and wait (default), or also end the job with exit code 124"
+    about = "on a hang: report it and keep running (default), or also kill the job with exit code 124"
     _option(what, "--on-hang", about, choices=("report", "kill"))
-    about = "go on in the background, also after logout: prints the job's id when its ranks have started"
-    option(what, "--detach", about)
+    about = "when the job ends or hangs: run a shell command, `desktop`, or post to a URL (repeatable)"
+    option(what, "--notify WHAT", about, action="append", default=[])
+    about = "run in the background, even after logout; prints the job's id when its ranks have started"
+    flag(what, "--detach", about)
 
 
 def add_screen(p: Parser) -> None:
-    """What is shown of it."""
-    screen = p.add_argument_group("screen")
-    option(screen, "--dry-run", "print the plan and each command line, run nothing")
+    """Add the options for output."""
+    screen = p.add_argument_group("output")
+    flag(screen, "--dry-run", "print the plan and all commands without running anything")
     add_quiet(screen)
     add_debug(screen)
-    about = "show only these ranks (0 or 0,4-7); logs keep all"
+    about = "show output of these ranks only (0 or 0,4-7); log files keep all output"
     _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=_ranks)
-    _option(screen, "--page", "serve a page that shows the job in a browser, and say where", dest="dashboard")
-    _option(screen, "--page-port PORT", "its port (default: a free one)", dest="dashboard_port", type=port)
+    _flag(screen, "--dashboard", "serve the dashboard while the job runs and print its address")
+    _option(screen, "--dashboard-port PORT", "port of the dashboard (default: a free one)", type=port)
+    _option(screen, "--page", argparse.SUPPRESS, dest="dashboard")  # their former names
+    _option(screen, "--page-port PORT", argparse.SUPPRESS, dest="dashboard_port", type=port)
 
 
 def add_quiet(group: argparse._ArgumentGroup) -> None:
-    """`--quiet`."""
-    _option(group, "--quiet", "no words of Muster's own unless something fails")
+    """Add `--quiet`."""
+    _flag(group, "--quiet", "print only errors from Muster")
 
 
 def add_debug(group: argparse._ArgumentGroup) -> None:
-    """`--debug`."""
-    _option(group, "--debug", "show the debug log on stderr too")
+    """Add `--debug`."""
+    _flag(group, "--debug", "print the debug log to stderr as well")
 
 
 def run_parser(**settings: Any) -> Parser:
-    """A parser with all options of `muster run`, and what follows them as `command`."""
+    """Return a parser with all options of `muster run`; what follows them is `command`."""
     p = Parser(prog="muster run", **settings)
     add_where(p)
     add_engine(p)
@@ -122,8 +139,13 @@ def run_parser(**settings: Any) -> Parser:
     return p
 
 
+def parse_options(p: Parser, argv: Sequence[str], command: str, *, places: bool = True) -> argparse.Namespace:
+    """Parse the command line of a command that starts ranks, on top of the defaults of the configuration files."""
+    return parse_configured(p, argv, command, p if command == "run" else run_parser(), places=places)
+
+
 def spec_of(options: argparse.Namespace, command: Sequence[str], **fixed: Any) -> RunSpec:
-    """The run that parsed options and a script with its arguments describe; `fixed` fields win."""
+    """Return the run that parsed options and a script with its arguments describe; `fixed` fields override them."""
     target, *args = command or [""]
     given: dict[str, Any] = {"target": target, "args": tuple(args), "cwd": os.getcwd()}
     given |= {"kind": "module" if options.module else "script"} | _typed(options) | fixed
@@ -131,24 +153,44 @@ def spec_of(options: argparse.Namespace, command: Sequence[str], **fixed: Any) -
 
 
 def _typed(options: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a RunSpec that options were typed for."""
+    """Return the fields of a RunSpec for which options were given."""
     given = {name: value for name, value in vars(options).items() if name in _FIELDS}
     given |= {
         "hosts": _hosts(options),
-        "env": parse_env(options.env, os.environ),
+        "env": _environment(options),
         "preload": tuple(getattr(options, "preload", ())),
+        "fetch": tuple(getattr(options, "fetch", ())),
+        "notify": tuple(getattr(options, "notify", ())),
     }
-    return {name: value for name, value in given.items() if value not in (None, {}, ())}
+    return {name: value for name, value in given.items() if value not in (None, ()) and (value != {} or name != "env")}
+
+
+def _environment(options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variables for every rank: of the configuration files, of --env-file, and of --env."""
+    config: Configuration = getattr(options, "config", _NO_CONFIG)
+    env = {name: str(setting.value) for name, setting in config.env.items()}
+    for path in getattr(options, "env_file", ()):
+        env |= read_env_file(path, os.environ).values
+    return env | parse_env(options.env, os.environ)
+
+
+def copied_names(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the environment variables whose values here the ranks get: NAME alone in --env or in an --env-file."""
+    in_files = [name for path in options.env_file for name in read_env_file(path, os.environ).copied]
+    return tuple(dict.fromkeys([*in_files, *(name for name in options.env if "=" not in name)]))
 
 
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
-    """The hosts of -H or --hostfile; None when none are given."""
+    """Return the hosts of -H or --hostfile; None if neither is given."""
     given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
     if len(given) > 1:
         flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
-        raise UsageError(f"{flags} both say where to run", hint="give one of them")
+        raise UsageError(f"{flags} cannot be used together", hint="leave one of them out")
     if options.hosts is not None:
-        return parse_hosts(options.hosts)
+        configured = getattr(options, "origins", {}).get("hosts")
+        source = configured.place if configured is not None else "-H"
+        config = getattr(options, "config", None) or read_configuration()
+        return parse_hosts(options.hosts, source=source, groups=config.groups)
     if options.hostfile is not None:
         return read_hostfile(options.hostfile)
     return None
@@ -159,23 +201,23 @@ def _ranks(text: str) -> frozenset[int]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
-            raise argparse.ArgumentTypeError(f"`{part}` is not a rank or a range of ranks, such as 0,4-7")
+            raise argparse.ArgumentTypeError(f"must be ranks such as 0 or 0,4-7, got `{part}`")
         if int(last or first) > _MOST_RANKS:
-            raise argparse.ArgumentTypeError(f"`{part}`: there are no ranks above {_MOST_RANKS}")
+            raise argparse.ArgumentTypeError(f"ranks must be at most {_MOST_RANKS}, got `{part}`")
         ranks |= set(range(int(first), int(last or first) + 1))
     return frozenset(ranks)
 
 
 def asking_for_allocation(options: argparse.Namespace) -> Engine | None:
-    """The engine from which an option such as --slurm-args asks for a new allocation."""
+    """Return the engine of which an option such as --slurm-args requests a new allocation."""
     return next((engine for engine in built_in() if _asked(engine, options) is not None), None)
 
 
 def allocate(engine: Engine, options: argparse.Namespace, spec: RunSpec, argv: Sequence[str], target: str) -> int:
-    """Get the allocation that the options ask for, and run `muster ARGV` inside it; returns its exit code."""
+    """Get the allocation that the options request and run `muster ARGV` inside it; returns its exit code."""
     if spec.engine not in ("auto", engine.name):
         raise UsageError(
-            f"{engine.allocation_option} are for --engine {engine.name}, not for {spec.engine}",
+            f"{engine.allocation_option} needs --engine {engine.name}, got {spec.engine}",
             hint="leave one of them out",
         )
     dry_run, detach = getattr(options, "dry_run", False), getattr(options, "detach", False)
@@ -188,23 +230,25 @@ def _asked(engine: Engine, options: argparse.Namespace) -> str | None:
 
 
 def spec_with(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
-    """A run with fields named as in Python: `hosts` may be a text or a list of texts, values of `env` anything."""
+    """Set fields of a run as a Python caller writes them: `hosts` as a string or list, values of `env` of any type."""
     unknown = [name for name in given if name not in _FIELDS]
     if unknown:
         near = get_close_matches(unknown[0], _FIELDS, 1)
-        hint = f"did you mean {near[0]}?" if near else "the fields of muster.RunSpec are the options"
-        raise UsageError(f"{unknown[0]} is not an option of a run", hint=hint)
+        hint = f"did you mean {near[0]}?" if near else "the options are the fields of muster.RunSpec"
+        raise UsageError(f"unknown option {unknown[0]}", hint=hint)
     values = {name: _value(name, value) for name, value in given.items() if value is not None}
+    if "hosts" in values and not {"python", "host_python"} & values.keys():
+        values["host_python"] = host_pythons(read_configuration())
     if "env" in values:
         values["env"] = {**spec.env, **values["env"]}
     return replace(spec, **values)
 
 
 def _value(name: str, value: Any) -> Any:
-    """A field's value, from how people write it."""
+    """Convert a field's value from the forms a Python caller may write."""
     if name == "hosts":
         listed: list[object] = [value] if isinstance(value, str) else list(value)
-        return parse_hosts(",".join(map(str, listed)))
+        return parse_hosts(",".join(map(str, listed)), groups=read_configuration().groups)
     if name == "env":
         return {variable: str(text) for variable, text in value.items()}
     if name in ("only_ranks", "only_local_ranks") and not isinstance(value, int):
@@ -213,27 +257,31 @@ def _value(name: str, value: Any) -> Any:
 
 
 def parse_words(words: Sequence[str]) -> argparse.Namespace:
-    """Options as they are typed after `muster run`; those that make no sense from Python are refused."""
+    """Parse options as typed after `muster run`; refuses those that do not apply to a call from Python."""
     options = run_parser().parse_args(words)
     if options.command:
-        raise UsageError(f"options: `{options.command[0]}` is not an option of `muster run`", hint="leave it out")
+        raise UsageError(f"options: `{options.command[0]}` is not an option of `muster run`", hint="remove it")
     refused = {
-        "module": ("-m", "name a function of the module instead"),
-        "detach": ("--detach", "call launch() in a thread to go on meanwhile"),
-        "dry_run": ("--dry-run", "`muster run --dry-run` prints a plan"),
+        "module": ("-m", "pass a function of the module instead"),
+        "detach": ("--detach", "call launch() in a thread to continue meanwhile"),
+        "dry_run": ("--dry-run", "`muster run --dry-run` prints the plan of a script"),
     }
     engine = asking_for_allocation(options)
     if engine is not None:
         hint = "run this program inside the allocation; launch() then uses its hosts"
-        raise UsageError(f"options: launch() has no use for {engine.allocation_option}", hint=hint)
-    for name, (flag, hint) in refused.items():
+        raise UsageError(f"options: launch() does not support {engine.allocation_option}", hint=hint)
+    for name, (typed, hint) in refused.items():
         if getattr(options, name):
-            raise UsageError(f"options: launch() has no use for {flag}", hint=hint)
+            raise UsageError(f"options: launch() does not support {typed}", hint=hint)
     refuse(options)
+    if hasattr(options, "python"):
+        options.host_python = {}
+    elif options.hosts or options.hostfile:
+        options.host_python = host_pythons(read_configuration())
     return options
 
 
 def spec_as_typed(spec: RunSpec, options: argparse.Namespace) -> RunSpec:
-    """A run with what was typed in place of what it had; variables are added to those it has."""
+    """Set fields of a run from parsed options; environment variables are added to those it has."""
     typed = _typed(options)
     return replace(spec, **{**typed, "env": {**spec.env, **typed.get("env", {})}})

@@ -1,4 +1,4 @@
-"""`muster.run`: from Python what `muster run` does from a shell."""
+"""`muster.run`: `muster run` as a Python function."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ from muster.spec import RunSpec
 def run(
     script: str | PathLike[str] | RunSpec, args: Sequence[object] = (), *, timeout: float | None = None, **options: Any
 ) -> Outcome:
-    """Run a script on every rank, wait until it has ended, and return how it ended.
+    """Run a script on every rank, wait for it to end, and return how it ended.
 
         outcome = muster.run("train.py", ["--lr", 0.1], hosts="gpu[01-04]:8", restarts=2)
         if not outcome.ok:
             print(outcome.message, outcome.log(outcome.rank))
 
-    Ranks are placed, started, watched and ended exactly as by `muster run`; it may be called from a script, a notebook
+    Muster places, starts, monitors and stops the ranks exactly as `muster run` does; call it from a script, a notebook
     or any thread. `script` is the path of a script, or a RunSpec. The options are the fields of RunSpec with their
-    defaults: hosts (a text such as "a:8,b:8" or a list), nproc, engine, env, image, sync, restarts, quiet and so on;
+    defaults: hosts (a string such as "a:8,b:8" or a list), nproc, engine, env, image, sync, restarts, quiet and so on;
     `kind="module"` runs a module, as `python -m` does.
-    After `timeout` seconds the job is ended and TimeoutError raised.
+    After `timeout` seconds Muster stops the job and raises TimeoutError.
 
-    A script that fails is an outcome, not an exception: see Outcome.ok, exit_code, message, rank and traceback. Wrong
-    options and unreachable hosts raise MusterError. Ctrl-C ends the job, and KeyboardInterrupt is raised when
-    everything has ended.
+    A script that fails is an outcome, not an exception: see Outcome.ok, exit_code, message, rank and traceback.
+    Invalid options and unreachable hosts raise MusterError. Ctrl-C stops the job, then raises KeyboardInterrupt.
     """
     try:
         spec = script if isinstance(script, RunSpec) else RunSpec(target=fspath(script), args=tuple(map(str, args)))
         if isinstance(script, RunSpec) and args:
-            raise UsageError("args are for a script that is named; a RunSpec has its own", hint="leave args out")
+            raise UsageError("args cannot be used with a RunSpec, which has its own", hint="leave args out")
         if not spec.target:
             raise UsageError("no script to run", hint='for example muster.run("train.py")')
         running = run_in_thread(spec_with(spec, options), timeout)
     except MusterError as error:
         raise error.for_python() from None
     if running.timed_out:
-        raise TimeoutError(f"{spec.target} had not ended on every rank after {timeout:g} s")
+        raise TimeoutError(f"{spec.target} did not end on every rank within {timeout:g} s")
     attempt = running.attempt
     controller = running.controller
     return outcome_of(running.verdict, controller.job.id, controller.folder, attempt.number + 1 if attempt else 1)
@@ -58,14 +57,14 @@ def run(
 def run_in_thread(
     spec: RunSpec, timeout: float | None, explain: Callable[[Sequence[Host]], tuple[str, ...]] = lambda hosts: ()
 ) -> Running:
-    """Run a spec to its end in a thread of its own, with its screen where this process prints.
+    """Run a spec to its end in a separate thread, with its output where this process prints.
 
-    `explain` says what else the screen should show about a run on these hosts.
+    `explain` returns more lines for the screen about a run on these hosts.
     """
     begin = time.time()
     if timeout is not None and not timeout > 0:
         raise UsageError(f"timeout must be above 0, got {timeout}", hint="leave it out for no limit")
-    for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
+    for stream in (sys.stdout, sys.stderr):  # earlier output comes first
         if stream is not None:
             stream.flush()
     with lab_hosts(spec) as located:
@@ -78,7 +77,7 @@ def run_in_thread(
 
 
 def _streams() -> dict[int, TextIO | None]:
-    """Where output goes that is not to descriptor 1 or 2: a notebook, a test's capture."""
+    """Return the streams that replace descriptors 1 and 2: a notebook, a test's capture."""
     streams: dict[int, TextIO | None] = {}
     for fd, stream, original in ((1, sys.stdout, sys.__stdout__), (2, sys.stderr, sys.__stderr__)):
         if stream is not original:

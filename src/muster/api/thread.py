@@ -1,4 +1,4 @@
-"""A controller in a thread of its own, so that whoever calls may have an event loop, or no right to signals."""
+"""Runs a controller in a separate thread, because the caller may have an event loop or not be the main thread."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from muster.controller.controller import Controller
 from muster.controller.diagnosis.verdict import Verdict
 
 _LATER = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that would end this process at once: they end the job first, and this process afterwards."""
+"""Signals that would end this process at once: they stop the job first, then this process."""
 
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are meant for the ranks."""
+"""Signals that are forwarded to the ranks."""
 
 
 class Running:
-    """One job from start to end, as the thread that waits for it sees it."""
+    """One job from start to end, as seen by the thread that waits for it."""
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
@@ -39,7 +39,7 @@ class Running:
         self._thread = threading.Thread(target=self._work, name="muster-launch")
 
     def wait(self, timeout: float | None) -> Running:
-        """Run the job to its end, however that comes, and return this; what interrupts us is kept for `finish`."""
+        """Run the job to its end and return self; exceptions that interrupt the wait are kept for `finish`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._signals():
             self._thread.start()
@@ -67,7 +67,7 @@ class Running:
         return self.controller.attempt
 
     def finish(self) -> None:
-        """Raise what kept the job from its end, or end this process if a signal was to end it."""
+        """Raise the exception that interrupted the job, or deliver the signal that was to end this process."""
         if self._interruption is not None:
             raise self._interruption
         for number in self._caught:
@@ -91,7 +91,7 @@ class Running:
         self._verdict = await self.controller.run()
 
     def _ask(self, what: Callable[[Controller], None]) -> None:
-        """Have the controller do something in its own thread, as soon as it is there."""
+        """Call a function with the controller in the controller's thread, as soon as that runs."""
         self._asked.append(what)
         if self._loop is not None:
             try:
@@ -105,10 +105,10 @@ class Running:
 
     @contextmanager
     def _signals(self) -> Generator[None]:
-        """While the job runs, signals go to it; only the main thread gets any."""
+        """Forward signals to the job while it runs; only the main thread receives any."""
         replaced: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            # Ctrl-C is ours whoever handled it before: asyncio.run would only note it, for a task that is waiting here.
+            # Take Ctrl-C from any earlier handler: asyncio.run would only cancel a task, and that task waits here.
             if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
                 replaced[signal.SIGINT] = signal.signal(signal.SIGINT, self._on_signal)
             handlers: dict[int, Callable[[int, FrameType | None], None]] = {signal.SIGTSTP: self._on_ctrl_z}

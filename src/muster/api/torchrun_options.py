@@ -1,4 +1,4 @@
-"""torchrun's options: those that mean something to Muster are honored, the others are explained in one sentence."""
+"""torchrun's options: Muster honors those that apply, and explains the others in one sentence."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from muster.hosts import Host
 from muster.text import count
 
 MODULES = ("torch.distributed.run", "torch.distributed.launch")
-"""What `python -m` runs as torchrun."""
+"""Modules that `python -m` runs as torchrun."""
 
 LOCAL_RANK = "--local-rank=${local_rank}"
-"""What torch.distributed.launch without --use-env passes to the script; each rank puts its number in."""
+"""What torch.distributed.launch without --use-env passes to the script; each rank fills in its number."""
 
 _MEETING = "Muster finds the address and port where ranks meet"
 _LOGS = "Muster keeps the output of every rank in the job's directory; `muster logs last` prints it"
@@ -27,45 +27,45 @@ _FILTERS = "Muster keeps every line in the log files; `muster logs last | grep W
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """One option of torchrun. Muster honors it, unless one of the last three fields says something else."""
+    """One option of torchrun. Muster honors it unless `ignored` or `refused` is set."""
 
     names: tuple[str, ...]
-    """With dashes; underscores do as well."""
+    """With dashes; underscores are accepted as well."""
     dest: str
-    """Where its value goes in the options; that of an option of Muster, if it is the same by another name."""
+    """Its name in the parsed options; that of Muster's option where the two mean the same."""
     reads: Callable[[str], object] | None = None
-    """What reads its value; None if it takes none."""
+    """Parses its value; None if it takes none."""
     ignored: str = ""
     """Why Muster does not need it."""
     refused: str = ""
-    """Why a job that needs it cannot run."""
+    """Why Muster cannot run a job that needs it."""
     instead: str = ""
     """What to type instead of a refused option."""
 
 
 def read_per_node(text: str) -> int | None:
-    """Ranks on each host: a number, `cpu` for the CPUs of this machine, `gpu` or `auto` for each host's GPUs (None)."""
+    """Read the ranks per host: a number, `cpu` for the CPUs of this machine, `gpu` or `auto` for its GPUs (None)."""
     if text in ("auto", "gpu"):
         return None
     if text == "cpu":
         return len(os.sched_getaffinity(0))
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of ranks; type a number, gpu, cpu or auto")
+        raise argparse.ArgumentTypeError(f"must be a number, gpu, cpu or auto, got `{text}`")
     return positive(text)
 
 
 def read_ranks(text: str) -> frozenset[int]:
-    """Local ranks: `0` or `0,1,2`."""
+    """Read local ranks: `0` or `0,1,2`."""
     if not re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", text):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a list of local ranks, such as 0 or 0,1,2")
+        raise argparse.ArgumentTypeError(f"must be local ranks such as 0 or 0,1,2, got `{text}`")
     return frozenset(map(int, text.split(",")))
 
 
 def read_nodes(text: str) -> tuple[int, int]:
-    """The least and the greatest number of hosts: `4` or `1:4`."""
+    """Read the minimum and maximum number of hosts: `4` or `1:4`."""
     found = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of hosts, such as 4 or 1:4")
+        raise argparse.ArgumentTypeError(f"must be a number of hosts such as 4 or 1:4, got `{text}`")
     return int(found[1]), int(found[2] or found[1])
 
 
@@ -112,7 +112,7 @@ FLAGS = (
     _flag(
         "--no-python",
         refused="Muster runs Python scripts and modules only",
-        instead="start the program from a Python script, or leave the option out if it is one",
+        instead="start the program from a Python script, or leave the option out if it is a Python script",
     ),
     _flag(
         "--virtual-local-rank",
@@ -123,7 +123,7 @@ FLAGS = (
 
 
 def add_torchrun(p: Parser) -> None:
-    """Accept torchrun's options, which --help does not list; those that are not given leave no trace."""
+    """Accept torchrun's options, which --help does not list; those not given are absent from the parsed options."""
     hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for flag in FLAGS:
         kind = {"action": "store_true"} if flag.reads is None else {"type": flag.reads}
@@ -131,7 +131,7 @@ def add_torchrun(p: Parser) -> None:
 
 
 def refuse(options: argparse.Namespace) -> None:
-    """Raise UsageError for an option of torchrun that would change what the ranks do, and that Muster does not have."""
+    """Raise UsageError for an option of torchrun that would change what the ranks do and that Muster lacks."""
     for flag in FLAGS:
         if flag.refused and hasattr(options, flag.dest):
             raise UsageError(f"{flag.names[0]}: {flag.refused}", hint=flag.instead)
@@ -144,7 +144,7 @@ def refuse(options: argparse.Namespace) -> None:
 
 
 def explain(options: argparse.Namespace, hosts: Sequence[Host]) -> tuple[str, ...]:
-    """A sentence for each thing that torchrun's options ask for and Muster does in another way; checks --nnodes."""
+    """Return a sentence for each of torchrun's options that Muster ignores or handles differently; checks --nnodes."""
     by_reason: dict[str, list[str]] = {}
     for flag in FLAGS:
         if flag.ignored and hasattr(options, flag.dest):
@@ -162,7 +162,7 @@ def _nodes(wanted: tuple[int, int] | None, hosts: int) -> tuple[str, ...]:
     text = str(least) if least == most else f"{least}:{most}"
     if not least <= hosts <= most:
         raise UsageError(
-            f"--nnodes {text}: the job has {count(hosts, 'host')}", hint="name the hosts with -H host1,host2"
+            f"--nnodes {text}: the job has {count(hosts, 'host')}", hint="list the hosts with -H host1,host2"
         )
     if least == most:
         return ()

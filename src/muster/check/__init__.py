@@ -1,6 +1,6 @@
-"""`muster check`: finds what is wrong with the hosts before a job meets it.
+"""`muster check`: finds problems on the hosts before a job runs into them.
 
-A check is one file in `checks/`: the symptom a user would have met, how it judges the answers of all hosts together
-(a pure function), and the command that fixes it. It names the probe that asks each host, a function of
-`muster.agent.probes`.
+A check is one file in `checks/`: the symptom a user would see, a pure function that judges the answers of all hosts
+together, and the command that fixes the problem. It refers to a probe, a function of `muster.agent.probes` that runs on
+each host.
 """

@@ -1,4 +1,4 @@
-"""The quick check of `muster run`: beside the import of torch, silent unless it finds something."""
+"""The quick check of `muster run`: it runs while torch is imported and prints nothing unless it finds a problem."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ from muster.job import Job
 from muster.output.screen import Screen
 from muster.text import count
 
-_MOST_TOLD = 6
-"""Findings on the screen of a job; `muster check` tells all."""
+_MOST_PRINTED = 6
+"""Maximum number of findings that `muster run` prints; `muster check` prints all of them."""
 
 
 class Beforehand:
-    """Asks the hosts of a job that is about to start."""
+    """Checks the hosts of a job that is about to start."""
 
     def __init__(self, launch: Launch, screen: Screen) -> None:
         self._launch = launch
         self._screen = screen
 
     async def look(self, job: Job, links: Sequence[AgentLink]) -> None:
-        """Tell what is wrong, and raise what would surely make the job fail."""
+        """Print warnings, and raise an error for what is certain to make the job fail."""
         checks = await asyncio.to_thread(load, BEFORE_RUN)
         wanted = await asyncio.to_thread(_wanted, job)
         logins = logins_of(self._launch)
         machines = await gather(job, links, checks, wanted, logins=logins)
         cluster = Cluster(machines=tuple(machines), wanted=wanted)
         found = [finding for finding in judge_all(checks, cluster) if finding.severity != "note"]
-        # A script that imports no torch may well do without what is broken.
+        # A script that does not import torch may not need what is broken.
         errors = [finding for finding in found if finding.severity == "error" and job.preload]
         if errors:
             raise _failure(errors, cluster)
-        for finding in found[:_MOST_TOLD]:
+        for finding in found[:_MOST_PRINTED]:
             line = cluster.line(finding.fix) or finding.fix.say
-            self._screen.warning(f"{finding.severity}: {finding.title}; to mend it: {line}")
-        if len(found) > _MOST_TOLD:
-            self._screen.warning(f"{count(len(found) - _MOST_TOLD, 'more finding')}: `muster check` tells all")
+            self._screen.warning(f"{finding.severity}: {finding.title}. Fix: {line}")
+        if len(found) > _MOST_PRINTED:
+            more = count(len(found) - _MOST_PRINTED, "more finding")
+            self._screen.warning(f"{more}; run `muster check` to see all of them")
 
 
 def _wanted(job: Job) -> Wanted:
@@ -56,7 +57,10 @@ def _wanted(job: Job) -> Wanted:
 
 
 def _failure(errors: Sequence[Finding], cluster: Cluster) -> MusterError:
-    told = [finding.title for finding in errors]
-    message = told[0] if len(told) == 1 else f"{len(told)} things would make this job fail\n  " + "\n  ".join(told)
+    titles = [finding.title for finding in errors]
+    several = f"{len(titles)} problems would make this job fail\n  " + "\n  ".join(titles)
     fixes = dict.fromkeys(cluster.line(finding.fix) or finding.fix.say for finding in errors)
-    return MusterError(message, hint="\n      ".join([*fixes, "`--no-check` starts it all the same"]))
+    return MusterError(
+        titles[0] if len(titles) == 1 else several,
+        hint="\n      ".join([*fixes, "use --no-check to start the job anyway"]),
+    )

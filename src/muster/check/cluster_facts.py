@@ -1,4 +1,4 @@
-"""All that is known when the checks judge: what each host answered, and what the job wants. Pure data."""
+"""The input of the checks, as pure data: what each host answered, and what the job asks for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.shared.replies import DialResult
 from muster.shared.requests import Question
 
 VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "podman")
-"""How names of interfaces begin that lead to containers, not to other hosts."""
+"""Name prefixes of network interfaces that lead to containers, not to other hosts."""
 
 Value = TypeVar("Value", bound=Hashable)
 Answer = TypeVar("Answer")
@@ -25,69 +25,71 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One host whose agent came up."""
+    """A host whose agent started."""
 
     name: str
     up: Facts
-    """What the agent said first."""
+    """The agent's first message."""
     answers: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """By the name of the probe; `answer` returns one with its type."""
+    """Answers by probe name; use `answer` to get one with its type."""
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
-    """How long each probe took."""
+    """Duration of each probe."""
     hung: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The probes that were killed, and after how long."""
+    """Probes that were killed, with the number of seconds after which they were."""
     broken: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The probes that failed, and why."""
+    """Probes that failed, with the error."""
     ranks: int = 1
-    """How many the job will start here."""
+    """Number of ranks the job will start here."""
     inherits: bool = False
-    """Whether it has the environment of this command."""
+    """Whether it inherits the environment of this command."""
     login: tuple[str, ...] | None = None
-    """What a person types before a command for it: `ssh h2`; nothing for this machine, None if there is no way."""
+    """What to type before a command to run it there, such as `ssh h2`; empty for this machine, None if impossible."""
     tasks: int | None = None
-    """How many the scheduler counts on here."""
+    """Number of tasks the scheduler allocated here."""
     clock: float = 0.0
-    """Its clock minus ours, in seconds."""
+    """Its clock minus the local one, in seconds."""
     clock_error: float = float("inf")
-    """How far that may be off: half the shortest round trip."""
+    """Uncertainty of `clock` in seconds: half the shortest round trip."""
     noise: str = ""
-    """What came over the connection before the agent's greeting."""
+    """What the connection printed before the agent's first message."""
 
     def answer(self, probe: Callable[[Question], Answer]) -> Answer | None:
-        """What the host answered to a probe; None where it gave no answer."""
+        """The host's answer to a probe, or None if there was none."""
         return self.answers.get(probe.__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A host that no agent came up on."""
+    """A host on which no agent started."""
 
     name: str
     why: HostError
     spec: str = ""
-    """The host as `-H` reads it."""
+    """The host in the syntax of `-H`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the job asks for."""
+    """What the job needs."""
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables that ranks get from this command: those of --env, and those that travel."""
+    """Environment variables that ranks get from this command: those of --env, and those forwarded by default."""
     named: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those of --env only."""
+    """Only those of --env."""
     cwd: str = ""
     script: str = ""
     code: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
-    """Files that the hosts should have as they are here, below the folder, each with its size and CRC."""
+    """Files below the working directory that must be the same on all hosts, each with its size and CRC."""
     torch: bool = True
-    """Whether the ranks will import it."""
+    """Whether the ranks will import torch."""
     paths: tuple[str, ...] = ()
-    """Files and folders that the job reads on every host."""
+    """Files and directories that the job reads on every host."""
     data: tuple[str, ...] = ()
-    """Those of them that the user named with --data."""
+    """The subset of `paths` given with --data."""
+    expected: tuple[str, ...] = ()
+    """The subset of `paths` that is reported even if no host has it."""
     here: tuple[str, ...] = ()
-    """Those of them that this machine has."""
+    """The subset of `paths` that exists on this machine."""
     master_addr: str | None = None
     master_port: int | None = None
     interface: str | None = None
@@ -95,10 +97,10 @@ class Wanted:
     image: str | None = None
     sync: bool = False
     argv: tuple[str, ...] = ()
-    """The command line that was typed, beginning with `muster`."""
+    """The command line as typed, starting with `muster`."""
 
     def typed(self, option: str, value: str | None = None, *, dropped: str = "") -> str:
-        """The command line with another value for an option, or without it; of several, only that of `dropped`."""
+        """The command line with an option replaced or removed; with `dropped`, only the one that sets that variable."""
         kept: list[str] = []
         words = iter(self.argv)
         for word in words:
@@ -113,7 +115,7 @@ class Wanted:
         return shlex.join([*kept[:2], *new, *kept[2:]])
 
     def with_container_args(self, more: str) -> str:
-        """The command line with more options for the container program."""
+        """The command line with additional options for the container runtime."""
         words = [*self.argv, ""]
         given = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--container-args"]
         given += [word.partition("=")[2] for word in words if word.startswith("--container-args=")]
@@ -122,56 +124,56 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """Who reached whom."""
+    """Which hosts reached which."""
 
     offers: tuple[Offer, ...] = ()
-    """Each host as the others looked for it."""
+    """The addresses and port on which the others tried to reach each host."""
     tried: Mapping[str, Sequence[DialResult]] = field(default_factory=dict[str, Sequence[DialResult]])
-    """By dialing host: what it tried, and how it went."""
+    """Connection attempts and their results, by dialing host."""
     master: Mapping[str, Sequence[DialResult]] = field(default_factory=dict[str, Sequence[DialResult]])
-    """The same for the master port, if one is wanted."""
+    """The same for the master port, if the user chose one."""
     port_problem: str = ""
-    """Why the master port cannot be opened on the first host."""
+    """Why the first host could not open the master port."""
     port_owner: str | None = None
-    """Who has it."""
+    """The process that uses the master port."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The hosts, in the order of the ranks."""
+    """The hosts, in rank order."""
 
     machines: tuple[Machine, ...]
     refusals: tuple[Refusal, ...] = ()
     wanted: Wanted = Wanted()
     reach: Reach | None = None
-    """None where nobody dialed: one host, or a job whose hosts meet in another way."""
+    """None if no host dialed another: there is one host, or a connection was lost."""
 
     def answers(self, probe: Callable[[Question], Answer]) -> dict[str, Answer]:
-        """What each host answered to a probe, where it did."""
+        """The answers to a probe, by host, without hosts that did not answer."""
         name = probe.__name__
         return {machine.name: machine.answers[name] for machine in self.machines if name in machine.answers}
 
     def gpus(self, host: str) -> list[nvidia.Gpu]:
-        """What nvidia-smi said of each GPU of a host."""
+        """The GPUs of a host as reported by nvidia-smi."""
         answer = self.machine(host).answer(nvidia.gpus)
         return answer["gpus"] if answer else []
 
     def machine(self, name: str) -> Machine:
-        """One host by its name."""
+        """Look up a host by name."""
         return next(machine for machine in self.machines if machine.name == name)
 
     @property
     def world_size(self) -> int:
-        """How many ranks the job will have."""
+        """Number of ranks of the job."""
         return sum(machine.ranks for machine in self.machines)
 
     def sudo(self, name: str) -> str:
-        """What must stand before a command there that changes the system: nothing for root, outside a container."""
+        """The prefix for commands that change the system: `sudo `, or empty for root outside a container."""
         system = self.machine(name).answer(operating_system.system)
         return "" if self.wanted.image is None and system and system["uid"] == 0 else "sudo "
 
     def address(self, name: str) -> str | None:
-        """Where most others reached a host; without a test, its first address that is on no virtual network."""
+        """The address that most other hosts reached; if untested, the first that is not on a virtual network."""
         nics = [nic for nic in self.machine(name).up["interfaces"] if not nic["loopback"]]
         nics.sort(key=lambda nic: nic["name"].startswith(VIRTUAL))
         candidates: list[str] = [address for nic in nics for address in nic["addresses"]]
@@ -182,7 +184,7 @@ class Cluster:
         return max(candidates, key=reached.count, default=None)
 
     def line(self, fix: Fix) -> str:
-        """What a person types to mend something; for a host we have no login to, it says where."""
+        """The command to type for a fix, with its ssh prefix; it starts with `on HOST:` if the host has no login."""
         if not fix.on or not fix.command:
             return fix.command
         login = self.machine(fix.on).login
@@ -192,7 +194,7 @@ class Cluster:
 
 
 def odd_ones(values: Mapping[str, Value]) -> tuple[Value | None, dict[str, Value]]:
-    """The value most hosts have, and the hosts that differ. In a tie the first host is right."""
-    often = Counter(values.values()).most_common(1)  # keeps the order of first sight among equals
+    """The most common value, and the hosts that differ from it. In a tie the first host's value wins."""
+    often = Counter(values.values()).most_common(1)  # on a tie, the value that was counted first
     common = often[0][0] if often else None
     return common, {name: value for name, value in values.items() if value != common}

@@ -1,4 +1,4 @@
-"""What a check is made of, and how its probe is named to an agent."""
+"""The definition of a check, and how its probe is requested from an agent."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from muster.check.finding import Finding, worst_first
 from muster.shared.requests import Probe, Question
 
 PROBE_LIMIT = 3.0
-"""Seconds a probe may take unless it says otherwise; most take a millisecond."""
+"""Default timeout of a probe in seconds; most take a millisecond."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that can be wrong with hosts."""
+    """One check of the hosts."""
 
     judge: Callable[[Cluster], Iterable[Finding]]
-    """From all answers to findings; pure."""
+    """A pure function from the answers of all hosts to findings."""
     probe: Callable[[Question], Any] | None = None
-    """Asks one host: a function of `muster.agent.probes`, which travels with the agent."""
+    """Runs on each host: a function of `muster.agent.probes`, which is sent with the agent."""
     table: Callable[[Any], Mapping[str, str]] | None = None
-    """From one host's answer to facts for people, by what they are called."""
+    """Converts one host's answer to labeled facts for the report."""
     limit: float = PROBE_LIMIT
 
 
 def load(names: Iterable[str]) -> dict[str, Check]:
-    """The checks of these modules, by name."""
+    """Load the checks with these names."""
     return {name: import_module(f"muster.check.checks.{name}").CHECK for name in names}
 
 
 def as_requests(checks: Mapping[str, Check]) -> list[Probe]:
-    """The probes as an agent takes them."""
+    """The probes in the form of an agent request."""
     return [
         {"name": name, "probe": f"{probe.__module__.rpartition('.')[2]}.{probe.__name__}", "limit": check.limit}
         for name, check in checks.items()

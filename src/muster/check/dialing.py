@@ -1,4 +1,4 @@
-"""Hosts dial each other on real ports, in both directions; every outcome is kept."""
+"""Test connections between hosts on real ports, in both directions, and keep every result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIAL_LIMIT = 15.0
 
 
 async def dial_all(links: Sequence[AgentLink], wanted: Wanted) -> Reach | None:
-    """Try every pair of hosts on a port the kernel chose, as gloo and NCCL do, and the master port if one is wanted."""
+    """Test every pair of hosts on an ephemeral port, as gloo and NCCL do, and the master port if the user chose one."""
     if not links or (len(links) == 1 and wanted.master_port is None and wanted.master_addr is None):
         return None
     try:
@@ -34,11 +34,11 @@ async def dial_all(links: Sequence[AgentLink], wanted: Wanted) -> Reach | None:
         reach = Reach(offers=tuple(offers), tried=tried)
         return reach if wanted.master_port is None else await _try_master(links, wanted, wanted.master_port, reach)
     except LinkLost:
-        return None  # the host that was lost is told elsewhere
+        return None  # the lost host is reported elsewhere
 
 
 async def _try_master(links: Sequence[AgentLink], wanted: Wanted, port: int, reach: Reach) -> Reach:
-    """The port that rank 0 will open: is it free, and does it lead there?"""
+    """Test whether the port that rank 0 will open is free and reachable."""
     first, *others = links
     nonce = secrets.token_hex(8)
     answer = await _listen(first, port, nonce)
@@ -78,6 +78,6 @@ async def _stop_listening(links: Sequence[AgentLink]) -> None:
 
 
 def _usable(interface: str | None, offers: Sequence[Offer]) -> str | None:
-    """The interface the user chose, if every host has it; where one lacks it, a check says so."""
+    """The interface the user chose, if every host has it; otherwise the check `interface` reports it."""
     has = all(any(nic["name"] == interface and nic["addresses"] for nic in offer.interfaces) for offer in offers)
     return interface if has else None

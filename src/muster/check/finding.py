@@ -1,4 +1,4 @@
-"""What a check has found: data, to be sorted, printed or turned into JSON."""
+"""The findings of checks, as data that can be sorted, printed or converted to JSON."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ Severity = Literal["error", "warning", "note"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 """Worst first. error: a job on these hosts would fail. warning: it may fail, or run slower than it could.
-note: `muster run` copes with it by itself; other launchers do not."""
+note: `muster run` works around it; other launchers do not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fix:
-    """What makes a finding go away."""
+    """How to fix a finding."""
 
     say: str = ""
-    """In words, where no command can do it, or where the command needs a reason."""
+    """Text, if no command can fix it or the command needs an explanation."""
     command: str = ""
-    """For a shell."""
+    """A shell command."""
     on: str = ""
-    """The host it is for; empty for this machine."""
+    """The host to run it on; empty for this machine."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong."""
+    """One problem."""
 
     severity: Severity
     hosts: tuple[str, ...]
-    """Those at fault, never one that is not; none where it is not known whose fault it is."""
+    """The hosts at fault; empty if the fault cannot be attributed."""
     what: str
-    """One plain sentence about them, which follows their names."""
+    """One plain sentence, printed after the host names."""
     symptom: str
-    """What the user would have met in the job."""
+    """What the user would see in the job."""
     fix: Fix = Fix()
     row: int = 0
-    """Its number in the catalogue of failures (docs/check.md)."""
+    """Its row in the catalog of failures (docs/check.md)."""
     check: str = ""
 
     @property
     def title(self) -> str:
-        """Hosts and sentence."""
+        """The hosts and the sentence."""
         return f"{names(self.hosts)}: {self.what}" if self.hosts else self.what
 
 
 Findings = Iterator[Finding]
-"""What a judge returns."""
+"""The result type of a judge."""
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes; within them in the order of the hosts they were found on."""
+    """Errors, then warnings, then notes; otherwise the order is kept."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

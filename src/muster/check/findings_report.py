@@ -1,4 +1,4 @@
-"""The report: what differs between the hosts, then what is wrong, worst first."""
+"""The report of `muster check`: differences between the hosts, then findings, worst first."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from muster.check.finding import SEVERITIES, Finding
 from muster.text import count, names
 
 Facts = dict[str, dict[str, str]]
-"""By what is asked, then by host."""
+"""Facts by label, then by host."""
 
 
 def facts(checks: Mapping[str, Check], cluster: Cluster) -> Facts:
-    """Every fact for people."""
+    """The facts that the report shows."""
     found: Facts = {}
     for check in checks.values():
         if check.table is not None and check.probe is not None:
@@ -29,21 +29,21 @@ def facts(checks: Mapping[str, Check], cluster: Cluster) -> Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that is told."""
+    """The content of the report."""
 
     findings: Sequence[Finding]
     """Worst first."""
     facts: Facts
     measured: Facts
-    """What ranks measured: it always differs a little."""
+    """What ranks measured; these values always differ slightly."""
     cluster: Cluster
     hosts: int
-    """How many were asked for."""
+    """Number of hosts the user asked for."""
     seconds: float
 
 
 def render(report: Report) -> str:
-    """The report for people."""
+    """The report as text."""
     blocks = [_table(report.facts, report.hosts), _measured(report.measured)]
     blocks += [paragraph(alike, report.cluster) for alike in grouped(report.findings)]
     blocks += [_unknown(report.cluster), _summary(report.findings, report.hosts, report.seconds)]
@@ -51,7 +51,7 @@ def render(report: Report) -> str:
 
 
 def as_data(report: Report) -> dict[str, Any]:
-    """The report for programs."""
+    """The report as data for JSON."""
     return {
         "hosts": report.hosts,
         "seconds": round(report.seconds, 3),
@@ -69,19 +69,19 @@ def _measured(measured: Facts) -> str:
 
 
 def _rows(title: str, rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """A title, and a line for each label with its values; nothing without labels."""
+    """A title and one line per label; empty if there are no labels."""
     width = max(map(len, rows), default=0)
     lines = [f"  {label:<{width}}  {'   '.join(values)}" for label, values in rows.items()]
     return [title, *lines] if lines else []
 
 
 def _unknown(cluster: Cluster) -> str:
-    """What could not be found out, so that silence is not taken for health."""
+    """Checks without a result, so that a missing answer does not look like a pass."""
     lines: list[str] = []
     for machine in cluster.machines:
-        why = {check: f"failed there ({error})" for check, error in machine.broken.items()}
-        why |= {check: f"took longer than {seconds:.0f} s there" for check, seconds in machine.hung.items()}
-        lines += [f"not known: {machine.name}: the check `{check}` {reason}" for check, reason in why.items()]
+        why = {check: f"failed ({error})" for check, error in machine.broken.items()}
+        why |= {check: f"timed out after {seconds:.0f} s" for check, seconds in machine.hung.items()}
+        lines += [f"unknown: {machine.name}: check `{check}` {reason}" for check, reason in why.items()]
     return "\n".join(lines)
 
 
@@ -97,12 +97,12 @@ def _table(known: Facts, hosts: int) -> str:
             differ[label] = [f"{value} ({names(on)})" for value, on in largest_first]
         else:
             same += [f"{label} {value}" for value in groups if value]
-    where = "this host has" if hosts == 1 else "all else is the same" if differ else "the same on all"
-    return "\n".join([*_rows("what differs", differ), *([f"{where}: {'; '.join(same)}"] if same else [])])
+    where = "this host" if hosts == 1 else "same on all hosts"
+    return "\n".join([*_rows("differences", differ), *([f"{where}: {'; '.join(same)}"] if same else [])])
 
 
 def grouped(found: Sequence[Finding]) -> list[list[Finding]]:
-    """What is said of several hosts in the same words is said once."""
+    """Group findings that differ only in their hosts, so that each text is printed once."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in found:
         key = (finding.severity, finding.what, finding.symptom, finding.fix.command, finding.fix.say)
@@ -111,30 +111,30 @@ def grouped(found: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def paragraph(alike: Sequence[Finding], cluster: Cluster) -> str:
-    """One finding for people, of one host or of several."""
+    """One finding as text, for one or several hosts."""
     first = alike[0]
     hosts = tuple(host for finding in alike for host in finding.hosts)
     lines = [f"{first.severity}: {replace(first, hosts=hosts).title}"]
     if first.symptom:
-        lines.append(f"  you would see: {first.symptom}")
+        lines.append(f"  Symptom: {first.symptom}")
     line = _line(alike, cluster)
     if line:
-        lines.append(f"  to mend it:    {line}")
+        lines.append(f"  Fix:     {line}")
     if first.fix.say:
-        lines.append(f"  ({first.fix.say})" if line else f"  to mend it:    {first.fix.say}")
+        lines.append(f"           ({first.fix.say})" if line else f"  Fix:     {first.fix.say}")
     return "\n".join(lines)
 
 
 def _line(alike: Sequence[Finding], cluster: Cluster) -> str:
-    """The command, or one loop where ssh leads to several hosts for it."""
+    """The command, or one shell loop if several hosts are reached by ssh."""
     lines = list(dict.fromkeys(cluster.line(finding.fix) for finding in alike))
     names_of = [finding.fix.on for finding in alike]
     if len(lines) > 1 and all(name and cluster.machine(name).login == ("ssh", name) for name in names_of):
         return f"for h in {' '.join(names_of)}; do ssh $h {shlex.quote(alike[0].fix.command)}; done"
-    return "\n                 ".join(line for line in lines if line)
+    return "\n           ".join(line for line in lines if line)
 
 
 def _summary(found: Sequence[Finding], hosts: int, seconds: float) -> str:
     counts = [(sum(finding.severity == severity for finding in found), severity) for severity in SEVERITIES]
-    told = ", ".join(count(number, severity) for number, severity in counts if number) or "nothing wrong"
-    return f"{count(hosts, 'host')} checked in {seconds:.1f} s: {told}"
+    result = ", ".join(count(number, severity) for number, severity in counts if number) or "no problems found"
+    return f"{count(hosts, 'host')} checked in {seconds:.1f} s: {result}"

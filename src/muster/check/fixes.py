@@ -1,4 +1,4 @@
-"""Commands that several checks suggest."""
+"""Fixes that several checks share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.check.finding import Fix
 
 
 def unset(cluster: Cluster, host: str, variable: str, why: str = "") -> Fix:
-    """Get rid of a variable where it comes from: --env, this shell, or a file of the host."""
+    """Remove an environment variable where it is set: --env, this shell, or a file on the host."""
     wanted = cluster.wanted
     path = cluster.answers(operating_system.variables)[host]["sources"].get(variable)
     if variable in wanted.named:
@@ -25,17 +25,17 @@ def unset(cluster: Cluster, host: str, variable: str, why: str = "") -> Fix:
 
 
 def writing(cluster: Cluster, host: str, path: str) -> str:
-    """`sudo ` where a file of the system is to be changed by somebody who is not root."""
+    """`sudo ` if the file is in /etc and the user is not root."""
     return cluster.sudo(host) if path.startswith("/etc/") else ""
 
 
 def tilde(path: str) -> str:
-    """A path for a shell, which may begin with `~/`."""
+    """Quote a path for a shell, keeping a leading `~/`."""
     return "~/" + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
 
 
 def copy(cluster: Cluster, host: str, folder: str, files: list[str], say: str = "") -> Fix:
-    """Send files below a folder of this machine to the same place on a host."""
+    """Copy files below a local directory to the same path on a host."""
     login = cluster.machine(host).login
     if not login:
         return Fix(say=say or f"copy {', '.join(files)} to {folder} on {host}")
@@ -45,11 +45,11 @@ def copy(cluster: Cluster, host: str, folder: str, files: list[str], say: str = 
 
 
 def open_firewall(cluster: Cluster, host: str, peers: Sequence[str], direction: Literal["in", "out"]) -> Fix:
-    """Let a host and its peers talk on all ports: collectives use any."""
+    """Open all ports between a host and its peers, because collectives use any port."""
     addresses = [address for peer in peers if (address := cluster.address(peer)) is not None]
     answer = cluster.machine(host).answer(host_network.firewall)
     if answer is None or not addresses:
-        return Fix(say=f"let {host} and {', '.join(peers)} talk to each other on all TCP ports")
+        return Fix(say=f"allow all TCP ports between {host} and {', '.join(peers)}")
     sudo, tool = cluster.sudo(host), answer["tool"]
     chains = answer["chains"][direction]
     if tool == "ufw":

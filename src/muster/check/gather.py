@@ -1,4 +1,4 @@
-"""From links to machines: every host is asked all that the checks want to know."""
+"""Ask every host what the checks need to know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PINGS = 4
 _BETWEEN_PINGS = 0.02
 
 _ANSWER_LIMIT = 20.0
-"""Seconds for all answers of a host; each probe has a shorter limit of its own."""
+"""Seconds for all answers of a host; each probe also has its own, shorter timeout."""
 
 
 async def gather(
@@ -31,7 +31,7 @@ async def gather(
     *,
     logins: Mapping[str, tuple[str, ...]],
 ) -> list[Machine]:
-    """What each host says of itself; one that is lost on the way is left out."""
+    """Run the probes on each host; a host whose connection breaks is left out."""
     requests = as_requests(checks)
     probes = {name: check.probe.__name__ for name, check in checks.items() if check.probe is not None}
     ranks = {link.name: prepare.settled(job, link)[0].slots or 1 for link in links}
@@ -77,7 +77,7 @@ async def gather(
 
 
 async def _set_clock(link: AgentLink) -> None:
-    """Compare clocks a few times, for the quickest answer tells most."""
+    """Compare clocks a few times, because the shortest round trip is the most accurate."""
     for _ in range(_PINGS):
         link.beat()
         await asyncio.sleep(_BETWEEN_PINGS)
@@ -89,6 +89,6 @@ def _addresses(link: AgentLink) -> list[str]:
 
 
 def logins_of(launch: Launch) -> dict[str, tuple[str, ...]]:
-    """What a person types before a command for a host; a host of a scheduler may have no login."""
+    """What to type before a command for each host; hosts of a scheduler may have no login."""
     ways = {command.agents[0].name: launch.engine.login(command) for command in launch.commands}
     return {name: way for name, way in ways.items() if way is not None}

@@ -1,10 +1,10 @@
-"""What the checks must know of this machine: the code the hosts should have, and the data the job will read."""
+"""What the checks need to know about this machine: the code that hosts should have, and the data the job reads."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from muster.agent.code_sync import fingerprint
@@ -14,24 +14,31 @@ from muster.job import Job, Script
 
 _MOST_FILES = 400
 _MOST_BYTES = 8 << 20
-"""What is compared of a folder at most: it is read on every host, maybe from one busy file server."""
+"""Limits on the files that are compared: every host reads them, perhaps from one busy file server."""
 
 _WRITTEN = re.compile(r"out|save|log|result|cache|tmp|temp|write|dump|export", re.IGNORECASE)
-"""How options are called whose paths a job makes itself, often on one host only."""
+"""Names of options whose paths the job creates itself, often on one host only."""
 
 _SUFFIXES = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh")
 
 
 def wanted_by(
-    job: Job, argv: Sequence[str], *, data: Sequence[str] = (), torch: bool = True, code: bool = True
+    job: Job,
+    argv: Sequence[str],
+    *,
+    data: Sequence[str] = (),
+    expected: Sequence[str] = (),
+    torch: bool = True,
+    code: bool = True,
 ) -> Wanted:
-    """What the checks must know of a job.
+    """What the checks need to know about a job.
 
-    `argv` is what was typed, `data` what every host must have besides the code, which is compared if `code` says so.
+    `argv` is the command line, `data` lists paths that every host must have, and `code` enables comparing the code.
+    A path among `expected` is reported even if no host has it.
     """
     spec = job.spec
     script = None if spec.sync else job.script
-    paths = tuple(dict.fromkeys([*data, *paths_in(spec.args)]))
+    paths = tuple(dict.fromkeys([*data, *expected, *paths_in(spec.args)]))
     return Wanted(
         env={**job.carried, **spec.env},
         named=spec.env,
@@ -41,6 +48,7 @@ def wanted_by(
         torch=torch,
         paths=paths,
         data=tuple(data),
+        expected=tuple(expected),
         here=are_here(spec.cwd, paths),
         master_addr=spec.master_addr,
         master_port=spec.master_port,
@@ -53,11 +61,11 @@ def wanted_by(
 
 
 def code_here(cwd: str, script: Script | None) -> dict[str, list[int]]:
-    """The script and what may belong to it, each file with its size and CRC."""
+    """The script and the other code in its directory, each file with its size and CRC."""
     if script is None:
         return {}
     found = {script.path: list(script.digest)}
-    if Path(cwd) == Path.home():  # a home folder is no project, and differs from host to host
+    if Path(cwd) == Path.home():  # a home directory is not a project and differs between hosts
         return found
     total = 0
     for name in sorted(name for name in files_of(cwd) if name.endswith(_SUFFIXES)):
@@ -68,22 +76,35 @@ def code_here(cwd: str, script: Script | None) -> dict[str, list[int]]:
                 break
             found.setdefault(name, fingerprint(path.read_bytes()))
         except OSError:
-            continue  # git still tracks a file that was deleted
+            continue  # git lists a file that was deleted
     return found
 
 
 def paths_in(args: Sequence[str]) -> list[str]:
     """The arguments of a script that look like paths it reads: `/data/set`, `--data=/data/set`, `./conf.yaml`."""
-    found: list[str] = []
+    return [value for option, value in _values(args) if looks_like_path(value) and not _WRITTEN.search(option)]
+
+
+def data_in(args: Sequence[str]) -> list[str]:
+    """The values of a script's own `--data`, which mean what those of `muster check --data` do; URLs are left out."""
+    return [value for option, value in _values(args) if option == "--data" and "://" not in value]
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a word can only be a path: `cifar10` and `user/set` may also be names."""
+    return text.startswith(("/", "./", "../", "~/")) and "\n" not in text
+
+
+def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each value among a script's arguments, with the option before it or nothing."""
     before = ""
     for arg in args:
         option, equals, value = arg.partition("=") if arg.startswith("-") else (before, "", arg)
         before = arg if arg.startswith("-") and not equals else ""
-        if value.startswith(("/", "./", "../", "~/")) and "\n" not in value and not _WRITTEN.search(option):
-            found.append(value)
-    return found
+        if value:
+            yield option, value
 
 
 def are_here(cwd: str, paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths that this machine has."""
+    """The paths that exist on this machine."""
     return tuple(path for path in paths if os.path.exists(os.path.join(cwd, os.path.expanduser(path))))

@@ -1,4 +1,4 @@
-"""The quick level: connect, ask, dial, judge."""
+"""The quick check: connect to the hosts, run the probes, test connections, judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.job import Job
 
 
 async def quick(job: Job, launch: Launch, checks: dict[str, Check], wanted: Wanted, *, folder: Path) -> Cluster:
-    """All that can be known of the hosts without torch."""
+    """Collect everything that can be determined about the hosts without importing torch."""
     async with session(launch, job.id, folder) as hosts:
         machines, reach = await asyncio.gather(
             gather(job, hosts.links, checks, wanted, logins=logins_of(launch)), dial_all(hosts.links, wanted)

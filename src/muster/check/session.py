@@ -1,4 +1,4 @@
-"""Agents on all hosts for the time of a check: connected side by side, kept alive, sent away at the end."""
+"""Agents on all hosts for the duration of a check: connected in parallel, kept alive, closed at the end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from muster.errors import HostError, MusterError
 from muster.shared.wire import HEARTBEAT
 
 CONNECT_TIMEOUT = 5
-"""Seconds ssh tries to connect to a host: half of what a job allows, since here a dead host is an answer."""
+"""Seconds ssh tries to connect to a host: half of what a job allows, since a dead host is a finding here."""
 
 CONNECT_LIMIT = 15.0
-"""Seconds until an agent must have answered over ssh: with the login and a slow home directory."""
+"""Seconds until an agent must have answered over ssh, including login and a slow home directory."""
 
 QUEUE_LIMIT = 60.0
 """The same for agents that a scheduler starts."""
@@ -29,7 +29,7 @@ _CLOSE_LIMIT = 3.0
 
 @dataclass
 class Session:
-    """The hosts that are up, one agent each, and those that are not."""
+    """The hosts that answered, with one agent each, and the hosts that did not."""
 
     links: list[AgentLink] = field(default_factory=list[AgentLink])
     refusals: list[Refusal] = field(default_factory=list[Refusal])
@@ -37,7 +37,7 @@ class Session:
 
 @asynccontextmanager
 async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[Session]:
-    """Connect to every host, whatever becomes of the others, and leave nothing there afterwards."""
+    """Connect to every host even if others fail, and leave nothing behind on them."""
     agents = Agents(launch, folder, on_event=_ignore, on_text=_ignore)
     beating = asyncio.ensure_future(_beat(agents))
     failed: dict[str, HostError] = {}
@@ -52,7 +52,7 @@ async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[S
         except HostError as error:
             on_failure(error)
         except MusterError:
-            if not failed:  # not the fault of some hosts, which are reported one by one
+            if not failed:  # failed hosts are reported one by one
                 raise
         yield Session(
             links=[link for link in agents.leaders if link.facts and not link.lost],
@@ -64,17 +64,17 @@ async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[S
 
 
 async def _beat(agents: Agents) -> None:
-    """An agent that hears nothing for five seconds ends itself."""
+    """Keep the agents alive: one that receives nothing for five seconds exits."""
     while True:
         agents.beat()
         await asyncio.sleep(HEARTBEAT)
 
 
 def _ignore(source: object, what: object) -> None:
-    """A host that is lost fails the request that waits for it; what it prints is of no interest."""
+    """Ignore events and output: a lost host fails the pending request, and nothing else matters here."""
 
 
 def _spec(launch: Launch, name: str) -> str:
-    """A host as `-H` reads it, without its slots."""
+    """A host in the syntax of `-H`, without its slots."""
     host = next((agent.host for agent in launch.agents if name in (agent.name, agent.host.name)), None)
     return str(replace(host, slots=None, gpus=None)) if host else name

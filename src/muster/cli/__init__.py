@@ -1,4 +1,4 @@
-"""The `muster` command: picks the subcommand and prints errors; each subcommand's module loads only when chosen."""
+"""The `muster` command: runs a subcommand and prints errors; loads only the module of that subcommand."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError, with_hint
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
     "run": ("muster.cli.run", "Run a PyTorch script on this machine or on many hosts"),
-    "ps": ("muster.cli.ps", "List your jobs: those that run, and how others ended"),
-    "logs": ("muster.cli.logs", "Show what the ranks of a job wrote, or follow it"),
-    "top": ("muster.cli.top", "Watch a job in the terminal: hosts, ranks, speed, use, who waits"),
-    "page": ("muster.cli.page", "Show a job in a browser: ranks, speed, logs, what Muster found"),
-    "attach": ("muster.cli.attach", "Show the screen of a running job; Ctrl-C detaches"),
-    "stop": ("muster.cli.stop", "End a job on all its hosts"),
-    "check": ("muster.cli.check", "Look at every host before a job does: what is wrong, and how to mend it"),
-    "setup": ("muster.cli.setup", "Set up, once, what every later command needs: logins without a password"),
-    "bench": ("muster.cli.bench", "Measure what collectives and links give, and how a script scales"),
-    "submit": ("muster.cli.submit", "Write or submit the batch script of a run, for Slurm or PBS"),
-    "recipes": ("muster.cli.recipes", "List the training recipes, or copy one into this folder"),
-    "lab": ("muster.cli.lab", "A cluster of virtual hosts on this machine, with faults to inject"),
+    "ps": ("muster.cli.ps", "List running and finished jobs"),
+    "show": ("muster.cli.show", "Show why a job failed or hangs, with tracebacks and a timeline"),
+    "logs": ("muster.cli.logs", "Print or follow the output of a job's ranks"),
+    "top": ("muster.cli.top", "Monitor a job in the terminal: hosts, ranks, speed, GPUs, hangs"),
+    "dashboard": ("muster.cli.dashboard", "Serve the dashboard of a job for a browser"),
+    "attach": ("muster.cli.attach", "Show the output of a running job; Ctrl-C detaches"),
+    "stop": ("muster.cli.stop", "Stop a job on all its hosts"),
+    "check": ("muster.cli.check", "Check hosts for problems before a run"),
+    "setup": ("muster.cli.setup", "Set up ssh logins without a password"),
+    "bench": ("muster.cli.bench", "Benchmark collectives and links, and how a script scales"),
+    "submit": ("muster.cli.submit", "Write or submit a batch script for Slurm or PBS"),
+    "config": ("muster.cli.config", "Show the options in effect and where they come from"),
+    "recipes": ("muster.cli.recipes", "List the training recipes, or copy one to start from"),
+    "lab": ("muster.cli.lab", "Run virtual hosts on this machine, with fault injection"),
 }
+
+ALIASES = {"page": "dashboard"}
+"""Former names of commands, which still work."""
 
 HELP = """\
 usage: muster COMMAND [options]
@@ -35,10 +40,10 @@ commands:
 
 examples:
   muster run train.py --lr 0.1                      every GPU of this machine
-  muster run -H gpu[01-04]:8,box:2 train.py         five machines over ssh
+  muster run -H gpu[01-04]:8,box:2 train.py         five hosts over ssh
   muster run --lab 2 --nproc 2 -m muster.recipes.hello
 
-`muster COMMAND --help` explains one command.
+`muster COMMAND --help` describes a command and its options.
 """
 
 
@@ -54,11 +59,11 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (FileNotFoundError, PermissionError) as error:
-        # What a user's files can do to us at any place: an unreadable script, a working directory that is gone.
+        # The user's files can cause these anywhere: an unreadable script, a deleted working directory.
         print_error(MusterError(f"{error.filename or 'the working directory'}: {(error.strerror or '').lower()}"))
         return EXIT_MUSTER
     except BrokenPipeError:
-        # The reader of our output has gone (`muster recipes | head -1`); Python would complain once more at exit.
+        # The reader of our output has exited (`muster recipes | head -1`); Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except Exception as error:
@@ -69,12 +74,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _open_all_three() -> None:
-    """Open what the caller has closed (`<&-`), or a pipe of ours gets its number and is taken for stdin or stderr."""
+    """Open the standard streams that the caller closed (`<&-`), so that no pipe of ours gets their descriptors."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, "r" if descriptor == 0 else "w", closefd=False))
 
@@ -90,7 +95,7 @@ def _dispatch(args: list[str]) -> int:
 
         print(f"muster {__version__}")
         return 0
-    name, rest = args[0], args[1:]
+    name, rest = ALIASES.get(args[0], args[0]), args[1:]
     if name not in COMMANDS:
         return _unknown(name)
     return import_module(COMMANDS[name][0]).main(rest)
@@ -103,10 +108,10 @@ def _unknown(name: str) -> int:
     if near:
         hint = f"did you mean `muster {near}`?"
     elif name.endswith(".py"):
-        hint = f"to run a script, type `muster run {name}`"
+        hint = f"run a script with `muster run {name}`"
     else:
         hint = "`muster --help` lists the commands"
-    print_error(MusterError(f"there is no command `{name}`", hint=hint))
+    print_error(MusterError(f"unknown command `{name}`", hint=hint))
     return EXIT_USAGE
 
 

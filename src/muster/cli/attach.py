@@ -1,29 +1,30 @@
-"""`muster attach`: the screen of a running job, from now on."""
+"""`muster attach`: the output of a running job, from now on."""
 
 from __future__ import annotations
 
 from muster.api.arguments import Parser, option
 from muster.errors import EXIT_MUSTER
 from muster.jobs import job_client
-from muster.jobs.job_folders import KeptJob, find
+from muster.jobs.job_folders import KeptJob, find, the_running_one
 from muster.jobs.ps_text import LEASE
 from muster.jobs.running_job import running_here, wait_until_gone
 from muster.output.screen import Screen
 
 _LAST_LINES = 20
-"""Lines that were shown before, to know where one is."""
+"""Earlier lines that are shown first."""
 
 _LAST_STATE = 10.0
-"""Seconds for a job that has told its end to write it down too."""
+"""Seconds for a job that has reported its end to write its last state."""
 
 EPILOG = """\
 examples:
-  muster attach last                the newest job
+  muster attach                     the running job
   muster attach train.py            the job that runs train.py
 
-JOB is a job's id, its beginning or its end, the name of its script, or `last`. Ctrl-C detaches; the job goes on.
+JOB is a job's id, its beginning or its end, its name (--name), its script, or `last`.
+Ctrl-C detaches, and the job keeps running. Ranks of a job in the background cannot read the keyboard.
 
-Exit code: that of the job if it ends meanwhile; 0 when you detach; 2 for a wrong command line; 125 if its controller
+Exit code: that of the job if it ends meanwhile; 0 when you detach; 2 for a wrong command line; 125 if the controller
 was killed.
 """
 
@@ -32,18 +33,18 @@ def main(argv: list[str]) -> int:
     """Show what the job shows until it ends or the user detaches."""
     parser = Parser(
         prog="muster attach",
-        description="Show the screen of a running job, the last lines first. Ctrl-C detaches, and the job goes on.",
+        description="Show the output of a running job, the last lines first. Ctrl-C detaches; the job keeps running.",
         epilog=EPILOG,
     )
-    option(parser, "JOB", "a job that `muster ps` lists")
+    option(parser, "JOB", "a job that `muster ps` lists (default: the running one)", nargs="?")
     args = parser.parse_args(argv)
-    job = find(args.job)
+    job = the_running_one("muster attach") if args.job is None else find(args.job)
     running_here(job, "muster attach")
     screen = Screen()
     try:
         return _show(job, screen)
     except KeyboardInterrupt:
-        screen.warning(f"detached; job {job.id} goes on (`muster attach {job.id}`, `muster stop {job.id}`)")
+        screen.warning(f"detached. The job keeps running; stop it with `muster stop {job.id}`")
         return 0
     finally:
         screen.close()
@@ -56,7 +57,7 @@ def _show(job: KeptJob, screen: Screen) -> int:
         if line is None:
             continue
         if "stream" not in line:
-            wait_until_gone(job, _LAST_STATE)  # so that who looks next finds it ended
+            wait_until_gone(job, _LAST_STATE)  # so that the next command finds it ended
             return line["end"]
         screen.repeat(line["stream"], line["text"], line["end"])
     screen.warning(f"the controller of job {job.id} was killed; {LEASE}")

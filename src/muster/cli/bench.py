@@ -1,13 +1,15 @@
-"""`muster bench`: measure collectives and links on every host, or how a training script scales."""
+"""`muster bench`: benchmarks collectives and links between hosts, or how a training script scales."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.api.arguments import Parser, natural, option
+from muster.api.hints import refuse_misplaced
 from muster.api.run_options import (
     add_debug,
     add_engine,
@@ -16,6 +18,7 @@ from muster.api.run_options import (
     add_where,
     allocate,
     asking_for_allocation,
+    parse_options,
     spec_of,
 )
 from muster.bench.bandwidth import OPERATIONS
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from muster.bench.measurements import Report
 
 CALL_LIMIT = 2.0
-"""Seconds that one call may take; larger sizes are left out unless --max asks for them."""
+"""Maximum duration of one call in seconds; larger sizes are skipped unless --max includes them."""
 
 LARGEST = 1 << 30
 
@@ -38,50 +41,52 @@ _CHOICES = (*OPERATIONS, "pairs")
 EXAMPLES = """\
 examples:
   muster bench                                  every GPU of this machine
-  muster bench -H gpu[01-04]:8                  four machines over ssh, all pairs of hosts
-  muster bench -H a,b --backend gloo            the same without the GPUs
+  muster bench -H gpu[01-04]:8                  four hosts over ssh, all pairs of hosts
+  muster bench -H a,b --backend gloo            without GPUs
   muster bench -H a,b --only all-reduce,pairs --min 1M --max 1G --factor 2
   muster bench --lab 2                          two virtual hosts on this machine
   muster bench -H a,b --json > bench.json
   muster bench -H a:4,b:4 --scaling             a small training step on 1, 2, 4 and 8 ranks
   muster bench -H a:4,b:4 --scaling train.py --batch-size 256
 
-The columns and factors are those of nccl-tests. Hosts need Python and torch, not Muster.
+Columns and bandwidth factors are those of nccl-tests. Hosts need Python and torch, not Muster.
 --scaling reads the last rate that rank 0 prints: `1234.5 images/s`, samples/s or tokens/s of all ranks together.
-What follows its script belongs to the script.
+Options after the script belong to the script.
 
-Exit code: 0; 1 if an operation left wrong data or a rank failed; otherwise as for `muster run`.
+Exit code: 0; 1 if an operation produced wrong data or a rank failed; otherwise as for `muster run`.
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of `muster bench`."""
+def parser() -> Parser:
+    """Return the parser of `muster bench`."""
     p = Parser(
         prog="muster bench",
         usage="muster bench [options]\n       muster bench [options] --scaling [[-m] SCRIPT [its arguments]]",
-        description="Measure what collectives and links give, say what they should give, and who is the odd one.",
+        description="Benchmark collectives and links, compare them with what is expected, and find outliers.",
         epilog=EXAMPLES,
     )
     add_where(p)
     add_engine(p)
-    what = p.add_argument_group("what")
+    what = p.add_argument_group("measurements")
     option(what, "--backend", "default: nccl with GPUs, else gloo", choices=("gloo", "nccl"), default="")
-    option(what, "--only NAMES", f"some of {', '.join(_CHOICES)} (default: all)", type=_names, default=_CHOICES)
+    about = f"comma-separated list of {', '.join(_CHOICES)} (default: all)"
+    option(what, "--only NAMES", about, type=_names, default=_CHOICES)
     option(what, "--min SIZE", "smallest size: 8, 64K, 1M (default: 8)", type=read_size, default=8)
-    about = f"largest size (default: {size_text(LARGEST)}, or less where a call would take {CALL_LIMIT:g} s)"
+    about = f"largest size (default: {size_text(LARGEST)}, or less if a call would take more than {CALL_LIMIT:g} s)"
     option(what, "--max SIZE", about, type=read_size)
-    option(what, "--factor N", "from one size to the next (default: 8)", type=_factor, default=8)
-    option(what, "--env NAME[=VALUE]", "set a variable in every rank", action="append", default=[])
+    option(what, "--factor N", "factor between consecutive sizes (default: 8)", type=_factor, default=8)
+    about = "set an environment variable in every rank (repeatable)"
+    option(what, "--env NAME[=VALUE]", about, action="append", default=[])
     scaling = p.add_argument_group("scaling")
     option(scaling, "--scaling", "run a script on 1, 2, 4 … ranks and compare the rates it prints")
-    option(scaling, "-m", "it is a module, as for `python -m`", dest="module")
-    about = "its option for a rank's batch, shared out for strong scaling (default: --batch-size)"
+    option(scaling, "-m", "SCRIPT is a module, as for `python -m`", dest="module")
+    about = "the script's option for the batch size per rank, divided for strong scaling (default: --batch-size)"
     option(scaling, "--split OPTION", about, default="--batch-size")
     add_network(p)
     out = p.add_argument_group("output")
-    option(out, "--out FOLDER", "where JSON and figure go (default: the job's folder)", type=Path)
+    option(out, "--out DIR", "directory for the JSON file and the figure (default: the job directory)", type=Path)
     option(out, "--json", "print the measurements as JSON instead of tables")
-    option(out, "--dry-run", "print the plan and each command line, run nothing")
+    option(out, "--dry-run", "print the plan and all commands without running anything")
     add_quiet(out)
     add_debug(out)
     p.taking_options.add("--split")
@@ -90,14 +95,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Run what the command line describes and return the exit code."""
+    """Run the benchmark and return the exit code."""
     begin = time.time()
-    options = parser().parse_args(argv)
+    options = parse_options(parser(), argv, "bench")
     if (options.command or options.module) and not options.scaling:
         what = options.command[0] if options.command else "-m"
         raise UsageError(
-            f"muster bench: `{what}` is nothing to measure", hint=f"to see how a script scales: --scaling {what}"
+            f"muster bench: unexpected `{what}`", hint=f"add --scaling to measure how a script scales: --scaling {what}"
         )
+    if options.command and os.path.isfile(options.command[0]):
+        refuse_misplaced(parser(), argv, options.command, Path(options.command[0]).read_text(errors="replace"))
     engine = asking_for_allocation(options)
     if engine is not None:
         return allocate(engine, options, spec_of(options, ()), ["bench", *argv], "muster-bench")
@@ -134,7 +141,7 @@ def collectives(options: argparse.Namespace, begin: float) -> int:
 
 
 def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
-    """Print matrices and verdict, and write the files."""
+    """Print matrices and conclusions, and write the files."""
     from muster.bench.conclusion import verdict
     from muster.bench.figure import bandwidth_figure
     from muster.bench.measurement_table import matrices
@@ -146,7 +153,7 @@ def conclude(report: Report, options: argparse.Namespace, folder: Path) -> int:
 
 
 class _Live:
-    """Prints rows as they are measured, and what is being measured."""
+    """Prints rows as they are measured, and the current measurement."""
 
     def __init__(self, collector: Collector, *, show: bool) -> None:
         self._collector = collector
@@ -154,7 +161,7 @@ class _Live:
         self._operation = ""
 
     def hear(self, screen: ListeningScreen, rank: int, text: str) -> bool:
-        """Take a line of a rank, if it is a measurement."""
+        """Read a line of a rank; return whether it is a measurement."""
         record = self._collector.take(text)
         if record is None:
             return False
@@ -187,12 +194,12 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     for name in names:
         if name not in _CHOICES:
-            raise argparse.ArgumentTypeError(f"`{name}` is none of {', '.join(_CHOICES)}")
+            raise argparse.ArgumentTypeError(f"must be some of {', '.join(_CHOICES)}, got `{name}`")
     return names
 
 
 def _factor(text: str) -> int:
     factor = natural(text)
     if factor < 2:
-        raise argparse.ArgumentTypeError(f"`{text}`: the next size must be larger, by 2 at least")
+        raise argparse.ArgumentTypeError(f"must be at least 2, got `{text}`")
     return factor

@@ -1,4 +1,4 @@
-"""One job of `muster bench`, and what it leaves."""
+"""One job of `muster bench`, and its result files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def publish(
     options: argparse.Namespace,
     folder: Path,
 ) -> None:
-    """Print the measurements and the verdict, write them to files, and say where those are."""
+    """Print the measurements and conclusions, write them to files, and print the paths."""
     data = {**measured, "verdict": verdict}
     if options.json:
         print(json.dumps(data, indent=1))
@@ -56,37 +56,37 @@ class Ran:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The plan as the controller kept it."""
+        """The plan that the controller stored."""
         return json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
 
     @property
     def planned(self) -> list[Host]:
-        """The hosts with their slots, in the order of their ranks."""
+        """The hosts with their slots, ordered by rank."""
         return [host for place in self.plan["hosts"] for host in parse_hosts(place["host"])]
 
     @property
     def hosts(self) -> list[str]:
-        """Their names, as in the labels of `muster run`."""
+        """Their labels, as in the output of `muster run`."""
         return labels(self.planned)
 
 
 @contextmanager
 def rank_side() -> Generator[Path]:
-    """A folder with what the ranks run, to be sent to every host."""
+    """Create a directory with the code of the ranks, to be sent to every host."""
     with TemporaryDirectory(prefix="muster-bench-") as folder:
         pack(ranks, Path(folder), MODULE)
         yield Path(folder)
 
 
 def sent(spec: RunSpec, code: Path) -> RunSpec:
-    """A benchmark whose module is in the folder `code`, which is sent to every host."""
+    """Return the run of a benchmark whose module is in the directory `code`, which is sent to every host."""
     return replace(spec, kind="module", sync=True, cwd=str(code))
 
 
 def run_once(
     spec: RunSpec, hear: Hear, begin: float, *, hosts: Sequence[Host] | None = None, dry_run: bool = False
 ) -> Ran:
-    """Run one job to its end, on some of its hosts if they are named."""
+    """Run one job to its end, on `hosts` only if given."""
     prepared = prepare(spec, hosts=hosts)
     folder = job_folder(prepared.job.id)
     if dry_run:

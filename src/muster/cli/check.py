@@ -1,4 +1,4 @@
-"""`muster check`: look at every host before a job does."""
+"""`muster check`: checks hosts for problems before a run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from textwrap import dedent
 
 from muster.api.arguments import Parser, option
+from muster.api.hints import refuse_misplaced
 from muster.api.prepared import lab_hosts, prepare
 from muster.api.run_options import (
     add_debug,
@@ -18,59 +19,63 @@ from muster.api.run_options import (
     add_where,
     allocate,
     asking_for_allocation,
+    parse_options,
     spec_of,
 )
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
+from muster.controller.source_code import find_script
 from muster.job import make_job_folder
 from muster.plan import labels
 from muster.spec import RunSpec
 
 EXIT_ERRORS = 3
-"""Exit code when a job on these hosts would fail."""
+"""Exit code if a job on these hosts would fail."""
 
 EXIT_WARNINGS = 1
 """Exit code for warnings, with --strict."""
 
 EXAMPLES = """\
 examples:
-  muster check -H gpu[01-04]                         four machines over ssh, in a second or two
-  muster check -H gpu[01-04] --deep                  also start ranks on them: torch, collectives, bandwidth
-  muster check -H a,b train.py --data /data/set      also whether both have this code and this data
+  muster check -H gpu[01-04]                         four hosts over ssh, in a second or two
+  muster check -H gpu[01-04] --deep                  also start ranks: torch, collectives, bandwidth
+  muster check -H a,b --data /data/set               also check that both have this data
+  muster check -H a,b train.py --data /data/set      also check the code, and paths among its arguments
   muster check --engine slurm --slurm-args "-N2"     inside a step of Slurm, where limits may differ
   muster check --image nvcr/pytorch -H a,b           inside a container
   muster check -H a,b --json | jq .findings
 
-It prints what differs between the hosts and then each finding, the worst first: what is wrong on which host, what you
-would have seen, and the command that mends it. Nothing is changed on any host.
+Prints the differences between the hosts, then each finding, most severe first: the problem and its host, the symptom
+in a job, and the command that fixes it. Changes nothing on any host.
 
   error    a job on these hosts would fail
-  warning  it may fail, or run slower than it could
-  note     `muster run` copes with it by itself; other launchers do not
+  warning  a job may fail or run slower than it could
+  note     `muster run` handles it; other launchers do not
 
-Exit code: 0 when there is no error; 1 when there are warnings and --strict was given; 3 when there is an error; 2 for a
-wrong command line; 125 when Muster itself failed.
+Exit code: 0 without errors; 1 with warnings and --strict; 3 with errors; 2 for a wrong command line; 125 if Muster
+itself failed.
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of `muster check`."""
+def parser() -> Parser:
+    """Return the parser of `muster check`."""
     p = Parser(
         prog="muster check",
         usage="muster check [options] [SCRIPT [its arguments]]",
-        description="Look at every host before a job does: what differs, what is wrong, and how to mend it.",
+        description="Check hosts for problems before a run: what differs, what is wrong, and how to fix it.",
         epilog=dedent(EXAMPLES),
     )
     add_where(p)
     add_engine(p)
     add_network(p)
-    what = p.add_argument_group("what")
-    option(what, "--deep", "also run ranks on the hosts, as the job would; takes longer")
-    option(what, "--data PATH", "a file or folder every host must have (again for more)", action="append", default=[])
-    option(what, "--env NAME[=VALUE]", "a variable of the job", action="append", default=[])
+    what = p.add_argument_group("checks")
+    option(what, "--deep", "also start ranks on the hosts, as a job would; takes longer")
+    about = "a file or directory that every host must have (repeatable)"
+    option(what, "--data PATH", about, action="append", default=[])
+    option(what, "--env NAME[=VALUE]", "an environment variable of the job (repeatable)", action="append", default=[])
     option(what, "-m", "SCRIPT is a module, as for `python -m`", dest="module")
-    option(what, "--strict", "exit code 1 when there are warnings")
-    option(what, "--json", "print it for programs")
+    option(what, "--strict", "exit with code 1 if there are warnings")
+    option(what, "--json", "print JSON")
     add_debug(what)
     p.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return p
@@ -79,9 +84,14 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Check the hosts and return the exit code."""
     begin = time.monotonic()
-    options = parser().parse_args(argv)
+    options = parse_options(parser(), argv, "check")
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     spec = spec_of(options, command, check=False)
+    if command:
+        script = find_script(spec)
+        text = script.text if script is not None else ""
+        # An option of the script's own that is called --data means the same as ours: every host must have it.
+        refuse_misplaced(parser(), argv, command, f"{text}\n'data'")
     engine = asking_for_allocation(options)
     if engine is not None:
         return allocate(engine, options, spec, ["check", *argv], "check")
@@ -99,15 +109,17 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
     from muster.check.checks import QUICK
     from muster.check.definition import judge_all, load
     from muster.check.findings_report import Report, as_data, facts, render
-    from muster.check.here import wanted_by
+    from muster.check.here import data_in, looks_like_path, paths_in, wanted_by
     from muster.check.quick import quick
     from muster.check.session import CONNECT_TIMEOUT
 
-    # The first value ssh is given counts.
+    # ssh uses the first value it is given.
     prepared = prepare(replace(spec, ssh=(*spec.ssh, f"-oConnectTimeout={CONNECT_TIMEOUT}")))
     job = prepared.job
     checks = load(QUICK)
-    wanted = wanted_by(job, ["check", *argv], data=options.data)
+    of_script = data_in(spec.args)
+    data = [*options.data, *filter(looks_like_path, of_script)]
+    wanted = wanted_by(job, ["check", *argv], data=data, expected=[*of_script, *paths_in(spec.args)])
     folder = make_job_folder(job.id)
     for sentence in prepared.notes:
         print(f"muster: {sentence}", file=sys.stderr)
@@ -120,7 +132,7 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
     measured: dict[str, dict[str, str]] = {}
     if options.deep:
         if any(finding.severity == "error" for finding in found):
-            print("muster: no ranks were started: mend the errors first", file=sys.stderr)
+            print("muster: --deep started no ranks; fix the errors first", file=sys.stderr)
         else:
             deeper, measured = deep(replace(spec, quiet=options.json, debug=False), cluster)
             found = worst_first([*deeper, *found])
@@ -143,7 +155,7 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
 
 
 def deep(spec: RunSpec, cluster: Cluster) -> tuple[list[Finding], dict[str, dict[str, str]]]:
-    """Run ranks on the hosts, as a job would; what they found, and what they measured."""
+    """Run ranks on the hosts, as a job would; return their findings and measurements."""
     from muster.api.execution import execute, in_foreground
     from muster.check.deep.judge_ranks import judge, table, with_names
     from muster.check.deep.measure import deep_spec, read_results
@@ -155,7 +167,7 @@ def deep(spec: RunSpec, cluster: Cluster) -> tuple[list[Finding], dict[str, dict
     if not verdict.ok:
         failure = f"{verdict.sentence}\n{verdict.detail}".strip()
         what = f"the ranks of the deep check failed: {failure}"
-        return [Finding(severity="error", hosts=(), what=what, symptom="the same, in your job", check="deep")], {}
+        return [Finding(severity="error", hosts=(), what=what, symptom="your job fails the same way", check="deep")], {}
     folder = job_folder(prepared.job.id)
     results = with_names(read_results(folder), labels(prepared.job.hosts))
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`muster run --detach`: the same command in the background, where neither logout nor a closed terminal ends it."""
+"""`muster run --detach`: the same command in the background, where it survives a logout or a closed terminal."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from muster.job import job_folder, make_job_folder
 from muster.jobs.location import SCREEN
 
 _LOOK = 0.1
-"""Seconds between two looks at what the job has said."""
+"""Seconds between two checks for output of the job."""
 
 _STARTED = b"started\n"
 
 
 class Background:
-    """The side of the job: what it tells the command in front."""
+    """The job's end of the pipe to the command that started it."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
     def settle(self, job_id: str, warning: str = "") -> None:
-        """From here on the job's screen is a file in its folder, and `warning` stands first on it."""
+        """From here on the job's screen is a file in its directory, which begins with `warning`."""
         path = make_job_folder(job_id) / SCREEN
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, 1)
@@ -38,17 +38,17 @@ class Background:
         if warning:
             sys.stderr.write(f"muster: {warning}\n")
             sys.stderr.flush()
-        self._tell(f"{job_id}\n".encode())
+        self._send(f"{job_id}\n".encode())
 
     def started(self) -> None:
-        """All ranks have been started: nobody needs to wait any more."""
-        self._tell(_STARTED)
+        """All ranks have been started, so the command may return."""
+        self._send(_STARTED)
 
-    def _tell(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         try:
             os.write(self._pipe, data)
         except OSError:
-            pass  # the command in front has gone: its terminal was closed
+            pass  # the command has gone: its terminal was closed
 
 
 def detached(run: Callable[[Background], int]) -> int:
@@ -59,7 +59,7 @@ def detached(run: Callable[[Background], int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     source, sink = os.pipe()
-    # What is said before the job has a folder; not our own stderr, which whoever inherits it would keep open.
+    # For output from before the job directory exists; not our own stderr, which a child would keep open.
     with tempfile.TemporaryFile() as early:
         child = os.fork()
         if child:
@@ -76,20 +76,20 @@ def detached(run: Callable[[Background], int]) -> int:
     return run(Background(sink))
 
 
-class _Words:
-    """What the job has said so far, passed on to our stderr."""
+class _Output:
+    """The output of the job so far, copied to our stderr."""
 
     def __init__(self, early: BinaryIO) -> None:
         self._file = early.fileno()
         self._at = 0
 
     def then(self, path: Path) -> None:
-        """From here on it speaks in another file."""
+        """From here on its output is in another file."""
         self.pass_on()
         self._file, self._at = os.open(path, os.O_RDONLY), 0
 
     def pass_on(self) -> None:
-        """What is new."""
+        """Copy what is new."""
         while data := os.pread(self._file, 1 << 16, self._at):
             self._at += len(data)
             sys.stderr.buffer.write(data)
@@ -97,22 +97,22 @@ class _Words:
 
 
 def _in_front(child: int, pipe: int, early: BinaryIO) -> int:
-    words = _Words(early)
-    told = b""
+    output = _Output(early)
+    received = b""
     interrupted = False
     while True:
         try:
             code = _wait_a_moment(child, pipe)
             if isinstance(code, bytes):
-                had_id, told = b"\n" in told, told + code
-                job_id = told.partition(b"\n")[0].decode()
-                if not had_id and b"\n" in told:
-                    words.then(job_folder(job_id) / SCREEN)
-                if told.endswith(_STARTED):
-                    words.pass_on()
-                    _tell_how_to_follow(job_id)
+                had_id, received = b"\n" in received, received + code
+                job_id = received.partition(b"\n")[0].decode()
+                if not had_id and b"\n" in received:
+                    output.then(job_folder(job_id) / SCREEN)
+                if received.endswith(_STARTED):
+                    output.pass_on()
+                    _print_how_to_follow(job_id)
                     return 0
-            words.pass_on()
+            output.pass_on()
             if isinstance(code, int):
                 return 130 if interrupted else code
         except KeyboardInterrupt:
@@ -121,7 +121,7 @@ def _in_front(child: int, pipe: int, early: BinaryIO) -> int:
 
 
 def _wait_a_moment(child: int, pipe: int) -> bytes | int | None:
-    """What the job has told, or its exit code, or None if nothing has happened."""
+    """What the job has sent over the pipe, or its exit code, or None if nothing has happened."""
     if select.select([pipe], [], [], _LOOK)[0]:
         data = os.read(pipe, 4096)
         if data:
@@ -133,20 +133,20 @@ def _wait_a_moment(child: int, pipe: int) -> bytes | int | None:
     return code if code >= 0 else 128 - code
 
 
-def _tell_how_to_follow(job_id: str) -> None:
+def _print_how_to_follow(job_id: str) -> None:
     print(job_id, flush=True)
     sys.stderr.write(
-        f"muster: job {job_id} goes on in the background: `muster attach {job_id}` shows its screen, "
-        f"`muster stop {job_id}` ends it\n"
+        f"muster: job {job_id} is running in the background. Follow it: `muster attach {job_id}`. "
+        f"Stop it: `muster stop {job_id}`\n"
     )
     if _ends_at_logout():
         sys.stderr.write(
-            "muster: this machine ends all processes of a user who logs out; `loginctl enable-linger` lets them live\n"
+            "muster: this machine ends the processes of users who log out; `loginctl enable-linger` keeps the job\n"
         )
 
 
 def _ends_at_logout() -> bool:
-    """Whether systemd is set to kill what a user leaves behind, and this user is not excepted."""
+    """Whether systemd kills the processes of a user who logs out, and this user is not exempt."""
     folder = Path("/etc/systemd")
     files = [folder / "logind.conf", *sorted((folder / "logind.conf.d").glob("*.conf"))]
     texts = [file.read_text(errors="replace") for file in files if os.access(file, os.R_OK)]
@@ -154,6 +154,6 @@ def _ends_at_logout() -> bool:
 
 
 def kills_user_processes(texts: Iterable[str]) -> bool:
-    """What logind.conf and the files after it say; the last word counts."""
+    """Whether logind.conf and the files after it set KillUserProcesses; the last setting counts."""
     said = [word for text in texts for word in re.findall(r"(?mi)^\s*KillUserProcesses\s*=\s*(\w+)", text)]
     return bool(said) and said[-1].lower() in ("yes", "true", "on", "1")

@@ -1,4 +1,4 @@
-"""`muster lab`: a cluster of virtual hosts on this machine, with faults to inject."""
+"""`muster lab`: virtual hosts on this machine, with fault injection."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ EXIT_NO_LAB = 1
 HELP = """\
 usage: muster lab COMMAND [options]
 
-A cluster of virtual hosts on this machine: h1, h2, ... each with its own address, hostname, disk, processes
-and sshd. It stays up until `muster lab down`, and leaves nothing behind.
+Run virtual hosts on this machine: h1, h2, ... each with its own address, hostname, disk, processes
+and sshd. They run until `muster lab down`, which leaves nothing behind.
 
 commands:
 {commands}
@@ -29,13 +29,13 @@ faults:
 {faults}
 
 examples:
-  muster lab up 4                     four hosts, in less than a second
-  muster lab ssh h1                   a shell on one of them
-  muster lab exec h2 nproc            one command, here with this machine's files
-  muster lab cut h3                   pull its network cable
-  muster lab heal h3                  and put it back
+  muster lab up 4                     start four hosts, in less than a second
+  muster lab ssh h1                   open a shell on h1
+  muster lab exec h2 nproc            run a command with this machine's files
+  muster lab cut h3                   disconnect h3 from the network
+  muster lab heal h3                  reconnect it
 
-`muster lab COMMAND --help` explains one command.
+`muster lab COMMAND --help` describes a command and its options.
 """
 
 
@@ -44,7 +44,7 @@ class Command(NamedTuple):
 
     text: str
     examples: Sequence[str]
-    """What is typed after `muster lab`."""
+    """Command lines after `muster lab`."""
     run: Callable[[argparse.Namespace], int]
     options: Sequence[Callable[[Parser], None]] = ()
 
@@ -79,7 +79,7 @@ def _unknown(name: str) -> UsageError:
 
     near = nearest(name, [*COMMANDS, *FAULTS])
     hint = f"did you mean `muster lab {near}`?" if near else "`muster lab --help` lists the commands"
-    return UsageError(f"there is no lab command `{name}`", hint=hint)
+    return UsageError(f"muster lab: unknown command `{name}`", hint=hint)
 
 
 def _up(options: argparse.Namespace) -> int:
@@ -103,23 +103,23 @@ def _up(options: argparse.Namespace) -> int:
     else:
         said = f"1 host is up: h1, {hosts[0]['address']}\n"
     if lab["limits"]:
-        said += "\nwhat is missing in this lab:\n" + "".join(f"  - {limit}\n" for limit in lab["limits"])
+        said += "\nlimitations of this lab:\n" + "".join(f"  - {limit}\n" for limit in lab["limits"])
     tries = [
-        ("ssh h1", "a shell on h1"),
-        (f"exec {last} hostname", f"a command on {last}"),
-        (f"crash {last}", "one of many faults: `muster lab --help`"),
-        ("status", "how the hosts are"),
-        ("down", "when you are done"),
+        ("ssh h1", "open a shell on h1"),
+        (f"exec {last} hostname", f"run a command on {last}"),
+        (f"crash {last}", "inject a fault; `muster lab --help` lists more"),
+        ("status", "show the state of the hosts"),
+        ("down", "stop the lab"),
     ]
     if options.podman:
-        tries.insert(2, ("ssh h1 podman images", "the image that the hosts have"))
+        tries.insert(2, ("ssh h1 podman images", "list the container images on h1"))
     if options.mpi:
         root = " --allow-run-as-root" if os.getuid() == 0 else ""
-        tries.insert(2, (f"ssh h1 mpirun{root} -H h1,{last} hostname", "two processes, by MPI"))
+        tries.insert(2, (f"ssh h1 mpirun{root} -H h1,{last} hostname", "run two processes with MPI"))
     if options.slurm:
-        tries.insert(2, (f"ssh h1 srun -N{len(hosts)} hostname", "a command on all of them, by Slurm"))
+        tries.insert(2, (f"ssh h1 srun -N{len(hosts)} hostname", "run a command on all hosts with Slurm"))
     width = max(20, *(len(line) + 1 for line, _ in tries))
-    said += "\nnow try:\n" + "".join(f"  muster lab {line:<{width}} {text}\n" for line, text in tries)
+    said += "\nnext steps:\n" + "".join(f"  muster lab {line:<{width}} {text}\n" for line, text in tries)
     sys.stderr.write(said)
     return 0
 
@@ -162,11 +162,11 @@ def _exec(options: argparse.Namespace) -> int:
 
     if not options.command:
         raise UsageError(
-            "muster lab exec: say what to run", hint=f"muster lab exec {options.hosts[0]} hostname, for example"
+            "muster lab exec: no command given", hint=f"for example `muster lab exec {options.hosts[0]} hostname`"
         )
     argv: list[str] = request("enter", host=options.hosts[0], cwd=os.getcwd())["argv"]
-    # Ctrl-C is for the command inside: nsenter, which waits for it, must not die of it first, and the shell turns
-    # the command's end into an exit code.
+    # Ctrl-C is for the command inside: nsenter, which waits for the command, must survive it, and the shell turns
+    # the end of the command into an exit code.
     for caught in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(caught, signal.SIG_IGN)
     shell = ["env", "--default-signal=INT,QUIT", "sh", "-c", 'trap : INT QUIT; "$@"', "sh"]
@@ -195,12 +195,12 @@ def _option(names: str, about: str, **settings: Any) -> Callable[[Parser], None]
     return lambda parser: option(parser, names, about, **settings)
 
 
-_HOST = _option("HOST", "a host, say h2", dest="hosts", nargs=1)
-_HOSTS = _option("HOST", "one or more hosts, say h2 h3", dest="hosts", nargs="+")
-_COMMAND = _option("COMMAND", "what to run there", nargs=argparse.REMAINDER)
-_BIND = "a folder that all hosts share with this machine, as over NFS; may be given again"
-_DELAY = "how much later each packet arrives, such as 25ms; a plain number is milliseconds"
-_OUT = "block the host's connections to that port of others, not theirs to it"
+_HOST = _option("HOST", "a host, such as h2", dest="hosts", nargs=1)
+_HOSTS = _option("HOST", "one or more hosts, such as h2 h3", dest="hosts", nargs="+")
+_COMMAND = _option("COMMAND", "the command to run", nargs=argparse.REMAINDER)
+_BIND = "directory that all hosts share with this machine, as with NFS (repeatable)"
+_DELAY = "delay of each packet, such as 25ms; a plain number is milliseconds"
+_OUT = "block connections from the host to this port of other hosts instead"
 _switch = partial(_option, action="store_const")
 
 COMMANDS = {
@@ -209,31 +209,31 @@ COMMANDS = {
         ["up 4", "up 8 --disk 1g --bind /data", "up 4 --slurm --mpi --podman --gpus 2"],
         _up,
         [
-            _option("N", "how many hosts: h1 to hN", dest="hosts", type=int),
-            _option("--disk DISK", "size of each host's disk, and of its /tmp (default 256m)", default="256m"),
-            _option("--shm SHM", "size of each host's /dev/shm (default 1g)", default="1g"),
-            _option("--bind FOLDER", _BIND, action="append", default=[]),
-            _option("--gpus N", "let each host pretend to have N GPUs, as files in /dev", type=int),
-            _option("--slurm", "make it a Slurm cluster; h1 is also the login node"),
-            _option("--mpi", "make sure that Open MPI and MPICH reach every host"),
-            _option("--podman", "let the hosts run containers, from a tiny image"),
+            _option("N", "number of hosts: h1 to hN", dest="hosts", type=int),
+            _option("--disk SIZE", "size of each host's disk and /tmp (default: 256m)", default="256m"),
+            _option("--shm SIZE", "size of each host's /dev/shm (default: 1g)", default="1g"),
+            _option("--bind DIR", _BIND, action="append", default=[]),
+            _option("--gpus N", "simulate N GPUs per host, as files in /dev", type=int),
+            _option("--slurm", "run Slurm on the hosts; h1 is also the login node"),
+            _option("--mpi", "configure Open MPI and MPICH for the hosts"),
+            _option("--podman", "support containers on the hosts, with a small image"),
         ],
     ),
-    "down": Command("End the lab and everything in it", ["down"], _down),
+    "down": Command("Stop the lab and everything in it", ["down"], _down),
     "status": Command(
-        "Show each host with its address, state and faults (exit code 1 when no lab is up)",
+        "Show the address, state and faults of each host (exit code 1 if no lab is up)",
         ["status", "status --json"],
         _status,
-        [_option("--json", "print it for programs")],
+        [_option("--json", "print JSON")],
     ),
     "ssh": Command(
-        "Log in to a host, or run a command there, over ssh",
+        "Open a shell or run a command on a host over ssh",
         ["ssh h1", "ssh h1 nvidia-smi"],
         _ssh,
         [_HOST, _COMMAND],
     ),
     "exec": Command(
-        "Run a command in a host without ssh, in this folder where the host has it",
+        "Run a command on a host without ssh, in the working directory if the host has it",
         ["exec h2 hostname", "exec h2 sh -c 'echo hello > /tmp/note'"],
         _exec,
         [_HOST, _COMMAND],
@@ -241,47 +241,47 @@ COMMANDS = {
 }
 
 FAULTS = {
-    "cut": Command("Cut the network cable of hosts: silence", ["cut h2", "cut h2 h3"], _fault, [_HOSTS]),
+    "cut": Command("Disconnect hosts from the network: packets get lost", ["cut h2", "cut h2 h3"], _fault, [_HOSTS]),
     "loss": Command(
-        "Lose a share of the packets to and from a host",
+        "Drop a percentage of the packets to and from a host",
         ["loss h2 10"],
         _fault,
-        [_HOST, _option("PERCENT", "how many of a hundred packets get lost", type=float)],
+        [_HOST, _option("PERCENT", "percentage of lost packets", type=float)],
     ),
     "delay": Command(
-        "Delay each packet to and from a host; a round trip takes twice as much longer",
+        "Delay each packet to and from a host; adds twice the delay to a round trip",
         ["delay h2 25ms"],
         _fault,
         [_HOST, _option("DURATION", _DELAY, dest="milliseconds", type=_milliseconds)],
     ),
     "slow": Command(
-        "Slow down the processors or the network of a host",
+        "Slow down the CPU or the network of a host",
         ["slow h2 --cpu 0.1", "slow h2 --rate 40mbit"],
         _fault,
         [
             _HOST,
-            _option("--cpu CORES", "all its processes share this many cores: 0.1", type=float),
-            _option("--rate SPEED", "speed of its network: 40mbit"),
+            _option("--cpu CORES", "limit all its processes together to this many cores: 0.1", type=float),
+            _option("--rate SPEED", "limit its network to this speed: 40mbit"),
         ],
     ),
     "block-port": Command(
-        "Close a TCP port of a host, as a firewall does",
+        "Block a TCP port of a host, as a firewall does",
         ["block-port h2 29500", "block-port h2 29500 --drop --out"],
         _fault,
         [
             _HOST,
             _option("PORT", "a TCP port", type=int),
-            _switch("--drop", "swallow packets in silence", dest="how", const="drop", default="reject"),
+            _switch("--drop", "drop packets instead of rejecting them", dest="how", const="drop", default="reject"),
             _switch("--out", _OUT, dest="direction", const="out", default="in"),
         ],
     ),
     "fill-disk": Command("Fill the disk and /tmp of hosts", ["fill-disk h2"], _fault, [_HOSTS]),
     "heal": Command("Undo all of the above", ["heal h2"], _fault, [_HOSTS]),
-    "freeze": Command("Stop every process of hosts", ["freeze h2"], _fault, [_HOSTS]),
-    "thaw": Command("Let the processes of frozen hosts go on", ["thaw h2"], _fault, [_HOSTS]),
+    "freeze": Command("Freeze every process of hosts", ["freeze h2"], _fault, [_HOSTS]),
+    "thaw": Command("Resume the processes of frozen hosts", ["thaw h2"], _fault, [_HOSTS]),
     "crash": Command(
-        "Kill everything in hosts at once; their connections close, so peers notice", ["crash h2"], _fault, [_HOSTS]
+        "Kill all processes of hosts; their connections close, so peers notice", ["crash h2"], _fault, [_HOSTS]
     ),
-    "power-off": Command("Pull the plug of hosts: peers hear nothing", ["power-off h2"], _fault, [_HOSTS]),
-    "reboot": Command("Bring hosts back, with an empty disk and no faults", ["reboot h2"], _fault, [_HOSTS]),
+    "power-off": Command("Power hosts off: peers get no notice", ["power-off h2"], _fault, [_HOSTS]),
+    "reboot": Command("Restart hosts with an empty disk and without faults", ["reboot h2"], _fault, [_HOSTS]),
 }

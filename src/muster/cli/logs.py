@@ -2,47 +2,111 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from muster.api.arguments import Parser, natural, option
+from muster.api.arguments import Parser, has_unit, natural, option, seconds
 from muster.errors import UsageError
-from muster.jobs.job_folders import KeptJob, find, fresh, read_job
+from muster.jobs.job_folders import KeptJob, find, fresh, read_job, running_or_last
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
-from muster.jobs.ps_text import SILENT
+from muster.jobs.ps_text import SILENT, moment
+from muster.jobs.show_text import verdict
 from muster.output.lines import as_bytes
 from muster.output.screen import rank_color, rank_label, wants_color
+from muster.text import printable
 
 _BETWEEN_LOOKS = 0.2
 """Seconds between two looks for new lines."""
 
 EPILOG = """\
 examples:
-  muster logs last                  all ranks of the newest job, in the order the lines came
-  muster logs train.py -f           of the job that runs train.py, until it ends
+  muster logs                       the running job, or the newest: all ranks, in the order the lines came
+  muster logs train.py -f           follow the job that runs train.py until it ends
+  muster logs -n 100                the last 100 lines
+  muster logs --since 5m -t         the last 5 minutes, with timestamps
+  muster logs --since 14:30 --grep 'loss|nan'
   muster logs 3f9a --rank 3         what rank 3 wrote, byte for byte
-  muster logs 3f9a --attempt 0      before the first restart
+  muster logs 3f9a --attempt 0      what was written before the first restart
 
-JOB is a job's id, its beginning or its end, the name of its script, or `last`.
+JOB is a job's id, its beginning or its end, its name (--name), its script, or `last`.
+The verdict on the job follows on stderr, so `muster logs > file` keeps only the lines of the ranks.
 
 Exit code: 0; 2 for a wrong command line.
 """
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """Which lines are shown, and how."""
+
+    rank: int | None
+    last: int | None
+    since: float | None
+    pattern: re.Pattern[str] | None
+    timestamps: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the log of one rank is copied as it is."""
+        line_by_line = self.timestamps or self.pattern is not None or (self.last, self.since) != (None, None)
+        return self.rank is not None and not line_by_line
+
+    def takes(self, line: RankLine) -> bool:
+        """Whether a line is shown."""
+        if self.rank is not None and line.rank != self.rank:
+            return False
+        return self.pattern is None or self.pattern.search(line.line.text) is not None
+
+
 def main(argv: list[str]) -> int:
     """Print the logs of a job."""
     parser = Parser(prog="muster logs", description="Show what the ranks of a job wrote.", epilog=EPILOG)
-    option(parser, "JOB", "a job that `muster ps` lists")
-    option(parser, "-f --follow", "go on until the job ends")
-    option(parser, "--rank R", "this rank alone, exactly as it wrote it", type=natural)
+    option(parser, "JOB", "a job that `muster ps` lists (default: the running one, or the newest)", nargs="?")
+    option(parser, "-f --follow", "keep printing new lines until the job ends")
+    option(parser, "-n --lines N", "only the last N lines", type=natural)
+    option(parser, "--since TIME", "only lines since then: 5m, 14:30 or '2026-11-16 14:30'", type=_since)
+    option(parser, "--grep PATTERN", "only lines that match this regular expression", type=_pattern)
+    option(parser, "-t --timestamps", "print before each line when it arrived")
+    option(parser, "--rank R", "only this rank, exactly as it wrote", type=natural)
     option(parser, "--attempt N", "0 is the first (default: the last)", type=natural)
     args = parser.parse_args(argv)
-    job = find(args.job)
+    job = running_or_last("muster logs") if args.job is None else find(args.job)
     _check(job, args.attempt, args.rank)
-    reader = _Reader(job, args.attempt, args.rank, follow=args.follow and job.may_run)
+    choice = _Choice(args.rank, args.lines, args.since, args.grep, args.timestamps)
+    reader = _Reader(job, args.attempt, choice, follow=args.follow and job.may_run)
     reader.read()
+    _print_verdict(reader.job())
     return 0
+
+
+def _since(text: str) -> float:
+    """A duration before now, a time of today or a date, as seconds since 1970."""
+    try:
+        if has_unit(text) and not re.search(r"[:-]", text):
+            return time.time() - seconds(text)
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+            today = datetime.now()
+            clock = datetime.strptime(text, "%H:%M:%S" if text.count(":") == 2 else "%H:%M").time()
+            meant = datetime.combine(today.date(), clock)
+            return (meant if meant <= today else meant - timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(
+            f"`{printable(text)}` is not a time; type a duration such as 5m, or 14:30, or '2026-11-16 14:30'"
+        ) from None
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"`{printable(text)}` is not a regular expression ({error})") from None
 
 
 def _check(job: KeptJob, attempt: int | None, rank: int | None) -> None:
@@ -56,16 +120,28 @@ def _check(job: KeptJob, attempt: int | None, rank: int | None) -> None:
         raise UsageError(f"--rank {rank}: job {job.id} has {have}", hint="try `--rank 0`")
 
 
+def _print_verdict(job: KeptJob) -> None:
+    """How the job ended, or what is wrong with one that runs; on stderr, apart from what the ranks wrote."""
+    state = job.state
+    if state is not None and job.may_run and state.hung_since is None and not state.slow:
+        return
+    lines = verdict(job, time.time())
+    if len(lines) > 1:
+        lines.append(f"`muster show {job.id}` prints more")
+    sys.stderr.writelines(f"{line}\n" if line.startswith("  ") else f"muster: {line}\n" for line in lines)
+
+
 class _Reader:
     """Prints the logs of a job as they are and as they grow."""
 
-    def __init__(self, job: KeptJob, attempt: int | None, rank: int | None, *, follow: bool) -> None:
+    def __init__(self, job: KeptJob, attempt: int | None, choice: _Choice, *, follow: bool) -> None:
         self._job = job
         self._wanted = attempt
-        self._rank = rank
+        self._choice = choice
         self._follow = follow
         self._terminal = sys.stdout.isatty()
         self._color = wants_color(self._terminal)
+        self._has_times = True
         self._unfinished = False
         """The last line on the terminal is one that renews itself."""
 
@@ -80,26 +156,35 @@ class _Reader:
             attempt = attempt + 1 if self._follow else newest
             sys.stderr.write(f"muster: attempt {attempt}\n")
 
+    def job(self) -> KeptJob:
+        """The job as it is now."""
+        return fresh(read_job(self._job.folder))
+
     def _newest(self) -> int:
         return max(attempts(self._job.folder), default=0)
 
     def _read_attempt(self, attempt: int) -> None:
-        tail = None if self._rank is None else Tail(rank_log(self._job.folder, attempt, self._rank))
-        merged = Merged(attempt_folder(self._job.folder, attempt))
+        choice = self._choice
+        rank = choice.rank if choice.is_plain else None
+        plain = None if rank is None else Tail(rank_log(self._job.folder, attempt, rank))
+        merged = Merged(attempt_folder(self._job.folder, attempt), since=choice.since)
         looked = time.monotonic()
+        is_first = choice.last is not None
         while self._follow:
             # Looked at before reading, so that what came just before the end is read.
             over = self._newest() > attempt or (time.monotonic() - looked > 1.0 and self._has_ended())
             if time.monotonic() - looked > 1.0:
                 looked = time.monotonic()
-            self._show(merged.new()) if tail is None else _copy(tail)
+            self._show(merged.new(), last=is_first) if plain is None else _copy(plain)
+            is_first = False
             sys.stdout.flush()
             if over:
                 break
             time.sleep(_BETWEEN_LOOKS)
-        self._show(merged.rest()) if tail is None else _copy(tail)
+        self._show(merged.rest(), last=is_first) if plain is None else _copy(plain)
         if self._unfinished:
             sys.stdout.buffer.write(b"\n")
+            self._unfinished = False
         sys.stdout.flush()
 
     def _has_ended(self) -> bool:
@@ -107,9 +192,7 @@ class _Reader:
         state = self._job.state
         silent = self._job.life == "elsewhere" and state is not None and time.time() - state.now > SILENT
         if silent and state is not None:
-            sys.stderr.write(f"muster: nothing has come from {state.host} for {SILENT:g} s\n")
-        if self._job.life == "died":
-            sys.stderr.write("muster: the controller of this job was killed\n")
+            sys.stderr.write(f"muster: {printable(state.host)} has written nothing for {SILENT:g} s\n")
         return silent or not self._job.may_run
 
     def _hosts(self) -> dict[int, str]:
@@ -118,18 +201,33 @@ class _Reader:
             self._job = fresh(read_job(self._job.folder))
         return {rank.rank: rank.host for rank in self._job.state.ranks} if self._job.state is not None else {}
 
-    def _show(self, lines: Iterable[RankLine]) -> None:
+    def _show(self, lines: Iterable[RankLine], *, last: bool) -> None:
+        """Print the lines that were chosen; with `last` only the last ones."""
+        chosen = (line for line in lines if self._choice.takes(line))
+        if not self._follow:
+            chosen = (line for line in chosen if line.line.end != "\r")  # the next state of the bar has replaced it
         hosts = self._hosts()
         width = len(str(max(hosts, default=0)))
-        for rank, line in lines:
-            if line.end == "\r" and not self._follow:
-                continue  # a state of a progress bar, which the next one has replaced
-            label = rank_label(hosts.get(rank, "rank"), rank, width)
-            if self._color:
-                label = f"\x1b[{rank_color(rank)}m{label}\x1b[0m"
-            clear = "\r\x1b[K" if self._unfinished else ""
-            self._unfinished = line.end == "\r" and self._terminal
-            sys.stdout.buffer.write(as_bytes(f"{clear}{label} {line.text}{'' if self._unfinished else chr(10)}"))
+        for line in deque(chosen, maxlen=self._choice.last) if last else chosen:
+            self._print(line, hosts, width)
+
+    def _print(self, shown: RankLine, hosts: dict[int, str], width: int) -> None:
+        rank, line, when = shown
+        label = rank_label(printable(hosts.get(rank, "rank")), rank, width)
+        if self._color:
+            label = f"\x1b[{rank_color(rank)}m{label}\x1b[0m"
+        label = f"{label} " if self._choice.rank is None else ""
+        if self._choice.timestamps:
+            label = f"{self._timestamp(when)} {label}"
+        clear = "\r\x1b[K" if self._unfinished else ""
+        self._unfinished = line.end == "\r" and self._terminal
+        sys.stdout.buffer.write(as_bytes(f"{clear}{label}{line.text}{'' if self._unfinished else chr(10)}"))
+
+    def _timestamp(self, when: float | None) -> str:
+        if when is None and self._has_times:
+            self._has_times = False
+            sys.stderr.write("muster: some lines have no timestamp: their time was not stored\n")
+        return f"{'-':<23}" if when is None else f"{moment(when, '%Y-%m-%d %H:%M:%S')}.{int(when * 1000) % 1000:03d}"
 
 
 def _copy(tail: Tail) -> None:

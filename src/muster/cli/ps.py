@@ -13,45 +13,51 @@ from muster.api.arguments import Parser, has_unit, option, seconds
 from muster.errors import EXIT_MUSTER, UsageError
 from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job, running_jobs
 from muster.jobs.prune import last_written, prune
-from muster.jobs.ps_text import places, status, table
+from muster.jobs.ps_text import places, reason, status, table
 from muster.text import age, count, printable, size_text
 
 _RECENT = 10
-"""Jobs that have ended which are shown without --all."""
+"""Ended jobs that are shown without --all."""
 
 _LONG_AGO = 30 * 86400.0
+"""Seconds since the end of a job after which --prune removes it."""
 
 EPILOG = f"""\
 examples:
-  muster ps                         what runs, and the {_RECENT} jobs that ended last
-  muster ps --all                   every job whose folder is kept
-  muster ps --json | jq .           all that is known, for programs
-  muster ps --prune --older 90d     remove the folders of jobs that ended over 90 days ago
+  muster ps                         running jobs, and the {_RECENT} that ended last
+  muster ps --all                   every job whose directory exists
+  muster ps --json | jq .           everything known about each job, for programs
+  muster ps --prune --older 90d     remove the directories of jobs that ended over 90 days ago
 
-Folders of jobs (plan, logs, last state) are kept in ~/.local/state/muster/jobs until --prune is asked for.
+A line below a job says why it failed, hangs or is slow; `muster show JOB` prints all of it.
+Job directories (plan, logs, last state) stay in ~/.local/state/muster/jobs until you run --prune.
 
-STATE: running, waiting for hosts, preparing, stopping; done, failed 3 (its exit code), stopped (by a signal or
-`muster stop`), controller died (killed, or the machine went down: its agents then ended all ranks within 10 s),
-running on NAME (another machine with the same home folder), silent on NAME (it writes nothing any more).
+STATE
+  waiting for hosts, preparing, running, stopping
+  hung 31 s          no rank has made progress for this long
+  slow               a straggler slows the job down
+  done               exit code 0
+  failed 3           exit code 3
+  stopped            by a signal, Ctrl-C or `muster stop`
+  controller died    it was killed, or its machine went down; its agents stopped all ranks within 10 s
+  running on NAME    on another machine with the same home directory
+  silent on NAME     the same, but it has written nothing for 15 s
+  unknown            its state.json is missing or cannot be read
 
-Exit code: 0; 2 for a wrong command line; 125 if --prune could not remove a folder.
+Exit code: 0; 2 for a wrong command line; 125 if --prune could not remove a directory.
 """
 
 
 def main(argv: list[str]) -> int:
-    """List the jobs, or remove the folders of old ones."""
-    parser = Parser(
-        prog="muster ps", description="List your jobs: those that run, and how others ended.", epilog=EPILOG
-    )
-    option(parser, "--all", "also those that ended long ago")
-    option(parser, "--json", "as JSON: a list of all that is known of each job")
-    option(parser, "--prune", "remove the folders of jobs that ended over 30 days ago")
-    option(parser, "--older DURATION", "for --prune: another age: 12h, 90d or 8w (default: 30d)", type=_age)
+    """List the jobs, or remove the directories of old ones."""
+    parser = Parser(prog="muster ps", description="List running jobs, and how others ended.", epilog=EPILOG)
+    option(parser, "--all", "list all jobs, also those that ended long ago")
+    option(parser, "--json", "print everything known about each job as a JSON list")
+    option(parser, "--prune", "remove the directories of jobs that ended over 30 days ago")
+    option(parser, "--older DURATION", "with --prune: another age, such as 12h, 90d or 8w (default: 30d)", type=_age)
     args = parser.parse_args(argv)
     if args.older is not None and not args.prune:
-        raise UsageError(
-            "--older says what --prune removes, and that is not asked for", hint="write `--prune --older 90d`"
-        )
+        raise UsageError("--older works only with --prune", hint="type `muster ps --prune --older 90d`")
     if args.prune:
         return _prune(_LONG_AGO if args.older is None else args.older)
     jobs, left_out = _chosen(everything=args.all)
@@ -60,9 +66,9 @@ def main(argv: list[str]) -> int:
         return 0
     _print_table(jobs)
     if left_out:
-        sys.stderr.write(f"\n{count(left_out, 'older job')}: `muster ps --all`\n")
+        sys.stderr.write(f"\n{count(left_out, 'older job')} not listed: `muster ps --all`\n")
     elif not jobs:
-        sys.stderr.write("no jobs yet: `muster run train.py` starts one\n")
+        sys.stderr.write("no jobs yet; `muster run train.py` starts one\n")
     return 0
 
 
@@ -83,19 +89,22 @@ def _print_table(jobs: list[KeptJob]) -> None:
     if not jobs:
         return
     now = time.time()
-    rows = [("JOB", "STATE", "AGE", "RANKS@HOSTS", "COMMAND")]
+    rows: list[tuple[str, ...]] = [("JOB", "STATE", "AGE", "RANKS@HOSTS", "COMMAND")]
     for job in jobs:
         state = job.state
         begin = state.begin if state is not None else last_written(job)
         where, command = (places(state), printable(state.command)) if state is not None else ("?", "?")
         rows.append((job.id, status(job, now), age(now - begin), where, command))
+        why = reason(job)
+        if why:
+            rows.append((why,))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(table(rows, width)))
 
 
 def _as_data(job: KeptJob) -> dict[str, Any]:
     known = job.state.cut(since=float("inf"), stacks=False).as_data() if job.state is not None else {"id": job.id}
-    return {**known, "status": status(job, time.time()), "folder": str(job.folder)}
+    return {**known, "status": status(job, time.time()), "reason": reason(job), "folder": str(job.folder)}
 
 
 def _prune(older: float) -> int:
@@ -104,12 +113,14 @@ def _prune(older: float) -> int:
     for job in done.removed:
         print(job)
     if done.removed:
-        sys.stderr.write(f"removed the folders of {jobs} that ended over {age(older)} ago: {size_text(done.size)}\n")
+        sys.stderr.write(
+            f"removed the directories of {jobs} that ended over {age(older)} ago: {size_text(done.size)}\n"
+        )
     else:
-        sys.stderr.write(f"nothing is removed: no job that can go ended over {age(older)} ago\n")
+        sys.stderr.write(f"nothing to remove: no job ended over {age(older)} ago\n")
     if done.with_code:
         sys.stderr.write(
-            "kept, because ranks worked there (--sync) and may have left files; remove by hand what you do not need:\n"
+            "kept, because ranks worked there (--sync) and may have left files; remove what you do not need:\n"
             + "".join(f"  {folder}\n" for folder in done.with_code)
         )
     for sentence in done.failed:
@@ -118,7 +129,7 @@ def _prune(older: float) -> int:
 
 
 def _age(text: str) -> float:
-    """A duration with a unit: a plain number, which would be seconds, is too easily meant as days."""
+    """A duration with a unit, because a plain number could be meant as seconds or as days."""
     if not has_unit(text):
         raise argparse.ArgumentTypeError(f"`{text}` has no unit; type one, such as 12h, 90d or 8w")
     return seconds(text)

@@ -1,4 +1,4 @@
-"""`muster recipes`: list the training recipes, or copy one into a folder of the user's."""
+"""`muster recipes`: lists the training recipes, or copies one into a directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent.parent / "recipes"
 EPILOG = """\
 examples:
   muster recipes                        list them
-  muster recipes copy hello             write hello.py here: python hello.py, muster run hello.py
+  muster recipes copy hello             write hello.py into the working directory
   muster recipes copy hello --to src    write src/hello.py
 
 Without a copy, a recipe runs as a module: muster run -m muster.recipes.hello
@@ -33,13 +33,13 @@ def main(argv: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", metavar="copy")
     copy = commands.add_parser(
         "copy",
-        help="copy a recipe's source, which then runs as it is",
-        description="Copy a recipe's source into a folder, where it runs as it is.",
+        help="copy the source of a recipe, which runs unchanged",
+        description="Copy the source of a recipe into a directory, where it runs unchanged.",
         epilog="example:\n  muster recipes copy hello && muster run hello.py",
     )
     option(copy, "NAME", "a recipe that `muster recipes` lists")
-    option(copy, "--to DIR", "the folder to write into (default: this one)", default=".")
-    option(copy, "--force", "replace what is there already")
+    option(copy, "--to DIR", "directory to write to (default: the working directory)", default=".")
+    option(copy, "--force", "overwrite existing files")
     args = parser.parse_args(argv)
     recipes = find_recipes()
     if args.command == "copy":
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 
 def find_recipes() -> dict[str, Path]:
-    """Return the source of every recipe by name: a file, or a folder for the larger ones."""
+    """Return the source of every recipe by name: a file, or a directory for larger ones."""
     entries = sorted(FOLDER.iterdir())
     recipes = [e for e in entries if e.suffix == ".py" or (e / "__init__.py").is_file()]
     return {entry.stem: entry for entry in recipes if not entry.name.startswith("_")}
@@ -69,17 +69,17 @@ def summary(source: Path) -> str:
 
 
 def copy_recipe(recipes: dict[str, Path], name: str, folder: Path, *, force: bool) -> Path:
-    """Write a recipe's source into a folder and return where; UsageError instead of overwriting anything."""
+    """Write the source of a recipe into a directory and return its path; UsageError instead of overwriting files."""
     if name not in recipes:
         near = get_close_matches(name, recipes, n=1)
         raise UsageError(
-            f"there is no recipe `{name}`",
+            f"unknown recipe `{name}`",
             hint=f"did you mean `muster recipes copy {near[0]}`?" if near else "`muster recipes` lists them",
         )
     source = recipes[name]
     target = folder / source.name
     if target.exists() and not force:
-        raise UsageError(f"{target} exists already", hint="--force replaces it, --to DIR writes elsewhere")
+        raise UsageError(f"{target} already exists", hint="overwrite it with --force, or write elsewhere with --to DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
@@ -93,5 +93,6 @@ def copy_recipe(recipes: dict[str, Path], name: str, folder: Path, *, force: boo
         else:
             shutil.copyfile(source, target)
     except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}", hint="--to DIR writes elsewhere") from None
+        hint = "write elsewhere with --to DIR"
+        raise UsageError(f"could not write {target} ({error.strerror})", hint=hint) from None
     return target

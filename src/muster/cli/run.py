@@ -1,4 +1,4 @@
-"""`muster run`: read the command line, then run the job or print its plan."""
+"""`muster run`: reads the command line, then runs the job or prints its plan."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from muster.api.arguments import Parser
 from muster.api.hints import misplaced
 from muster.api.prepared import Prepared, lab_hosts, make_job, prepare
-from muster.api.run_options import allocate, asking_for_allocation, run_parser, spec_of
+from muster.api.run_options import allocate, asking_for_allocation, parse_options, run_parser, spec_of
 from muster.api.torchrun_options import explain, refuse
 from muster.cli.script_command import read_command
 from muster.engines.engine import Choice, this_host
@@ -24,36 +23,38 @@ from muster.spec import RunSpec
 
 if TYPE_CHECKING:
     from muster.cli.detach import Background
+    from muster.controller.controller import Controller
+    from muster.controller.diagnosis.verdict import Verdict
 
 EXAMPLES = f"""\
 examples:
   muster run train.py --lr 0.1                       every GPU of this machine
-  muster run --nproc 4 train.py                      four processes on a CPU
-  muster run -H gpu[01-04]:8,box:2 train.py          five machines over ssh, 34 ranks
-  muster run -H big:0,2,5 train.py                   three GPUs of one machine
+  muster run --nproc 4 train.py                      four ranks on this machine
+  muster run -H gpu[01-04]:8,box:2 train.py          five hosts over ssh, 34 ranks
+  muster run -H big:0,2,5 train.py                   three GPUs of one host
   muster run --hostfile hosts.txt -m mypkg.train     hosts from an MPI or DeepSpeed hostfile
   muster run train.py                                inside a Slurm or PBS job: all its hosts
   muster run --engine slurm --slurm-args "-N4 --gpus-per-node=2" train.py
-  muster run --engine mpi -H a:2,b:2 train.py        ranks started by mpirun, so that MPI works in them
+  muster run --engine mpi -H a:2,b:2 train.py        ranks started by mpirun, for scripts that use MPI
   muster run --image pytorch/pytorch -H a,b train.py inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
-  muster run --detach train.py                       in the background; muster attach, logs, top and stop find it
-  muster run --page train.py                         with a page that shows the job in a browser
-  muster run --dry-run -H a:8,b:8 train.py           print the plan, run nothing
-  muster run torchrun --nproc-per-node 4 train.py    a command line of torchrun or python, as it is
+  muster run --detach train.py                       in the background; see muster attach, logs, top and stop
+  muster run --dashboard train.py                    with a dashboard in the browser
+  muster run --dry-run -H a:8,b:8 train.py           print the plan without running anything
+  muster run torchrun --nproc-per-node 4 train.py    an existing torchrun or python command line
 
-Muster's options go before the script, the script's own after it. torchrun's options work here as well.
+Put Muster's options before the script, and the script's own options after it. torchrun's options work here as well.
 Underscores in options are the same as dashes: --dry_run.
 
-{fill("Carried to other hosts without being asked: " + ", ".join(CARRIED) + ".", 105)}
+{fill("Environment variables that Muster copies to other hosts: " + ", ".join(CARRIED) + ".", 105)}
 
-Exit code: that of the first rank that failed (128 + n if signal n ended it); 2 for a wrong command line;
-124 when --on-hang kill ended the job; 125 when Muster or a host failed, not the script.
+Exit code: that of the first rank that failed (128 + n if signal n killed it); 2 for a wrong command line;
+124 if --on-hang kill ended the job; 125 if Muster or a host failed, not the script.
 """
 
 
 def parser() -> Parser:
-    """The options of `muster run`."""
+    """Return the parser of `muster run`."""
     return run_parser(
         usage="muster run [options] SCRIPT [its arguments]\n       muster run [options] -m MODULE [its arguments]",
         description="Run a PyTorch script, unmodified, on this machine or on many hosts.",
@@ -61,10 +62,10 @@ def parser() -> Parser:
     )
 
 
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options, and the script with its arguments, if one is named."""
+def parse(argv: Sequence[str], *, places: bool = True) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and the script with its arguments, if given; without `places`, hosts are not configured."""
     p = parser()
-    options = p.parse_args(argv)
+    options = parse_options(p, argv, "run", places=places)
     return options, read_command(p, options)
 
 
@@ -81,7 +82,7 @@ def main(argv: list[str]) -> int:
     spec = spec_of(options, command)
     engine = asking_for_allocation(options)
     if engine is not None:
-        # Finds a missing script or a bad option now, not after hours in the queue.
+        # Detect a missing script or an invalid option now, not after hours in the queue.
         make_job(spec, Choice(engine=engine, hosts=(this_host(),)))
         return allocate(engine, options, spec, ["run", *argv], command[0])
     if options.detach and not options.dry_run:
@@ -102,19 +103,26 @@ def _run(options: argparse.Namespace, spec: RunSpec, begin: float, background: B
 
 
 def run(prepared: Prepared, begin: float, background: Background | None = None) -> int:
-    """Run the job with its screen; without one that is a terminal, if it is in the background."""
+    """Run the job and show its output; in the background there is no terminal."""
     from muster.api.execution import execute, in_foreground
 
     if background is not None:
         allocation = prepared.choice.allocation
-        background.settle(prepared.job.id, f"the job ends with {allocation} at the latest" if allocation else "")
+        background.settle(prepared.job.id, f"the job ends when {allocation} ends" if allocation else "")
     on_started = background.started if background is not None else None
-    run_job = partial(in_foreground, on_started=on_started, stdin=True)
+
+    def run_job(controller: Controller) -> Verdict:
+        if background is None:
+            from muster.cli.suspend import Suspension
+
+            controller.to_background = Suspension(controller)
+        return in_foreground(controller, on_started=on_started, stdin=True)
+
     return execute(prepared, run_job, begin=begin).exit_code
 
 
 def print_plan(prepared: Prepared) -> int:
-    """Print what would be done."""
+    """Print the plan of a job."""
     from muster.controller.dry_run import describe
 
     sys.stdout.write(describe(prepared.job, prepared.launch))
@@ -124,7 +132,7 @@ def print_plan(prepared: Prepared) -> int:
 
 
 def _misplaced(prepared: Prepared) -> list[str]:
-    """A hint about an option of Muster that stands after the script, where it is the script's."""
+    """Return a hint about options of Muster that come after the script, which receives them instead."""
     job = prepared.job
     if job.script is None or not job.spec.args:
         return []

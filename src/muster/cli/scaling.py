@@ -1,4 +1,4 @@
-"""`muster bench --scaling`: the same script on 1, 2, 4 … ranks."""
+"""`muster bench --scaling`: runs a script on 1, 2, 4 … ranks."""
 
 from __future__ import annotations
 
@@ -40,40 +40,40 @@ if TYPE_CHECKING:
     from muster.spec import RunSpec
 
 BATCH = 64
-"""Samples of one rank in the built-in training step."""
+"""Batch size per rank of the built-in training step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is run each time."""
+    """The program that every run starts."""
 
     command: tuple[str, ...]
-    """The script or module with its arguments; empty for the built-in step."""
+    """The script or module with its arguments; empty for the built-in training step."""
     module: bool
     split: str
     backend: str
     batch: int | None
-    """Of one rank; None where the command does not say it, and then there is only weak scaling."""
+    """Batch size per rank; None if the command does not contain it, and then only weak scaling is measured."""
 
     @property
     def name(self) -> str:
-        """How it is called in tables and figures."""
+        """Its name in tables and figures."""
         return " ".join(self.command) or "the built-in training step"
 
     def words(self, kind: Kind, ranks: int) -> list[str]:
-        """The command for a number of ranks."""
+        """Return the command for a number of ranks."""
         batch = self.share(kind, ranks)
         if not self.command:
             return training_step(backend=self.backend, batch_size=batch or BATCH)
         return with_batch(self.command, self.split, batch) if batch is not None else list(self.command)
 
     def share(self, kind: Kind, ranks: int) -> int | None:
-        """A rank's batch."""
+        """Return the batch size per rank."""
         return self.batch // ranks if self.batch is not None and kind == "strong" else self.batch
 
 
 def scale(options: argparse.Namespace, begin: float) -> int:
-    """Run the script with all ranks, then with fewer, and print how the rates grow."""
+    """Run the script with all ranks, then with fewer, and print how the rates scale."""
     work = work_of(options)
     options.module = work.module
     spec = spec_of(options, (), check=False)
@@ -85,11 +85,11 @@ def scale(options: argparse.Namespace, begin: float) -> int:
 
 
 def work_of(options: argparse.Namespace) -> Work:
-    """The script, module or recipe that the command line names, or the built-in step."""
+    """Return the script, module or recipe on the command line, or the built-in training step."""
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     module = options.module
     if options.module and not command:
-        raise UsageError("muster bench --scaling -m: no module is named", hint="`muster recipes` lists some")
+        raise UsageError("muster bench --scaling -m: no module given", hint="`muster recipes` lists some")
     if command and not module and not os.path.exists(command[0]) and command[0] in find_recipes():
         command, module = [f"muster.recipes.{command[0]}", *command[1:]], True
     return Work(
@@ -111,7 +111,7 @@ class _Runner:
     begin: float
 
     def all_runs(self) -> int:
-        """All ranks first, which shows how many there are; then 1, 2, 4 … of them."""
+        """Run with all ranks first, which shows how many there are, then with 1, 2, 4 … of them."""
         first, printed = self.start("weak", 0, None)
         if first.code != 0:
             return first.code
@@ -131,27 +131,27 @@ class _Runner:
         return 0
 
     def left(self, total: int, notes: list[str]) -> list[tuple[Kind, int]]:
-        """The runs after the first one, and why some are not made."""
+        """Return the runs after the first one; adds the reasons for skipped runs to `notes`."""
         counts = rank_counts(total)
         weak: list[tuple[Kind, int]] = [("weak", count) for count in counts[:-1]]
         batch = self.work.batch
         if total == 1:
-            notes.append("There is one rank, and nothing to compare it with.")
+            notes.append("With one rank, there is nothing to compare.")
         elif batch is None:
             notes.append(
-                f"Strong scaling was not measured: {self.work.name} has no {self.work.split} to share out "
-                "(--split names another option)."
+                f"Strong scaling was not measured: {self.work.name} has no {self.work.split} to divide "
+                "(choose another option with --split)."
             )
         shared: list[tuple[Kind, int]] = []
         for count in counts[1:]:
             if batch is not None and batch % count:
-                notes.append(f"Strong scaling left {count} ranks out: a batch of {batch} cannot be shared out evenly.")
+                notes.append(f"Strong scaling skipped {count} ranks: a batch of {batch} does not divide evenly.")
             elif batch is not None:
                 shared.append(("strong", count))
         return [*weak, *shared]
 
     def start(self, kind: Kind, count: int, hosts: Sequence[Host] | None) -> tuple[Ran, Rate | None]:
-        """Run the script once, without hosts on all of them; also returns the last rate that rank 0 printed."""
+        """Run the script once, on all hosts if `hosts` is None; also returns the last rate that rank 0 printed."""
         begin = self.begin if hosts is None else time.time()
         words = self.work.words(kind, count or 1)
         if hosts is not None and not self.spec.quiet:
@@ -162,13 +162,13 @@ class _Runner:
         def hear(screen: ListeningScreen, rank: int, text: str) -> bool:
             nonlocal printed
             printed = (read_rate(text) if rank == 0 else None) or printed
-            return True  # what ranks print is in the log files
+            return True  # the log files keep the ranks' output
 
         ran = run_once(spec, hear, begin, hosts=hosts, dry_run=self.options.dry_run)
         return ran, printed
 
     def with_threads_of(self, first: Ran) -> _Runner:
-        """Give ranks in later runs as many threads as in the first, however few share a host."""
+        """Give ranks in later runs as many threads as in the first, even if fewer ranks share a host."""
         threads = {place["threads"] for place in first.plan["hosts"]}
         if threads == {0} or len(threads) > 1:
             return self
@@ -176,19 +176,19 @@ class _Runner:
         return replace(self, spec=replace(self.spec, env=env))
 
     def rate_of(self, printed: Rate | None, ran: Ran) -> Rate:
-        """What the script printed, which it must have."""
+        """Return the rate that the script printed; MusterError if it printed none."""
         if printed is None:
             raise MusterError(
                 f"{self.work.name} printed no rate on rank 0 (its output is in {ran.folder})",
-                hint="print it for all ranks together, as in `1234.5 images/s`, samples/s or tokens/s",
+                hint="print the rate of all ranks together as `1234.5 images/s`, samples/s or tokens/s",
             )
         return printed
 
     def run_of(self, kind: Kind, count: int, hosts: Sequence[Host], rate: Rate) -> Run:
-        """The data of a run."""
+        """Return the data of a run."""
         return Run(kind=kind, ranks=count, hosts=len(hosts), batch=self.work.share(kind, count), rate=rate.value)
 
     def conclude(self, scaling: Scaling, folder: Path) -> None:
-        """Print and keep what was found."""
+        """Print and store the results."""
         figure = efficiency_figure(scaling.curves(), f"Efficiency of {scaling.command}")
         publish("scaling", scaling.as_data(), table(scaling), sentences(scaling), figure, self.options, folder)

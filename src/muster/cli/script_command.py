@@ -1,4 +1,4 @@
-"""What follows the options of `muster run`: a script, or the command line of torchrun or python that runs it."""
+"""The part of the command line after Muster's options: a script, or a torchrun or python command that runs it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SWITCHES = {
     "Xfaulthandler": "PYTHONFAULTHANDLER=1",
     "Xutf8": "PYTHONUTF8=1",
 }
-"""Options of python, and the variable that does the same in every rank."""
+"""Options of python, each with the equivalent environment variable."""
 
 
 def read_command(parser: Parser, options: argparse.Namespace) -> list[str]:
-    """The script with its arguments; what torchrun or python before it say goes into the options."""
+    """Return the script with its arguments; options of a torchrun or python before it are added to `options`."""
     command = _plain(options.command)
     while command:
         word = command[0]
@@ -56,7 +56,7 @@ def _plain(command: list[str]) -> list[str]:
 
 
 def _torchrun(parser: Parser, options: argparse.Namespace, words: list[str]) -> list[str]:
-    """Read torchrun's options, on top of Muster's; like torchrun, one rank on each host unless they say more."""
+    """Parse torchrun's options in addition to Muster's; like torchrun, the default is one rank per host."""
     if getattr(options, "nproc", None) is None:
         options.nproc = 1
     options.command = []
@@ -64,7 +64,7 @@ def _torchrun(parser: Parser, options: argparse.Namespace, words: list[str]) -> 
 
 
 def _python(options: argparse.Namespace, words: list[str]) -> list[str]:
-    """Read python's options, up to the script or module."""
+    """Parse python's options, up to the script or module."""
     switches, rest = _switches(words)
     if switches and re.match("m.", switches[-1]):
         options.module = True
@@ -76,7 +76,7 @@ def _python(options: argparse.Namespace, words: list[str]) -> list[str]:
 
 
 def _switches(words: list[str]) -> tuple[list[str], list[str]]:
-    """Each option of python without its dash and with its value, the last of them may be -m; and what follows."""
+    """Return the options of python without dashes, with their values (the last may be -m), and the words after them."""
     rest, switches = list(words), list[str]()
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
@@ -95,30 +95,30 @@ def _switches(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _variable(switch: str) -> str:
-    """The variable that does what an option of python does."""
+    """Return the environment variable that is equivalent to an option of python."""
     if switch == "-" or switch.startswith("c"):
         given = "-" if switch == "-" else "-c"
         raise UsageError(
             f"python {given}: Muster runs a script or a module, not code from stdin or the command line",
-            hint="save the code in a file, and type `muster run FILE.py`",
+            hint="save the code in a file and run `muster run FILE.py`",
         )
     if switch not in _SWITCHES:
         raise UsageError(
-            f"python -{switch}: Muster starts the interpreter itself and does not pass this option on",
-            hint="leave it out; `--env NAME=VALUE` sets a variable that python reads",
+            f"python -{switch}: not supported, because Muster starts the interpreter itself",
+            hint="leave it out, or use `--env NAME=VALUE` if python reads an environment variable instead",
         )
     return _SWITCHES[switch]
 
 
 def _set_python(options: argparse.Namespace, word: str) -> None:
-    """Take the interpreter that python or torchrun, as typed, stand for, unless --python names one."""
+    """Set --python to the interpreter of the typed python or torchrun, unless it is given."""
     found = _interpreter(word)
-    if found and not hasattr(options, "python"):
-        options.python = found
+    if found and "python" not in options.typed:
+        options.python, options.host_python = found, {}
 
 
 def _interpreter(word: str) -> str | None:
-    """The value of --python that python or torchrun, as typed, stands for; None for the one Muster takes by itself."""
+    """Return the value of --python that matches the typed python or torchrun; None if it is Muster's default."""
     folder, name = os.path.split(word)
     if not folder:
         ours = ("torchrun", "python", "python3", f"python3.{sys.version_info.minor}")

@@ -1,4 +1,4 @@
-"""`muster stop`: end a job, and say when all of it is gone."""
+"""`muster stop`: end jobs on all their hosts, and wait until no process of them is left."""
 
 from __future__ import annotations
 
@@ -8,51 +8,79 @@ import sys
 import time
 
 from muster.api.arguments import Parser, option, seconds
-from muster.errors import EXIT_MUSTER, UsageError
+from muster.errors import EXIT_MUSTER, MusterError, UsageError
 from muster.jobs import job_client
-from muster.jobs.job_folders import KeptJob, find, read_job
+from muster.jobs.job_folders import KeptJob, find, read_job, running_jobs, the_running_one
 from muster.jobs.ps_text import how_it_ended
 from muster.jobs.running_job import has_gone, running_here, wait_until_gone
 from muster.jobs.state import JobState
+from muster.text import printable
 
 _BEYOND_GRACE = 30.0
-"""Seconds that hosts may take besides the grace: lost ones, slow disks."""
+"""Seconds that hosts may take beyond the grace period: lost ones, slow disks."""
 
 _USUAL_GRACE = 60.0
-"""Seconds to wait where only the job knows its grace."""
+"""Seconds to wait where only the job knows its grace period."""
 
 EPILOG = """\
 examples:
-  muster stop last                  SIGTERM to all ranks, SIGKILL after the grace of the job (5 s unless it said more)
-  muster stop train.py --grace 60   time enough for a last checkpoint
+  muster stop                       the running job: SIGTERM to all ranks, SIGKILL after its --grace (5 s by default)
+  muster stop train.py --grace 60   enough time for a last checkpoint
   muster stop 3f9a --now            SIGKILL at once
-  muster stop 3f9a --stacks         write down first what every rank is doing
+  muster stop 3f9a --stacks         save the stack traces of all ranks first
+  muster stop --all                 every job that runs on this machine
 
-JOB is a job's id, its beginning or its end, the name of its script, or `last`.
+JOB is a job's id, its beginning or its end, its name (--name), its script, or `last`.
 
-Exit code: 0 when nothing of the job is left, also if it had ended before; 2 for a wrong command line; 125 if it could
-not be ended. The job itself ends with 143, as by SIGTERM.
+Exit code: 0 when no process of the job is left, also if it had ended before; 2 for a wrong command line; 125 if it
+could not be stopped. The job itself ends with 143, as after SIGTERM.
 """
 
 
 def main(argv: list[str]) -> int:
-    """Stop a job and wait until it is gone."""
-    parser = Parser(prog="muster stop", description="End a job on all its hosts, and wait for that.", epilog=EPILOG)
-    option(parser, "JOB", "a job that `muster ps` lists")
-    option(parser, "--grace DURATION", "between SIGTERM and SIGKILL: 30s, 2m", type=seconds)
+    """Stop jobs and wait until they are gone."""
+    parser = Parser(
+        prog="muster stop", description="Stop a job on all its hosts, and wait until it has ended.", epilog=EPILOG
+    )
+    option(parser, "JOB", "a job that `muster ps` lists (default: the running one, if there is only one)", nargs="?")
+    option(parser, "--all", "stop every job that runs on this machine")
+    option(parser, "--grace DURATION", "time between SIGTERM and SIGKILL: 30s, 2m", type=seconds)
     option(parser, "--now", "SIGKILL at once: the same as --grace 0")
-    option(parser, "--stacks", "first write the stacks of all ranks into the job's folder")
+    option(parser, "--stacks", "first save the stack traces of all ranks in the job directory")
     args = parser.parse_args(argv)
     if args.now and args.grace is not None:
-        raise UsageError("--now and --grace both say how long ranks may take", hint="give one of them")
+        raise UsageError("--now and --grace exclude each other", hint="type one of them")
+    if args.all and args.job is not None:
+        raise UsageError(
+            "--all and JOB exclude each other", hint=f"type `muster stop --all` or `muster stop {args.job}`"
+        )
     grace = 0.0 if args.now else args.grace
-    job = find(args.job)
+    if args.all:
+        return _stop_all(grace, stacks=args.stacks)
+    job = find(args.job) if args.job is not None else the_running_one("muster stop")
     if job.life in ("ended", "died", "unknown"):
-        sys.stderr.write(f"muster: job {job.id} {how_it_ended(job)}; there is nothing to stop\n")
+        sys.stderr.write(f"muster: job {job.id} {how_it_ended(job)}; nothing to stop\n")
         return 0
-    state = running_here(job, "muster stop")
-    _ask_to_end(job, state, grace, stacks=args.stacks)
+    _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=args.stacks)
     return _wait(job, grace)
+
+
+def _stop_all(grace: float | None, *, stacks: bool) -> int:
+    """Ask all jobs to end before waiting for any; those that run on other machines are left alone."""
+    asked: list[KeptJob] = []
+    code = 0
+    for job in running_jobs():
+        try:
+            _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=stacks)
+            asked.append(job)
+        except UsageError:
+            pass  # it has ended meanwhile
+        except MusterError as error:
+            sys.stderr.write(f"muster: not stopped: {error.message}\n")
+            code = EXIT_MUSTER
+    if not asked and not code:
+        sys.stderr.write("muster: no job is running\n")
+    return max([code, *(_wait(job, grace) for job in asked)])
 
 
 def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: bool) -> None:
@@ -61,7 +89,7 @@ def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: b
         if said:
             sys.stderr.write(f"muster: {said}\n")
     except job_client.NoAnswer:
-        # It may run where sockets cannot be, or be about to end.
+        # It may run on a file system without sockets, or be about to end.
         try:
             if not has_gone(state):
                 os.kill(state.controller, signal.SIGTERM)
@@ -78,20 +106,20 @@ def _wait(job: KeptJob, grace: float | None) -> int:
     try:
         for line in job_client.follow(job.folder, every=0.5):
             if line is not None and "text" in line and line["stream"] == 2 and line["text"].startswith("muster:"):
-                sys.stderr.write(f"{line['text']}\n")
+                sys.stderr.write(f"{printable(line['text'])}\n")
             if time.monotonic() > deadline:
                 break
     except job_client.NoAnswer:
         pass  # it has ended already
     if not wait_until_gone(job, max(1.0, deadline - time.monotonic())):
         sys.stderr.write(
-            f"muster: job {job.id} has not ended after {limit:g} s; `muster stop --now {job.id}` kills it\n"
+            f"muster: job {job.id} has not ended after {limit:g} s; kill it with `muster stop --now {job.id}`\n"
         )
         return EXIT_MUSTER
     ended = read_job(job.folder)
     if ended.state is not None and ended.state.stuck:
-        hosts = ", ".join(ended.state.stuck)
+        hosts = printable(", ".join(ended.state.stuck))
         sys.stderr.write(f"muster: job {job.id} has ended, but the kernel still holds a process of it on {hosts}\n")
         return EXIT_MUSTER
-    sys.stderr.write(f"muster: job {job.id} {how_it_ended(ended)}; nothing of it is left\n")
+    sys.stderr.write(f"muster: job {job.id} {how_it_ended(ended)}; no process of it is left\n")
     return 0

@@ -1,4 +1,4 @@
-"""`muster submit`: write the batch script of a `muster run`, and put it into the queue of Slurm or PBS."""
+"""`muster submit`: writes a batch script with one `muster run`, and submits it to Slurm or PBS."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.api.arguments import Parser, option, positive, with_dashes
-from muster.api.hints import nearest
+from muster.api.hints import nearest, refuse_misplaced
 from muster.api.prepared import make_job
-from muster.api.run_options import asking_for_allocation, spec_of
+from muster.api.run_options import asking_for_allocation, copied_names, parse_options, spec_of
 from muster.api.torchrun_options import refuse
 from muster.cli import run
 from muster.engines.engine import Choice
@@ -34,58 +34,60 @@ examples:
   muster submit --pbs --queue gpuvolta --time 2h --extra '-P ab12' --extra '-l ncpus=96,ngpus=8' train.py
   muster submit --slurm --module cuda/12.4 --dry-run train.py > train.sbatch
 
-Every option of `muster run` may be given as well, before the script, and goes into the job: --nproc, --env,
---grace, --restarts and the rest. What follows the script belongs to the script.
+All options of `muster run` are accepted as well, before the script, and become part of the job: --nproc, --env,
+--grace, --restarts and so on. Options after the script belong to the script.
 
-The job runs in this folder and in the Python environment that Muster runs in now. Its script stays here, and so
-does its output. On stdout you get the job's id alone: id=$(muster submit --slurm train.py)
+The job runs in the working directory and in the Python environment that Muster runs in now. The batch script and the
+output stay in that directory. stdout contains only the job's id: id=$(muster submit --slurm train.py)
 """
 
 # The scheduler chooses the hosts; dest in the options of `muster run`: (its name, what to do instead).
 _NOT_IN_A_JOB = {
-    "hosts": ("-H", "--nodes says how many the job shall have"),
-    "hostfile": ("--hostfile", "--nodes says how many the job shall have"),
-    "lab": ("--lab", "`muster run --lab` runs it on virtual hosts, now and here"),
+    "hosts": ("-H", "set the number of nodes with --nodes"),
+    "hostfile": ("--hostfile", "set the number of nodes with --nodes"),
+    "lab": ("--lab", "`muster run --lab` runs it on virtual hosts on this machine"),
 }
 
 
 def _schedulers() -> dict[str, Scheduler]:
-    """The batch systems, by the option that names each."""
+    """Return the batch systems by their options."""
     return {f"--{engine.name}": engine.batch for engine in built_in() if engine.batch is not None}
 
 
 def parser() -> Parser:
-    """The options of `muster submit` itself."""
+    """Return the parser of `muster submit` without the options of `muster run`."""
     p = Parser(
         prog="muster submit",
         usage=f"muster submit {'|'.join(_schedulers())} [options] [options of muster run] SCRIPT [its arguments]",
-        description="Write a batch script whose body is one `muster run`, and submit it.",
+        description="Write a batch script that contains one `muster run`, and submit it.",
         epilog=EXAMPLES,
     )
-    to = p.add_argument_group("to").add_mutually_exclusive_group()
+    to = p.add_argument_group("scheduler").add_mutually_exclusive_group()
     for flag, scheduler in _schedulers().items():
         about = f"write {scheduler.mark} directives, submit with {scheduler.program}"
         option(to, flag, about, dest="scheduler", action="store_const", const=scheduler)
-    what = p.add_argument_group("what the job asks for (what you leave out, the site decides)")
-    option(what, "--nodes N", "how many nodes", type=positive)
-    option(what, "--gpus-per-node N", "GPUs on each", type=positive)
-    option(what, "--mem SIZE", "memory on each: 200G")
-    option(what, "--time TIME", "2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes")
-    option(what, "--partition --queue NAME", "where to queue; both words mean the same")
-    option(what, "--account NAME", "who pays")
-    option(what, "--name NAME", "of the job and of its files (default: the script's)")
-    about = "another directive, as you would write it: '--exclusive' (again for more)"
+    what = p.add_argument_group("resources (default: those of your site)")
+    option(what, "--nodes N", "number of nodes", type=positive)
+    option(what, "--gpus-per-node N", "GPUs per node", type=positive)
+    option(what, "--mem SIZE", "memory per node: 200G")
+    option(what, "--time TIME", "time limit: 2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes")
+    option(what, "--partition --queue NAME", "partition (Slurm) or queue (PBS); both names work for both")
+    option(what, "--account NAME", "account to charge")
+    option(what, "--name NAME", "name of the job and of its files (default: the script's)")
+    about = "one more directive, without #SBATCH or #PBS: '--exclusive' (repeatable)"
     option(what, "--extra LINE", about, action="append", default=[])
-    where = p.add_argument_group("the environment it runs in")
-    option(where, "--module NAME", "load it first: cuda/12.4", dest="modules", action="append", default=[])
-    option(where, "--venv PATH", "activate this one (default: the one Muster runs in)")
-    option(p, "--dry-run", "print the script, submit nothing")
+    where = p.add_argument_group("environment")
+    about = "environment module to load first: cuda/12.4 (repeatable)"
+    option(where, "--module NAME", about, dest="modules", action="append", default=[])
+    about = "virtual or conda environment to activate (default: the one Muster runs in)"
+    option(where, "--venv PATH", about)
+    option(p, "--dry-run", "print the batch script without submitting it")
     return p
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What was typed, in its three parts."""
+    """A command line in its three parts."""
 
     own: list[str]
     """Options of `muster submit`."""
@@ -98,7 +100,7 @@ class CommandLine:
 def main(argv: list[str]) -> int:
     """Print or submit the script the command line describes and return the exit code."""
     line = split(argv)
-    options = parser().parse_args(line.own)
+    options = parse_options(parser(), line.own, "submit")
     scheduler = choose(options)
     request = make_request(options, line, scheduler)
     scheduler.check(request)
@@ -110,7 +112,7 @@ def main(argv: list[str]) -> int:
     sys.stderr.write(submitted.said)
     steps = scheduler.next_steps(request, submitted.job)
     width = max(len(step) for step, _ in steps)
-    said = [f"job {scheduler.number(submitted.job)} is in the queue; its script is {submitted.script.name}"]
+    said = [f"submitted job {scheduler.number(submitted.job)}; its batch script is {submitted.script.name}"]
     said += [f"  {step:<{width}}  {purpose}" for step, purpose in steps]
     sys.stderr.write("\n".join(said) + "\n")
     print(submitted.job)
@@ -118,9 +120,9 @@ def main(argv: list[str]) -> int:
 
 
 def split(argv: Sequence[str]) -> CommandLine:
-    """Tell the parts apart: what follows the first word that is no option or its value belongs to the script.
+    """Split a command line; the script starts at the first word that is neither an option nor its value.
 
-    A value that begins with a dash is tied to its option with `=`, as argparse wants it: `--extra '--exclusive'`.
+    A value that starts with a dash is joined to its option with `=`, as argparse needs it: `--extra '--exclusive'`.
     """
     line = CommandLine(own=[], run=[], script=[])
     ours, theirs = _options(parser()), _options(run.parser())
@@ -132,8 +134,8 @@ def split(argv: Sequence[str]) -> CommandLine:
         name, value = _parts(word, {**theirs, **ours})
         if name not in ours and name not in theirs:
             near = nearest(name, [*parser().shown_options(), *run.parser().shown_options()])
-            hint = f"did you mean `{near}`?" if near else "`muster submit --help` and `muster run --help` list them"
-            raise UsageError(f"muster submit: there is no option {name}", hint=hint)
+            hint = f"did you mean `{near}`?" if near else "`muster submit --help` and `muster run --help` list options"
+            raise UsageError(f"muster submit: unknown option {name}", hint=hint)
         takes_value, part = (ours[name], line.own) if name in ours else (theirs[name], line.run)
         if takes_value and value is None:
             value = next(words, None)
@@ -143,13 +145,20 @@ def split(argv: Sequence[str]) -> CommandLine:
     return line
 
 
+def _all_options() -> Parser:
+    """A parser that knows the options of `muster submit` and of `muster run`."""
+    p = parser()
+    p._option_string_actions = {**run.parser()._option_string_actions, **p._option_string_actions}
+    return p
+
+
 def _options(parser: argparse.ArgumentParser) -> dict[str, bool]:
-    """Every option of a parser, and whether a value follows it."""
+    """Return every option of a parser, and whether it takes a value."""
     return {name: action.nargs != 0 for name, action in parser._option_string_actions.items()}
 
 
 def _parts(word: str, known: Mapping[str, bool]) -> tuple[str, str | None]:
-    """`--nodes=4` and `-Ha,b` with their value, `--nodes` without."""
+    """Split `--nodes=4` and `-Ha,b` into name and value; the value of `--nodes` alone is None."""
     word = with_dashes(word, known)
     if word.startswith("--") or word in known:
         name, equals, value = word.partition("=")
@@ -164,31 +173,34 @@ def _tied(name: str, value: str | None) -> list[str]:
 
 
 def choose(options: argparse.Namespace) -> Scheduler:
-    """The scheduler the user named."""
+    """Return the scheduler that the options select."""
     if options.scheduler is not None:
         return options.scheduler
     known = _schedulers()
     here = [(flag, each.program) for flag, each in known.items() if shutil.which(each.program)]
     hint = f"this machine has {here[0][1]}: add {here[0][0]}" if len(here) == 1 else None
-    raise UsageError(f"say {' or '.join(known)}", hint=hint or "for example `muster submit --slurm --nodes 2 train.py`")
+    example = "for example `muster submit --slurm --nodes 2 train.py`"
+    raise UsageError(f"no scheduler given, add {' or '.join(known)}", hint=hint or example)
 
 
 def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Scheduler) -> Request:
-    """The request, with everything checked that can be known before the job runs."""
-    run_options, script = run.parse([*line.run, *line.script])
+    """Return the request; checks everything that can be checked before the job runs."""
+    run_options, script = run.parse([*line.run, *line.script], places=False)
     for dest, (flag, instead) in _NOT_IN_A_JOB.items():
         if getattr(run_options, dest) is not None:
-            raise UsageError(f"{flag} has no place in a submitted job: the scheduler chooses its hosts", hint=instead)
+            raise UsageError(f"{flag} cannot be used with `muster submit`: the scheduler chooses hosts", hint=instead)
     asked = asking_for_allocation(run_options)
     if asked is not None:
-        flag, instead = asked.allocation_option, f"options for {asked.signals_from} go into the script with --extra"
-        raise UsageError(f"{flag} has no place in a submitted job: the scheduler chooses its hosts", hint=instead)
+        flag, instead = asked.allocation_option, f"pass options for {asked.signals_from} with --extra"
+        raise UsageError(f"{flag} cannot be used with `muster submit`: the scheduler chooses hosts", hint=instead)
     if not script:
         raise UsageError("no script to run", hint="for example `muster submit --slurm --nodes 2 train.py --lr 0.1`")
-    # Finds a missing script or a bad option now, not after hours in the queue.
+    # Detect a missing script or an invalid option now, not after hours in the queue.
     refuse(run_options)
     spec = spec_of(run_options, script)
-    make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
+    job = make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
+    if job.script is not None:
+        refuse_misplaced(_all_options(), line.script, script, job.script.text)
     return Request(
         typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
         run=(*line.run, *line.script),
@@ -206,12 +218,12 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         modules=tuple(options.modules),
         extra=tuple(check_extra(scheduler.mark, line) for line in options.extra),
         nproc=spec.nproc,
-        variables=tuple(name for name in run_options.env if "=" not in name),
+        variables=copied_names(run_options),
     )
 
 
 def _folder() -> str:
-    """This folder as the user's shell names it, where it does: a home behind a symbolic link stays one."""
+    """Return the working directory as in the shell's PWD, if valid: a home behind a symbolic link keeps its path."""
     named = os.environ.get("PWD", "")
     same = os.path.isabs(named) and os.path.isdir(named) and os.path.samefile(named, ".")
     return named if same else os.getcwd()

@@ -22,39 +22,40 @@ from muster.output.screen import wants_color
 
 _BETWEEN_FRAMES = 1.0
 _BETWEEN_LOOKS = 0.1
-"""Seconds between two looks at the keyboard and the size of the terminal."""
+"""Seconds between two checks of the keyboard and the size of the terminal."""
 
 _ENTER = "\x1b[?1049h\x1b[?25l"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 
 EPILOG = """\
 examples:
-  muster top                        the job that runs now
+  muster top                        the running job
   muster top train.py               the job that runs train.py
-  muster top last --once            one picture of the newest job, for pipes and notes
+  muster top last --once            one frame of the newest job, for pipes and notes
 
-JOB is a job's id, its beginning or its end, the name of its script, or `last`. q or Ctrl-C leaves; the job goes on.
+JOB is a job's id, its beginning or its end, its name (--name), its script, or `last`.
+q or Ctrl-C quits; the job keeps running.
 
-WAITS is the share of the time in which a rank waited for others lately: the one that waits least is the slow one.
-CPU counts CPUs, 1.00 is one of them. NO_COLOR=1 switches colours off.
+WAITS is the recent share of the time in which a rank waited for others: the rank that waits least is the slowest.
+CPU counts CPUs: 1.00 is one full CPU. NO_COLOR=1 disables colors.
 
 Exit code: 0; 2 for a wrong command line.
 """
 
 
 def main(argv: list[str]) -> int:
-    """Show a job until the user has seen enough or it ends."""
+    """Show a job until the user quits or it ends."""
     parser = Parser(
         prog="muster top",
-        description="Show a job live: its hosts and ranks, how fast they go, what they use, who waits for whom.",
+        description="Show a job live: its hosts and ranks, their speed, what they use, and who waits for whom.",
         epilog=EPILOG,
     )
-    option(parser, "JOB", "a job that `muster ps` lists (default: the one that runs)", nargs="?")
-    option(parser, "--once", "print one picture and leave")
+    option(parser, "JOB", "a job that `muster ps` lists (default: the running one)", nargs="?")
+    option(parser, "--once", "print one frame and exit")
     args = parser.parse_args(argv)
-    job = find(args.job) if args.job is not None else the_running_one()
+    job = find(args.job) if args.job is not None else the_running_one("muster top")
     if args.once or not job.may_run or not sys.stdout.isatty():
-        print("\n".join(_picture(fresh(job), height=1 << 30)))
+        print("\n".join(_frame(fresh(job), height=1 << 30)))
         return 0
     job = _watch(job)
     if not job.may_run:
@@ -62,14 +63,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _picture(job: KeptJob, height: int | None = None) -> list[str]:
+def _frame(job: KeptJob, height: int | None = None) -> list[str]:
     size = shutil.get_terminal_size()
     color = wants_color(sys.stdout.isatty())
     return frame(job, width=size.columns, height=height or size.lines, now=time.time(), color=color)
 
 
 def _watch(job: KeptJob) -> KeptJob:
-    """Draw the job until it has ended or the user leaves."""
+    """Draw the job until it has ended or the user quits."""
     with _terminal() as quits:
         drawn = None
         due = 0.0
@@ -80,21 +81,21 @@ def _watch(job: KeptJob) -> KeptJob:
                     job, due, drawn = fresh(read_job(job.folder)), now + _BETWEEN_FRAMES, None
                 if drawn != shutil.get_terminal_size():
                     drawn = shutil.get_terminal_size()
-                    _draw(_picture(job))
+                    _draw(_frame(job))
         except KeyboardInterrupt:
             pass
     return job
 
 
 def _draw(lines: list[str]) -> None:
-    # One write, and each line wiped behind its end: no flicker, and nothing left of a longer one.
+    # One write, and each line cleared behind its end: no flicker, and nothing left of a longer line.
     sys.stdout.write("\x1b[H" + "\x1b[K\n".join(lines) + "\x1b[K\x1b[J")
     sys.stdout.flush()
 
 
 @contextmanager
 def _terminal() -> Generator[Callable[[], bool]]:
-    """The whole terminal, given back as it was however we leave; yields what waits a moment and tells if q came."""
+    """The whole terminal, restored however we leave; yields what waits a moment and returns whether q was pressed."""
     keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     before = None if keyboard is None else termios.tcgetattr(keyboard)
 

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine, how ssh reaches it and how many ranks it takes; `str(host)` writes it as `-H` reads it."""
+    """A machine, how ssh reaches it and how many ranks it runs; `str(host)` writes it as `-H` reads it."""
 
     name: str
-    """What ssh is given: a name, an alias of the user's ssh config or an address (IPv6 without brackets)."""
+    """The name for ssh: a host name, an alias of the user's ssh config or an address (IPv6 without brackets)."""
     user: str | None = None
     """The user to log in as; None leaves it to ssh."""
     port: int | None = None
     """The port of sshd; None leaves it to ssh."""
     slots: int | None = None
-    """How many ranks run here; None means that the host is asked for its GPUs."""
+    """Number of ranks on this host; None for one per GPU."""
     gpus: tuple[int, ...] | None = None
     """Exactly these GPUs, in this order, one rank each; None means the first `slots` of them."""
     tasks: int | None = None
-    """How many ranks the scheduler counts on here where the host has no GPU; `-H` cannot say it, nor does `str`."""
+    """Number of tasks the scheduler assigned here, used if the host has no GPU; not part of `-H` or `str`."""
 
     def __post_init__(self) -> None:
         if self.gpus is not None and self.slots != len(self.gpus):
@@ -28,7 +28,7 @@ class Host:
 
     @property
     def destination(self) -> str:
-        """The destination argument of ssh: `user@name`, or `name` where no user was given."""
+        """The destination argument of ssh: `user@name`, or `name` without a user."""
         return f"{self.user}@{self.name}" if self.user else self.name
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Host:
             text = f"ssh://{text}:{self.port}"
         if self.gpus is not None:
             numbers = ",".join(map(str, self.gpus))
-            # `box:3` is a count of three, so a list of one GPU keeps its brackets.
+            # `box:3` is three ranks, so a list of one GPU keeps its brackets.
             text += f":{numbers}" if len(self.gpus) > 1 else f":[{numbers}]"
         elif self.slots is not None:
             text += f":{self.slots}"

@@ -1,4 +1,4 @@
-"""Hostfiles as MPI, DeepSpeed and PBS write them."""
+"""Hostfiles in the formats of MPI, DeepSpeed and PBS."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from muster.hosts.hostlist import (
 from muster.hosts.name_ranges import MAX_HOSTS
 from muster.hosts.reader import Reader
 
-_EXAMPLE = "a hostfile has one host per line, such as `gpu01 slots=8`, `gpu[01-04]:8` or `gpu01`"
+_EXAMPLE = "write one host per line, such as `gpu01 slots=8`, `gpu[01-04]:8` or `gpu01`"
 _SETTING = re.compile(r"(?<!\s)\s+([A-Za-z][A-Za-z_-]*)\s*=\s*([^\s=]*)")
 _SLOTS_MOST = ("max_slots", "max-slots")  # Open MPI writes both
 _SETTINGS = ("slots", *_SLOTS_MOST, "user", "port")
 
 
 def read_hostfile(path: str | PathLike[str]) -> tuple[Host, ...]:
-    """Read a hostfile; errors name the file and the line and point at the bad character.
+    """Read a hostfile; errors give the file and the line and point at the wrong character.
 
-    Each line holds a host as `-H` takes it, which covers MPICH's `host:4`, and may go on with Open MPI's and
-    DeepSpeed's settings: `slots=4`, `max_slots=8`, `user=alice`, and `port=2222`. `max_slots` is checked and
-    has no other effect, since no host is given more ranks than it has slots. `#` begins a comment. A host on
-    several lines (PBS_NODEFILE) is one host: see `parse_hosts`.
+    Each line holds a host as in `-H`, which covers MPICH's `host:4`, optionally followed by settings of Open MPI and
+    DeepSpeed: `slots=4`, `max_slots=8`, `user=alice`, and `port=2222`. `max_slots` is checked and has no other
+    effect, because no host gets more ranks than it has slots. `#` starts a comment. A host on several lines
+    (PBS_NODEFILE) is one host: see `parse_hosts`.
     """
     mentions: list[Mention] = []
     for number, line in enumerate(_read_lines(path), start=1):
@@ -39,21 +39,21 @@ def read_hostfile(path: str | PathLike[str]) -> tuple[Host, ...]:
         if content:
             mentions += _read_line(content, f"{path}:{number}", room=MAX_HOSTS - len(mentions))
     if not mentions:
-        raise UsageError(f"{path}: no host in this hostfile", hint=_EXAMPLE)
+        raise UsageError(f"{path}: the hostfile lists no hosts", hint=_EXAMPLE)
     return merge(mentions)
 
 
 def _read_lines(path: str | PathLike[str]) -> list[str]:
     try:
-        # utf-8-sig: an editor on Windows may have put a byte order mark in front of the first host.
+        # utf-8-sig: an editor on Windows may have added a byte order mark before the first host.
         with open(path, encoding="utf-8-sig") as file:
             return file.read().split("\n")
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such hostfile", hint=_EXAMPLE) from None
+        raise UsageError(f"{path}: hostfile not found", hint=_EXAMPLE) from None
     except OSError as error:
-        raise UsageError(f"{path}: the hostfile cannot be read: {error.strerror}", hint=_EXAMPLE) from None
+        raise UsageError(f"{path}: could not read the hostfile ({error.strerror})", hint=_EXAMPLE) from None
     except ValueError:  # bytes that are not UTF-8 inside the file, or a NUL in its name
-        raise UsageError(f"{path}: this is not a text file", hint=_EXAMPLE) from None
+        raise UsageError(f"{path}: the hostfile is not a text file", hint=_EXAMPLE) from None
 
 
 def _read_line(content: str, source: str, *, room: int) -> list[Mention]:
@@ -66,18 +66,18 @@ def _read_line(content: str, source: str, *, room: int) -> list[Mention]:
 
 
 def _read_settings(reader: Reader, start: int) -> dict[str, tuple[str, int]]:
-    """Each setting's value and the place where it stands."""
+    """Return each setting's value and its position."""
     settings: dict[str, tuple[str, int]] = {}
     reader.at = start
     while reader.next:
         match = _SETTING.match(reader.text, reader.at)
         if match is None:
             reader.skip_spaces()
-            raise reader.error("a setting is written NAME=VALUE", hint=_EXAMPLE)
+            raise reader.error("settings have the form NAME=VALUE", hint=_EXAMPLE)
         name, value = match.groups()
         if name not in _SETTINGS:
-            hint = f"the settings are {', '.join(_SETTINGS)}; the rest can go"
-            raise reader.error(f"there is no setting `{name}`", at=match.start(1), hint=hint)
+            hint = f"use {', '.join(_SETTINGS)}; remove everything else"
+            raise reader.error(f"unknown setting `{name}`", at=match.start(1), hint=hint)
         if name in settings:
             raise reader.error(f"`{name}` is set twice", at=match.start(1), hint=_EXAMPLE)
         settings[name] = (value, match.start(2))
@@ -90,7 +90,7 @@ def _with_settings(mention: Mention, settings: dict[str, tuple[str, int]]) -> Ho
     for name, (value, at) in settings.items():
         said = getattr(host, name, None)
         if said is not None:
-            raise reader.error(f"{host.name} already has its {name}: {said}", at=at, hint=_EXAMPLE)
+            raise reader.error(f"{name} of {host.name} is already set to {said}", at=at, hint=_EXAMPLE)
         if name == "user":
             host = replace(host, user=checked_user(reader, value, at))
             continue
@@ -102,14 +102,14 @@ def _with_settings(mention: Mention, settings: dict[str, tuple[str, int]]) -> Ho
     for name in _SLOTS_MOST:
         value, at = settings.get(name, ("", 0))
         if value and host.slots is not None and int(value) < host.slots:
-            raise reader.error(f"{name} is less than the {host.slots} slots", at=at, hint=_EXAMPLE)
+            raise reader.error(f"{name} must be at least the {host.slots} slots", at=at, hint=_EXAMPLE)
     return host
 
 
 def _digits(reader: Reader, name: str, value: str, at: int) -> str:
     number = Reader(reader.text, reader.source, end=at + len(value))
     number.at = at
-    digits = number.number(f"the number of `{name}`", _EXAMPLE)
+    digits = number.number(f"number of `{name}`", _EXAMPLE)
     if number.next:
-        raise number.error(f"`{name}` takes a number", hint=_EXAMPLE)
+        raise number.error(f"`{name}` must be a number", hint=_EXAMPLE)
     return digits

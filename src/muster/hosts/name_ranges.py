@@ -10,7 +10,7 @@ from muster.errors import UsageError
 from muster.hosts.reader import Reader, printable
 
 MAX_HOSTS = 100_000
-"""The most hosts one list may name; a longer one is a slip of the finger (`gpu[1-1000000]`)."""
+"""Maximum number of hosts in one list; a longer one is a typing error (`gpu[1-1000000]`)."""
 
 _LONGEST_NAME = 253  # DNS allows no more (RFC 1035)
 _LITERAL = re.compile(r"[A-Za-z0-9._-]+")
@@ -18,18 +18,18 @@ _START = re.compile(r"[A-Za-z0-9_\[]")
 _ADDRESS6 = re.compile(r"\[(?=[^\[\],:]*:)[^\[\],]*\]")
 _ADDRESS6_CHARS = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 
-_NAME_HINT = "hosts are written `box`, `alice@box`, `box:8`, `gpu[01-04]:8`, with commas between them"
-_RANGE_HINT = "a range is written `gpu[01-04]`, with steps `gpu[0-8/2]`, as a list `gpu[1,3,5-7]`"
-_ADDRESS_HINT = "no host name is all digits; addresses are written `10.0.0.7`, `10.0.0.[1-4]`, `[fe80::1]`"
-ADDRESS6_HINT = "an IPv6 address is written in brackets: `[fe80::1]:8`"
-"""For the places where a second colon shows that an address was meant."""
+_NAME_HINT = "write hosts as `box`, `alice@box`, `box:8`, `gpu[01-04]:8`, separated by commas"
+_RANGE_HINT = "write a range as `gpu[01-04]`, with steps `gpu[0-8/2]`, as a list `gpu[1,3,5-7]`"
+_ADDRESS_HINT = "no host name is all digits; write addresses as `10.0.0.7`, `10.0.0.[1-4]`, `[fe80::1]`"
+ADDRESS6_HINT = "write an IPv6 address in brackets: `[fe80::1]:8`"
+"""Hint for positions where a second colon suggests an IPv6 address."""
 
 
 def expand(text: str, *, source: str = "node list") -> list[str]:
-    """The names in a node list such as SLURM_JOB_NODELIST: `gpu[01-04,07],login1` gives six.
+    """Return the names in a node list such as SLURM_JOB_NODELIST: `gpu[01-04,07],login1` gives six.
 
-    Names come in the order written and as often as written, as from `scontrol show hostnames` (ClusterShell
-    sorts and folds them). Zeros in front of the lower end set the width: `[01-100]` is 01 to 100.
+    Order and duplicates are kept, as by `scontrol show hostnames` (ClusterShell sorts and folds them). Leading zeros
+    of the lower end set the width: `[01-100]` is 01 to 100.
     """
     reader = Reader(text, source)
     names: list[str] = []
@@ -39,11 +39,11 @@ def expand(text: str, *, source: str = "node list") -> list[str]:
 
 
 def elements(reader: Reader) -> Iterator[None]:
-    """Stop at each element of a list with commas; the caller reads the element before the next stop."""
+    """Yield at each element of a comma-separated list; the caller reads the element before the next step."""
     while True:
         reader.skip_spaces()
         if reader.next in ("", ","):
-            raise reader.error("a host is missing here", hint=_NAME_HINT)
+            raise reader.error("missing host", hint=_NAME_HINT)
         yield
         reader.skip_spaces()
         if reader.next == "":
@@ -53,13 +53,13 @@ def elements(reader: Reader) -> Iterator[None]:
 
 
 def read_names(reader: Reader, *, room: int = MAX_HOSTS) -> list[str]:
-    """Read one name, range or address and return the names it stands for, at most `room` of them."""
+    """Read one name, range or address and return the names it expands to, at most `room` of them."""
     start = reader.at
     address = reader.match(_ADDRESS6)
     if address is not None:
         return [_checked_address6(reader, address[1:-1], start)]
     names = ["".join(parts) for parts in product(*_read_parts(reader, room))]
-    # A digit can hide among ranges: `1[0-1]` is all digits, `1[0-1]a` is not; the first name tells for all.
+    # `1[0-1]` is all digits, `1[0-1]a` is not; all names of a range have this in common with the first.
     if not names[0].strip("0123456789."):
         for name in names:
             if not _is_address4(name):
@@ -68,7 +68,7 @@ def read_names(reader: Reader, *, room: int = MAX_HOSTS) -> list[str]:
 
 
 def read_numbers(reader: Reader) -> tuple[str, ...]:
-    """Read `[1,3,05-07,0-8/2]` and return the numbers with their zeros."""
+    """Read `[1,3,05-07,0-8/2]` and return the numbers with leading zeros kept."""
     opening = reader.at
     reader.accept("[")
     numbers: list[str] = []
@@ -79,30 +79,30 @@ def read_numbers(reader: Reader) -> tuple[str, ...]:
         if reader.accept("]"):
             return tuple(numbers)
         if reader.next == "":
-            raise reader.error("this bracket is never closed", at=opening, hint=_RANGE_HINT)
+            raise reader.error("this bracket is not closed", at=opening, hint=_RANGE_HINT)
         if not reader.accept(","):
-            raise reader.error(f"`{printable(reader.next)}` has no place in a range", hint=_RANGE_HINT)
+            raise reader.error(f"`{printable(reader.next)}` is not allowed in a range", hint=_RANGE_HINT)
 
 
 def _read_range(reader: Reader, opening: int, room: int) -> list[str]:
     if reader.next == "":
-        raise reader.error("this bracket is never closed", at=opening, hint=_RANGE_HINT)
+        raise reader.error("this bracket is not closed", at=opening, hint=_RANGE_HINT)
     start = reader.at
-    low = high = reader.number("a number", _RANGE_HINT)
+    low = high = reader.number("number", _RANGE_HINT)
     step = 1
     if reader.accept("-"):
         high_at = reader.at
-        high = reader.number("the end of the range", _RANGE_HINT)
+        high = reader.number("end of the range", _RANGE_HINT)
         if int(high) < int(low):
-            raise reader.error(f"a range must go up, {high} is before {low}", at=high_at, hint=_RANGE_HINT)
-        # `1-04` and `001-10` leave open how wide the numbers between are; `01-100` and `8-12` do not.
+            raise reader.error(f"a range must ascend, but {high} is less than {low}", at=high_at, hint=_RANGE_HINT)
+        # In `1-04` and `001-10` the width of the numbers between is ambiguous; in `01-100` and `8-12` it is not.
         if len(high) < len(low) or (len(high) > len(low) and high.startswith("0")):
-            raise reader.error(f"{low} and {high} differ in their zeros", at=high_at, hint=_RANGE_HINT)
+            raise reader.error(f"{low} and {high} differ in leading zeros", at=high_at, hint=_RANGE_HINT)
         if reader.accept("/"):
             step_at = reader.at
-            step = int(reader.number("the step", _RANGE_HINT))
+            step = int(reader.number("step", _RANGE_HINT))
             if step == 0:
-                raise reader.error("a step of 0 never ends", at=step_at, hint=_RANGE_HINT)
+                raise reader.error("the step must be at least 1, got 0", at=step_at, hint=_RANGE_HINT)
     numbers = range(int(low), int(high) + 1, step)
     # Not len(numbers): it raises OverflowError beyond sys.maxsize on 32-bit systems.
     if (int(high) - int(low)) // step >= room:
@@ -111,7 +111,7 @@ def _read_range(reader: Reader, opening: int, room: int) -> list[str]:
 
 
 def _read_parts(reader: Reader, room: int) -> list[tuple[str, ...]]:
-    """The pieces of a name, each with its one or several values."""
+    """Return the pieces of a name, each with one or more values."""
     if not reader.next or not _START.match(reader.next):
         raise _stray(reader)
     parts: list[tuple[str, ...]] = []
@@ -125,29 +125,29 @@ def _read_parts(reader: Reader, room: int) -> list[tuple[str, ...]]:
             if literal is None:
                 return parts
             part = (literal,)
-        # Checked piece by piece: `[1-99999][1-99999]...` must not be built before it is refused.
+        # Check each piece before building names: `[1-99999][1-99999]...` would not fit in memory.
         count *= len(part)
         length += max(map(len, part))
         if count > room:
             raise reader.error(f"more than {MAX_HOSTS:,} hosts in one list", at=start, hint=_RANGE_HINT)
         if length > _LONGEST_NAME:
-            raise reader.error(f"a host name of more than {_LONGEST_NAME} characters", at=start, hint=_NAME_HINT)
+            raise reader.error(f"a host name has at most {_LONGEST_NAME} characters", at=start, hint=_NAME_HINT)
         parts.append(part)
 
 
 def _stray(reader: Reader) -> UsageError:
-    """The error for a character that cannot stand here, in words that fit the usual slips."""
+    """Return the error for an unexpected character, with messages for common mistakes."""
     char = reader.next
     if char == "":
-        return reader.error("a host name is missing here", hint=_NAME_HINT)
+        return reader.error("missing host name", hint=_NAME_HINT)
     if char == "-":
-        return reader.error("no host name starts with `-`: ssh would read an option", hint=_NAME_HINT)
+        return reader.error("a host name cannot start with `-`, which ssh reads as an option", hint=_NAME_HINT)
     if char == ":":
-        return reader.error("a `:` has no place here", hint=ADDRESS6_HINT)
+        return reader.error("unexpected `:`", hint=ADDRESS6_HINT)
     before = reader.text[reader.at - 1 : reader.at]
     if char.isspace() or before.isspace():
         return reader.error("hosts are separated by commas, and names have no spaces", hint=_NAME_HINT)
-    return reader.error(f"`{printable(char)}` has no place in a host name", hint=_NAME_HINT)
+    return reader.error(f"`{printable(char)}` is not allowed in a host name", hint=_NAME_HINT)
 
 
 def _checked_address6(reader: Reader, address: str, start: int) -> str:
@@ -168,5 +168,5 @@ def _is_address4(name: str) -> bool:
 
 
 def _is_octet(digits: str) -> bool:
-    # Some programs read 010 as eight, so a zero in front is refused.
+    # Some programs read 010 as eight, so a leading zero is refused.
     return digits == "0" or (0 < len(digits) <= 3 and digits[0] != "0" and int(digits) <= 255)

@@ -1,4 +1,4 @@
-"""A place in a text, and errors that point at it."""
+"""A position in a text, and errors that point at it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 
 from muster.errors import UsageError
 
-_WIDTH = 72  # longest piece of the text shown in an error, so that the caret stays on the same screen line
+_WIDTH = 72  # maximum characters of the text shown in an error, so that the caret stays on the same screen line
 _SPACES = re.compile(r"[ \t]*")
 _DIGITS = re.compile(r"[0-9]+")
 _LONGEST_NUMBER = 18  # digits; longer numbers appear in no host name, and int() takes quadratic time on them
 
 
 def printable(text: str) -> str:
-    """The text with one column for each character, and nothing in it that a terminal would obey."""
+    """Return the text with one column per character and without control characters."""
     return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
 
 
 class Reader:
-    """Walks over one text from left to right; every complaint names the source and points at a character."""
+    """Reads one text from left to right; every error gives the source and points at a character."""
 
     def __init__(self, text: str, source: str, *, end: int | None = None) -> None:
         self.text = text
@@ -28,7 +28,7 @@ class Reader:
 
     @property
     def next(self) -> str:
-        """The character at this place, or an empty string at the end."""
+        """The character at this position, or an empty string at the end."""
         return self.text[self.at] if self.at < self.end else ""
 
     def accept(self, token: str) -> bool:
@@ -39,7 +39,7 @@ class Reader:
         return found
 
     def match(self, pattern: re.Pattern[str]) -> str | None:
-        """Step over what `pattern` matches here and return it, or None."""
+        """Step over what `pattern` matches here and return it; None without a match."""
         match = pattern.match(self.text, self.at, self.end)
         if match is None:
             return None
@@ -51,20 +51,20 @@ class Reader:
         self.match(_SPACES)
 
     def number(self, what: str, hint: str) -> str:
-        """Step over the digits of a number and return them as they are written."""
+        """Step over the digits of a number and return them as written."""
         start = self.at
         digits = self.match(_DIGITS)
         if digits is None:
-            raise self.error(f"{what} is missing here", hint=hint)
+            raise self.error(f"missing {what}", hint=hint)
         if len(digits) > _LONGEST_NUMBER:
-            raise self.error(f"a number of {len(digits)} digits is too long", at=start, hint=hint)
+            raise self.error(f"a number has at most {_LONGEST_NUMBER} digits", at=start, hint=hint)
         return digits
 
     def error(self, sentence: str, *, hint: str, at: int | None = None) -> UsageError:
-        """An error that shows the text with a caret under the character at `at` (default: this place)."""
+        """Return an error that shows the text with a caret under the character at `at` (default: this position)."""
         place = self.at if at is None else at
         if not self.text.strip():
-            return UsageError(f"{self.source}: no host is named", hint=hint)
+            return UsageError(f"{self.source}: no host given", hint=hint)
         shown = printable(self.text)
         start = max(0, place - _WIDTH // 2) if len(shown) > _WIDTH else 0
         piece = shown[start : start + _WIDTH]

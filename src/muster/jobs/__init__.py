@@ -1,1 +1,1 @@
-"""The jobs of this user: where they are kept, and how a running one is asked."""
+"""The jobs of this user: where they are kept, and how other commands talk to a running one."""

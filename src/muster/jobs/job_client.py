@@ -1,4 +1,4 @@
-"""Talking to a running job over its socket; blocking, and never for longer than a limit that is given."""
+"""Requests to a running job over its socket; they block, but never longer than a given limit."""
 
 from __future__ import annotations
 
@@ -27,28 +27,31 @@ from muster.shared.protocol import check_reply
 from muster.shared.wire import ProtocolError
 
 STATE_LIMIT = 5.0
-"""Seconds for an answer that the controller has at hand; on a busy machine it may not run for one or two."""
+"""Seconds for an answer that the controller has at hand; on a busy machine it may not get the CPU for one or two."""
 
 STOP_LIMIT = 20.0
-"""Seconds for a controller to say that it ends: who signals it too soon instead takes the ranks' grace away."""
+"""Seconds for a controller to confirm a stop; a signal sent too soon instead would cut the grace period short."""
 
 STACKS_LIMIT = 30.0
-"""Seconds for the stacks of all ranks."""
+"""Seconds for the stack traces of all ranks."""
+
+_LARGEST_ANSWER = 256 << 20
+"""Bytes; a longer answer does not come from a job."""
 
 
 class NoAnswer(MusterError):
-    """Nobody answers at the job's socket: it has ended, its controller died, or it runs on another machine."""
+    """The job's socket does not answer: it has ended, its controller died, or it runs on another machine."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"job {folder.name} does not answer", hint=f"`muster logs {folder.name}` shows what it wrote")
 
 
 class Refused(NoAnswer):
-    """The job's socket is there, and nobody holds it any more."""
+    """The job's socket exists, but no process holds it any more."""
 
 
 def ask(folder: Path, request: AskState | AskStop | AskStacks, limit: float = STATE_LIMIT) -> Any:
-    """Send one request to the job whose folder this is, and return the answer; NoAnswer within `limit` seconds."""
+    """Send one request to the job with this directory, and return the answer; NoAnswer within `limit` seconds."""
     with _connected(folder, limit) as peer:
         try:
             _send(peer, request)
@@ -70,19 +73,19 @@ def state(
 def stop(folder: Path, *, grace: float | None = None, stacks: bool = False) -> str:
     """Ask the job to end as after SIGTERM; returns when it has begun to.
 
-    With `stacks`, those of all ranks are taken before, and a sentence says where they are.
+    With `stacks`, the stack traces of all ranks are saved before, and the answer says where.
     """
     limit = STACKS_LIMIT if stacks else STOP_LIMIT
     return ask(folder, {"do": "stop", "grace": grace, "stacks": stacks}, limit).get("said", "")
 
 
 def take_stacks(folder: Path) -> dict[str, Any]:
-    """Have the stacks of all ranks taken, and return the report (the fields of `Report`)."""
+    """Have the stack traces of all ranks saved, and return the report (the fields of `Report`)."""
     return ask(folder, {"do": "stacks"}, STACKS_LIMIT)["report"]
 
 
 def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Generator[ShownLine | JobEnd | None]:
-    """All that the job shows from now on, after the `last` lines: {"stream", "text", "end"} each.
+    """Everything the job shows from now on, after the `last` lines: {"stream", "text", "end"} each.
 
     At the job's end {"end": exit code} comes last; it ends without that when the controller dies. With `every`, None
     comes after that many seconds without a line.
@@ -126,22 +129,24 @@ def _send(peer: socket.socket, request: AskState | AskStop | AskStacks | Follow)
     try:
         peer.sendall(json.dumps(versioned).encode() + b"\n")
     except BrokenPipeError:
-        pass  # one too many is sent away unheard, and the reason is there to be read
+        pass  # the job has refused one client too many, and the reason can still be read
 
 
 def _read_line(peer: socket.socket, deadline: float) -> bytes:
     pieces: list[bytes] = []
+    size = 0
     while not pieces or not pieces[-1].endswith(b"\n"):
         peer.settimeout(max(0.01, deadline - time.monotonic()))
         piece = peer.recv(1 << 18)
-        if not piece:
+        size += len(piece)
+        if not piece or size > _LARGEST_ANSWER:
             return b""
         pieces.append(piece)
     return b"".join(pieces)
 
 
 def _checked(folder: Path, line: bytes, do: str) -> Any:
-    """The answer to a request, validated; the error it tells of is raised."""
+    """The answer to a request, validated; an error in it is raised."""
     try:
         answer = json.loads(line)
         if "error" in answer:
@@ -150,6 +155,6 @@ def _checked(folder: Path, line: bytes, do: str) -> Any:
         kind = ("line" if "stream" in answer else "end") if do == "follow" else do
         if kind in JOB_ANSWERS:
             check_reply(answer, JOB_ANSWERS[kind], do)
-    except (ValueError, TypeError, ProtocolError) as error:
+    except (ValueError, TypeError, RecursionError, ProtocolError) as error:
         raise MusterError(f"job {folder.name} sent an invalid answer: {error}") from None
     return answer

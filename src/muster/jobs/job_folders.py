@@ -1,40 +1,45 @@
-"""The jobs of this user, as their folders tell: which there are, which is meant, and what became of it."""
+"""The jobs of this user, as their directories show: which exist, which one is meant, and what became of it."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from muster.errors import MusterError, UsageError
 from muster.job import JOB_ID, short_name, state_folder
 from muster.jobs import job_client
+from muster.jobs.kept_files import entries, read_regular
 from muster.jobs.location import STATE, address, birth, is_hidden, remove_address
 from muster.jobs.state import JobState, from_data
-from muster.text import names
+from muster.text import names, printable
 
 Life = Literal["alive", "ended", "died", "elsewhere", "unknown"]
 """alive: its controller runs here; died: it was killed; elsewhere: on another machine, or in a container here that does
-not answer; unknown: it left no state."""
+not answer; unknown: it left no state that can be read."""
 
 _LAST_STATE = 1.0
-"""Seconds between the end of a job's socket and its last state, where its process cannot be seen."""
+"""Seconds to wait for the last state after a job's socket has gone, where its process cannot be seen."""
 
 _LATELY = 60.0
-"""Seconds since a state was written after which no other is waited for: the largest jobs write theirs this often."""
+"""Seconds after which a state is final: the largest jobs write theirs this often."""
+
+_LARGEST_STATE = 256 << 20
+"""Bytes; a larger state.json is not read."""
 
 _END_OF_TIME = float(1 << 40)
-"""Nothing is newer, so that no history travels."""
+"""No history is newer, so none is sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptJob:
-    """One job, as far as its folder tells."""
+    """One job, as far as its directory shows."""
 
     id: str
     folder: Path
@@ -48,28 +53,28 @@ class KeptJob:
 
 
 def jobs_folder() -> Path:
-    """Where the folders of all jobs are."""
+    """Where the directories of all jobs are."""
     return state_folder() / "jobs"
 
 
 def job_folders() -> list[Path]:
-    """The folder of every job, the newest first."""
-    try:
-        entries = list(jobs_folder().iterdir())
-    except OSError:
-        return []
-    begun = {entry: match["time"] for entry in entries if (match := JOB_ID.fullmatch(entry.name))}
+    """The directory of every job, the newest first."""
+    begun = {
+        jobs_folder() / name: match["time"]
+        for name in entries(jobs_folder())
+        if (match := JOB_ID.fullmatch(name)) and os.path.isdir(jobs_folder() / name)
+    }
     together = Counter(begun.values())
 
     def place(entry: Path) -> tuple[str, float]:
-        state = _read_state(entry) if together[begun[entry]] > 1 else None  # ids tell seconds only
+        state = _read_state(entry) if together[begun[entry]] > 1 else None  # ids contain seconds only
         return begun[entry], state.begin if state is not None else 0.0
 
     return sorted(begun, key=place, reverse=True)
 
 
 def read_job(folder: Path) -> KeptJob:
-    """What became of one job; takes away the socket of a controller that died."""
+    """What became of one job; removes the socket of a controller that died."""
     state = _read_state(folder)
     if state is None and address(folder) is not None:
         state = _ask_state(folder)  # it has just begun
@@ -77,7 +82,7 @@ def read_job(folder: Path) -> KeptJob:
     if life == "died" and state is not None:
         hidden = is_hidden(state.controller_birth)
         may_follow = hidden and time.time() - state.now < _LATELY
-        last = _last_state(folder, _LAST_STATE if may_follow else 0.0)  # it may have ended in order just before
+        last = _last_state(folder, _LAST_STATE if may_follow else 0.0)  # it may have ended by itself just before
         state, life = (last, "ended") if last is not None else (state, "died")
         if life == "died" and not hidden and _probe_socket(folder) == "refused":
             remove_address(folder)
@@ -99,44 +104,57 @@ def running_jobs() -> list[KeptJob]:
 
 
 def find(text: str) -> KeptJob:
-    """The job that a user means: by its id, the beginning or the end of it, the name of its script, or `last`."""
+    """The job that a user means: by its id, its name, the beginning or the end of its id, its script, or `last`."""
     folders = job_folders()
+    if not text:
+        raise UsageError("JOB is empty", hint="`muster ps` lists your jobs")
     if not folders:
-        raise UsageError("there are no jobs yet", hint="`muster run --detach train.py` starts one")
+        raise UsageError("no jobs yet", hint="`muster run --detach train.py` starts one")
     if text == "last":
         return read_job(folders[0])
-    for matches in (
-        [folder for folder in folders if folder.name == text],
-        [folder for folder in folders if folder.name.startswith(text) or folder.name.endswith(f"-{text}")],
-    ):
-        if len(matches) == 1:
-            return read_job(matches[0])
-        if matches:
-            raise _ambiguous(text, [folder.name for folder in matches])
-    return _find_by_name(text, folders)
+    exact = [folder for folder in folders if folder.name == text]
+    if exact:
+        return read_job(exact[0])
+    named = [folder for folder in folders if _name(folder) == text]
+    part = [folder for folder in folders if folder.name.startswith(text) or folder.name.endswith(f"-{text}")]
+    if not named and len(part) > 1:
+        raise _ambiguous(text, [folder.name for folder in part])
+    named = named or part or [folder for folder in folders if _name(folder) == short_name(text)]
+    return _running_or_newest(text, named or _of_script(text, folders) or _not_found(text, folders))
 
 
-def _find_by_name(text: str, folders: Sequence[Path]) -> KeptJob:
-    """The one of a script's jobs that runs, or the newest of those that have ended."""
-    named = [folder for folder in folders if _name(folder) == short_name(text)]
-    if not named:
-        raise _unknown(text, folders)
-    running = [job for job in map(read_job, named) if job.may_run]
+def _of_script(text: str, folders: Sequence[Path]) -> list[Path]:
+    """The jobs of a script that were given a name of their own."""
+    states = ((folder, _read_state(folder)) for folder in folders)
+    commands = ((folder, state.command.removeprefix("-m ").split()) for folder, state in states if state is not None)
+    return [folder for folder, words in commands if words and short_name(words[0]) == short_name(text)]
+
+
+def _running_or_newest(text: str, folders: Sequence[Path]) -> KeptJob:
+    """The one of these jobs that runs, or the newest of those that have ended."""
+    running = [job for job in map(read_job, folders) if job.may_run]
     if len(running) > 1:
         raise _ambiguous(text, [job.id for job in running])
-    return running[0] if running else read_job(named[0])
+    return running[0] if running else read_job(folders[0])
 
 
-def the_running_one() -> KeptJob:
-    """The only job that runs now."""
+def the_running_one(command: str = "muster dashboard") -> KeptJob:
+    """The only job that runs now; `command` is what the user typed, such as `muster stop`."""
     running = running_jobs()
     if not running:
-        raise UsageError("no job is running", hint="`muster ps` lists those that have ended")
+        raise UsageError("no job is running", hint="`muster ps` lists the jobs that have ended")
     if len(running) > 1:
+        every = " or `muster stop --all`" if command == "muster stop" else ""
         raise UsageError(
-            f"{len(running)} jobs are running: {names([job.id for job in running], 6)}", hint="name one of them"
+            f"{len(running)} jobs are running: {names([job.id for job in running], 6)}",
+            hint=f"type which one, such as `{command} {running[0].id}`{every}",
         )
     return running[0]
+
+
+def running_or_last(command: str) -> KeptJob:
+    """The only job that runs now, or the newest one if none runs."""
+    return the_running_one(command) if running_jobs() else find("last")
 
 
 def _name(folder: Path) -> str:
@@ -145,35 +163,35 @@ def _name(folder: Path) -> str:
 
 
 def _ambiguous(text: str, ids: Sequence[str]) -> UsageError:
-    return UsageError(f"`{text}` could be {len(ids)} jobs: {names(ids, 6)}", hint="type more of the one you mean")
+    return UsageError(f"`{printable(text)}` matches {len(ids)} jobs: {names(ids, 6)}", hint="type more of the id")
 
 
-def _unknown(text: str, folders: Sequence[Path]) -> UsageError:
+def _not_found(text: str, folders: Sequence[Path]) -> NoReturn:
     from difflib import get_close_matches
 
     known = {name: folder.name for folder in reversed(folders) for name in (folder.name, _name(folder))}
     near = get_close_matches(text, known, n=1)
     newest = names([folder.name for folder in folders], 6)
-    hint = f"did you mean `{known[near[0]]}`?" if near else f"the newest are {newest}"
-    return UsageError(f"there is no job `{text}`", hint=hint)
+    hint = f"did you mean `{known[near[0]]}`?" if near else f"the newest jobs are {newest}"
+    raise UsageError(f"job `{printable(text)}` not found", hint=hint)
 
 
 def _read_state(folder: Path) -> JobState | None:
     try:
-        return from_data(json.loads((folder / STATE).read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None  # a Muster that kept none, or one that was killed at once
+        return from_data(json.loads(read_regular(folder / STATE, _LARGEST_STATE)))
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return None  # a job that was killed at once, or a file that Muster did not write
 
 
 def _ask_state(folder: Path) -> JobState | None:
     try:
         return from_data(job_client.state(folder, since=_END_OF_TIME))
-    except (MusterError, TypeError, KeyError):
+    except (MusterError, ValueError):
         return None
 
 
 def _last_state(folder: Path, limit: float) -> JobState | None:
-    """The state of a job that ended in order, written within `limit` seconds from now at the latest."""
+    """The state of a job that ended by itself, written within `limit` seconds from now at the latest."""
     deadline = time.monotonic() + limit
     while True:
         state = _read_state(folder)
@@ -193,7 +211,7 @@ def _life(folder: Path, state: JobState | None) -> Life:
         return "alive"
     if state.host != socket.gethostname():
         return "elsewhere"
-    # A container with this host's name has processes that are not seen here; its socket reaches this far.
+    # The processes of a container with this host's name are not visible here, but its socket is.
     found = _probe_socket(folder)
     if found == "silent" and is_hidden(state.controller_birth):
         return "elsewhere"
@@ -201,7 +219,7 @@ def _life(folder: Path, state: JobState | None) -> Life:
 
 
 def _probe_socket(folder: Path) -> Literal["answered", "silent", "refused"]:
-    """Whether the job answers at its socket; refused: there is one, and nobody holds it."""
+    """Whether the job answers at its socket; refused: there is a socket that no process holds."""
     try:
         job_client.state(folder, since=_END_OF_TIME)
     except job_client.Refused:

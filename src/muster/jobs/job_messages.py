@@ -1,7 +1,7 @@
-"""What other commands ask a running job over its unix socket, and what it answers: one JSON object per line.
+"""Requests of other commands to a running job over its unix socket, and the answers: one JSON object per line.
 
-Another version of Muster may be asking, so a request carries the version of this protocol; one without is version 1.
-Adding a field or a request leaves the version as it is, since readers ignore fields that they do not know.
+The command may be of another version of Muster, so a request carries the version of this protocol; one without is
+version 1. A new field or request does not change the version, since readers ignore fields that they do not know.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ else:
     from muster.shared.protocol import TypedDict
 
 VERSION = 1
-"""Version of this protocol: raised when a request or an answer changes its meaning."""
+"""Version of this protocol: increased when a request or an answer changes its meaning."""
 
 
 class JobRequest(TypedDict):
-    """What every request has: its name, and the versions of the protocol and of the Muster that asks."""
+    """The fields of every request: its name, and the versions of the protocol and of the Muster that asks."""
 
     do: str
     protocol: NotRequired[int]
@@ -29,14 +29,14 @@ class JobRequest(TypedDict):
 
 
 class AskState(JobRequest):
-    """Ask for the job's state; its history after `since`, and `stacks` if wanted."""
+    """Ask for the job's state, with its history after `since`, and with stack traces if `stacks` is set."""
 
     since: NotRequired[float | None]
     stacks: NotRequired[bool]
 
 
 class AskStop(JobRequest):
-    """Ask the job to end as after SIGTERM, within `grace` seconds; with `stacks`, take all stacks first."""
+    """Ask the job to end as after SIGTERM, within `grace` seconds; with `stacks`, save all stack traces first."""
 
     grace: NotRequired[float | None]
     stacks: NotRequired[bool]
@@ -53,7 +53,7 @@ class Follow(JobRequest):
 
 
 class Stopping(TypedDict):
-    """The job has begun to end; `said` is where the stacks are."""
+    """The job has begun to end; `said` is a sentence about where the stack traces are."""
 
     ok: bool
     said: str

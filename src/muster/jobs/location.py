@@ -1,4 +1,4 @@
-"""Where a running job answers, and which process runs it: what the controller leaves for other commands to find."""
+"""Where a running job answers and which process runs it: what the controller leaves for other commands to find."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import stat
 import sys
 from pathlib import Path
+
+from muster.jobs.kept_files import read_regular
 
 STATE = "state.json"
 """The job's state as it was last written."""
@@ -15,35 +17,42 @@ SCREEN = "screen.log"
 
 _SOCKET = "socket"
 _ELSEWHERE = "socket-at"
-"""A file with the path of the socket, where it could not be in the job's folder."""
+"""A file with the path of the socket, where it could not be in the job directory."""
 
 _LONGEST = 103
 """Bytes in a socket's path: 107 on Linux, 103 on macOS."""
 
 
 def socket_in(folder: Path) -> Path | None:
-    """The path for a job's socket in its own folder; None if the kernel does not take one so long."""
+    """The path for a job's socket in its own directory; None if it is too long for the kernel."""
     path = folder / _SOCKET
     return path if len(os.fsencode(path)) <= _LONGEST else None
 
 
 def socket_elsewhere(folder: Path) -> Path:
-    """A short path for a job's socket, in a folder that only its user can enter, made if need be; OSError if not."""
-    # Not $XDG_RUNTIME_DIR: systemd empties that when its user logs out, and a detached job goes on.
-    base = Path(f"/tmp/muster-{os.getuid()}")
+    """A short path for a job's socket, in a directory that only its user can enter and that is made if need be.
+
+    OSError if that is not possible.
+    """
+    base = _short_base()
     base.mkdir(mode=0o700, exist_ok=True)
     found = base.lstat()
-    # /tmp is everybody's: one who made this folder before us could read what the job says, and stop it.
+    # /tmp is shared: whoever made this directory before us could read the job's output, and stop it.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{base} is not a folder of this user alone")
+        raise PermissionError(f"{base} is not a directory of this user alone")
     path = base / f"{folder.name}.socket"
     if len(os.fsencode(path)) > _LONGEST:
         path = base / f"{folder.name[:15]}{folder.name[-5:]}.socket"  # its time and its random end
     return path
 
 
+def _short_base() -> Path:
+    # Not $XDG_RUNTIME_DIR: systemd empties that when its user logs out, and a detached job keeps running.
+    return Path(f"/tmp/muster-{os.getuid()}")
+
+
 def leave_address(folder: Path, path: Path) -> None:
-    """Say in the job's folder where its socket is."""
+    """Write into the job directory where its socket is."""
     if path.parent != folder:
         (folder / _ELSEWHERE).write_text(str(path))
 
@@ -51,28 +60,32 @@ def leave_address(folder: Path, path: Path) -> None:
 def address(folder: Path) -> Path | None:
     """Where the socket of a job is; None if there is none any more."""
     path = folder / _SOCKET
-    if path.exists():
+    if os.path.lexists(path):
         return path
     try:
-        return Path((folder / _ELSEWHERE).read_text())
-    except OSError:
+        elsewhere = Path(read_regular(folder / _ELSEWHERE, 4096).decode())
+    except (OSError, ValueError):
         return None
+    # Only where `socket_elsewhere` puts it: this path is connected to and removed.
+    return elsewhere if elsewhere.parent == _short_base() and "\0" not in elsewhere.name else None
 
 
 def remove_address(folder: Path) -> None:
-    """Take a socket away that nobody answers at any more."""
-    path = address(folder)
-    if path is not None:
-        path.unlink(missing_ok=True)
-    (folder / _ELSEWHERE).unlink(missing_ok=True)
+    """Remove a socket that no process holds any more."""
+    for path in (address(folder), folder / _ELSEWHERE):
+        try:
+            if path is not None:
+                path.unlink(missing_ok=True)
+        except OSError:
+            pass  # a directory, or one of another user
 
 
 def birth(pid: int) -> str:
-    """When a process began, in a form that no other process with this number has; empty if there is none.
+    """When a process began, in a form that no other process with this id has; empty if there is none.
 
-    A number counts in one pid namespace of one boot only, so these belong to it.
+    An id is unique in one pid namespace of one boot only, so both are part of it.
     """
-    # /proc may be that of a namespace above ours, where our own number is somebody else's.
+    # /proc may be that of an outer namespace, in which our own id belongs to another process.
     name = "self" if pid == os.getpid() else str(pid)
     try:
         with open(f"/proc/{name}/stat", "rb") as file:
@@ -84,7 +97,7 @@ def birth(pid: int) -> str:
 
 
 def is_hidden(born: str) -> bool:
-    """Whether a process with this birth may live in this boot and not be seen: its container has numbers of its own."""
+    """Whether a process with this birth may run in this boot without being visible, in a container with its own ids."""
     boot, _, rest = born.partition("-")
     try:
         here = _boot_and_space()

@@ -1,4 +1,4 @@
-"""Removing the folders of jobs that ended long ago: only when asked to, and nothing that may hold a rank's work."""
+"""Removing the directories of jobs that ended long ago, on request only, and none that may hold a rank's work."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.jobs.job_folders import KeptJob, job_folders, read_job
+from muster.jobs.kept_files import entries
 
 _CODE = "code"
-"""What --sync has sent: ranks work in it, so that checkpoints may lie there."""
+"""What --sync has sent: the working directory of ranks, which may contain checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +24,13 @@ class Pruned:
     size: int
     """Bytes of what was removed."""
     with_code: tuple[Path, ...]
-    """Folders left alone because ranks worked in them."""
+    """Directories that are kept because ranks worked in them."""
     failed: tuple[str, ...]
     """Sentences about what could not be removed."""
 
 
 def prune(older: float) -> Pruned:
-    """Remove the folder of every job here that has ended and was last written to more than `older` seconds ago."""
+    """Remove the directory of every job here that has ended and was last written to more than `older` seconds ago."""
     removed: list[str] = []
     with_code: list[Path] = []
     failed: list[str] = []
@@ -37,14 +38,14 @@ def prune(older: float) -> Pruned:
     for job in map(read_job, job_folders()):
         if job.folder.is_symlink() or job.may_run or time.time() - last_written(job) < older:
             continue
-        if any(entry.name.startswith(_CODE) for entry in job.folder.iterdir()):
+        if any(name.startswith(_CODE) for name in entries(job.folder)):
             with_code.append(job.folder)
             continue
         holds = sum(found.st_size for found in _files(job.folder))
         try:
             shutil.rmtree(job.folder)
         except OSError as error:
-            failed.append(f"{error.filename or job.folder} cannot be removed: {error.strerror}")
+            failed.append(f"{error.filename or job.folder} could not be removed ({error.strerror or error})")
             continue
         removed.append(job.id)
         size += holds
@@ -52,11 +53,20 @@ def prune(older: float) -> Pruned:
 
 
 def last_written(job: KeptJob) -> float:
-    """When a job was last heard of, by its state or, where it left none, by its files."""
+    """When a job last wrote its state or, where it left none, any file."""
     if job.state is not None:
         return job.state.now
-    return max((found.st_mtime for found in _files(job.folder)), default=job.folder.stat().st_mtime)
+    times = [found.st_mtime for found in _files(job.folder)]
+    try:
+        return max(times) if times else job.folder.stat().st_mtime
+    except OSError:
+        return time.time()
 
 
 def _files(folder: Path) -> Iterator[os.stat_result]:
-    return (os.lstat(os.path.join(path, name)) for path, _, names in os.walk(folder) for name in names)
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                yield os.lstat(os.path.join(path, name))
+            except OSError:
+                pass  # it was removed meanwhile

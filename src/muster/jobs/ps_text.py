@@ -1,24 +1,25 @@
-"""What is said of jobs in few words: the columns of `muster ps`, and how a job ended. Pure."""
+"""A job in a few words: the columns of `muster ps`, and how a job ended. Pure."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.state import JobState
-from muster.text import cut
+from muster.text import cut, printable
 
 SILENT = 15.0
-"""Seconds after which a job on another machine that has written no new state is called silent; it does every 3 s."""
+"""Seconds without a new state after which a job on another machine is called silent; it writes one every 3 s."""
 
-LEASE = "its agents ended all ranks when they heard no more of it, within 10 s"
+LEASE = "its agents stopped all ranks within 10 s"
 """What became of the ranks of a controller that was killed."""
 
 _PHASES = {"connecting": "waiting for hosts", "preparing": "preparing", "running": "running", "stopping": "stopping"}
 
 
 def status(job: KeptJob, now: float) -> str:
-    """What a job does, or how it ended: `running`, `waiting for hosts`, `done`, `failed 3`, `stopped`, …"""
+    """What a job does, or how it ended: `running`, `hung 31 s`, `slow`, `done`, `failed 3`, `stopped`, …"""
     state = job.state
     if state is None:
         return "unknown"
@@ -26,38 +27,82 @@ def status(job: KeptJob, now: float) -> str:
         return "controller died"
     if job.life == "elsewhere":
         silent = now - state.now > SILENT
-        return f"silent on {state.host}" if silent else f"{_PHASES[state.phase]} on {state.host}"
+        return f"{'silent' if silent else _phase(state, now)} on {printable(state.host)}"
     if state.phase != "ended":
-        return _PHASES[state.phase]
+        return _phase(state, now)
     if state.stopped_by:
         return "stopped"
     return "done" if state.exit_code == 0 else f"failed {state.exit_code}"
 
 
+def _phase(state: JobState, now: float) -> str:
+    if state.phase == "running" and state.hung_since is not None:
+        return f"hung {_long(now - state.hung_since)}"
+    return "slow" if state.phase == "running" and state.slow else _PHASES[state.phase]
+
+
+def _long(seconds: float) -> str:
+    """`31 s`, `5 min`, `3 h`, `2 d`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def reason(job: KeptJob) -> str:
+    """Why a job failed, hangs or is slow, in one line; empty if it does neither."""
+    state = job.state
+    if state is None or state.stopped_by or job.life == "died":
+        return ""
+    if state.phase == "ended":
+        said = state.failures[-1].sentence if state.failures else state.sentence
+        return "" if state.exit_code == 0 else one_line(said)
+    if state.phase == "running" and (state.hung_since is not None or state.slow):
+        kind = "straggler" if state.hung_since is None else "hang"
+        return one_line(next((report.sentence for report in reversed(state.reports) if report.kind == kind), ""))
+    return ""
+
+
 def how_it_ended(job: KeptJob) -> str:
-    """A job that has ended, as the end of a sentence that begins with its id."""
+    """How a job ended, to follow its id in a sentence."""
     state = job.state
     if job.life == "died":
         return f"ended when its controller was killed; {LEASE}"
     if state is None:
-        return "has left no state"
+        return "has no readable state.json"
     if state.stopped_by:
-        return f"was stopped by {state.stopped_by}"
-    return "is done, exit code 0" if state.exit_code == 0 else f"failed, exit code {state.exit_code}: {state.sentence}"
+        return f"was stopped by {one_line(state.stopped_by)}"
+    if state.exit_code == 0:
+        return "finished with exit code 0"
+    return f"failed with exit code {state.exit_code}: {one_line(state.sentence)}"
+
+
+def one_line(text: str) -> str:
+    """The first line of a text, without characters that could move a cursor."""
+    return printable(text.strip().partition("\n")[0])
+
+
+def moment(seconds: float, form: str = "%H:%M:%S") -> str:
+    """A time since 1970 as a clock shows it here; `?` if it is beyond all calendars."""
+    try:
+        return time.strftime(form, time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "?"
 
 
 def places(state: JobState, width: int = 18) -> str:
     """`4@h1,h2`, or `64@8 hosts` where their names are too long; no number before the ranks are placed."""
-    names = ",".join(host.name for host in state.hosts)
+    names = printable(",".join(host.name for host in state.hosts))
     hosts = names if len(names) <= width or len(state.hosts) == 1 else f"{len(state.hosts)} hosts"
     return f"{state.world_size or ''}@{hosts}"
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Rows in columns; the last column is cut at `width`, if there is one."""
-    columns = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    """Rows in columns; the last column is cut at `width`, if there is one. A row of one cell is indented below."""
+    columns = [max(len(row[at]) for row in rows if len(row) > 1) for at in range(len(rows[0]) - 1)]
     lines: list[str] = []
     for row in rows:
-        line = "".join(f"{cell:<{length}}  " for cell, length in zip(row, columns, strict=False)) + row[-1]
+        cells = "".join(f"{cell:<{length}}  " for cell, length in zip(row[:-1], columns, strict=False))
+        line = f"{cells if len(row) > 1 else '    '}{row[-1]}"
         lines.append(line if width is None else cut(line, width))
     return lines

@@ -1,17 +1,20 @@
-"""The state of a job as it is shown: by `muster ps` and `top`, on the page, as JSON and as metrics. Pure."""
+"""The state of a job as `muster ps`, `show`, `top`, the dashboard, JSON and the metrics present it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from muster.jobs.decode import decode
 
 VERSION = 1
 """Raised when a field changes its meaning; readers ignore fields they do not know."""
 
 Phase = Literal["connecting", "preparing", "running", "stopping", "ended"]
-RankPhase = Literal["starting", "running", "waiting", "stopped", "disk", "ended", "failed", "lost"]
-"""waiting: in a collective; stopped: SIGSTOP or frozen; disk: uninterruptible (D); ended: with code 0, or by us."""
+RankPhase = Literal["starting", "running", "waiting", "hung", "stopped", "disk", "ended", "canceled", "failed", "lost"]
+"""waiting: in a collective; hung: the cause of a reported hang; stopped: SIGSTOP or frozen; disk: uninterruptible (D);
+ended: with exit code 0; canceled: ended by Muster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +79,12 @@ class RankState:
     """Bytes of memory of its own (RSS), with its children."""
     gpu_memory: int | None = None
     place: str = ""
-    """`train.py:88 in step` where it was last seen, if it was looked at."""
+    """`train.py:88 in step`, where its code was when it last reported; of a rank that failed, where it failed."""
     exit_code: int | None = None
+
+
+HostUse = tuple[float | None, float | None, float | None, float | None, float | None]
+"""What a host used: CPU, memory and GPU (each 0 to 1, the mean of its GPUs), bytes per second received and sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +96,8 @@ class Moment:
     """Of the slowest rank."""
     waiting: Mapping[int, float]
     """By rank."""
+    hosts: Mapping[str, HostUse] = field(default_factory=dict[str, HostUse])
+    """By host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +113,25 @@ class Report:
     """More lines for people."""
     stacks: Mapping[int, str] = field(default_factory=dict[int, str])
     """Each rank's stack as text, where they were taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """How one attempt failed, as the screen showed it."""
+
+    attempt: int
+    time: float
+    sentence: str
+    """The first failure in one line."""
+    detail: str = ""
+    """The traceback, or the last lines of stderr."""
+    lines: tuple[str, ...] = ()
+    """Explanation, fix and what else happened, a line each."""
+    rank: int | None = None
+    """The rank that failed first; None if it was a host or Muster."""
+    host: str = ""
+    place: str = ""
+    """`train.py:88`, where that rank failed, if it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +157,14 @@ class JobState:
     ranks: tuple[RankState, ...] = ()
     history: tuple[Moment, ...] = ()
     reports: tuple[Report, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    """One for each attempt that failed, the last one last."""
+    phases: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds from `begin` to the end of each phase of the start: `connected`, `imported`, `first collective`."""
+    hung_since: float | None = None
+    """When the ranks stopped making progress; None while they make some."""
+    slow: tuple[int, ...] = ()
+    """The ranks that slow the job down now."""
     exit_code: int | None = None
     sentence: str = ""
     """How it ended, or what it is waiting for."""
@@ -146,6 +182,7 @@ class JobState:
             "ranks": [vars(rank) for rank in self.ranks],
             "history": [vars(moment) for moment in self.history],
             "reports": [vars(report) for report in self.reports],
+            "failures": [vars(failure) for failure in self.failures],
         }
 
     def cut(self, *, since: float | None = None, stacks: bool = True) -> JobState:
@@ -155,29 +192,6 @@ class JobState:
         return replace(self, history=history, reports=reports)
 
 
-def from_data(data: Mapping[str, Any]) -> JobState:
-    """The state that `as_data` made, from this or another version of Muster."""
-    convert = {
-        "hosts": _tuple_of(HostState, gpus=_tuple_of(GpuState)),
-        "ranks": _tuple_of(RankState),
-        "history": _tuple_of(Moment, waiting=_by_rank),
-        "reports": _tuple_of(Report, ranks=tuple, stacks=_by_rank),
-        "stuck": tuple,
-    }
-    return JobState(**_known(JobState, data, convert))
-
-
-def _tuple_of(kind: Any, **convert: Callable[[Any], Any]) -> Callable[[Sequence[Mapping[str, Any]]], tuple[Any, ...]]:
-    """Makes a tuple of such values from what JSON holds; `convert` names fields that JSON holds otherwise."""
-    return lambda items: tuple(kind(**_known(kind, item, convert)) for item in items)
-
-
-def _known(kind: Any, data: Mapping[str, Any], convert: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """The fields that this version knows."""
-    names = [name for name in kind.__dataclass_fields__ if name in data]
-    return {name: convert[name](data[name]) if name in convert else data[name] for name in names}
-
-
-def _by_rank(data: Mapping[Any, Any]) -> dict[int, Any]:
-    """JSON writes the numbers of ranks as text."""
-    return {int(rank): value for rank, value in data.items()}
+def from_data(data: object) -> JobState:
+    """The state that `as_data` made, from this or another version of Muster; ValueError if it is not one."""
+    return decode(JobState, data)

@@ -1,8 +1,7 @@
-"""One picture of a job for a terminal, from its state: hosts, ranks, and what Muster found. Pure."""
+"""One frame of `muster top`, from a job's state: hosts, ranks, and what Muster found. Pure."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from textwrap import wrap
 from typing import Generic, TypeVar
 
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, status
+from muster.jobs.ps_text import LEASE, how_it_ended, moment, status
 from muster.jobs.state import HostState, JobState, RankState
 from muster.text import age, count, cut, printable, short_size
 
@@ -22,24 +21,26 @@ _COLORS = {
     "stopped": 35,
     "disk": 35,
     "silent": 35,
+    "hung": 31,
     "failed": 31,
     "lost": 31,
     "ended": 2,
+    "canceled": 2,
 }
 _BOLD, _DIM = 1, 2
-_ODD = ("failed", "lost", "stopped", "disk")
+_ODD = ("failed", "hung", "lost", "stopped", "disk")
 """States of ranks that are shown first where not all fit."""
 
 _FEWEST_HOSTS = 3
 _REPORTS = 3
 _LINES_OF_A_REPORT = 3
-"""Reports that are shown, the newest last, and how many lines of each."""
+"""Reports that are shown, the newest last, and lines of each."""
 
 
 Item = TypeVar("Item", HostState, RankState)
 
 _Paint = Callable[[str, int | None], str]
-"""Gives a text the color with this number, where there are colors."""
+"""Gives a text the color with this number, if colors are on."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,15 @@ class _Column(Generic[Item]):
     title: str
     cell: Callable[[Item], str]
     worth: int
-    """Where a terminal is narrow, the columns of least worth go."""
+    """On a narrow terminal the columns with the lowest number are left out."""
     left: bool = False
 
 
 def frame(job: KeptJob, *, width: int, height: int, now: float, color: bool) -> list[str]:
-    """The lines of the picture, none longer than `width` and not more than `height`."""
+    """The lines of the frame, none longer than `width` and not more than `height`."""
     state = job.state
     if state is None:
-        return [f"job {job.id} has left no state"[:width]]
+        return [f"job {job.id} {how_it_ended(job)}"[:width]]
 
     def paint(text: str, code: int | None) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if color and code is not None and text.strip() else text
@@ -78,18 +79,18 @@ def _head(job: KeptJob, state: JobState, width: int, now: float, paint: _Paint) 
     unit = "steps/s" if any(rank.steps for rank in state.ranks) else "collectives/s"
     rate = f", {min(rates):.3g} {unit}" if rates and not ended else ""
     first = f"{job.id}  {status(job, now)}, {lasted}{attempt}"
-    second = f"{ranks}{hosts} ({state.engine}){rate}: {printable(state.command)}"
+    second = printable(f"{ranks}{hosts} ({state.engine}){rate}: {state.command}")
     return [paint(cut(first, width), _BOLD), cut(second, width)]
 
 
 def _foot(job: KeptJob, state: JobState, width: int, paint: _Paint) -> list[str]:
     lines: list[str] = []
     if job.life == "died":
-        lines.append(f"its controller was killed; {LEASE}")
+        lines.append(f"the controller was killed; {LEASE}")
     elif state.sentence:
         lines.append(state.sentence)
     for report in state.reports[-_REPORTS:]:
-        when = time.strftime("%H:%M:%S", time.localtime(report.time))
+        when = moment(report.time)
         lines.append(f"{when} {report.sentence}")
     wrapped = [part for line in lines for part in wrap(printable(line), max(10, width))[:_LINES_OF_A_REPORT]]
     return ["", *(paint(cut(line, width), 33) for line in wrapped)] if wrapped else []
@@ -99,7 +100,7 @@ def _hosts(state: JobState, width: int, most: int, paint: _Paint) -> list[str]:
     hosts = state.hosts
     shown = hosts if len(hosts) <= most else sorted(hosts, key=lambda host: host.state == "up")[: most - 1]
     columns = [
-        _Column[HostState]("HOST", lambda host: host.name, 9, left=True),
+        _Column[HostState]("HOST", lambda host: printable(host.name), 9, left=True),
         _Column[HostState]("STATE", lambda host: host.state, 9, left=True),
         _Column[HostState]("CPU", _host_cpu, 8),
         _Column[HostState]("MEMORY", lambda host: _sizes(host.memory_used, host.memory_total), 7),
@@ -143,7 +144,7 @@ def _columns(state: JobState) -> list[_Column[RankState]]:
 
     return [
         _Column("RANK", lambda rank: str(rank.rank), 9),
-        _Column("HOST", lambda rank: rank.host, 4, left=True),
+        _Column("HOST", lambda rank: printable(rank.host), 4, left=True),
         _Column("STATE", lambda rank: f"{rank.state} {rank.exit_code or ''}".rstrip(), 9, left=True),
         _Column("STEPS" if steps else "COLLECTIVES", done, 6),
         _Column("PER S", lambda rank: "" if rank.step_rate is None else f"{rank.step_rate:.3g}", 7),
@@ -159,7 +160,7 @@ def _columns(state: JobState) -> list[_Column[RankState]]:
 def _table(
     columns: Sequence[_Column[Item]], every: Sequence[Item], shown: Sequence[Item], width: int, paint: _Paint
 ) -> list[str]:
-    """Titles and a line for each item that is shown; as wide as all of them need, so that nothing jumps."""
+    """Titles and a line for each item that is shown; as wide as all items need, so that nothing jumps."""
     sizes = {column: max(len(column.cell(item)) for item in every) for column in columns}
     sizes = {column: max(size, len(column.title)) for column, size in sizes.items() if size}
     while len(sizes) > 2 and sum(sizes.values()) + 2 * (len(sizes) - 1) > width:
@@ -189,7 +190,7 @@ def _host_gpus(host: HostState) -> str:
         return ""
     uses = [gpu.use for gpu in host.gpus if gpu.use is not None]
     mean = f" {sum(uses) / len(uses):.0%}" if uses else ""
-    throttled = next((f", {gpu.index} {gpu.throttled}" for gpu in host.gpus if gpu.throttled), "")
+    throttled = next((f", {gpu.index} {printable(gpu.throttled)}" for gpu in host.gpus if gpu.throttled), "")
     return f"{len(host.gpus)}x{mean}{throttled}"
 
 

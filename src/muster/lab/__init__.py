@@ -1,4 +1,4 @@
-"""A cluster of virtual hosts on this machine, with faults to inject: `with Lab(4) as lab:`."""
+"""A cluster of virtual hosts on this machine, with fault injection: `with Lab(4) as lab:`."""
 
 from muster.lab.cluster import HostStatus, Lab
 

@@ -1,4 +1,4 @@
-"""Makes the cables of a lab suffer what their `Link` values say."""
+"""Applies the faults described by `Link` values to the cables of a lab."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cables:
         self._kernel_can_delay: bool | None = None
 
     def change(self, name: str, old: Link, new: Link) -> None:
-        """Take the cable of a running host from one state to another."""
+        """Change the cable of a running host from one state to another."""
         slow_wire = new.delay_ms != old.delay_ms and not self._netem()
         if slow_wire:
             self._lay_wire(name, new.delay_ms)
@@ -34,29 +34,29 @@ class Cables:
             self._filter(name, new)
         if new.cut != old.cut:
             self._site.in_switch(
-                ["ip", "-b", "-"], text=link_rules.carrier(name, new), what=f"the cable of {name} does not obey"
+                ["ip", "-b", "-"], text=link_rules.carrier(name, new), what=f"could not change the cable of {name}"
             )
 
     def drop(self, name: str) -> None:
-        """Forget the cable of a dead host, with all it suffered."""
+        """Remove the cable of a dead host, including its faults."""
         self._end_wire(name)
         self._site.remove_cable(name)
 
     def close(self) -> None:
-        """End the slow wires; the rest goes with the switch."""
+        """Stop the slow wires; everything else ends with the switch."""
         for name in list(self._wires):
             self._end_wire(name)
 
     def _shape(self, name: str, link: Link) -> None:
         netem = self._netem()
-        what = f"the speed of {name}'s cable could not be set"
+        what = f"could not set the speed of {name}'s cable"
         shape_host = link_rules.shaping("eth0", link, netem=netem)
         self._site.in_network_of(name, ["tc", "-b", "-"], text=shape_host, what=what)
         shape_switch = link_rules.shaping(link_rules.port_of(name), link, netem=netem)
         self._site.in_switch(["tc", "-b", "-"], text=shape_switch, what=what)
 
     def _filter(self, name: str, link: Link) -> None:
-        what = f"the packet filter of {name} could not be set"
+        what = f"could not set the packet filter of {name}"
         self._site.in_network_of(name, ["nft", "-f", "-"], text=link_rules.host_rules(link), what=what)
         entry = link_rules.far_end(name) if name in self._wires else link_rules.port_of(name)
         self._site.in_switch(["nft", "-f", "-"], text=link_rules.switch_rules(name, entry, link), what=what)
@@ -72,14 +72,14 @@ class Cables:
         return self._kernel_can_delay
 
     def _lay_wire(self, name: str, delay_ms: float) -> None:
-        """Put the user-space wire between the host's port and the bridge, or take it out again."""
+        """Insert the user-space wire between the host's port and the bridge, or remove it."""
         had_wire = name in self._wires
         self._end_wire(name)
-        what = f"the cable of {name} could not be made slow"
+        what = f"could not slow down the cable of {name}"
         port, near, far = link_rules.port_of(name), link_rules.near_end(name), link_rules.far_end(name)
         if had_wire:
             self._site.in_switch(["ip", "-b", "-"], text=f"link del {near}\nlink set {port} master br0\n", what=what)
-        # Else the wire gets frames of 64 kB whose checksums nobody has filled in.
+        # With offloading, the wire would get frames of 64 kB without checksums.
         offloads = _offloads(on=not delay_ms)
         self._site.in_network_of(name, ["ethtool", "-K", "eth0", *offloads], what=what)
         if not delay_ms:

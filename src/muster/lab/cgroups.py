@@ -1,4 +1,4 @@
-"""Control groups of one lab, made only for the faults that need them, and swept away by the switch."""
+"""Control groups of one lab, created only for the faults that need them and removed by the switch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU_PERIOD_US = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchies:
-    """Where control groups can be made on this machine; None where they cannot."""
+    """Directories in which control groups can be created on this machine; None if they cannot."""
 
     unified: Path | None = None
     freezer_v1: Path | None = None
@@ -26,8 +26,8 @@ class Hierarchies:
 def read_hierarchies(mountinfo: str, own_cgroups: str, *, root: bool) -> Hierarchies:
     """Find the hierarchies in the text of /proc/self/mountinfo and /proc/self/cgroup.
 
-    Root makes its groups at the top. Anyone else can at most make them beside the group they are in, and only
-    where it was delegated to them, which holds for the unified hierarchy only.
+    Root creates its groups at the top. Other users can create them only next to their own group, and only if it was
+    delegated to them, which works only in the unified hierarchy.
     """
     found: dict[str, Path] = {}
     for line in mountinfo.splitlines():
@@ -49,7 +49,7 @@ def read_hierarchies(mountinfo: str, own_cgroups: str, *, root: bool) -> Hierarc
 
 
 class Cgroups:
-    """The groups of one lab; from the file `ledger` the switch learns what to remove, `pids` tells who is in a host."""
+    """The groups of one lab: the switch removes those listed in `ledger`; `pids` returns the processes of a host."""
 
     def __init__(self, lab: str, ledger: Path, pids: Callable[[str], list[int]]) -> None:
         self._lab = lab
@@ -63,7 +63,7 @@ class Cgroups:
         )
 
     def freeze(self, host: str) -> None:
-        """Stop every process of a host, in a way that they cannot see or prevent."""
+        """Freeze every process of a host, in a way they can neither detect nor prevent."""
         unified, v1 = self._hierarchies.unified, self._hierarchies.freezer_v1
         try:
             if unified:
@@ -78,11 +78,11 @@ class Cgroups:
                 _wait_for(group / "freezer.state", "FROZEN", f"{host} to freeze")
                 return
         except OSError as error:
-            raise _refused(host, "frozen", error) from error
-        raise LabError(f"{host} cannot be frozen: this machine has no freezer for control groups")
+            raise _refused(host, "freeze", error) from error
+        raise LabError(f"cannot freeze {host}: this machine has no cgroup freezer")
 
     def thaw(self, host: str) -> None:
-        """Let the processes of a frozen host go on."""
+        """Resume the processes of a frozen host."""
         for (hierarchy, name), group in self._made.items():
             if name != host:
                 continue
@@ -92,21 +92,21 @@ class Cgroups:
                 (group / "freezer.state").write_text("THAWED")
 
     def limit_cpu(self, host: str, cores: float | None) -> Path:
-        """Give all processes of a host together `cores` of CPU time (None: no limit); return their group."""
+        """Limit all processes of a host together to `cores` CPUs (None: no limit); return their group."""
         quota = None if cores is None else max(1000, round(cores * CPU_PERIOD_US))
         v1 = {"cpu.cfs_period_us": str(CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota or -1)}
         v2 = {"cpu.max": f"{quota or 'max'} {CPU_PERIOD_US}"}
-        return self._limit(host, "cpu", v1, v2, done="slowed", lacks="CPU quota")
+        return self._limit(host, "cpu", v1, v2, do="limit the CPU time of", lacks="CPU quota")
 
     def limit_memory(self, host: str, size: str | None) -> Path:
-        """Let all processes of a host together hold `size` of memory (None: no limit); return their group."""
+        """Limit the memory of all processes of a host together to `size` (None: no limit); return their group."""
         v1, v2 = {"memory.limit_in_bytes": size or "-1"}, {"memory.max": size or "max"}
-        return self._limit(host, "memory", v1, v2, done="given less memory", lacks="limits")
+        return self._limit(host, "memory", v1, v2, do="limit the memory of", lacks="memory limit")
 
     def _limit(
-        self, host: str, controller: str, v1: dict[str, str], v2: dict[str, str], *, done: str, lacks: str
+        self, host: str, controller: str, v1: dict[str, str], v2: dict[str, str], *, do: str, lacks: str
     ) -> Path:
-        """Write the settings of a controller, in version 1 where it has a hierarchy of its own."""
+        """Write the settings of a controller, in version 1 if it has its own hierarchy."""
         own = {"cpu": self._hierarchies.cpu_v1, "memory": self._hierarchies.memory_v1}[controller]
         unified = self._hierarchies.unified
         try:
@@ -117,11 +117,11 @@ class Cgroups:
                     (folder / "cgroup.subtree_control").write_text(f"+{controller}")
                 group, settings = self._join(unified, host), v2
             else:
-                raise LabError(f"{host} cannot be {done}: this machine has no {lacks} for control groups")
+                raise LabError(f"cannot {do} {host}: cgroups on this machine have no {lacks}")
             for name, text in settings.items():
                 (group / name).write_text(text)
         except OSError as error:
-            raise _refused(host, done, error) from error
+            raise _refused(host, do, error) from error
         return group
 
     def release(self, host: str) -> None:
@@ -147,22 +147,22 @@ class Cgroups:
         return self._made[key]
 
     def _note(self, group: Path) -> None:
-        """Tell the switch, before the group exists, to remove it; the newest comes first."""
+        """Add a group to the list of groups that the switch removes, before it exists; the newest comes first."""
         known = self._ledger.read_text() if self._ledger.exists() else ""
         fresh = self._ledger.with_suffix(".new")
         fresh.write_text(f"{group}\n" + known.replace(f"{group}\n", ""))
         fresh.rename(self._ledger)
 
 
-def _refused(host: str, done: str, error: OSError) -> LabError:
+def _refused(host: str, do: str, error: OSError) -> LabError:
     return LabError(
-        f"{host} cannot be {done}: that needs a control group, which the kernel refused ({error.strerror})",
-        hint="a lab made by root can do it",
+        f"cannot {do} {host}: the kernel refused to create a control group ({error.strerror})",
+        hint="start the lab as root",
     )
 
 
 def _move(group: Path, pids: Callable[[], list[int]]) -> None:
-    """Move processes into a group until no new one shows up: they may fork while we look."""
+    """Move processes into a group until no new one appears, because they may fork meanwhile."""
     members = group / "cgroup.procs"
     for _ in range(100):
         outside = set(pids()) - {int(pid) for pid in members.read_text().split()}
@@ -173,14 +173,14 @@ def _move(group: Path, pids: Callable[[], list[int]]) -> None:
                 members.write_text(str(pid))
             except ProcessLookupError:
                 pass
-    raise LabError(f"the processes of {group.name} fork faster than they can be put into a control group")
+    raise LabError(f"could not move the processes of {group.name} to a control group: they fork too fast")
 
 
 def _wait_for(file: Path, text: str, what: str) -> None:
     deadline = time.monotonic() + 5
     while text not in file.read_text():
         if time.monotonic() > deadline:
-            raise LabError(f"waited 5 s for {what}, in vain")
+            raise LabError(f"timed out after 5 s waiting for {what}")
         time.sleep(0.005)
 
 
@@ -192,7 +192,7 @@ def _remove(group: Path) -> None:
             return
         except FileNotFoundError:
             return
-        except OSError:  # the kernel still takes the dead processes out
+        except OSError:  # the kernel is still removing the dead processes
             if time.monotonic() > deadline:
-                return  # the switch tries again when the lab ends
+                return  # the switch retries when the lab ends
             time.sleep(0.01)

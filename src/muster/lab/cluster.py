@@ -28,7 +28,7 @@ from muster.lab.system_programs import find
 
 @dataclass(frozen=True, kw_only=True)
 class HostStatus:
-    """One host as `muster lab status` shows it."""
+    """A host as shown by `muster lab status`."""
 
     name: str
     address: str
@@ -43,17 +43,17 @@ class Lab(Faults):
     ...     lab.run("h1", ["ssh", "h2", "hostname"], timeout=10).stdout
     'h2\\n'
 
-    Every host sees the files of this machine; what it writes stays on its own `disk`. /tmp, /dev/shm and /run
-    are its own and empty. `bind` names folders that all hosts share with this machine, as over NFS. Nothing
-    outlives the owner: when this process ends, even by SIGKILL, the hosts and all in them are gone. (A child
-    made by a bare fork() holds the owner's pipes too: then the lab lasts as long as that child.)
+    Every host sees the files of this machine; what it writes stays on its own `disk`. It has its own /tmp, /dev/shm
+    and /run, which are empty at first. `bind` lists directories that all hosts share with this machine, as over NFS.
+    Nothing outlives the owner: when this process ends, even by SIGKILL, the hosts and all their processes are gone.
+    (A child created by a bare fork() also holds the owner's pipes, so the lab then lasts as long as that child.)
 
-    `gpus` pretends that each host has so many GPUs (a mapping: some hosts), as far as files in /dev can. `slurm`
+    `gpus` gives each host this many fake GPUs (a mapping: only some hosts), which exist only as files in /dev. `slurm`
     makes the lab a Slurm cluster, with h1 as its controller and login node and every host as a node, all of
-    them ready for jobs when `start` returns. `mpi` makes sure that Open MPI and MPICH can start ranks from every
+    them ready for jobs when `start` returns. `mpi` ensures that Open MPI and MPICH can start ranks from every
     host on every other, and `podman` that containers run in the hosts, from `muster.lab.podman_service.IMAGE`.
 
-    Without root the lab is one of the lesser `kind`s, and `limits` says what it lacks, one sentence each.
+    Without root the lab has a more limited `kind`, and `limits` lists what is missing, one sentence each.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Lab(Faults):
         kind: Kind | None = None,
     ) -> None:
         if not 1 <= hosts <= link_rules.MAX_HOSTS:
-            raise LabError(f"a lab has 1 to {link_rules.MAX_HOSTS} hosts, not {hosts}")
+            raise LabError(f"number of hosts must be from 1 to {link_rules.MAX_HOSTS}, got {hosts}")
         self.kind, self.limits = (kind, LIMITS[kind]) if kind else choose()
         super().__init__(tuple(f"h{number}" for number in range(1, hosts + 1)), checked_size(disk))
         shared = (*_needed_folders(), *(_shared_folder(path) for path in bind))
@@ -80,7 +80,7 @@ class Lab(Faults):
 
     def _chosen_services(self, *, slurm: bool, mpi: bool, podman: bool) -> tuple[Service, ...]:
         if self._settings.gpus is not None and self.kind == "loopback":
-            raise LabError("the hosts cannot have GPUs: they are mere loopback addresses", hint=BETTER_LAB)
+            raise LabError("this lab cannot have GPUs: its hosts are only loopback addresses", hint=BETTER_LAB)
         services: list[Service] = []
         if slurm:
             services.append(Slurm(self._settings.gpus or dict.fromkeys(self.names, 0)))
@@ -90,8 +90,10 @@ class Lab(Faults):
             services.append(Mpi())
         for service in services:
             if self.kind not in service.kinds:
-                best = "that lives in namespaces" if "userns" in service.kinds else "made by root"
-                raise LabError(f"{service.title} needs a lab {best}", hint="start the lab as root, say with sudo")
+                best = "in namespaces" if "userns" in service.kinds else "started as root"
+                raise LabError(
+                    f"{service.title} needs a lab {best}", hint="start the lab as root, for example with sudo"
+                )
             for program in service.programs:
                 find(program)
         return tuple(services)
@@ -106,7 +108,7 @@ class Lab(Faults):
         self.stop()
 
     def start(self) -> None:
-        """Bring all hosts up; they answer ssh, and what they were to have works, when this returns."""
+        """Start all hosts; when this returns, they answer ssh and their services work."""
         if self.kind == "loopback":
             site = LoopbackSite(self.names)
         else:
@@ -135,9 +137,9 @@ class Lab(Faults):
         return self._up().ssh_argv()
 
     def enter_argv(self, host: str, *, cwd: str | None = None) -> list[str]:
-        """The command line that runs what follows it inside a host, in `cwd` if the host has that folder."""
+        """The command line that runs what follows it inside a host, in `cwd` if the host has that directory."""
         self._awake(host)
-        # A process has the control group of whoever starts it, so it must join that of a limited host first.
+        # A process inherits the control group of its parent, so it must first join that of a limited host.
         groups = "".join(f'echo $$ > "{group}/cgroup.procs" && ' for group in self._condition(host).groups)
         join = ["sh", "-c", f'{groups}exec "$@"', "sh"] if groups else []
         change = ["sh", "-c", 'cd "$0" 2>/dev/null || cd /; exec "$@"', cwd] if cwd else []
@@ -146,7 +148,7 @@ class Lab(Faults):
     def popen(
         self, host: str, argv: Sequence[str], *, cwd: str | None = None, **popen_kwargs: Any
     ) -> subprocess.Popen[Any]:
-        """Start a command inside a host, with this process's environment; signals to the Popen reach it."""
+        """Start a command inside a host, with the environment of this process; signals to the Popen reach it."""
         return self._up().process_type([*self.enter_argv(host, cwd=cwd), *argv], **popen_kwargs)
 
     def run(
@@ -170,7 +172,7 @@ class Lab(Faults):
         return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
     def processes(self, host: str) -> list[tuple[int, str]]:
-        """What is alive in a host beside init, sshd and idle services: (pid as this machine sees it, command line)."""
+        """Processes of a host except init, sshd and idle services: (pid outside the host, command line)."""
         self._known(host)
         site = self._up()
         if not site.running(host):
@@ -181,7 +183,7 @@ class Lab(Faults):
         return [(pid, command) for pid, command in found if command]
 
     def status(self) -> list[HostStatus]:
-        """How each host is."""
+        """The state of each host."""
         return [
             HostStatus(
                 name=name, address=self.address(name), state=self._state(name), faults=self._condition(name).describe()
@@ -190,17 +192,17 @@ class Lab(Faults):
         ]
 
     def reboot(self, host: str) -> None:
-        """Bring a host back, from whatever state: same name, address and keys, no faults, an empty disk."""
+        """Restart a host from any state: same name, address and keys, no faults, an empty disk."""
         self._kill(self._known(host), silently=True)
         self._up().start([host])
         if all(status.state == "up" and not status.faults for status in self.status()):
-            # Where something else is broken, a service may have good reason not to come back.
+            # With other faults in the lab, a service may be unable to restart.
             for service in self._services:
                 service.wait([host], self.run)
 
 
 def _needed_folders() -> tuple[str, ...]:
-    """What holds the user's work, Python and Muster and would not be seen otherwise; shared, as over NFS."""
+    """Directories with the user's work, Python and Muster that hosts would not see otherwise; shared, as over NFS."""
     work = (os.getcwd(), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
     file_systems = file_systems_of((os.path.expanduser("~"), *work), Path("/proc/self/mountinfo").read_text())
     return (*file_systems, *hidden_folders(work))
@@ -209,7 +211,7 @@ def _needed_folders() -> tuple[str, ...]:
 def _shared_folder(path: str | Path) -> str:
     real = os.path.realpath(path)
     if not os.path.isdir(real):
-        raise LabError(f"{path} cannot be shared with the hosts: it is not a folder on this machine")
+        raise LabError(f"cannot share {path} with the hosts: it is not a directory")
     return real
 
 

@@ -1,4 +1,4 @@
-"""What can happen to the hosts of a lab, and what has happened to each."""
+"""Faults of the hosts of a lab: injecting them, and the current faults of each host."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from muster.lab.namespaces import NamespaceSite, call
 
 State = Literal["up", "off", "frozen"]
 
-BETTER_LAB = "run the lab as root, or where user namespaces are allowed"
+BETTER_LAB = "start the lab as root, or where user namespaces are allowed"
 
 FILL_DISK = """\
 for disk in /run/muster-lab/disk /tmp; do
-  # One page at least: a tmpfs of size 0 would have no limit.
+  # At least one page: a tmpfs of size 0 would have no limit.
   head -c 4096 /dev/zero > $disk/.filled-by-muster-lab
   for attempt in 1 2 3 4 5; do
-    # With the source named, mount does not repeat the old options, some of which a user namespace refuses.
+    # With an explicit source, mount does not repeat the old options, some of which a user namespace refuses.
     size=$(($(df --block-size=1 --output=used $disk | tail -1)))
     mount -t tmpfs -o remount,size=$size muster-lab $disk && break
   done || exit 1
@@ -39,13 +39,13 @@ done
 
 @dataclass
 class Condition:
-    """What a host suffers at the moment."""
+    """The current faults of a host."""
 
     frozen: bool = False
     cores: float | None = None
     memory: str | None = None
     groups: dict[Path, None] = field(default_factory=dict[Path, None])
-    """The control groups that its processes must be in, in order."""
+    """The control groups that its processes must join, in order."""
     disk_full: bool = False
     link: Link = field(default_factory=Link)
 
@@ -57,7 +57,7 @@ class Condition:
 
 
 class _Tools(NamedTuple):
-    """What faults are made with, where hosts live in namespaces."""
+    """What injects faults into hosts in namespaces."""
 
     site: NamespaceSite
     cables: Cables
@@ -65,28 +65,28 @@ class _Tools(NamedTuple):
 
 
 class Faults:
-    """The part of `Lab` that breaks its hosts and heals them."""
+    """The part of `Lab` that injects faults into its hosts and heals them."""
 
     def __init__(self, names: tuple[str, ...], disk: str) -> None:
         self.names = names
-        """The hosts in order."""
+        """Names of the hosts, in order."""
         self._disk = disk
         self._site: NamespaceSite | LoopbackSite | None = None
         self._tools: _Tools | None = None
         self._conditions: dict[str, Condition] = {}
 
     def _attach(self, site: NamespaceSite | LoopbackSite) -> None:
-        """The hosts are those of this site from now on."""
+        """Use the hosts of this site from now on."""
         self._site = site
         if isinstance(site, NamespaceSite):
             cgroups = Cgroups(site.folder.name, site.folder / "cgroups", site.pids)
             self._tools = _Tools(site, Cables(site), cgroups)
 
     def stop(self) -> None:
-        """Take the lab down; nothing of it is left when this returns."""
+        """Stop the lab; nothing of it is left when this returns."""
         if self._tools:
             for host, condition in self._conditions.items():
-                if condition.frozen:  # or it could not end
+                if condition.frozen:  # a frozen host could not end
                     self._tools.cgroups.thaw(host)
             self._tools.cables.close()
         if self._site:
@@ -95,49 +95,49 @@ class Faults:
         self._conditions.clear()
 
     def cut(self, host: str) -> None:
-        """Cut the cable of a host: it has no carrier, and its peers hear nothing more."""
+        """Cut the cable of a host: it loses its carrier, and its peers receive nothing."""
         self._relink(host, "cut", cut=True)
 
     def loss(self, host: str, percent: float) -> None:
-        """Lose this share of the packets to and from a host."""
+        """Drop this percentage of the packets to and from a host."""
         if not 0 <= percent <= 100:
-            raise LabError(f"{percent:g} percent of the packets cannot be lost", hint="give a number from 0 to 100")
+            raise LabError(f"packet loss must be from 0 to 100 percent, got {percent:g}")
         self._relink(host, "loss", loss_percent=percent)
 
     def delay(self, host: str, milliseconds: float) -> None:
-        """Deliver each packet to and from a host this much later; a round trip takes twice as much longer."""
+        """Delay each packet to and from a host by this much; a round trip gets twice the delay."""
         if not 0 <= milliseconds <= 60_000:
-            raise LabError(f"a delay of {milliseconds:g} ms cannot be made", hint="give a number from 0 to 60000")
+            raise LabError(f"delay must be from 0 to 60000 ms, got {milliseconds:g}")
         self._relink(host, "delay", delay_ms=milliseconds)
 
     def slow(self, host: str, *, cpu: float | None = None, rate: str | None = None) -> None:
-        """Slow a host down: `cpu` is how many cores all its processes share, `rate` its network speed."""
+        """Slow a host down: `cpu` is the number of cores all its processes share, `rate` its network speed."""
         if cpu is None and rate is None:
-            raise LabError(f"say in what way {host} is slow", hint=f"muster lab slow {host} --cpu 0.1")
+            raise LabError("slow needs --cpu or --rate", hint=f"muster lab slow {host} --cpu 0.1")
         if cpu is not None and cpu < 0.01:
-            raise LabError(f"{cpu:g} cores are too few", hint="0.01 is the least: a hundredth of a core")
+            raise LabError(f"number of cores must be at least 0.01, got {cpu:g}")
         if rate is not None:
             self._relink(host, "slow", rate=_checked_rate(rate))
         if cpu is not None:
             self._limit_cpu(host, cpu, self._breakable(host, "slow"))
 
     def limit_memory(self, host: str, size: str) -> None:
-        """Let all processes of a host together hold this much memory: 256m, 2g. The kernel kills who needs more."""
+        """Limit the memory of all processes of a host together: 256m, 2g. The OOM killer ends those that need more."""
         self._limit_memory(host, checked_size(size), self._breakable(host, "limit-memory"))
 
     def block_port(self, host: str, port: int, *, how: Refusal = "reject", direction: Direction = "in") -> None:
-        """Close a TCP port of a host ("in"), or that port of all others for it ("out")."""
+        """Block a TCP port of a host ("in"), or its connections to that port on other hosts ("out")."""
         if not 1 <= port <= 65535:
-            raise LabError(f"{port} is not a port", hint="ports go from 1 to 65535")
+            raise LabError(f"port must be from 1 to 65535, got {port}")
         others = (b for b in self._condition(host).link.blocks if (b.port, b.direction) != (port, direction))
         block = Block(port=port, how=how, direction=direction)
         self._relink(host, "block-port", blocks=(*others, block))
 
     def fill_disk(self, host: str) -> None:
-        """Fill / and /tmp of a host: it can write nothing more there, while its peers can."""
-        # Its file systems shrink to what is in them, so that no memory is used.
+        """Fill / and /tmp of a host, so that it cannot write there while its peers can."""
+        # Shrink its file systems to what is in them, which uses no memory.
         tools = self._breakable(host, "fill-disk")
-        _inside(tools.site, host, FILL_DISK, what=f"the disk of {host} could not be filled")
+        _inside(tools.site, host, FILL_DISK, what=f"could not fill the disk of {host}")
         self._condition(host).disk_full = True
 
     def heal(self, host: str) -> None:
@@ -149,16 +149,16 @@ class Faults:
         if condition.memory is not None:
             self._limit_memory(host, None, tools)
         if condition.disk_full:
-            _inside(tools.site, host, FREE_DISK, self._disk, what=f"the disk of {host} could not be freed")
+            _inside(tools.site, host, FREE_DISK, self._disk, what=f"could not free the disk of {host}")
             condition.disk_full = False
 
     def freeze(self, host: str) -> None:
-        """Stop every process of a host; its network is up, but nobody answers."""
+        """Freeze every process of a host; its network stays up, but nothing answers."""
         self._breakable(host, "freeze").cgroups.freeze(host)
         self._condition(host).frozen = True
 
     def thaw(self, host: str) -> None:
-        """Let the processes of a frozen host go on."""
+        """Resume the processes of a frozen host."""
         self._running(host)
         if self._tools is None or not self._condition(host).frozen:
             raise LabError(f"{host} is not frozen")
@@ -171,19 +171,19 @@ class Faults:
         self._kill(host, silently=False)
 
     def power_off(self, host: str) -> None:
-        """Pull the plug of a host: it is gone, and its peers hear nothing."""
+        """Power off a host: it is gone, and its peers receive nothing."""
         self._running(host)
         if self._tools is None:
             raise _cannot("power-off")
         self._kill(host, silently=True)
 
     def _kill(self, host: str, *, silently: bool) -> None:
-        """End a host, if it still runs; `silently` cuts the cable first, so that no peer hears of it."""
+        """End a host if it is running; `silently` cuts its cable first, so that its peers receive nothing."""
         site, tools, condition = self._up(), self._tools, self._condition(host)
         if tools and silently and site.running(host):
             self._change_link(host, replace(condition.link, cut=True), tools)
         if tools and condition.frozen:
-            tools.cgroups.thaw(host)  # a version 1 freezer holds back even SIGKILL
+            tools.cgroups.thaw(host)  # a version 1 freezer blocks even SIGKILL
         site.kill(host)
         if tools:
             tools.cables.drop(host)
@@ -195,7 +195,7 @@ class Faults:
         self._change_link(host, replace(self._condition(host).link, **changes), tools)
 
     def _change_link(self, host: str, new: Link, tools: _Tools) -> None:
-        """Give the cable of a host these faults, and no others."""
+        """Set the faults of a host's cable, replacing the previous ones."""
         condition = self._condition(host)
         tools.cables.change(host, condition.link, new)
         condition.link = new
@@ -218,13 +218,13 @@ class Faults:
 
     def _up(self) -> NamespaceSite | LoopbackSite:
         if self._site is None:
-            raise LabError("the lab is not up")
+            raise LabError("the lab is not running")
         return self._site
 
     def _known(self, host: str) -> str:
         if host not in self.names:
             many = f"the hosts are h1 to {self.names[-1]}" if len(self.names) > 1 else "the only host is h1"
-            raise LabError(f"there is no host `{host}` in this lab", hint=many)
+            raise LabError(f"unknown host `{host}`", hint=many)
         return host
 
     def _running(self, host: str) -> None:
@@ -244,7 +244,7 @@ class Faults:
 
 
 def _cannot(fault: str) -> LabError:
-    return LabError(f"`{fault}` cannot be done in this lab: its hosts are mere loopback addresses", hint=BETTER_LAB)
+    return LabError(f"this lab does not support `{fault}`: its hosts are only loopback addresses", hint=BETTER_LAB)
 
 
 def _inside(site: NamespaceSite, host: str, script: str, *arguments: str, what: str) -> None:
@@ -252,14 +252,14 @@ def _inside(site: NamespaceSite, host: str, script: str, *arguments: str, what: 
 
 
 def checked_size(text: str) -> str:
-    """Return the size of a disk or memory, or raise a LabError that shows how to write one."""
+    """Return the size of a disk or memory, or raise a LabError that shows the syntax."""
     if not re.fullmatch(r"[1-9][0-9]*[kmg]?", text):
-        raise LabError(f"`{text}` is not the size of a disk", hint="write it like 256m or 1g")
+        raise LabError(f"invalid size `{text}`", hint="write it like 256m or 1g")
     return text
 
 
 def _checked_rate(rate: str) -> str:
-    """Return a rate that tc will take, or raise a LabError that shows how to write one."""
+    """Return a rate that tc accepts, or raise a LabError that shows the syntax."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?[kmg]?bit", rate):
-        raise LabError(f"`{rate}` is not a network speed", hint="write it like 40mbit, 500kbit or 1gbit")
+        raise LabError(f"invalid network speed `{rate}`", hint="write it like 40mbit, 500kbit or 1gbit")
     return rate

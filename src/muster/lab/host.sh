@@ -1,6 +1,6 @@
 # Init of one lab host: bash runs this as pid 1 of fresh net, uts, ipc, pid and mount namespaces.
-# From the owner: NAME ADDRESS DIR DISK SHM BIND (one path a line) HOME SSHD, GPUS (how many to pretend; empty: the
-# machine's own), and RUN_AS ("UID GID") where the lab lives in a user namespace. Says `built PID`, waits for the cable, says `up`, then reads its pipe until the
+# Input from the owner: NAME ADDRESS DIR DISK SHM BIND (one path per line) HOME SSHD, GPUS (number of fake GPUs; empty: the
+# machine's own), and RUN_AS ("UID GID") where the lab lives in a user namespace. Prints `built PID`, waits for the cable, prints `up`, then reads its pipe until the
 # owner closes it: pid 1 ends, and the kernel kills whatever runs in the host and frees links and mounts.
 unset SCRIPT # this text
 set -e
@@ -8,16 +8,16 @@ read -r pid _ </proc/self/stat # /proc is still the machine's, so this is our pi
 hostname "$NAME"
 
 disk=$DIR/$NAME
-mkdir -p "$disk" # left empty by the last life of a rebooted host
+mkdir -p "$disk" # a rebooted host has left it empty
 mount -t tmpfs -o "size=$DISK,mode=755" muster-lab "$disk"
 cd "$disk"
 mkdir upper work root
 if [ -z "$RUN_AS" ]; then
-  # The upper layer must be on another file system than "/", hence the tmpfs.
+  # The upper layer must be on a different file system than "/", hence the tmpfs.
   mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work muster-lab root
 else
-  # A user namespace may not overlay "/" (its submounts are locked), but most of its folders one by one.
-  mount --bind root root # pivot_root wants a mount point
+  # A user namespace may not overlay "/" (its submounts are locked), but it may overlay most directories in it.
+  mount --bind root root # pivot_root needs a mount point
   for path in /*; do
     name=${path#/}
     case $name in
@@ -53,7 +53,7 @@ if [ -z "$RUN_AS" ]; then
 else # no mknod in a user namespace
   for device in "${devices[@]}"; do : >"/dev/$device" && mount --bind "$device" "/dev/$device"; done
 fi
-# A null device looks like a GPU to whoever only lists devices, Slurm among them.
+# A null device looks like a GPU to programs that only list devices, such as Slurm.
 for ((gpu = 0; gpu < GPUS; gpu++)); do
   mknod -m 666 "/dev/nvidia$gpu" c 1 3 2>/dev/null || { : >"/dev/nvidia$gpu" && mount --bind null "/dev/nvidia$gpu"; }
 done
@@ -71,7 +71,7 @@ mkdir -p /run/sshd /run/lock /run/muster-lab/disk
 cp -r "/.machine$DIR/ssh/." "/.machine$DIR/boot" /run/muster-lab/
 mount --bind "/.machine$disk" /run/muster-lab/disk # the handle by which the disk can be filled
 
-# Before the binds: these are the host's copies. A slow .bashrc would cost that time at every ssh command.
+# Before the bind mounts, so that these are the host's copies. A slow .bashrc would delay every ssh command.
 rm -f "$HOME/.bashrc" "$HOME/.bash_profile" "$HOME/.profile" "$HOME/.zshenv"
 while IFS= read -r path; do
   [ -n "$path" ] || continue
@@ -83,7 +83,7 @@ mount -t tmpfs -o mode=700 muster-lab "$HOME/.ssh"
 cp /run/muster-lab/{id_ed25519,id_ed25519.pub,authorized_keys,known_hosts,config} "$HOME/.ssh/"
 
 echo "$NAME" >/run/muster-lab/hostname
-: >/run/muster-lab/resolv.conf # a look-up of an unknown name fails at once
+: >/run/muster-lab/resolv.conf # lookups of unknown names fail at once
 replaced=(hosts hostname resolv.conf)
 { rm -f "${replaced[@]/#//etc/}" && cp "${replaced[@]/#//run/muster-lab/}" /etc/; } 2>/dev/null ||
   for file in "${replaced[@]}"; do mount --bind "/run/muster-lab/$file" "/etc/$file"; done
@@ -105,13 +105,13 @@ $(</run/muster-lab/neighbors)
 END
 start_sshd=("$SSHD" -f /run/muster-lab/sshd_config -E /run/muster-lab/sshd.log)
 if [ -n "$RUN_AS" ]; then
-  # As the mapped root sshd fails at setgroups(); in a nested namespace it runs under the user's real ids.
+  # As the mapped root, sshd fails in setgroups(); in a nested namespace it runs with the user's real ids.
   echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start
   read -r uid gid <<<"$RUN_AS"
   start_sshd=(unshare -U --map-user="$uid" --map-group="$gid" -- "${start_sshd[@]}")
 fi
 "${start_sshd[@]}"
-until [ -s /run/muster-lab/sshd.pid ]; do sleep .01; done # written when it listens; the owner limits the wait
+until [ -s /run/muster-lab/sshd.pid ]; do sleep .01; done # written when sshd listens; the owner has a timeout
 for script in /run/muster-lab/boot/*.sh; do
   # shellcheck source=/dev/null # they come with the services of the lab
   [ ! -e "$script" ] || . "$script"

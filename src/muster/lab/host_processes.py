@@ -1,4 +1,4 @@
-"""Processes inside a host, seen and held from outside; those of containers in it are included."""
+"""Processes inside a host, listed and signaled from outside, including those of its containers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 NS_GET_PARENT = 0xB702
-"""The ioctl that opens the namespace around a namespace (linux/nsfs.h)."""
+"""The ioctl that opens the parent of a namespace (linux/nsfs.h)."""
 
 
 def living_in(namespace: str) -> list[int]:
-    """Every living process in a PID namespace, given as /proc/PID/ns/pid tells it, or in one below it."""
+    """All live processes in a PID namespace, given as in /proc/PID/ns/pid, or in one nested in it."""
     belongs = {namespace: True}
     found: list[int] = []
     for pid in [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]:
@@ -21,7 +21,7 @@ def living_in(namespace: str) -> list[int]:
             own = os.readlink(f"/proc/{pid}/ns/pid")
             if own not in belongs:
                 belongs[own] = namespace in _outer_namespaces(pid)
-        except OSError:  # it has ended, or is not ours to look at
+        except OSError:  # it has ended, or belongs to another user
             continue
         if belongs[own] and not _is_zombie(pid):
             found.append(pid)
@@ -29,7 +29,7 @@ def living_in(namespace: str) -> list[int]:
 
 
 def _outer_namespaces(pid: int) -> list[str]:
-    """The PID namespaces around that of a process, as far as we may see them."""
+    """The visible PID namespaces that enclose that of a process."""
     found: list[str] = []
     handle = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
     try:
@@ -38,14 +38,14 @@ def _outer_namespaces(pid: int) -> list[str]:
             os.close(handle)
             handle = outer
             found.append(os.readlink(f"/proc/self/fd/{handle}"))
-    except PermissionError:  # the next one is around our own
+    except PermissionError:  # the next one encloses our own
         return found
     finally:
         os.close(handle)
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether a process is dead, gone or waits only for its parent to take note."""
+    """Whether a process is dead, gone, or waiting only for its parent to reap it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -57,7 +57,7 @@ class HostProcess(subprocess.Popen[Any]):
     """A Popen whose signals go to the command inside the host, not to the nsenter that waits for it.
 
     Killing nsenter would leave the command running; and when that ended, the machine's pid 1 would have to
-    take note of it before the host could die, which some are slow to do.
+    reap it before the host could end, and some are slow to do so.
     """
 
     def send_signal(self, sig: int) -> None:

@@ -1,4 +1,4 @@
-"""Keys and configuration with which the owner reaches each host, and the hosts each other, by plain ssh."""
+"""Keys and configuration that let the owner reach each host, and the hosts each other, by plain ssh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.lab.system_programs import find
 SSH_PORT = 22
 
 HOST_FILES = "/run/muster-lab"
-"""Where a host in namespaces keeps the files of this module."""
+"""Directory of these files on a host in namespaces."""
 
 SSHD_CONFIG = """\
 HostKey {files}/host_key
@@ -48,7 +48,7 @@ Host *
 
 
 def make_keys(folder: Path) -> None:
-    """Make one key for the hosts (host_key) and one for their user (id_ed25519)."""
+    """Create one key for the hosts (host_key) and one for their user (id_ed25519)."""
     keygen = find("ssh-keygen")
     making = [
         subprocess.Popen([keygen, "-q", "-t", "ed25519", "-N", "", "-C", "muster-lab", "-f", str(folder / name)])
@@ -56,7 +56,7 @@ def make_keys(folder: Path) -> None:
     ]
     for process in making:
         if process.wait(30) != 0:
-            raise RuntimeError(f"ssh-keygen ended with {process.returncode}")
+            raise RuntimeError(f"ssh-keygen failed with exit code {process.returncode}")
     (folder / "authorized_keys").write_text((folder / "id_ed25519.pub").read_text())
 
 
@@ -66,7 +66,7 @@ def known_hosts(addresses: Mapping[str, str], host_key: str, port: int = SSH_POR
 
 
 def client_config(addresses: Mapping[str, str], folder: Path, *, user: str, port: int = SSH_PORT) -> str:
-    """The ssh configuration with an entry for each host; the user's key and known_hosts lie in `folder`."""
+    """The ssh configuration with an entry for each host; the user's key and known_hosts are in `folder`."""
     entries = "".join(
         f"Host {name}\n  HostName {address}\n  Port {port}\n  HostKeyAlias {name}\n"
         for name, address in addresses.items()
@@ -75,14 +75,14 @@ def client_config(addresses: Mapping[str, str], folder: Path, *, user: str, port
 
 
 def sshd_config(files: str, pid_file: str) -> str:
-    """The configuration of a host's sshd, whose keys lie in `files`."""
+    """The configuration of a host's sshd, whose keys are in `files`."""
     return SSHD_CONFIG.format(files=files, pid_file=pid_file)
 
 
 def etc_hosts(addresses: Mapping[str, str]) -> str:
     """/etc/hosts with every host.
 
-    The ::ffff: lines answer the reverse look-ups of torch, whose sockets are IPv6 with mapped addresses;
+    The ::ffff: lines answer the reverse lookups of torch, whose sockets are IPv6 with mapped addresses;
     without them it warns "The hostname of the client socket cannot be retrieved".
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]

@@ -1,4 +1,4 @@
-"""How commands find the lab that is up, and talk to its server."""
+"""How commands find the running lab and communicate with its server."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from muster.errors import LabError
 from muster.lab.lab_server import SOCKET, Description, Settings, socket_address
 
 START_LIMIT = 150.0
-"""Seconds in which the server must have said whether the lab is up; two more for each host."""
+"""Seconds within which the server must report whether the lab started; two more for each host."""
 
 ANSWER_LIMIT = 150.0
-"""Seconds in which a request must be answered: a reboot is the longest."""
+"""Timeout of a request in seconds; a reboot takes longest."""
 
 
 def state_folder() -> Path:
-    """The folder of this user with the socket of the lab; created if missing."""
+    """This user's directory with the socket of the lab; created if missing."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     folder = Path(base) / "muster"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def state_folder() -> Path:
 
 
 def start(hosts: int, **options: Any) -> Description:
-    """Start a lab, with these options of `Lab`, that stays up when this process ends; return its description."""
+    """Start a lab with these options of `Lab`, which outlives this process; return its description."""
     folder = state_folder()
     settings: Settings = {"hosts": hosts, "options": options, "folder": str(folder)}
     with (folder / "lab.log").open("ab") as log:
@@ -48,19 +48,19 @@ def start(hosts: int, **options: Any) -> Description:
         with server.stdout as said:
             limit = START_LIMIT + 2 * hosts
             if not select.select([said], [], [], limit)[0]:
-                raise LabError(f"the lab was not up after {limit:g} s", hint="try fewer hosts")
+                raise LabError(f"the lab did not start within {limit:g} s", hint="try fewer hosts")
             line = said.readline()
     except BaseException:
         server.kill()
         server.wait()
         raise
     if not line:
-        raise LabError("the keeper of the lab ended at once", hint=f"its last words are in {folder / 'lab.log'}")
+        raise LabError("the lab server exited during startup", hint=f"see its log: {folder / 'lab.log'}")
     return _checked(line)
 
 
 def request(verb: str, **arguments: Any) -> Any:
-    """Ask the server of the lab that is up to do something, and return its answer: for `status` a `Description`."""
+    """Send a request to the server of the running lab and return its reply, for `status` a `Description`."""
     handle = os.open(state_folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as peer:
@@ -89,7 +89,7 @@ def _checked(line: str) -> Any:
 
 
 class NoLab(LabError):
-    """There is no lab to talk to."""
+    """No lab is running."""
 
     def __init__(self) -> None:
-        super().__init__("no lab is up", hint="`muster lab up 4` starts one with four hosts")
+        super().__init__("no lab is running", hint="start one with four hosts: muster lab up 4")

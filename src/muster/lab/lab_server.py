@@ -1,9 +1,9 @@
-"""The background process that owns the lab of `muster lab up` and does what further commands ask of it.
+"""The background process that owns the lab of `muster lab up` and serves later commands.
 
-It is started as `python -m muster.lab.lab_server SETTINGS`, SETTINGS being JSON: hosts, the options of `Lab`, and
-`folder`, where its socket and lock lie. It says on stdout whether the lab is up, in one JSON line, and then
-serves requests: a JSON line in, a JSON line out, one connection each, one at a time. The lab ends with it,
-however it ends.
+It is started as `python -m muster.lab.lab_server SETTINGS`, where SETTINGS is JSON: hosts, the options of `Lab`, and
+`folder`, the directory of its socket and lock. It reports on stdout whether the lab started, as one line of JSON, and
+then serves requests, one at a time: each connection sends one line of JSON and receives one. The lab ends with this
+process, however it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from muster.lab.cluster import Lab
 SOCKET = "lab.sock"
 LOCK = "lab.lock"
 REQUEST_LIMIT = 10.0
-"""Seconds that a client may take to say what it wants."""
+"""Seconds that a client may take to send its request."""
 
 FAULTS: dict[str, Callable[..., None]] = {
     "cut": Lab.cut,
@@ -43,7 +43,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "fill-disk": Lab.fill_disk,
     "block-port": Lab.block_port,
 }
-"""What can be done to a host: the verb of the command line and the method."""
+"""Faults of a host: the verb on the command line and the method."""
 
 
 class Settings(TypedDict):
@@ -65,12 +65,12 @@ class Description(TypedDict):
 
 
 def socket_address(folder: int) -> str:
-    """The socket by way of an open folder: its whole path may be longer than the kernel takes."""
+    """The path of the socket below an open directory, because its full path may exceed the kernel's limit."""
     return f"/proc/self/fd/{folder}/{SOCKET}"
 
 
 def answer(lab: Lab, verb: str, host: str = "", **arguments: Any) -> Mapping[str, object]:
-    """Do what was asked, and return what to say."""
+    """Execute a request and return the reply."""
     if verb in FAULTS:
         FAULTS[verb](lab, host, **arguments)
         return {}
@@ -94,7 +94,7 @@ def describe(lab: Lab) -> Description:
 
 
 def serve(lab: Lab, server: socket.socket) -> None:
-    """Answer requests until one says `down`."""
+    """Serve requests until one is `down`."""
     while True:
         peer, _ = server.accept()
         with peer:
@@ -103,7 +103,7 @@ def serve(lab: Lab, server: socket.socket) -> None:
                 with peer.makefile("rb") as lines:
                     request = json.loads(lines.readline())
             except (OSError, ValueError):
-                continue  # it went away before it had said what it wants
+                continue  # the client disconnected before it sent a request
             if request["verb"] == "down":
                 lab.stop()
                 os.unlink(server.getsockname())
@@ -115,7 +115,7 @@ def serve(lab: Lab, server: socket.socket) -> None:
                 reply = {"error": error.message, "hint": error.hint}
             except Exception as error:  # one failed request must not take the lab down
                 traceback.print_exc()
-                reply = {"error": f"the lab failed: {error}", "hint": "`muster lab reboot HOST` may help"}
+                reply = {"error": f"the lab failed: {error}", "hint": "try to reboot the host: muster lab reboot HOST"}
             _say(peer, reply)
 
 
@@ -123,11 +123,11 @@ def _say(peer: socket.socket, reply: Mapping[str, object]) -> None:
     try:
         peer.sendall(json.dumps(reply).encode() + b"\n")
     except OSError:
-        pass  # the command was interrupted; what it asked for is done
+        pass  # the command was interrupted; its request is done
 
 
 def main(argument: str) -> int:
-    """Hold a lab."""
+    """Run a lab until it is stopped."""
     settings: Settings = json.loads(argument)
     folder = os.open(settings["folder"], os.O_RDONLY | os.O_DIRECTORY)
     signal.signal(signal.SIGTERM, _end)
@@ -158,15 +158,15 @@ def _end(signal_number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _take(lock: int) -> None:
-    """Hold the lock as long as this process lives: no file can then wrongly say that there is a lab."""
+    """Hold the lock for the lifetime of this process, so that a leftover file is not mistaken for a running lab."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise LabError("a lab is up already", hint="`muster lab down` takes it down") from None
+        raise LabError("a lab is already running", hint="stop it: muster lab down") from None
 
 
 def _report(message: Mapping[str, object]) -> None:
-    """Tell the command that started us; then let go of its pipe, or its caller would wait for our end."""
+    """Report to the command that started this process, then close its pipe, so that its caller does not wait for us."""
     print(json.dumps(message), flush=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -1,7 +1,7 @@
-"""What a cable can suffer, and the ip, tc and nft input that makes it so; pure text, nothing is run here.
+"""The faults of a cable, and the input for ip, tc and nft that creates them; pure text, nothing is run here.
 
-A cable is a veth pair: `eth0` in the host and `v-NAME`, a port of the bridge, in the switch. Its faults are
-one value, `Link`, and each change states it anew: faults add up, and `Link()` is a healthy cable.
+A cable is a veth pair: `eth0` in the host and `v-NAME`, a port of the bridge, in the switch. All its faults are
+one value, `Link`, and each change applies the whole value: faults add up, and `Link()` is a healthy cable.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 NETWORK = "10.77.0"
-"""The first three numbers of every lab address; labs have separate switches, so they may share it."""
+"""The first three numbers of every lab address; labs can share it because their switches are separate."""
 
 SWITCH_ADDRESS = f"{NETWORK}.254"
 """The address of the switch itself, from which the owner reaches the hosts."""
 
 MAX_HOSTS = 253
-"""As many as there are addresses beside the switch's."""
+"""The number of addresses besides that of the switch."""
 
 MOST_HOSTS_THAT_ASK = 16
-"""Up to this many hosts find each other by ARP."""
+"""Labs of up to this many hosts use ARP."""
 
 TABLE = "muster_lab"
 
@@ -30,7 +30,7 @@ Refusal = Literal["reject", "drop"]
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A TCP port that a firewall on the host closes."""
+    """A TCP port that a firewall on the host blocks."""
 
     port: int
     how: Refusal = "reject"
@@ -65,26 +65,26 @@ def port_of(name: str) -> str:
 
 
 def near_end(name: str) -> str:
-    """The end, towards the host, of the veth pair that joins a slow wire to the bridge."""
+    """The host's end of the veth pair that connects a slow wire to the bridge."""
     return f"x-{name}"
 
 
 def far_end(name: str) -> str:
-    """The end of that pair at the bridge."""
+    """The bridge's end of that pair."""
     return f"y-{name}"
 
 
 def mac_of(address: str) -> str:
-    """A hardware address that stays: after a reboot with another one, peers would use a stale ARP entry."""
+    """A fixed MAC address: if it changed with a reboot, peers would use a stale ARP entry."""
     return f"02:77:00:00:00:{int(address.rsplit('.', 1)[1]):02x}"
 
 
 def neighbors(addresses: Mapping[str, str]) -> str:
-    """`ip` batch for every host of a big lab: the hardware addresses of all others, so that none has to ask.
+    """`ip` batch for every host of a big lab: the MAC addresses of all others, so that none needs ARP.
 
-    The kernel keeps what hosts learn by asking in one table for the whole machine, of 1024 entries by default
-    (net.ipv4.neigh.default.gc_thresh3); 48 hosts that all spoke to each other overflowed it, and connections
-    failed. Small labs ask, because then a dead host is "No route to host" after 3 s, as on a real network.
+    The kernel keeps the results of ARP in one table for the whole machine, with 1024 entries by default
+    (net.ipv4.neigh.default.gc_thresh3); 48 hosts that all connected to each other overflowed it, and connections
+    failed. Small labs use ARP, because then a dead host is "No route to host" after 3 s, as on a real network.
     """
     if len(addresses) <= MOST_HOSTS_THAT_ASK:
         return ""
@@ -104,7 +104,7 @@ def plug(inits: Mapping[str, int], addresses: Mapping[str, str]) -> str:
 
 
 def unplug(names: Iterable[str]) -> str:
-    """`ip` batch, run in the switch with -force: take the cables of hosts away, dead or alive."""
+    """`ip` batch, run in the switch with -force: remove the cables of hosts, dead or alive."""
     return "".join(f"link del {end}\n" for name in names for end in (port_of(name), near_end(name)))
 
 
@@ -114,7 +114,7 @@ def carrier(name: str, link: Link) -> str:
 
 
 def host_rules(link: Link) -> str:
-    """`nft` input for the host: frames that get lost on the way in, and closed ports."""
+    """`nft` input for the host: loss of incoming frames, and blocked ports."""
     rules = _fresh_table("netdev", TABLE, _loss_chain("eth0", link.loss_percent))
     chains = [
         _port_chain(hook, match, [b for b in link.blocks if b.direction == direction])
@@ -124,12 +124,12 @@ def host_rules(link: Link) -> str:
 
 
 def switch_rules(name: str, port: str, link: Link) -> str:
-    """`nft` input for the switch: frames from the host that get lost; `port` is where they enter it."""
+    """`nft` input for the switch: loss of frames from the host, which enter at `port`."""
     return _fresh_table("netdev", f"{TABLE}_{name}", _loss_chain(port, link.loss_percent))
 
 
 def _fresh_table(family: str, table: str, chains: str) -> str:
-    # Declared first, because the deletion of a table that is not there is an error.
+    # Declared first, because deleting a table that does not exist is an error.
     text = f"table {family} {table}\ndelete table {family} {table}\n"
     return text + (f"table {family} {table} {{\n{chains}}}\n" if chains else "")
 
@@ -152,7 +152,7 @@ def _port_chain(hook: str, match: str, blocks: list[Block]) -> str:
 
 
 def shaping(device: str, link: Link, *, netem: bool) -> str:
-    """`tc` batch, run at either end of the cable: the rate, and the delay where the kernel has netem."""
+    """`tc` batch, run at either end of the cable: the rate, and the delay if the kernel has netem."""
     if netem and link.delay_ms:
         rate = f" rate {link.rate}" if link.rate else ""
         discipline = f"netem limit 100000 delay {link.delay_ms:g}ms{rate}"

@@ -1,4 +1,4 @@
-"""Hosts for machines that forbid namespaces: a user's sshd on each of many loopback addresses."""
+"""Hosts for machines that do not allow namespaces: an sshd of the user on each of many loopback addresses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NETWORK = "127.0.0"
 
 
 class LoopbackSite(Site[Node]):
-    """Hosts that have an address, an sshd and a process tree of their own, and share all else."""
+    """Hosts that have their own address, sshd and process tree, and share everything else."""
 
     def __init__(self, names: Sequence[str]) -> None:
         # 127.0.0.1 is the machine itself.
         super().__init__({name: f"{NETWORK}.{number}" for number, name in enumerate(names, start=2)})
 
     def open(self) -> None:
-        """Make the folder and the keys, and find a port that is free on every address."""
+        """Create the directory and the keys, and find a port that is free on every address."""
         for program in ("ssh", "sshd", "bash"):
             find(program)
         self._start_switch()
@@ -59,7 +59,7 @@ class LoopbackSite(Site[Node]):
                 raise
 
     def pids(self, name: str) -> list[int]:
-        """The processes of a host, its holder left out."""
+        """The processes of a host, except the one that holds it."""
         return loopback_host.members(self.init(name), self._mark(name))
 
     def ssh_argv(self) -> list[str]:
@@ -67,7 +67,7 @@ class LoopbackSite(Site[Node]):
         return [find("ssh"), "-F", str(self.ssh_config)]
 
     def enter_argv(self, name: str) -> list[str]:
-        """A command that bears the mark of the host."""
+        """The command prefix that sets the host's mark."""
         return ["env", f"{loopback_host.MARK_NAME}={self._mark(name)}"]
 
     def _mark(self, name: str) -> str:

@@ -1,7 +1,7 @@
-"""One host where there are no namespaces: `python loopback_host.py MARK PID_FILE SSHD ARG...`.
+"""A host without namespaces: `python loopback_host.py MARK PID_FILE SSHD ARG...`.
 
-It starts an sshd, says `up` when that listens, and waits until its stdin closes; then it kills what runs in
-the host: those are its descendants, for it adopts what they orphan, and whoever has MARK in the environment.
+It starts an sshd, prints `up` when that listens, and waits until its stdin closes. Then it kills the processes of
+the host: its descendants, including orphans, which it adopts, and every process with MARK in its environment.
 Standard library only: it is started as a file, because importing the package for every host would be slow.
 """
 
@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator
 
 MARK_NAME = "MUSTER_LAB_HOST"
-"""The environment variable that says to which host a process belongs."""
+"""The environment variable that marks the host to which a process belongs."""
 
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def members(host: int, mark: str) -> list[int]:
-    """The living processes of a host, `host` itself left out."""
+    """The live processes of a host, except `host` itself."""
     parents = {pid: parent for pid, parent, alive in _all_processes() if alive}
     wanted = f"{MARK_NAME}={mark}".encode()
     return [pid for pid in parents if pid != host and (_descends(pid, host, parents) or wanted in _environment(pid))]
@@ -53,15 +53,15 @@ def _environment(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
-    except OSError:  # another user's
+    except OSError:  # it belongs to another user
         return []
 
 
 def _serve(mark: str, pid_file: str, sshd: list[str]) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes note of dead children for us
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps dead children for us
     server = subprocess.Popen([*sshd, "-D"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while not os.path.exists(pid_file):  # written when it listens; the owner limits the wait
+    while not os.path.exists(pid_file):  # written when sshd listens; the owner has a timeout
         if not os.path.exists(f"/proc/{server.pid}"):
             raise SystemExit("sshd did not start")
         if select.select([sys.stdin], [], [], 0.01)[0]:

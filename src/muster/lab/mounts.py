@@ -1,4 +1,4 @@
-"""Which folders the hosts must see beside what lies on "/" itself."""
+"""Directories that hosts must see besides the contents of "/" itself."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 OWN = ("/dev/", "/proc/", "/run/", "/sys/", "/tmp/")
-"""Folders of which every host has its own."""
+"""Directories of which every host has its own."""
 
 
 def file_systems_of(paths: Iterable[str], mountinfo: str) -> tuple[str, ...]:
-    """The mount points, other than "/", on which these folders lie; a host's disk shows only "/" itself."""
+    """The mount points, except "/", that contain these directories; a host's disk shows only "/" itself."""
     points = {_unescape(line.split()[4]) for line in mountinfo.splitlines()}
     wanted = {_point_of(os.path.realpath(path), points) for path in paths}
     return tuple(sorted(point for point in wanted if point != "/" and not f"{point}/".startswith(OWN)))
 
 
 def hidden_folders(paths: Iterable[str]) -> tuple[str, ...]:
-    """The folders that a host's own /tmp or /run would hide; folders inside others are left out."""
+    """The directories that a host's own /tmp or /run would hide, without those inside others."""
     hidden = sorted({real for path in paths if f"{(real := os.path.realpath(path))}/".startswith(OWN)})
     outer = [path for path in hidden if f"{path}/" not in OWN]
     return tuple(path for path in outer if not any(path.startswith(f"{other}/") for other in outer))

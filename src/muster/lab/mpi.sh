@@ -1,5 +1,5 @@
-# Makes plain mpirun and mpiexec those of Open MPI in a lab host, whatever the machine has chosen; sourced by its init.
-# Without root /etc may be the machine's own, which this cannot change.
+# Makes mpirun and mpiexec those of Open MPI on a lab host, whatever this machine uses; sourced by the host's init.
+# Without root, /etc may be that of this machine, which cannot be changed here.
 for program in mpirun mpiexec; do
   ln -sf "$(command -v "$program.openmpi")" "/etc/alternatives/$program" 2>/dev/null || true
 done

@@ -11,11 +11,11 @@ from muster.lab.service import Run, Service
 from muster.lab.system_programs import SYSTEM_PATH
 
 _TRIES = 5
-"""Times that a program is started which ends by SIGPIPE: hydra on a busy machine, when a part of it ended before."""
+"""Attempts for a program that ends by SIGPIPE, as hydra does on a busy machine when one of its parts exits early."""
 
 
 class Mpi(Service):
-    """Both MPIs, tried out; they use the ssh that the hosts have."""
+    """Both MPIs, tested at startup; they use the ssh of the hosts."""
 
     title = "MPI"
     script = "mpi.sh"
@@ -23,16 +23,16 @@ class Mpi(Service):
     kinds: frozenset[Kind] = frozenset({"root", "userns"})
 
     def wait(self, hosts: Sequence[str], run: Run) -> None:
-        """Start two processes on each of the first two hosts, with either MPI."""
+        """Start two processes on each of the first two hosts with each MPI."""
         used = hosts[:2]
         slots = ",".join(f"{host}:2" for host in used)
-        # A clean environment: under Slurm, say, mpirun would not use ssh.
+        # A clean environment: under Slurm, for example, mpirun would not use ssh.
         clean = ["env", "-i", f"PATH={SYSTEM_PATH}"]
         for argv in (
             ["mpirun", "--allow-run-as-root", "-H", slots, "hostname"],
             ["mpiexec.hydra", "-hosts", slots, "-n", str(2 * len(used)), "hostname"],
         ):
-            # hydra waits for ever for a host that does not answer.
+            # hydra waits forever for a host that does not answer.
             limited = [*clean, "timeout", "20", *argv]
             done = run(used[0], limited, timeout=30)
             for _ in range(_TRIES - 1):
@@ -41,4 +41,4 @@ class Mpi(Service):
                 done = run(used[0], limited, timeout=30)
             if done.returncode != 0 or sorted(done.stdout.split()) != sorted([*used, *used]):
                 said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-                raise LabError(f"{argv[0]} does not start processes on {slots} from {used[0]}: {said}")
+                raise LabError(f"{argv[0]} could not start processes on {slots} from {used[0]}: {said}")

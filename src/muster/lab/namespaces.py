@@ -1,4 +1,4 @@
-"""Hosts made of anonymous namespaces: nothing is registered anywhere, so nothing can be left behind."""
+"""Hosts in anonymous namespaces: nothing is registered anywhere, so nothing can be left behind."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from muster.lab.system_programs import SYSTEM_PATH, find
 
 HOST_SCRIPT = Path(__file__).with_name("host.sh")
 CALL_LIMIT = 30.0
-"""Seconds that one ip, tc or nft call may take."""
+"""Timeout in seconds of one call of ip, tc or nft."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostSettings:
-    """What every host of a lab is given."""
+    """Settings shared by all hosts of a lab."""
 
     bind: tuple[str, ...] = ()
     disk: str = "256m"
     shm: str = "1g"
     gpus: Mapping[str, int] | None = None
-    """How many GPUs each host pretends to have; None: it has this machine's."""
+    """Number of fake GPUs of each host; None: hosts have those of this machine."""
 
 
 def call(argv: Sequence[str], *, text: str = "", what: str) -> str:
-    """Run a short command to its end; its failure is a LabError that says what was tried."""
+    """Run a short command; if it fails, raise a LabError that starts with `what`."""
     try:
         done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=CALL_LIMIT)
     except subprocess.TimeoutExpired:
-        raise LabError(f"{what}: `{argv[0]}` was not done after {CALL_LIMIT:g} s") from None
+        raise LabError(f"{what}: `{argv[0]}` timed out after {CALL_LIMIT:g} s") from None
     if done.returncode != 0:
         raise LabError(f"{what}: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout
 
 
 class HostNode(Node):
-    """One running host."""
+    """A running host."""
 
     pid_namespace: str = ""
-    """Which PID namespace its processes live in, as /proc/PID/ns/pid tells it, once it is built."""
+    """The PID namespace of its processes, as in /proc/PID/ns/pid; set when the host is built."""
 
     def built(self, deadline: float) -> None:
-        """Wait until the host has its disk and lacks only the cable."""
+        """Wait until the host has its disk and only the cable is missing."""
         self.init = int(self.expect("built", deadline)[0])
         self.pid_namespace = os.readlink(f"/proc/{self.init}/ns/pid")
 
     def terminate(self) -> None:
-        """Kill init, and with it every process of the host at once; the kernel still closes their sockets."""
+        """Kill init and thereby every process of the host at once; the kernel still closes their sockets."""
         if self.alive and self.pid_namespace:
             os.kill(self.init, signal.SIGKILL)
 
 
 class NamespaceSite(Site[HostNode]):
-    """The switch and the hosts of one lab, made as root or, `rootless`, in a user namespace."""
+    """The switch and the hosts of one lab, created as root or, if `rootless`, in a user namespace."""
 
     process_type: type[subprocess.Popen[Any]] = HostProcess
 
@@ -73,7 +73,7 @@ class NamespaceSite(Site[HostNode]):
         self._settings = settings
 
     def open(self) -> None:
-        """Start the switch, which also owns the folder of the lab, and write the keys."""
+        """Start the switch, which also owns the lab's directory, and write the keys."""
         for program in ("ip", "ssh", "sshd", "nsenter", "unshare", "bash"):
             find(program)
         user = ["--user", "--map-root-user"] if self.rootless else []
@@ -86,8 +86,8 @@ class NamespaceSite(Site[HostNode]):
         (folder / "sshd_config").write_text(keys.sshd_config(keys.HOST_FILES, f"{keys.HOST_FILES}/sshd.pid"))
 
     def start(self, names: Sequence[str]) -> None:
-        """Bring hosts up: all of them built side by side, cabled in one go, then their sshd started."""
-        # 4 hosts take 0.2 s and 64 take 2.5 s on two idle cores; a machine under load gets many times that.
+        """Start hosts: build them in parallel, connect all cables at once, then start their sshd."""
+        # 4 hosts take 0.2 s and 64 take 2.5 s on two idle cores; a busy machine may take many times as long.
         deadline = time.monotonic() + 20 + len(names)
         try:
             for name in names:
@@ -95,7 +95,7 @@ class NamespaceSite(Site[HostNode]):
             for name in names:
                 self.hosts[name].built(deadline)
             cables = link_rules.plug({name: self.hosts[name].init for name in names}, self.addresses)
-            self.in_switch(["ip", "-b", "-"], text=cables, what="the cables could not be laid")
+            self.in_switch(["ip", "-b", "-"], text=cables, what="could not connect the cables")
             for name in names:
                 self.hosts[name].go()
             for name in names:
@@ -126,16 +126,16 @@ class NamespaceSite(Site[HostNode]):
         return HostNode(name, argv, env=env, errors=self.folder / f"{name}.errors")
 
     def remove_cable(self, name: str) -> None:
-        """Take away what is left of a dead host's cable; the kernel does it too, but only some time later."""
+        """Remove what is left of a dead host's cable; the kernel does it too, but only some time later."""
         try:
             self.in_switch(["ip", "-force", "-b", "-"], text=link_rules.unplug([name]), what="unplugging")
         except LabError:
-            pass  # the kernel was quicker
+            pass  # the kernel was faster
 
     @property
     def switch_pid(self) -> int:
         """A process in the switch's network namespace."""
-        assert self._switch is not None, "the lab is not up"
+        assert self._switch is not None, "the lab is not running"
         return self._switch.pid
 
     def in_switch(self, argv: Sequence[str], *, text: str = "", what: str) -> str:
@@ -165,12 +165,12 @@ class NamespaceSite(Site[HostNode]):
         return [*self._enter(self.init(name), namespaces), *([] if as_root else self._as_user())]
 
     def _as_user(self) -> list[str]:
-        """In a user namespace we are its root; a nested one gives the user the ids they have outside."""
+        """In a user namespace we are root; a nested one gives the user their ids from outside."""
         if not self.rootless:
             return []
         ids = [f"--map-user={self._login.pw_uid}", f"--map-group={self._login.pw_gid}"]
         return [find("unshare"), "--user", *ids, "--"]
 
     def pids(self, name: str) -> list[int]:
-        """Every living process in a host, in containers too, as numbered outside."""
+        """All live processes of a host, including those in containers, with their pids outside the host."""
         return living_in(self.hosts[name].pid_namespace)

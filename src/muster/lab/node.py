@@ -1,4 +1,4 @@
-"""A process that lives exactly as long as its owner wants it to, and never longer than the owner."""
+"""A process that lives exactly as long as its owner wants, and never longer than the owner."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from muster.errors import LabError
 
 
 class Node:
-    """A child that reads our pipe: when that closes, by a clean exit or by SIGKILL of us, it ends by itself.
+    """A child that reads a pipe of ours and ends when it closes, whether we exit cleanly or by SIGKILL.
 
-    The child says what it has reached in lines on its stdout (`expect`), and goes on when told to (`go`).
+    The child reports its progress as lines on its stdout (`expect`) and continues on request (`go`).
     """
 
     def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str] | None, errors: Path | None) -> None:
         self.name = name
         self._errors = errors
         self._unread = b""
-        # A file, not a pipe: unshare 2.38 also grumbles there when init is killed, and nobody reads by then.
+        # A file, not a pipe: unshare 2.38 prints an error when init is killed, and no one reads the pipe by then.
         sink = errors.open("wb") if errors else None
         try:
             self._process = subprocess.Popen(
@@ -32,7 +32,7 @@ class Node:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=sink if sink else subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C goes to the owner, which then takes the lab down in order
+                start_new_session=True,  # Ctrl-C goes to the owner, which then stops the lab in order
                 bufsize=0,
             )
         finally:
@@ -40,7 +40,7 @@ class Node:
                 sink.close()
 
         self.init = self.pid
-        """The process that holds a host together, as numbered outside."""
+        """The process whose end ends the host, with its pid outside the host."""
 
     @property
     def pid(self) -> int:
@@ -49,15 +49,15 @@ class Node:
 
     @property
     def alive(self) -> bool:
-        """Whether the child still runs."""
+        """Whether the child is running."""
         return self._process.poll() is None
 
     def expect(self, word: str, deadline: float) -> list[str]:
-        """Wait until the child says a line that begins with `word`; return the rest of that line."""
+        """Wait until the child prints a line that starts with `word`; return the rest of that line."""
         line = self._read_line(word, deadline)
         said = line.split()
         if not said or said[0] != word:
-            raise self._failure(f"said {line!r} where `{word}` was expected")
+            raise self._failure(f"printed {line!r}, expected `{word}`")
         return said[1:]
 
     def _read_line(self, word: str, deadline: float) -> str:
@@ -67,11 +67,11 @@ class Node:
         while b"\n" not in self._unread:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
-                raise self._failure(f"did not reach the step `{word}` in time")
+                raise self._failure(f"timed out before step `{word}`")
             chunk = os.read(stdout.fileno(), 4096)
             if not chunk:
                 self._process.wait()
-                raise self._failure(f"ended before the step `{word}`")
+                raise self._failure(f"exited before step `{word}`")
             self._unread += chunk
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode()
@@ -81,18 +81,18 @@ class Node:
         return LabError(f"{self.name} {what}" + (f": {reason}" if reason else ""))
 
     def go(self) -> None:
-        """Let the child go on to its next step."""
+        """Let the child continue with its next step."""
         try:
             _pipe(self._process.stdin).write(b"go\n")
         except BrokenPipeError:
-            pass  # it has ended; the next `expect` says why
+            pass  # it has ended; the next `expect` reports why
 
     def terminate(self) -> None:
-        """Close the pipe, without waiting for the end that this brings."""
+        """Close the pipe, which ends the child, without waiting for it."""
         _pipe(self._process.stdin).close()
 
     def end(self, *, limit: float = 10.0) -> None:
-        """Close the pipe and wait until the child has ended by itself; after `limit` seconds kill it."""
+        """Close the pipe and wait until the child ends; kill it after `limit` seconds."""
         _pipe(self._process.stdin).close()
         try:
             self._process.wait(limit)

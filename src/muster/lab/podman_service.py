@@ -1,8 +1,8 @@
-"""podman in a lab: it runs in every host, and an image without a file system of its own is there.
+"""podman in a lab: it runs on every host, with an image that has almost no files of its own.
 
-`localhost/muster-lab:latest` has empty folders, the symlinks /bin, /lib and so on, and nothing to run: with
-`-v /usr:/usr:ro` the programs of this machine run in it, with `volumes()` also this Python. It takes a fraction
-of a second to make and needs no network.
+`localhost/muster-lab:latest` has empty directories and the symlinks /bin, /lib and so on, but no programs: with
+`-v /usr:/usr:ro` the programs of this machine run in it, with `volumes()` also this Python. Building it takes a
+fraction of a second and needs no network.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ def image() -> bytes:
             file = tarfile.TarInfo(name)
             file.size = len(text)
             tar.addfile(file, io.BytesIO(text.encode()))
-        # Where the loader finds libraries outside its own folders, such as those below /usr/local.
+        # The loader needs it to find libraries outside its default directories, such as those below /usr/local.
         if os.path.exists("/etc/ld.so.cache"):
             tar.add("/etc/ld.so.cache", "etc/ld.so.cache")
     return archive.getvalue()
 
 
 def volumes() -> list[str]:
-    """The options of `podman run` with which this Python, and what is installed in it, runs in the image."""
+    """The options of `podman run` that let this Python and its packages run in the image."""
     needed = {"/usr", sys.base_prefix, sys.prefix, str(Path(__file__).parents[2])}
     outer = [path for path in sorted(needed) if not any(path.startswith(f"{other}/") for other in needed)]
     return [f"--volume={path}:{path}:ro" for path in outer]
 
 
 class Podman(Service):
-    """podman, and an image, in all hosts of a lab."""
+    """podman and an image on all hosts of a lab."""
 
     title = "podman"
     script = "podman.sh"
@@ -67,9 +67,9 @@ class Podman(Service):
         super().write(folder, f"IMAGE={IMAGE}\n{header}")
 
     def wait(self, hosts: Sequence[str], run: Run) -> None:
-        """Try one container; a machine that cannot run it here cannot in the other hosts either."""
+        """Try one container on the first host; if it fails there, it fails on the others too."""
         argv = ["podman", "run", "--rm", "--network=host", *volumes(), IMAGE, "true"]
         done = run(hosts[0], argv, timeout=30)
         if done.returncode != 0:
             said = done.stderr.strip() or f"exit code {done.returncode}"
-            raise LabError(f"podman runs no container in {hosts[0]}: {said}")
+            raise LabError(f"podman could not run a container on {hosts[0]}: {said}")

@@ -1,4 +1,4 @@
-"""What a lab can have on top of its hosts: Slurm, MPI, podman."""
+"""Optional services of a lab: Slurm, MPI, podman."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class Service(ABC):
-    """Something that every host of a lab runs or can run."""
+    """A service that every host of a lab runs or can run."""
 
     title: str
-    """How an error message calls it."""
+    """Its name in error messages."""
 
     script: str
-    """The file, beside this one, that each host runs when it boots, before it says that it is up."""
+    """The file, next to this one, that each host runs at boot before it reports that it is up."""
 
     programs: tuple[str, ...]
-    """What this machine must have for it."""
+    """Programs that this machine must have."""
 
     kinds: frozenset[Kind] = frozenset({"root"})
     """The kinds of lab that can have it."""
 
     daemons: frozenset[str] = frozenset()
-    """The names of the processes that belong to it in an idle host."""
+    """Names of its processes on an idle host."""
 
     def write(self, folder: Path, header: str = "") -> None:
-        """Write the boot script, with a header of its own, to what is /run/muster-lab/boot in the hosts."""
+        """Write the boot script, with a header, to the directory that is /run/muster-lab/boot on the hosts."""
         (folder / self.script).write_text(header + Path(__file__).with_name(self.script).read_text())
 
     @abstractmethod
     def wait(self, hosts: Sequence[str], run: Run) -> None:
-        """Return when it works in these hosts, which have just booted; raise a LabError when it does not come."""
+        """Return when it works on these hosts, which have just booted; raise a LabError if it does not start."""

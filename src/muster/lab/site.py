@@ -1,4 +1,4 @@
-"""What hosts of a lab have in common, whichever way they are made."""
+"""What the hosts of all kinds of labs have in common."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ HostNode = TypeVar("HostNode", bound=Node)
 
 
 def script_argv(title: str) -> list[str]:
-    """The command line of bash for the script in the environment variable SCRIPT, as short as `ps` should show it."""
+    """The command line of bash for the script in the environment variable SCRIPT, kept short for `ps`."""
     return [find("bash"), "-c", 'eval "$SCRIPT"', title]
 
 
 class Site(Generic[HostNode]):
-    """The hosts of one lab, and the switch: the process that every lab begins and ends with, which also cleans up."""
+    """The hosts of one lab and its switch, the first process to start and the last to end, which also cleans up."""
 
     process_type: type[subprocess.Popen[Any]] = subprocess.Popen[Any]
-    """The Popen that fits what `enter_argv` starts."""
+    """The Popen class for what `enter_argv` starts."""
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
         self.addresses = addresses
@@ -39,14 +39,14 @@ class Site(Generic[HostNode]):
         self._switch: Node | None = None
 
     def _start_switch(self, prefix: Sequence[str] = (), *, address: str = "") -> None:
-        """Start the switch behind the command `prefix`; without an `address` it only cleans up."""
+        """Start the switch with the command `prefix`; without an `address` it only cleans up."""
         env = {"PATH": SYSTEM_PATH, "ADDRESS": address, "TMPDIR": os.environ.get("TMPDIR", "/tmp")}
         env["SCRIPT"] = SWITCH_SCRIPT.read_text()
         self._switch = Node("the switch", [*prefix, *script_argv("muster lab switch")], env=env, errors=None)
         self.folder = Path(self._switch.expect("ready", time.monotonic() + 20)[0])
 
     def _write_keys(self, port: int = keys.SSH_PORT) -> None:
-        """Make the keys, and the configuration with which the owner's ssh reaches the hosts."""
+        """Create the keys, and the configuration with which the owner's ssh reaches the hosts."""
         folder = self.folder / "ssh"
         keys.make_keys(folder)
         host_key = (folder / "host_key.pub").read_text()
@@ -67,17 +67,17 @@ class Site(Generic[HostNode]):
         return name in self.hosts and self.hosts[name].alive
 
     def init(self, name: str) -> int:
-        """The process that holds a running host together, as numbered outside."""
+        """The process whose end ends a running host, with its pid outside the host."""
         return self.hosts[name].init
 
     def kill(self, name: str) -> None:
-        """End a host and everything in it, if it still runs."""
+        """End a host and everything in it, if it is running."""
         if host := self.hosts.pop(name, None):
             host.terminate()
             host.end()
 
     def close(self) -> None:
-        """End all hosts, then let the switch remove the folder and the control groups."""
+        """End all hosts, then let the switch remove the directory and the control groups."""
         for host in self.hosts.values():
             host.terminate()
         for host in self.hosts.values():

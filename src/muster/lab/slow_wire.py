@@ -1,8 +1,8 @@
 """A slow wire between two network interfaces, for kernels without netem: `python wire.py IF_A IF_B SECONDS`.
 
-It runs in the switch's network namespace, carries every frame from either interface to the other that many
-seconds late, and ends when its stdin closes, which is when the lab ends or heals the cable. Standard library
-only: it is started as a file, outside the package.
+It runs in the switch's network namespace, forwards every frame from either interface to the other after SECONDS, and
+ends when its stdin closes, that is when the lab ends or heals the cable. Standard library only: it is started as a
+file, outside the package.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections import deque
 ETH_P_ALL = 3
 SOL_PACKET = 263
 PACKET_IGNORE_OUTGOING = 23
-"""Without this a socket also sees what is sent through it, and frames would run in a circle (Linux 4.20)."""
+"""Without this option a socket also receives what it sends, and frames would loop (Linux 4.20)."""
 
 BATCH = 256
-"""Frames taken from one side before the other gets its turn."""
+"""Maximum number of frames read from one side before the other gets its turn."""
 
 LARGEST_FRAME = 65_600
 
@@ -34,9 +34,9 @@ def tap(interface: str) -> socket.socket:
 
 
 def carry(first: socket.socket, second: socket.socket, delay: float, owner: int) -> None:
-    """Carry frames both ways until the file descriptor `owner` has something to say."""
+    """Forward frames both ways until the file descriptor `owner` becomes readable."""
     other = {first: second, second: first}
-    # One queue for both directions: with the same delay for all, frames come due in the order they came.
+    # One queue for both directions: all frames have the same delay, so they are due in order of arrival.
     under_way: deque[tuple[float, socket.socket, bytes]] = deque()
     while True:
         patience = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
@@ -54,18 +54,18 @@ def carry(first: socket.socket, second: socket.socket, delay: float, owner: int)
 
 
 def waiting_frames(end: socket.socket) -> list[bytes]:
-    """The frames that have arrived at one end, at most a batch of them."""
+    """The frames that have arrived at one end, at most BATCH of them."""
     frames: list[bytes] = []
     try:
         while len(frames) < BATCH:
             frames.append(end.recv(LARGEST_FRAME))
     except OSError:
-        pass  # nothing more for now, or the interface went down, which is told once
+        pass  # no more frames for now, or the interface went down, which is reported once
     return frames
 
 
 def main() -> None:
-    """Lay the wire, say `ready`, and carry."""
+    """Open both interfaces, print `ready`, and forward frames."""
     first, second = tap(sys.argv[1]), tap(sys.argv[2])
     print("ready", flush=True)
     carry(first, second, float(sys.argv[3]), sys.stdin.fileno())

@@ -1,7 +1,7 @@
 """Slurm in a lab: munged and slurmd on every host, slurmctld on the first, which is also the login node.
 
-Every host counts as 8 cores and 4 GB, whatever this machine has, and is in the partition `main`. There is no
-accounting: `sacct` says so, and `scontrol show job` knows a job for five minutes after its end.
+Every host has 8 cores and 4 GB as far as Slurm is concerned, whatever this machine has, and is in the partition
+`main`. There is no accounting (`sacct`); `scontrol show job` shows a job for five minutes after it ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster.lab.service import Run, Service
 # ReturnToService=2: a rebooted node comes back by itself. Without batch_sched_delay=0 a batch job starts some 3 s
 # late, and heterogeneous jobs wait for the next round of the backfill scheduler, hence the short bf_interval.
 # config_overrides lets a node have more cores than this machine. KillWait is short, but long enough for a job on a busy
-# machine to say how it ended.
+# machine to report how it ended.
 CONFIGURATION = """\
 ClusterName=lab
 SlurmctldHost={controller}
@@ -55,7 +55,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 NODE = "NodeName={name} CPUs=8 Sockets=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=4000{gres} State=UNKNOWN"
 
 START_LIMIT = 30.0
-"""Seconds in which the nodes must be there, and half a second more for each: 63 nodes took 6 s on two busy cores."""
+"""Seconds until the nodes must be ready, plus half a second per node; 63 nodes took 6 s on two busy cores."""
 
 
 def slurm_conf(gpus: Mapping[str, int]) -> str:
@@ -65,7 +65,7 @@ def slurm_conf(gpus: Mapping[str, int]) -> str:
 
 
 def gres_conf(gpus: Mapping[str, int]) -> str:
-    """Which devices are the GPUs of each host."""
+    """The GPU devices of each host, in Slurm's configuration."""
     lines = [
         f"NodeName={name} Name=gpu File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else '0'}\n"
         for name, count in gpus.items()
@@ -75,7 +75,7 @@ def gres_conf(gpus: Mapping[str, int]) -> str:
 
 
 class Slurm(Service):
-    """Slurm on all hosts of a lab; `gpus` says how many each has."""
+    """Slurm on all hosts of a lab; `gpus` is the number of GPUs of each."""
 
     title = "Slurm"
     script = "slurm.sh"
@@ -87,7 +87,7 @@ class Slurm(Service):
         self._controller = next(iter(gpus))
 
     def write(self, folder: Path, header: str = "") -> None:
-        """Write the configuration, the key with which the hosts trust each other, and the boot script."""
+        """Write the configuration, the munge key shared by the hosts, and the boot script."""
         key = folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(128))
@@ -96,7 +96,7 @@ class Slurm(Service):
         super().write(folder, f"CONTROLLER={shlex.quote(self._controller)}\n{header}")
 
     def wait(self, hosts: Sequence[str], run: Run) -> None:
-        """Return when Slurm would give jobs to these hosts, and to all if the controller has booted."""
+        """Return when Slurm can run jobs on these hosts, and on all of them if the controller has just booted."""
         hosts = list(self._gpus) if self._controller in hosts else hosts
         limit = START_LIMIT + len(hosts) / 2
         deadline = time.monotonic() + limit
@@ -111,7 +111,7 @@ class Slurm(Service):
 
     def _states(self, run: Run, deadline: float) -> dict[str, str]:
         """The state of each node as sinfo shows it; empty while the controller does not answer."""
-        limit = max(5.0, deadline - time.monotonic())  # a busy machine may need some seconds to ask
+        limit = max(5.0, deadline - time.monotonic())  # sinfo may take some seconds on a busy machine
         said = run(self._controller, ["timeout", f"{limit:.0f}", "sinfo", "-h", "-N", "-o", "%N %T"], timeout=limit + 5)
         return dict(line.split(maxsplit=1) for line in said.stdout.splitlines())
 
@@ -120,10 +120,10 @@ class Slurm(Service):
             what, host, log = "slurmctld does not answer", self._controller, "/var/log/slurmctld.log"
         else:
             what, log = f"its node is {state}", "/var/log/slurmd.log"
-        last = run(host, ["tail", "-n", "1", log], timeout=10).stdout.strip() or "nothing"
-        return LabError(f"{host} was not ready for Slurm after {limit:g} s: {what}, and {log} ends with: {last}")
+        last = run(host, ["tail", "-n", "1", log], timeout=10).stdout.strip() or "(empty)"
+        return LabError(f"Slurm on {host} was not ready after {limit:g} s: {what}. Last line of {log}: {last}")
 
 
 def usable(state: str | None) -> bool:
-    """Whether a node in this state, as sinfo's %T writes it, is there; `*` marks one that does not answer."""
+    """Whether a node in this state, from sinfo's %T, is ready; `*` marks one that does not answer."""
     return state in ("idle", "mixed", "allocated", "completing")

@@ -1,6 +1,6 @@
-# The switch of a lab: a network namespace with a bridge, and the janitor that cleans up after the owner is gone.
-# From the owner: ADDRESS, empty where the lab has no network of its own. Says `ready DIR` with the new folder of the lab, then reads its pipe until that closes.
-# $DIR/cgroups, where it exists, lists the cgroups of the lab, children before parents.
+# The switch of a lab: a network namespace with a bridge; it also cleans up when the owner is gone.
+# Input from the owner: ADDRESS, empty if the lab has no network of its own. Prints `ready DIR`, the new directory of the lab, then reads its pipe until that closes.
+# $DIR/cgroups, if it exists, lists the cgroups of the lab, children before parents.
 unset SCRIPT # this text
 set -e
 DIR=$(mktemp -d "${TMPDIR:-/tmp}/muster-lab-XXXXXXXX")
@@ -8,7 +8,7 @@ sweep() {
   if [ -e "$DIR/cgroups" ]; then
     while IFS= read -r group; do
       [ -d "$group" ] || continue
-      # A frozen init cannot see that its pipe has closed.
+      # A frozen init cannot notice that its pipe has closed.
       [ ! -e "$group/cgroup.kill" ] || echo 1 >"$group/cgroup.kill"
       [ ! -e "$group/freezer.state" ] || echo THAWED >"$group/freezer.state"
       for _ in {1..200}; do rmdir "$group" && break || sleep .02; done

@@ -1,4 +1,4 @@
-"""The programs the lab is made of, and the Debian package each comes in."""
+"""The programs that the lab needs, and their Debian packages."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ PACKAGES = {
     "tc": "iproute2",
     "unshare": "util-linux",
 }
-"""Program name to Debian package."""
+"""Debian package by program."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where the hosts look for programs; users who are not root often lack the sbin folders in their own PATH."""
+"""PATH of the hosts; users other than root often lack the sbin directories in their own PATH."""
 
 
 def find(program: str) -> str:
-    """Return the absolute path of a program, or raise a LabError that names the package to install."""
+    """Return the absolute path of a program, or raise a LabError with the package to install."""
     path = shutil.which(program, path=os.environ.get("PATH", "") + ":" + SYSTEM_PATH)
     if path is None:
         package = PACKAGES[program]
         raise LabError(
-            f"the lab needs the program `{program}`, and it is not on this machine",
+            f"the lab needs `{program}`, which is not installed",
             hint=f"install it: sudo apt-get install {package}",
         )
     # sshd refuses to start unless it is called by its absolute path.

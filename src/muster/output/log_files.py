@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,12 @@ _MOST_OPEN = 64
 """Maximum number of open files."""
 
 ORDER = "order"
-"""File beside the logs of the ranks: which rank wrote how much to which stream, in order. One line per chunk."""
+"""File beside the ranks' files with a line `RANK STREAM BYTES TIME` for each piece of output, in the order they came.
+
+STREAM is 1 for stdout and 2 for stderr, BYTES the length of the piece in the file of the rank, and TIME when the
+controller received it, in milliseconds since 1970. The lengths of a rank's pieces add up to offsets in its file:
+`muster.jobs.log_reader` reads this file (`LogTimes` says when a byte was written). Older versions wrote no TIME.
+"""
 
 
 class LogFiles:
@@ -37,7 +43,7 @@ class LogFiles:
     def write(self, path: Path, text: str, order: str = "") -> None:
         """Queue text for a file, which is created on the first write.
 
-        `order` names the file and the stream; the file ORDER records the order of all chunks.
+        With `order`, the rank and the stream, ORDER beside it gets a line with the length and the time.
         """
         data = as_bytes(text)
         with self._lock:
@@ -46,7 +52,8 @@ class LogFiles:
         if is_full:  # without the lock: the report may be written here too
             self._give_up(path, "the disk is too slow")
         else:
-            self._queue.put(partial(self._add, path, data, order))
+            record = f"{order} {len(data)} {time.time_ns() // 1_000_000}\n" if order else ""
+            self._queue.put(partial(self._add, path, data, record))
 
     def replace(self, path: Path, make: Callable[[], bytes]) -> None:
         """Queue new content for a file, made in the writing thread; readers see either the old or the new one."""
@@ -68,9 +75,9 @@ class LogFiles:
                 self._close_files()
         self._close_files()
 
-    def _add(self, path: Path, data: bytes, order: str) -> None:
-        if self._append(path, data) and order:
-            self._append(path.with_name(ORDER), f"{order} {len(data)}\n".encode())
+    def _add(self, path: Path, data: bytes, record: str) -> None:
+        if self._append(path, data) and record:
+            self._append(path.with_name(ORDER), record.encode())
         with self._lock:
             self._queued -= len(data)
 

@@ -26,6 +26,9 @@ _CLEAR = "\r\x1b[K"
 _PROMPT = "?"
 """The end of a line behind which a rank waits for input."""
 
+_LEAVE = "leave"
+"""In place of the end of a line: the terminal is about to be left."""
+
 _REDRAW = 0.1
 """Seconds between two redraws of the progress bars."""
 
@@ -88,9 +91,7 @@ class Screen:
         """Called with every line as plain text: the stream, the text, its end. Called in any thread."""
         self.log: Callable[[str], None] = lambda text: None
         """Called with messages of Muster and of hosts, including those that --quiet hides: for the debug log."""
-        self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
-        self._live = {fd: self._tty[fd] and not _is_dumb() for fd in (1, 2)}
-        self._color = {fd: wants_color(self._tty[fd]) for fd in (1, 2)}
+        self._find_terminals()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._queued = 0
         self._left_out = 0
@@ -104,6 +105,11 @@ class Screen:
         self._drawn = 0.0
         self._thread = threading.Thread(target=self._work, name="muster-screen", daemon=True)
         self._thread.start()
+
+    def _find_terminals(self) -> None:
+        self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
+        self._live = {fd: self._tty[fd] and not _is_dumb() for fd in (1, 2)}
+        self._color = {fd: wants_color(self._tty[fd]) for fd in (1, 2)}
 
     def info(self, text: str) -> None:
         """A message of Muster on stderr; hidden by --quiet."""
@@ -174,6 +180,16 @@ class Screen:
         elif self._live[stream]:  # else it would be a new line twice a second
             self._show(stream, [(text, _DIM)], end, key=_STATUS)
 
+    def move(self, files: Mapping[int, int], limit: float = 0.5) -> None:
+        """Write what is queued, for at most `limit` seconds, then redirect descriptors to other files."""
+        self._put(_Item(2, " ", _LEAVE, None))
+        deadline = time.monotonic() + limit
+        while self._queued and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for fd, file in files.items():
+            os.dup2(file, fd)
+        self._find_terminals()
+
     def close(self, limit: float = 10.0) -> None:
         """Write what is queued, but wait at most `limit` seconds for a terminal that is not read."""
         self._queue.put(None)
@@ -237,7 +253,9 @@ class Screen:
 
     def _handle(self, item: _Item) -> None:
         fd, text, end, key = item
-        if end == "" and key is not None:
+        if end == _LEAVE:
+            self._finish()
+        elif end == "" and key is not None:
             self._end_bar(key)
         elif end == "\r" and key is not None:
             self._set_bar(key, text)

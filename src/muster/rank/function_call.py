@@ -71,13 +71,13 @@ def _load(fd: int) -> Any:
             return pickle.load(file)
         except ModuleNotFoundError as error:
             raise Problem(
-                f"there is no module `{error.name}` there, which {head['name']} needs", _MODULE_HINT
+                f"{head['name']} needs the module `{error.name}`, which is not installed there", _MODULE_HINT
             ) from None
         except AttributeError as error:
             if not str(error).startswith("Can't get attribute"):
                 raise
             raise Problem(
-                f"{head['name']} cannot be found there: {error}", "is the code there an older copy?"
+                f"could not find {head['name']} there: {error}", "check whether the code there is an older copy"
             ) from None
         finally:
             package.__dict__["is_loading"] = False
@@ -86,19 +86,19 @@ def _load(fd: int) -> Any:
 
 _MODULE_HINT = (
     "install it on that host, or send it along: `cloudpickle.register_pickle_by_value(MODULE)` before the launch, "
-    "or options=['--sync'] for this folder"
+    "or options=['--sync'] for the working directory"
 )
 
 
 def _pickled(result: Any) -> bytes:
     try:
         data = dumps(result)
-        why = "" if _fits_caller(data) else "it holds code, and the caller has another version of Python"
+        why = "" if _fits_caller(data) else "it contains code, and the caller runs a different version of Python"
     except Exception as error:
         data, why = b"", str(error).partition("\n")[0] or type(error).__name__
     if why:
         raise Problem(
-            f"its result ({type_name(result)}) cannot be pickled: {why}", "return plain values, arrays or tensors"
+            f"could not pickle its result ({type_name(result)}): {why}", "return plain values, arrays or tensors"
         )
     return data
 

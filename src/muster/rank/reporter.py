@@ -133,7 +133,7 @@ class Reporter:
         """Tell how far a script has come that may have ended between two samples."""
         done = torch_adapter.collectives_begun()
         if done > self.told:
-            more = {"groups": torch_adapter.group_numbers(), "steps": self.sampler.steps[0]} if self.sampler else {}
+            more = {"groups": torch_adapter.group_numbers(), "steps": self.sampler.steps[1]} if self.sampler else {}
             self.progress(done, **more)
 
     def progress(self, done: int, **more: Any) -> None:

@@ -66,7 +66,8 @@ class Sampler:
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
         self.groups: dict[str, tuple[int, int]] = {}
-        self.steps = [0]
+        self.steps = [0, 0]
+        """Steps of all optimizers, and of the training loop."""
         self.arrivals = Arrivals(reporter)
         self.moved = time.time()
         """When anything last moved: a collective was called or finished, or an optimizer stepped."""
@@ -137,7 +138,7 @@ class Sampler:
         frames = _frames(sys._current_frames().get(self._main or 0))
         joining = not self.groups and any(frame.f_code.co_name == "init_process_group" for frame in frames)
         return {
-            "steps": self.steps[0],
+            "steps": self.steps[1],
             "groups": self.groups,
             "moved": self.moved,
             "place": innermost(frames),

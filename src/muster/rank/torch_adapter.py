@@ -72,14 +72,15 @@ def why_unwatched() -> str:
     torch = sys.modules.get("torch")
     dumps = [vars(c10d)[name] for name in _RECORDERS if name in vars(c10d)] if c10d is not None else []
     if not dumps:
-        return f"torch {getattr(torch, '__version__', '')} has no flight recorder that Muster knows"
+        return f"torch {getattr(torch, '__version__', '')} has no flight recorder that Muster supports"
     try:
         known = any("pg_status" in json.loads(dump(includeCollectives=False)) for dump in dumps)
     except Exception:
         known = False
     if not known:
-        return f"the flight recorder of torch {getattr(torch, '__version__', '')} has a form that Muster does not know"
-    return f"{_RECORDED}=0 turns torch's flight recorder off" if os.environ.get(_RECORDED) == "0" else ""
+        version = getattr(torch, "__version__", "")
+        return f"the flight recorder of torch {version} has a format that Muster does not support"
+    return f"{_RECORDED}=0 disables torch's flight recorder" if os.environ.get(_RECORDED) == "0" else ""
 
 
 def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, RecordedGroup] | None:
@@ -233,7 +234,10 @@ def recent_calls() -> dict[str, list[list[float]]]:
 
 
 def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None:
-    """Have every step of any optimizer raise `steps[0]`, and put its number, begin and end into `made`."""
+    """Have every step of any optimizer raise `steps[0]`, and put its number, begin and end into `made`.
+
+    `steps[1]` counts steps of the training loop: in a loop that steps several optimizers, all of these are one step.
+    """
     optimizer = sys.modules.get("torch.optim.optimizer")
     register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
     register_before: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_pre_hook", None)
@@ -243,6 +247,7 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
     from time import time
 
     begun = [0.0]
+    stepped = set[int]()  # the optimizers that have stepped in this step of the loop
 
     # An error here would come out of the user's `step`; without it the steps are not counted, which is all.
     def begin(*unused: Any) -> None:
@@ -252,10 +257,14 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
         except Exception:
             pass
 
-    def count(*unused: Any) -> None:
+    def count(optimizer: Any, *unused: Any) -> None:
         try:
             if not is_compiling():  # a compiled optimizer would be compiled again for every number
                 steps[0] += 1
+                if not stepped or id(optimizer) in stepped:
+                    steps[1] += 1
+                    stepped.clear()
+                stepped.add(id(optimizer))
                 made.append((steps[0], begun[0], time()))
         except Exception:
             pass
@@ -327,5 +336,5 @@ def is_safe_to_fork() -> str:
         return f"{threads} threads are running after the imports"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "CUDA is initialised after the imports"
+        return "CUDA is initialized after the imports"
     return ""

@@ -32,13 +32,13 @@ _FIRST_STAGE = """\
 import sys
 if sys.path[:1]==[""]:del sys.path[0]
 import os,zlib,marshal
-if sys.version_info<(3,9):sys.exit("muster: Python 3.9 or newer is needed, this one is %d.%d"%sys.version_info[:2])
+if sys.version_info<(3,9):sys.exit("muster: Python 3.9 or newer is required, this is %d.%d"%sys.version_info[:2])
 if "take" not in globals():channel,take=None,lambda n:os.read(0,n)
 def read(n):
  b=bytearray()
  while len(b)<n:
   c=take(n-len(b))
-  if not c:sys.exit("muster: the connection closed before the agent had arrived")
+  if not c:sys.exit("muster: the connection closed before the agent arrived")
   b+=c
  return bytes(b)
 parcel=[read(n) for n in {sizes}]

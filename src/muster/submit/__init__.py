@@ -1,4 +1,4 @@
-"""Batch jobs: from what the user asked for to a script that a person would have written, and into the queue with it.
+"""Batch jobs: from the user's request to a readable batch script, and its submission.
 
-Everything but `activation` (which looks at files) and `queue` (which runs the scheduler's program) is pure.
+Everything but `activation` (which reads files) and `queue` (which runs the scheduler's program) is pure.
 """

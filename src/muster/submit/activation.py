@@ -1,4 +1,4 @@
-"""Which Python a job runs in: the one `muster submit` runs in, or the one the user names."""
+"""Which Python environment a job runs in: that of `muster submit`, or that of --venv."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from muster.errors import UsageError
-from muster.submit.batch_script import join, quote
+from muster.submit.batch_script import quote
 from muster.submit.request import Activation
 
 
 def own_activation(executable: str, prefix: str, base_prefix: str, env: Mapping[str, str]) -> Activation:
-    """The activation of the interpreter with these `sys.executable`, `sys.prefix` and `sys.base_prefix`."""
+    """Return the activation of the interpreter with these `sys.executable`, `sys.prefix` and `sys.base_prefix`."""
     found = None
     if prefix != base_prefix:
         found = _virtual(Path(prefix), "The virtual environment that `muster submit` ran in.")
@@ -26,21 +26,25 @@ def own_activation(executable: str, prefix: str, base_prefix: str, env: Mapping[
 
 
 def named_activation(path: str, env: Mapping[str, str]) -> Activation:
-    """The activation of `--venv PATH`; UsageError if there is none, or Muster is not installed in it."""
-    # A symbolic link in the path stays: homes are often reached by one, and its target may differ on the nodes.
+    """Return the activation of `--venv PATH`; UsageError if it does not exist or Muster is not installed in it."""
+    # Keep symbolic links in the path: home directories are often behind one, and its target may differ on the nodes.
     folder = Path(path).expanduser().absolute()
     if not folder.is_dir():
-        raise UsageError(f"--venv {path}: there is no such folder", hint="name the folder that holds bin/activate")
+        raise UsageError(f"--venv {path}: no such directory", hint="give the directory that contains bin/activate")
     if not (folder / "bin" / "muster").exists():
-        pip = join((str(folder / "bin" / "pip"), "install", "torchmuster"))
-        hint = f"`{pip}` puts it there" if (folder / "bin" / "python").exists() else "name the folder that holds bin/"
+        pip = join((str(folder / "bin" / "pip"), "install", "."))
+        hint = (
+            f"`{pip}` in a checkout of Muster installs it"
+            if (folder / "bin" / "python").exists()
+            else "give the directory that contains bin/activate"
+        )
         raise UsageError(f"--venv {path}: Muster is not installed there", hint=hint)
-    comment = "The environment named with --venv."
+    comment = "The environment given with --venv."
     found = _conda(folder, comment, env) if _is_conda(folder) else _virtual(folder, comment)
     if found is None:
         raise UsageError(
-            f"--venv {path}: there is no bin/activate, so it is not a virtual environment",
-            hint="name the folder that holds bin/activate, or a conda environment",
+            f"--venv {path}: not a virtual environment, bin/activate is missing",
+            hint="give the directory that contains bin/activate, or a conda environment",
         )
     return found
 
@@ -53,7 +57,7 @@ def _virtual(folder: Path, comment: str) -> Activation | None:
 
 
 def _conda(folder: Path, comment: str, env: Mapping[str, str]) -> Activation:
-    """conda's own activation where conda is found; else its programs first, which is most of it."""
+    """Return conda's own activation if conda is found; else put its programs first in PATH, which is most of it."""
     candidates = [folder, folder.parent.parent]
     if env.get("CONDA_EXE"):
         candidates.insert(0, Path(env["CONDA_EXE"]).parent.parent)
@@ -70,5 +74,5 @@ def _is_conda(folder: Path) -> bool:
 
 
 def _muster(folder: Path) -> tuple[str, ...]:
-    # Without the command (a checkout on PYTHONPATH) the module may still be found.
+    # Without the command (a checkout on PYTHONPATH), the module may still be importable.
     return ("muster",) if (folder / "bin" / "muster").exists() else ("python", "-m", "muster")

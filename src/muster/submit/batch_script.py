@@ -16,10 +16,10 @@ _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", "'": r"\'"}
 
 
 def write_script(request: Request, scheduler: Scheduler) -> str:
-    """The whole script.
+    """Return the whole script.
 
-    Failing steps end it by `|| exit` rather than by `set -e` or `-u`: the scripts behind `module` and `conda activate`
-    are not written for those (conda#3200, conda#9966, anaconda-issues#8838), and within `||` bash leaves them alone.
+    Steps that fail end it with `|| exit` instead of `set -e` or `-u`: the scripts behind `module` and `conda activate`
+    do not support those (conda#3200, conda#9966, anaconda-issues#8838), and bash ignores `set -e` within `||`.
     """
     paragraphs = [
         ["#!/bin/bash -l" if request.modules else "#!/bin/bash"]
@@ -29,7 +29,7 @@ def write_script(request: Request, scheduler: Scheduler) -> str:
         [f"# {request.activation.comment}"] + ([f"{request.activation.line} || exit"] * bool(request.activation.line)),
         [f"cd {quote(request.folder)} || exit"],
         [
-            f"# exec: the signals of {scheduler.title} reach Muster itself, which ends the ranks in order.",
+            f"# exec: signals from {scheduler.title} reach Muster itself, which stops the ranks in order.",
             _body((*request.activation.muster, "run"), request.run),
         ],
     ]
@@ -37,9 +37,9 @@ def write_script(request: Request, scheduler: Scheduler) -> str:
 
 
 def _modules(modules: Sequence[str]) -> list[str]:
-    """`module` is a shell function: a user's zsh or csh does not hand it to a job."""
+    """Return the lines that load modules; `module` is a shell function, which zsh and csh do not export to a job."""
     loads = [f"module load {quote(module)} || exit" for module in modules]
-    return ["# The -l above makes this a login shell: those know `module`.", *loads] if loads else []
+    return ["# The -l above makes this a login shell, which defines `module`.", *loads] if loads else []
 
 
 def _body(muster: Sequence[str], arguments: Sequence[str]) -> str:
@@ -48,7 +48,7 @@ def _body(muster: Sequence[str], arguments: Sequence[str]) -> str:
         return line
     rows = [f"exec {join(muster)}"]
     for word in map(quote, arguments):
-        # An option and its value stay together where they fit.
+        # Keep an option and its value on one line if they fit.
         if len(rows) > 1 and not word.startswith("-") and len(rows[-1]) + len(word) < _WIDTH:
             rows[-1] += f" {word}"
         else:
@@ -57,14 +57,14 @@ def _body(muster: Sequence[str], arguments: Sequence[str]) -> str:
 
 
 def join(words: Sequence[str]) -> str:
-    """Words as a line of bash."""
+    """Join words into a line of bash."""
     return " ".join(map(quote, words))
 
 
 def quote(word: str) -> str:
-    r"""A word as bash reads it back, on one line: $'a\nb' with a line break in it, $'it\'s' with a quote.
+    r"""Quote a word for bash on one line: $'a\nb' with a line break in it, $'it\'s' with a quote.
 
-    A scheduler may refuse a script that has a carriage return before a line break anywhere.
+    A scheduler may reject a script that contains a carriage return before a line break.
     """
     if not _AWKWARD.search(word):
         return shlex.quote(word)

@@ -1,4 +1,4 @@
-"""Times and sizes of memory: read in one way, written in each scheduler's own."""
+"""Times and memory sizes: read in one format, written in each scheduler's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = 24 * 3600
 
 
 def read_time(text: str) -> int:
-    """Seconds in `90` (minutes), `1:30:00`, `2h`, `1h30m`, `1-12` (days-hours) or `1-00:00:00`."""
+    """Return the seconds in `90` (minutes), `1:30:00`, `2h`, `1h30m`, `1-12` (days-hours) or `1-00:00:00`."""
     for form in (_MINUTES, _CLOCK, _DAYS, _WORDS):
         found = form.fullmatch(text.strip())
         if found:
@@ -25,36 +25,36 @@ def read_time(text: str) -> int:
             day, hour, minute, second = (int(part or 0) for part in parts)
             break
     else:
-        raise UsageError(f"--time {text}: this is not a time", hint=_time_hint(text))
+        raise UsageError(f"--time {text}: invalid time", hint=_time_hint(text))
     seconds = day * DAY + hour * 3600 + minute * 60 + second
     if seconds == 0:
-        raise UsageError(f"--time {text}: a job needs time to run", hint="for example --time 2:00:00, 90m or 2h")
+        raise UsageError(f"--time {text}: must be more than 0", hint="for example --time 2:00:00, 90m or 2h")
     return seconds
 
 
 def _time_hint(text: str) -> str:
     if re.fullmatch(r"[0-9]+:[0-5][0-9]", text):
-        # To the schedulers 2:00 is two minutes. Whoever meant two hours would find out after hours in the queue.
+        # Schedulers read 2:00 as two minutes. A user who meant two hours would find out after hours in the queue.
         return f"write {text}:00 for hours and minutes, or 0:{text} for minutes and seconds"
     return "for example 2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes"
 
 
 def clock(seconds: int) -> str:
-    """`36:00:00`."""
+    """Format seconds as `36:00:00`."""
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """An amount of memory of one node; the unit is K, M, G or T."""
+    """Memory of one node; the unit is K, M, G or T."""
 
     amount: int
     unit: str
 
 
 def read_memory(text: str) -> Memory:
-    """`200G`, `512000M`, `200GB`. A number alone means another unit to each scheduler, so it is refused."""
+    """Read `200G`, `512000M`, `200GB`. A plain number is refused, because schedulers differ in its unit."""
     found = _MEMORY.fullmatch(text.strip())
     if not found or int(found[1]) == 0:
-        raise UsageError(f"--mem {text}: this is not an amount of memory", hint="say how much each node needs: 200G")
+        raise UsageError(f"--mem {text}: invalid size", hint="give the memory per node with a unit: 200G")
     return Memory(amount=int(found[1]), unit=found[2].upper())

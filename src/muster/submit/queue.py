@@ -1,4 +1,4 @@
-"""The way into the queue: the script's file, and the scheduler's own program."""
+"""Submission: writes the script's file and runs the scheduler's own program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.submit.request import Request
 from muster.submit.scheduler import Scheduler
 
 ANSWER_LIMIT = 120.0
-"""Seconds for the program to answer: a busy controller takes tens of them."""
+"""Timeout of the program in seconds; a busy scheduler takes tens of seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class Submitted:
     job: str
     script: Path
     said: str
-    """What the program had to say besides."""
+    """What the program printed to stderr."""
 
 
 def submit(text: str, request: Request, scheduler: Scheduler, env: Mapping[str, str]) -> Submitted:
-    """Submit a script from the job's folder, and leave it there under the name of the job with its number."""
+    """Submit a script from the working directory, and keep it there, named after the job and its number."""
     program = find_program(scheduler, env)
     file = _write(text, request, scheduler)
     try:
@@ -46,28 +46,28 @@ def submit(text: str, request: Request, scheduler: Scheduler, env: Mapping[str, 
 
 
 def find_program(scheduler: Scheduler, env: Mapping[str, str]) -> str:
-    """The path of the program that submits; a MusterError where there is none, or it is another scheduler's."""
+    """Return the path of the program that submits; MusterError if it is missing or belongs to another scheduler."""
     found = shutil.which(scheduler.program, path=env.get("PATH"))
     if found is None:
         raise MusterError(
-            f"`{scheduler.program}` is not on this machine, so nothing was submitted",
-            hint=f"run this where {scheduler.title} jobs are submitted; --dry-run prints the script anywhere",
+            f"`{scheduler.program}` is not installed on this machine, so nothing was submitted",
+            hint=f"run this on a machine that can submit {scheduler.title} jobs; --dry-run prints the script anywhere",
         )
     scheduler.check_program(found)
     return found
 
 
 def _write(text: str, request: Request, scheduler: Scheduler) -> Path:
-    """The script in a file of the job's folder that only the user can read: it holds what was typed."""
+    """Write the script into the working directory, readable by the user alone: it contains the command line."""
     try:
         handle, path = tempfile.mkstemp(dir=request.folder, prefix=f"{request.name}-", suffix=scheduler.suffix)
     except OSError as error:
         raise MusterError(
-            f"{request.folder}: the script cannot be written there ({error.strerror}), nor could the job's output",
-            hint="submit from a folder of yours that the nodes see too",
+            f"{request.folder}: could not write the batch script ({error.strerror})",
+            hint="submit from a directory that you can write to and the nodes share; the job's output goes there too",
         ) from None
     with os.fdopen(handle, "wb") as file:
-        file.write(os.fsencode(text))  # what was typed, byte for byte
+        file.write(os.fsencode(text))  # the command line, byte for byte
     return Path(path)
 
 
@@ -88,19 +88,19 @@ def _ask(
         )
     except subprocess.TimeoutExpired:
         raise MusterError(
-            f"{scheduler.program} did not answer within {ANSWER_LIMIT:g} s and was ended; the job may be queued or not",
-            hint=f"look with `{scheduler.listing}` before you submit again",
+            f"{scheduler.program} did not answer within {ANSWER_LIMIT:g} s and was killed; the job may be queued",
+            hint=f"check with `{scheduler.listing}` before you submit again",
         ) from None
     except OSError as error:
-        raise MusterError(f"{argv[0]} cannot be started: {error.strerror}") from None
+        raise MusterError(f"could not start {argv[0]} ({error.strerror})") from None
 
 
 def _refusal(done: subprocess.CompletedProcess[str], scheduler: Scheduler) -> MusterError:
     words = f"{done.stderr}\n{done.stdout}"
     lines = [re.sub(rf"^{scheduler.program}: (error: |fatal: )?", "", line.strip()) for line in words.splitlines()]
-    said = "; ".join(dict.fromkeys(line for line in lines if line)) or f"exit code {done.returncode}, and not a word"
+    said = "; ".join(dict.fromkeys(line for line in lines if line)) or f"exit code {done.returncode}, no output"
     hint = next((hint for pattern, hint in scheduler.hints if re.search(pattern, said, re.IGNORECASE)), None)
-    message = f"{scheduler.program} refused the job: {said}"
+    message = f"{scheduler.program} rejected the job: {said}"
     if done.returncode == 0:
-        message = f"{scheduler.program} said no job id, but this: {said}"
+        message = f"{scheduler.program} printed no job id: {said}"
     return MusterError(message, hint=hint or "`muster submit --dry-run …` prints the script that was submitted")

@@ -1,4 +1,4 @@
-"""What Muster needs to know of a scheduler to write a script for it and submit it."""
+"""The interface of a scheduler: what Muster needs to write a batch script and submit it."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from muster.submit.request import Request
 
 
 class Scheduler(Protocol):
-    """A batch system; everything here is pure but `check_program`."""
+    """A batch system; everything here but `check_program` is pure."""
 
     title: str
     program: str
-    """Submits a script."""
+    """The program that submits a script."""
     listing: str
     """The command that lists the user's jobs."""
     options: tuple[str, ...]
-    """Given to the program before the script."""
+    """Options of the program, before the script."""
     mark: str
-    """What a directive begins with."""
+    """Start of a directive: `#SBATCH` or `#PBS`."""
     suffix: str
-    """Of the script's file."""
+    """Suffix of the script's file."""
     hints: tuple[tuple[str, str], ...]
-    """Words of a refusal, as a regular expression, and what helps."""
+    """Regular expressions for error messages of the program, each with a hint."""
 
     def check(self, request: Request) -> None:
-        """Raise a UsageError for what this scheduler would refuse, or understand otherwise than meant."""
+        """Raise a UsageError for what this scheduler would reject or misinterpret."""
         ...
 
     def check_program(self, path: str) -> None:
-        """Raise a MusterError if the program at this path is another scheduler's of the same name."""
+        """Raise a MusterError if the program at this path belongs to another scheduler."""
         ...
 
     def directives(self, request: Request) -> list[str]:
-        """What the job asks for, a line each, without the mark."""
+        """Return the directives of the job, without the mark."""
         ...
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables of this machine with which the program is to be run."""
+        """Return the environment variables for the program, from those of this process."""
         ...
 
     def job_id(self, printed: str) -> str | None:
-        """The job's id in what the program printed; None if there is none."""
+        """Return the job's id from the program's output; None without one."""
         ...
 
     def number(self, job: str) -> str:
-        """The part of an id that stands in file names."""
+        """Return the part of an id that is used in file names."""
         ...
 
     def next_steps(self, request: Request, job: str) -> list[tuple[str, str]]:
-        """Commands to watch and to end the job, each with what it is for."""
+        """Return commands to watch and to stop the job, each with its purpose."""
         ...

@@ -1,4 +1,4 @@
-"""Files and file systems of this host: code, data, and room to write."""
+"""Files and file systems of this host: code, data and free space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_ENTRIES = 10000
 _SAMPLE = 65536
 
 _HARMLESS = {"antigravity", "idlelib", "lib2to3", "test", "this", "tkinter", "turtle", "turtledemo"}
-"""Modules whose names people give their own files, and that nothing imports while torch is loaded."""
+"""Modules whose names people often give to their own files, and that importing torch does not need."""
 
 
 class Code(TypedDict):
@@ -31,7 +31,7 @@ class Code(TypedDict):
 
 
 class FileSystem(TypedDict):
-    """The room of a file system in bytes, and the number of `files` it can still hold; -1 where it does not count."""
+    """Space of a file system in bytes, and its number of free inodes in `files`, or -1 if it has no such limit."""
 
     free: int
     size: int
@@ -40,7 +40,7 @@ class FileSystem(TypedDict):
 
 
 def same_code(ask: Question) -> Code:
-    """Return size and CRC of each file the controller names, None where it is not there."""
+    """Return size and CRC of each requested file, or None if it does not exist."""
     found: dict[str, list[int] | None] = {}
     for path in ask["code"]:
         try:
@@ -52,7 +52,7 @@ def same_code(ask: Question) -> Code:
 
 
 def shadow(ask: Question) -> list[str]:
-    """Return the files beside the script that hide a module."""
+    """Return the files next to the script that shadow a module."""
     hidden = {"torch", "numpy", *getattr(sys, "stdlib_module_names", sys.builtin_module_names)} - _HARMLESS
     folder = os.path.dirname(os.path.join(ask["cwd"], ask["script"]))
     try:
@@ -65,7 +65,7 @@ def shadow(ask: Question) -> list[str]:
 
 
 def data(ask: Question) -> dict[str, tuple[str, int, int] | None]:
-    """Return size and a sample of each file, the number of entries of each folder."""
+    """Return the size and a checksum of each file, and the number of entries of each directory."""
     found: dict[str, tuple[str, int, int] | None] = {}
     for path in ask["paths"]:
         whole = os.path.join(ask["cwd"], os.path.expanduser(path))
@@ -82,7 +82,7 @@ def _entries(folder: str) -> int:
 
 
 def _sample(path: str) -> tuple[int, int]:
-    """Size of a file, and CRC of its beginning and end."""
+    """Size of a file, and CRC of its start and end."""
     with open(path, "rb") as file:
         begin = zlib.crc32(file.read(_SAMPLE))
         size = file.seek(0, 2)
@@ -91,7 +91,7 @@ def _sample(path: str) -> tuple[int, int]:
 
 
 def disk(ask: Question) -> dict[str, FileSystem]:
-    """Return the room of each file system that a job writes to, under the first of its names."""
+    """Return the free space of each file system that a job writes to, by the first path on it."""
     found: dict[str, FileSystem] = {}
     seen: set[int] = set()
     for path in (ask["cwd"], os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp")):
@@ -105,7 +105,7 @@ def disk(ask: Question) -> dict[str, FileSystem]:
             found[path] = {
                 "free": room.f_bavail * room.f_frsize,
                 "size": room.f_blocks * room.f_frsize,
-                # Some file systems count no inodes, and say 0 of 0.
+                # File systems without a fixed number of inodes report 0 of 0.
                 "files": room.f_favail if room.f_files else -1,
                 "read_only": bool(room.f_flag & os.ST_RDONLY),
             }
@@ -113,6 +113,6 @@ def disk(ask: Question) -> dict[str, FileSystem]:
 
 
 def shm(ask: Question) -> dict[str, int]:
-    """Return size and room of /dev/shm."""
+    """Return size and free space of /dev/shm."""
     found = os.statvfs("/dev/shm")
     return {"size": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}

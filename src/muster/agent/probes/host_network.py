@@ -1,4 +1,4 @@
-"""The network of this host: cards, names and firewall."""
+"""The network of this host: cards, name resolution and firewall."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _PLUGIN_FOLDERS = (
     "/usr/local/lib",
     "/usr/lib/x86_64-linux-gnu",
 )
-"""Where packages put the network plug-ins of NCCL."""
+"""Directories where packages install network plugins for NCCL."""
 
 SLOW_LOOKUP = 0.5
-"""Seconds."""
+"""Duration in seconds above which a lookup is slow."""
 
 _MOST_LOOKUPS = 8
-"""Addresses of peers that are looked up."""
+"""Maximum number of peer addresses that are looked up."""
 
 
 class Card(TypedDict):
-    """A network card with an IPv4 address: its speed in Mbit/s, and what it received; -1 for what is unknown."""
+    """A network card with an IPv4 address: speed in Mbit/s, and received errors and packets; -1 if unknown."""
 
     address: str
     network: str
@@ -52,7 +52,7 @@ class Card(TypedDict):
 
 
 class Rdma(TypedDict):
-    """The ports (name, state, driver), whether libibverbs and NCCL's plug-in exist, and the number of device files."""
+    """The ports (name, state, driver), whether libibverbs and NCCL's plugin exist, and the number of device files."""
 
     ports: list[dict[str, str]]
     verbs: bool
@@ -77,14 +77,14 @@ class Lookup(TypedDict):
 
 
 class Firewall(TypedDict):
-    """The tool that sets the firewall, and the chains of nft that filter packets by direction: `in` and `out`."""
+    """The tool that configures the firewall, and the nft chains that filter packets in each direction, in and out."""
 
     tool: str
     chains: dict[str, list[str]]
 
 
 def links(ask: Question) -> dict[str, Card]:
-    """Return each card with its network, packet size, speed and errors."""
+    """Return each card with its network, MTU, speed and errors."""
     cards: dict[str, Card] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for name in sorted(os.listdir("/sys/class/net")):
@@ -112,7 +112,7 @@ def _number(card: str, what: str) -> int:
 
 
 def hardware_addresses(ask: Question) -> list[str]:
-    """Return the hardware addresses of real cards; virtual ones may be alike on many hosts."""
+    """Return the MAC addresses of physical cards; those of virtual cards may repeat across hosts."""
     found = [read(f"{os.path.dirname(path)}/address") for path in sorted(glob.glob("/sys/class/net/*/device"))]
     return [address for address in found if address.strip("0:")]
 
@@ -137,7 +137,7 @@ def rdma(ask: Question) -> Rdma:
 
 
 def _has_verbs() -> bool:
-    import ctypes  # only hosts with InfiniBand come here
+    import ctypes  # needed only on hosts with InfiniBand
 
     try:
         ctypes.CDLL("libibverbs.so.1")
@@ -147,12 +147,12 @@ def _has_verbs() -> bool:
 
 
 def master(ask: Question) -> list[str] | None:
-    """Return what the address of rank 0 stands for here; None where the user chose none."""
+    """Return what --master-addr resolves to on this host, or None if it was not given."""
     return _addresses(ask["master"]) if ask["master"] else None
 
 
 def own_name(ask: Question) -> OwnName:
-    """Return this host's name, what it stands for, and how /etc/hosts lists it."""
+    """Return this host's name, what it resolves to, and how /etc/hosts lists it."""
     name = os.uname().nodename
     mine = hosts_entries(name)
     return {
@@ -172,12 +172,12 @@ def _addresses(name: str) -> list[str]:
 
 
 def names(ask: Question) -> Lookup:
-    """Return the slowest lookup: of this host's name, or of peers' addresses, which torch does for each connection."""
+    """Return the slowest lookup of this host's name or a peer's address; torch looks up each peer that connects."""
     slowest, what = 0.0, ""
     addresses = [address for found in ask["peers"].values() for address in found]
     for word in [os.uname().nodename, *addresses[:_MOST_LOOKUPS]]:
         taken = _lookup_seconds(word)
-        if taken > SLOW_LOOKUP:  # a busy host is held up once, and a slow resolver every time
+        if taken > SLOW_LOOKUP:  # a busy host is slow once, a slow resolver every time
             taken = min(taken, _lookup_seconds(word))
         if taken > slowest:
             slowest, what = taken, word
@@ -199,7 +199,7 @@ def _lookup_seconds(word: str) -> float:
 
 
 def firewall(ask: Question) -> Firewall:
-    """Return which firewall this host has, and for root which of its chains judge packets."""
+    """Return the firewall tool of this host and, for root, the chains that filter packets."""
     chains: dict[str, list[str]] = {"in": [], "out": []}
     nft = find_program("nft", "/usr/sbin", "/sbin")
     if "ENABLED=yes" in read("/etc/ufw/ufw.conf"):

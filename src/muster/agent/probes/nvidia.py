@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this host, and the service that joins them."""
+"""The NVIDIA GPUs of this host, and the fabric manager."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEWER = ("fabric.state",)
 
 
 class Gpu(TypedDict):
-    """A GPU as nvidia-smi reports it: memory in MiB, PCIe lanes in use and at most; -1 for what is unknown."""
+    """A GPU as nvidia-smi reports it: memory in MiB, current and maximum number of PCIe lanes; -1 if unknown."""
 
     index: int
     uuid: str
@@ -46,7 +46,7 @@ class Gpu(TypedDict):
 
 
 class GpuProcess(TypedDict):
-    """A process that computes on a GPU: its memory in MiB and its user, -1 if it is in another container."""
+    """A process that uses a GPU: its memory in MiB and its user id, -1 if it is in another container."""
 
     uuid: str
     pid: int
@@ -56,7 +56,7 @@ class GpuProcess(TypedDict):
 
 
 class Gpus(TypedDict):
-    """The GPUs that answer, why nvidia-smi fails, the processes, and UUID, failure and pending of remapped rows."""
+    """The GPUs that respond, the error of nvidia-smi, the processes, and remapped rows (UUID, failure, pending)."""
 
     devices: int
     gpus: list[Gpu]
@@ -67,7 +67,7 @@ class Gpus(TypedDict):
 
 
 def gpus(ask: Question) -> Gpus | None:
-    """Return every GPU and who uses it; None where there is no NVIDIA GPU to be seen."""
+    """Return all GPUs and the processes that use them, or None if no NVIDIA GPU is visible."""
     devices = gpu_devices()
     asked = bool(find_program("nvidia-smi"))
     if not asked and not devices:
@@ -79,7 +79,7 @@ def gpus(ask: Question) -> Gpus | None:
         users = _smi("--query-compute-apps=gpu_uuid,pid,process_name,used_memory") if found else []
         remapped = _smi("--query-remapped-rows=gpu_uuid,remapped_rows.failure,remapped_rows.pending") if found else []
     except RuntimeError:
-        pass  # an old driver, or cards that cannot tell
+        pass  # an old driver, or GPUs that do not support the query
     return {
         "devices": devices,
         "gpus": found,
@@ -91,7 +91,7 @@ def gpus(ask: Question) -> Gpus | None:
 
 
 def _query_gpus() -> tuple[list[Gpu], str]:
-    """The GPUs, or why nvidia-smi fails. An old driver refuses fields it does not know."""
+    """The GPUs, or the error of nvidia-smi. An old driver rejects fields it does not know."""
     problem = ""
     for fields in (_FIELDS + _MORE + _NEWER, _FIELDS + _MORE, _FIELDS):
         try:
@@ -128,7 +128,7 @@ def _process(row: list[str]) -> GpuProcess:
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
-        owner = -1  # of another container
+        owner = -1  # it runs in another container
     return {"uuid": uuid, "pid": int(_number(pid)), "name": ", ".join(name), "used": _number(used), "uid": owner}
 
 
@@ -147,7 +147,7 @@ def _number(text: str) -> float:
 
 
 def fabric(ask: Question) -> dict[str, str] | None:
-    """Return state and version of the fabric manager; None where there is no NVSwitch."""
+    """Return state and version of the fabric manager, or None if there is no NVSwitch."""
     if not glob.glob("/dev/nvidia-nvswitch[0-9]*"):
         return None
     version = re.search(r"(\d+\.\d+[\d.]*)", run("nv-fabricmanager", "--version", timeout=2)[1])

@@ -1,4 +1,4 @@
-"""What kind of machine this host is, what its ranks may use, and which variables they have."""
+"""The operating system of this host, the CPUs and limits of its ranks, and their environment variables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ else:
 _LIBRARIES = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "OMP_", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES")
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _PREFIXES = _LIBRARIES + LAUNCHERS
-"""How the names of the variables begin that matter to a job."""
+"""Name prefixes of environment variables that affect a job."""
 
 _NAMES_OF_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN")
 
@@ -41,7 +41,7 @@ class System(TypedDict):
 
 
 class Cpus(TypedDict):
-    """The numbers of CPUs, the quota of CPU time in CPUs, and the ancestor (process id, name) that is bound to them."""
+    """Numbers of CPUs, the CPU quota in CPUs, and the ancestor (process id, name) that is bound to the allowed ones."""
 
     allowed: int
     online: int
@@ -51,7 +51,7 @@ class Cpus(TypedDict):
 
 
 class Limit(TypedDict):
-    """A limit (-1 for none), the ancestor (process id, name) that set it, or the `file` that does with `ulimit`."""
+    """A limit (-1 if none), the ancestor (process id, name) that set it, or the file that sets it with `ulimit`."""
 
     soft: int
     hard: int
@@ -61,7 +61,7 @@ class Limit(TypedDict):
 
 
 class Variables(TypedDict):
-    """Variables, the file that sets each, those that name a missing file, and the InfiniBand adapters."""
+    """Environment variables, the file that sets each, those that refer to a missing file, and InfiniBand adapters."""
 
     env: dict[str, str]
     sources: dict[str, str]
@@ -74,7 +74,7 @@ def system(ask: Question) -> System:
     try:
         shell = pwd.getpwuid(os.getuid()).pw_shell
     except KeyError:
-        shell = ""  # a user id without a name, as in many containers
+        shell = ""  # a user id without an account, common in containers
     names = [line.partition("=") for line in read("/etc/os-release").splitlines()]
     return {
         "uid": os.getuid(),
@@ -88,19 +88,19 @@ def system(ask: Question) -> System:
 
 
 def clock(ask: Question) -> str:
-    """Return the program that sets the clock."""
+    """Return the program that can set the clock."""
     return next((name for name in ("chronyc", "timedatectl", "ntpdate") if find_program(name)), "")
 
 
 def cpus(ask: Question) -> Cpus:
-    """Return which CPUs are allowed, by which of our ancestors, and how much of their time."""
+    """Return the allowed CPUs, the ancestor process that is bound to them, and the CPU quota."""
     allowed = os.sched_getaffinity(0)
     pid = binder = os.getpid()
     try:
         while pid > 1 and os.sched_getaffinity(pid) <= allowed:
             binder, pid = pid, parent(pid)
         comm = read(f"/proc/{binder}/comm")
-        # Where all is bound, from the first process on, a container was given these CPUs.
+        # If even process 1 is bound to them, the container was started with these CPUs.
         everything = os.sched_getaffinity(1) <= allowed
     except OSError:
         comm, everything = "", False
@@ -115,7 +115,7 @@ def cpus(ask: Question) -> Cpus:
 
 
 def limits(ask: Question) -> dict[str, Limit]:
-    """Return each limit, and the oldest of our ancestors that has it. -1 is no limit."""
+    """Return each limit, and the oldest ancestor process that has it."""
     answer: dict[str, Limit] = {}
     for name, number, title, flag in (
         ("memlock", resource.RLIMIT_MEMLOCK, "Max locked memory", "-l"),
@@ -135,7 +135,7 @@ def limits(ask: Question) -> dict[str, Limit]:
 def _who_set(title: str, value: str) -> tuple[int, str]:
     """Process id and name of the oldest ancestor with this soft limit."""
     found = (0, "")
-    pid = parent(os.getppid())  # our parent, the agent, has raised its own limit on files
+    pid = parent(os.getppid())  # skip the agent, our parent, which has raised its own limit on open files
     while pid > 0 and re.search(rf"^{title} +{value} ", read(f"/proc/{pid}/limits"), re.MULTILINE):
         found = (pid, read(f"/proc/{pid}/comm"))
         pid = parent(pid)
@@ -143,7 +143,7 @@ def _who_set(title: str, value: str) -> tuple[int, str]:
 
 
 def variables(ask: Question) -> Variables:
-    """Return the variables a rank would have, which file sets each, and what they name that is not here."""
+    """Return the environment variables of a rank, the file that sets each, and paths in them that do not exist."""
     env = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
     files = ["~/.bashrc", "~/.bash_profile", "~/.profile", "~/.zshenv", "~/.cshrc", "/etc/environment"]
     files += ["/etc/bash.bashrc", *sorted(glob.glob("/etc/profile.d/*.sh"))]
@@ -166,6 +166,6 @@ def variables(ask: Question) -> Variables:
 
 
 def profile(ask: Question) -> list[str]:
-    """Return which files of the user a shell would read."""
+    """Return the user's shell startup files that exist."""
     files = ("~/.bashrc", "~/.profile", "~/.zshenv", "~/.cshrc")
     return [path for path in files if os.path.exists(os.path.expanduser(path))]

@@ -1,4 +1,4 @@
-"""The Python and the torch of this host, read from files: nothing is imported."""
+"""The Python and torch installations of this host, determined from files without importing them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PREFIXES = (
     *(place for conda in _CONDAS for place in (conda, f"{conda}/envs/*")),
     *("/opt/*", "~/.pyenv/versions/*", "/usr/local", ".venv", "venv"),
 )
-"""Where people install Python."""
+"""Common install locations of Python."""
 
 _MOST_OTHERS = 8
 
 
 class Python(TypedDict):
-    """The Python in use, whether it has torch and belongs to the system, and other Pythons that have torch."""
+    """The Python in use, whether it has torch and is externally managed, and other Pythons that have torch."""
 
     executable: str
     version: str
@@ -40,7 +40,7 @@ class Python(TypedDict):
 
 
 class Torch(TypedDict):
-    """A build of torch: its versions, a checksum of its files, size and build id of its libraries, and the driver."""
+    """A build of torch: versions, a checksum of its files, size and build id of its libraries, and the driver."""
 
     version: str
     cuda: str
@@ -57,7 +57,7 @@ def python(ask: Question) -> Python:
     """Return the Python in use, and others that have torch."""
     has_torch = _torch_site() is not None
     found: list[str] = []
-    if not has_torch:  # what the user finds when they log in themselves, which may take a second
+    if not has_torch:  # look for the Python of an interactive login, which may take a second
         shell = os.environ.get("SHELL", "/bin/sh")
         lines = run(shell, "-lic", "command -v python; command -v python3", timeout=2)[1].splitlines()
         found += [line for line in lines if line.startswith("/")]
@@ -74,7 +74,7 @@ def python(ask: Question) -> Python:
 
 
 def _torch_site() -> str | None:
-    """The folder that `import torch` finds it in."""
+    """The directory from which `import torch` would load it."""
     return next((path for path in sys.path if os.path.exists(os.path.join(path, "torch", "version.py"))), None)
 
 
@@ -84,7 +84,7 @@ def _has_torch(executable: str) -> bool:
 
 
 def torch(ask: Question) -> Torch | None:
-    """Return what identifies this host's build of torch; None where there is none."""
+    """Return what identifies this host's build of torch, or None if torch is not installed."""
     site = _torch_site()
     if site is None:
         return None
@@ -111,7 +111,7 @@ def torch(ask: Question) -> Torch | None:
 
 
 def _identity(path: str) -> tuple[int, str] | None:
-    """Size and build id of a library: its first page tells both without reading gigabytes."""
+    """Size and build id of a library; the build id is in its first page, so gigabytes need not be read."""
     try:
         with open(path, "rb") as file:
             head = file.read(8192)
@@ -123,7 +123,7 @@ def _identity(path: str) -> tuple[int, str] | None:
 
 
 def _record(site: str) -> int:
-    """A checksum of the installed files, without what an installer adds: byte code, its notes, scripts with paths."""
+    """A checksum of the installed files, excluding what the installer adds: bytecode, metadata and scripts."""
     record = 0
     for path in glob.glob(os.path.join(site, "torch-*.dist-info", "RECORD")):
         with open(path, "rb") as file:

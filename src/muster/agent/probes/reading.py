@@ -1,4 +1,4 @@
-"""What probes read: files of the kernel and the output of programs."""
+"""Helpers of the probes: reading kernel files and the output of programs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ...shared.processes import stat
 
 
 def read(path: str) -> str:
-    """The text of a file without the white space around it; empty where it cannot be read."""
+    """The stripped text of a file, or an empty string if it cannot be read."""
     return read_text(os.path.expanduser(path)).strip()
 
 
 def run(*argv: str, timeout: float | None = None) -> tuple[int, str]:
-    """Exit code and output of a program; -1 and nothing where it does not run or takes too long."""
-    import subprocess  # most hosts without a GPU never come here
+    """Exit code and output of a program, or -1 and an empty string if it does not run or times out."""
+    import subprocess  # rarely needed on hosts without a GPU
 
     try:
         done = subprocess.run(
@@ -27,12 +27,12 @@ def run(*argv: str, timeout: float | None = None) -> tuple[int, str]:
 
 
 def find_program(name: str, *more: str) -> str:
-    """The path of a program in PATH or more folders; empty where there is none."""
+    """The path of a program in PATH or additional directories, or an empty string."""
     paths = (f"{folder}/{name}" for folder in (*os.environ.get("PATH", "").split(":"), *more))
     return next((path for path in paths if os.access(path, os.X_OK)), "")
 
 
 def parent(pid: int) -> int:
-    """The parent of a process; 0 where it has none that can be seen."""
+    """The parent of a process, or 0 if it is not visible."""
     fields = stat(pid)[1]
     return int(fields[1]) if fields else 0

@@ -1,4 +1,4 @@
-"""One file for each thing that can be wrong: symptom, judge, fix, and the probe it names."""
+"""One file per check: symptom, judge, fix, and the probe it uses."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ QUICK = (
     "clock",
     "profile",
 )
-"""The checks that cost milliseconds, in the order in which findings of one severity are told."""
+"""The checks that take milliseconds, in the order in which findings of one severity are printed."""
 
 ASKED_BY_RUN = {"access", "master", "reach", "own_name", "names", "launcher", "profile"}
-"""What `muster run` finds out itself while it starts, or copes with."""
+"""Checks that `muster run` skips, because it detects the problem itself or works around it."""
 
 BEFORE_RUN = tuple(name for name in QUICK if name not in ASKED_BY_RUN)
-"""Those that it runs beside the import of torch."""
+"""Checks that `muster run` performs while torch is imported."""

@@ -1,4 +1,4 @@
-"""Ranks may use the CPUs of their host."""
+"""Ranks can use all CPUs of their host."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 
-SYMPTOM = "everything on that host is slow, without a message, and the other ranks wait for it"
+SYMPTOM = "everything on that host is slow, without any message, and the other ranks wait for it"
 
 
 def judge(cluster: Cluster) -> Findings:
-    """A scheduler gives some of the CPUs, and that is no fault as long as each rank has one."""
+    """A scheduler may allocate only some CPUs, which is fine as long as each rank has one."""
     from muster.engines.table import built_in
 
     for name, found in cluster.answers(operating_system.cpus).items():
@@ -19,17 +19,17 @@ def judge(cluster: Cluster) -> Findings:
         allowed, online, quota = found["allowed"], found["online"], found["quota"]
         given = machine.tasks is not None or (found["everything"] and allowed < online)
         if quota is not None and quota < allowed:
-            what = f"a control group gives it {quota:g} CPUs' worth of time, though it sees {allowed}"
+            what = f"a cgroup limits CPU time to {quota:g} of {allowed} CPUs"
             image = cluster.wanted.image
-            fix = Fix(say="leave --cpus out of --container-args" if image else "raise cpu.max of its control group")
+            fix = Fix(say="remove --cpus from --container-args" if image else "raise cpu.max of the cgroup")
         elif allowed < online and not given:
             pid, comm = found["binder"]
-            what = f"it may use {allowed} of its {online} CPUs: {comm} (process {pid}) is bound to them"
+            what = f"only {allowed} of {online} CPUs are usable: {comm} (process {pid}) is bound to them"
             fix = _unbind(cluster, name, pid, comm, online)
         elif allowed < machine.ranks and given:
             what = f"{machine.ranks} ranks share {f'{allowed} CPUs' if allowed > 1 else 'one CPU'}"
             ways = " or ".join(engine.more_cpus for engine in built_in() if engine.more_cpus)
-            fix = Fix(say=f"ask for more, as with {ways}")
+            fix = Fix(say=f"request more CPUs, for example with {ways}")
         else:
             continue
         yield Finding("warning", (name,), what, SYMPTOM, fix, row=30)
@@ -37,9 +37,9 @@ def judge(cluster: Cluster) -> Findings:
 
 def _unbind(cluster: Cluster, name: str, pid: int, comm: str, online: int) -> Fix:
     if cluster.wanted.image:
-        return Fix(say="leave --cpuset-cpus out of --container-args")
+        return Fix(say="remove --cpuset-cpus from --container-args")
     if not comm.startswith("sshd"):
-        return Fix(say=f"see why {comm} was bound: taskset, numactl or a cpuset")
+        return Fix(say=f"find out what bound {comm}: taskset, numactl or a cpuset")
     return Fix(command=f"{cluster.sudo(name)}taskset -pc 0-{online - 1} {pid}", on=name)
 
 

@@ -1,4 +1,4 @@
-"""What the job reads is on every host, and the same: --data, and paths among the script's arguments."""
+"""The data that the job reads (--data, and paths in the script's arguments) exists on every host and is the same."""
 
 from __future__ import annotations
 
@@ -10,33 +10,42 @@ from muster.check.fixes import copy
 from muster.text import names
 
 GONE = "FileNotFoundError on the ranks of one host, while the others wait"
-OTHER = "ranks that see other data: a hang at the end of the epoch, or a model that does not learn"
-SLOW = "a start that takes minutes, or ranks that hang in their first read"
+NEEDED = "FileNotFoundError on every rank"
+MAYBE_NEEDED = f"{NEEDED}, unless the script creates it"
+TO_ALL = Fix(say="mount or copy it to every host")
+MAYBE_TO_ALL = Fix(say=f"{TO_ALL.say}; ignore this if it is not a path or if the script creates it")
+OTHER = "ranks see different data: a hang at the end of the epoch, or a model that does not learn"
+SLOW = "the start takes minutes, or ranks hang in their first read"
 
 
 def judge(cluster: Cluster) -> Findings:
-    """What was named with --data must be there; an argument may be a path that the job makes."""
+    """Paths given with --data must exist; a path in the arguments may be one that the job creates."""
     found = cluster.answers(files.data)
     for path in cluster.wanted.paths:
         values = {name: answer.get(path) for name, answer in found.items()}
         have = {name: tuple(value) for name, value in values.items() if value is not None}
         explicit = path in cluster.wanted.data
         where = f"; {names(list(have))} {'has' if len(have) == 1 else 'have'} it" if have else ""
-        for name, value in values.items():
-            if value is None and (have or explicit):
-                severity = "error" if explicit else "warning"
-                fix = _bring(cluster, name, path)
-                yield Finding(severity, (name,), f"{path} is not there{where}", GONE, fix, row=52)
+        severity = "error" if explicit else "warning"
+        missing = [name for name, value in values.items() if value is None]
+        if missing and not have and path not in cluster.wanted.here:
+            if explicit:
+                yield Finding(severity, tuple(missing), f"{path} does not exist", NEEDED, TO_ALL, row=52)
+            elif path in cluster.wanted.expected:
+                yield Finding(severity, tuple(missing), f"{path} does not exist", MAYBE_NEEDED, MAYBE_TO_ALL, row=52)
+            missing = []
+        for name in missing if have or explicit or path in cluster.wanted.expected else ():
+            yield Finding(severity, (name,), f"{path} does not exist{where}", GONE, _bring(cluster, name, path), row=52)
         common, others = odd_ones(have)
         for name, (kind, size, _) in others.items():
-            what = f"has {size} entries" if kind == "folder" else f"is another file ({size} bytes)"
+            what = f"has {size} entries" if kind == "folder" else f"is a different file ({size} bytes)"
             usual = f"{common[1]} {'entries' if common[0] == 'folder' else 'bytes'}" if common else ""
-            what = f"{path} {what} there, and {usual} on the others"
+            what = f"{path} {what}; on the other hosts: {usual}"
             yield Finding("warning", (name,), what, OTHER, _bring(cluster, name, path), row=52)
     for machine in cluster.machines:
         if "data" in machine.hung:
-            what = f"{', '.join(cluster.wanted.paths)} cannot be read within {CHECK.limit:.0f} s"
-            fix = Fix(say="is its server up? a stale mount is renewed by: umount -l, mount")
+            what = f"reading {', '.join(cluster.wanted.paths)} timed out after {CHECK.limit:.0f} s"
+            fix = Fix(say="check that the file server is up; renew a stale mount with umount -l and mount")
             yield Finding("warning", (machine.name,), what, SLOW, fix, row=52)
 
 

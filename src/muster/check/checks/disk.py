@@ -1,4 +1,4 @@
-"""There is room where a job writes: its folder, the home folder, and /tmp."""
+"""There is free space where a job writes: the working directory, the home directory and /tmp."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 from muster.text import size_text
 
-SYMPTOM = "RuntimeError: [enforce fail at inline_container.cc] . unexpected pos, which means: no space left"
-SILENT = "ranks that hang while they start, or in their first read"
+SYMPTOM = "RuntimeError: [enforce fail at inline_container.cc] . unexpected pos (that is: no space left on device)"
+SILENT = "ranks hang while they start, or in their first read"
 
 LEAST = 100 << 20
 FEWEST_FILES = 1000
 
 
 def judge(cluster: Cluster) -> Findings:
-    """Also a disk that is mounted read-only, as after an error of its own."""
+    """Also report a disk that is mounted read-only, as the kernel does after an I/O error."""
     for name, places in cluster.answers(files.disk).items():
         for path, room in places.items():
             if room["free"] < LEAST:
-                what = f"{path} is full: {room['free'] >> 20} MB are left of {size_text(room['size'])}"
+                what = f"{path} is full: {room['free'] >> 20} MB of {size_text(room['size'])} free"
             elif 0 <= room["files"] < FEWEST_FILES:
-                what = f"{path} has room for {room['files']} more files only"
-            elif room["read_only"] and path != cluster.wanted.cwd:  # code may well be mounted so
-                what = f"{path} can only be read"
+                what = f"{path} has only {room['files']} free inodes"
+            elif room["read_only"] and path != cluster.wanted.cwd:  # code is often mounted read-only
+                what = f"{path} is read-only"
             else:
                 continue
             command = f"du -xh {path} | sort -h | tail"
-            fix = Fix(say="see what takes the room, and remove it", command=command, on=name)
+            fix = Fix(say="shows what uses the space; remove what is not needed", command=command, on=name)
             yield Finding("warning", (name,), what, SYMPTOM, fix, row=51)
     for machine in cluster.machines:
         if "disk" in machine.hung:
-            what = "a file system there does not answer: the working folder, the home folder or /tmp"
-            fix = Fix(command="mount | grep -e nfs -e lustre -e fuse", on=machine.name, say="one of these, mostly")
+            what = "a file system does not respond: that of the working directory, the home directory or /tmp"
+            fix = Fix(command="mount | grep -e nfs -e lustre -e fuse", on=machine.name, say="usually one of these")
             yield Finding("warning", (machine.name,), what, SILENT, fix, row=52)
 
 

@@ -1,4 +1,4 @@
-"""No two ranks get the same GPU, and no machine is named twice."""
+"""No two ranks get the same GPU, and no machine is listed twice."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import unset
 
 SYMPTOM = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device"
-TOO_MANY = "a world twice as large as the machines it runs on"
+TOO_MANY = "twice as many ranks on the machine as intended"
 
 
 def judge(cluster: Cluster) -> Findings:
-    """NCCL refuses it, so it is an error; one machine under two names a warning without GPUs."""
+    """An error, because NCCL rejects it; without GPUs, one machine under two names is a warning."""
     for name, answer in cluster.answers(operating_system.variables).items():
         visible = answer["env"].get("CUDA_VISIBLE_DEVICES", "")
         twice = _twice(visible, {gpu["uuid"]: str(gpu["index"]) for gpu in cluster.gpus(name)})
         if twice and cluster.machine(name).ranks > 1:
-            what = f"CUDA_VISIBLE_DEVICES={visible} names GPU {twice} twice"
+            what = f"CUDA_VISIBLE_DEVICES={visible} lists GPU {twice} twice"
             yield Finding("error", (name,), what, SYMPTOM, unset(cluster, name, "CUDA_VISIBLE_DEVICES"), row=44)
     yield from _same_machine(cluster)
 
 
 def _twice(visible: str, numbers: dict[str, str]) -> str:
-    """The first GPU that a list of numbers and UUIDs names again; `numbers` are those of the UUIDs."""
+    """The first GPU that a list of indexes and UUIDs repeats; `numbers` maps each UUID to its index."""
     seen: set[str] = set()
     for part in visible.split(","):
         word = part.strip()
@@ -36,15 +36,15 @@ def _twice(visible: str, numbers: dict[str, str]) -> str:
 
 
 def _same_machine(cluster: Cluster) -> Findings:
-    """GPUs have ids of their own; without them, the same hardware addresses are the same machine."""
+    """Machines are identified by the UUIDs of their GPUs, or without GPUs by their MAC addresses."""
     owners: dict[str, str] = {}
     for machine in cluster.machines:
         gpus = cluster.gpus(machine.name)
         ids = [gpu["uuid"] for gpu in gpus] or machine.answer(host_network.hardware_addresses) or []
         first = next((owners[number] for number in ids if number in owners), None)
         if first is not None:
-            what = f"it is the same machine as {first}, so their ranks share {'its GPUs' if gpus else 'it'}"
-            fix = Fix(say=f"name it once: `{first}:N` for N ranks")
+            what = f"this is the same machine as {first}, so their ranks share {'its GPUs' if gpus else 'it'}"
+            fix = Fix(say=f"list it once: `{first}:N` for N ranks")
             symptom = SYMPTOM if gpus else TOO_MANY
             yield Finding("error" if gpus else "warning", (machine.name,), what, symptom, fix, row=44)
         for number in ids:

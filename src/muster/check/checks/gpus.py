@@ -1,4 +1,4 @@
-"""Every GPU of a host answers, is healthy, and is of the same kind as the others."""
+"""Every GPU of a host responds, is healthy, and is the same model as the others."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 from muster.text import size_text
 
-GONE = "CUDA error: no CUDA-capable device is detected, or a rank fewer than there should be"
+GONE = "CUDA error: no CUDA-capable device is detected, or fewer ranks than expected"
 SICK = "CUDA error: uncorrectable ECC error encountered, in the middle of the job"
-SLOW = "all ranks wait for the slowest GPU, without a message"
+SLOW = "all ranks wait for the slowest GPU, without any message"
 
 LIMIT = 6.0
-"""nvidia-smi answers in a tenth of a second; one that takes many is a sick GPU, or a driver that starts each time."""
+"""Timeout of nvidia-smi in seconds. It normally takes 0.1 s; longer means a bad GPU or no persistence mode."""
 
 
 def judge(cluster: Cluster) -> Findings:
-    """What is missing, what is sick, what is slow."""
+    """Report GPUs that are missing, unhealthy or slow."""
     for machine in cluster.machines:
         if "gpus" in machine.hung:
-            what = f"nvidia-smi does not answer within {LIMIT:.0f} s: a GPU or its driver hangs"
+            what = f"nvidia-smi timed out after {LIMIT:.0f} s: a GPU or its driver hangs"
             fix = Fix(command=f"{cluster.sudo(machine.name)}reboot", on=machine.name)
             yield Finding("error", (machine.name,), what, GONE, fix, row=48)
         answer = machine.answer(nvidia.gpus)
@@ -35,16 +35,16 @@ def judge(cluster: Cluster) -> Findings:
 
 def _missing(cluster: Cluster, machine: Machine, answer: nvidia.Gpus) -> Findings:
     name, seen, usable = machine.name, len(answer["gpus"]), machine.up["gpus"]
-    reboot = Fix(command=f"{cluster.sudo(name)}reboot", on=name, say="or leave this host out")
+    reboot = Fix(command=f"{cluster.sudo(name)}reboot", on=name, say="or leave this host out of -H")
     if answer["problem"]:
         what = f"nvidia-smi fails: {answer['problem'].splitlines()[0]}"
         yield Finding("error", (name,), what, GONE, reboot, row=48)
     elif seen < answer["devices"] and not cluster.wanted.image:
-        yield Finding("warning", (name,), f"{seen} of its {answer['devices']} GPUs answer", GONE, reboot, row=48)
-    # With --env CUDA_VISIBLE_DEVICES the plan has counted already: an empty one is a run on the CPU.
+        yield Finding("warning", (name,), f"only {seen} of {answer['devices']} GPUs respond", GONE, reboot, row=48)
+    # With --env CUDA_VISIBLE_DEVICES the plan has already counted the GPUs; an empty value means a run on the CPU.
     if 0 < usable < machine.ranks and "CUDA_VISIBLE_DEVICES" not in cluster.wanted.named:
-        what = f"{machine.ranks} ranks need {machine.ranks} GPUs, but it has {usable}"
-        yield Finding("error", (name,), what, GONE, Fix(say=f"write `{name}:{usable}`"), row=48)
+        what = f"{machine.ranks} ranks need {machine.ranks} GPUs, but only {usable} are available"
+        yield Finding("error", (name,), what, GONE, Fix(say=f"use `-H {name}:{usable}`"), row=48)
 
 
 def _sick(cluster: Cluster, host: str, answer: nvidia.Gpus) -> Iterator[tuple[str, str, Fix]]:
@@ -54,43 +54,42 @@ def _sick(cluster: Cluster, host: str, answer: nvidia.Gpus) -> Iterator[tuple[st
     for gpu in answer["gpus"]:
         number = gpu["index"]
         if gpu["ecc"] > 0:
-            yield f"GPU {number} has had {gpu['ecc']:.0f} memory errors it could not correct", SICK, reset(number)
+            yield f"GPU {number} has had {gpu['ecc']:.0f} uncorrectable memory errors", SICK, reset(number)
         if gpu["hot"] or gpu["braked"]:
-            why = f"it is too hot ({gpu['celsius']:.0f} C)" if gpu["hot"] else "its power is cut back from outside"
+            why = f"it is too hot ({gpu['celsius']:.0f} C)" if gpu["hot"] else "an external power brake is active"
             command = f"nvidia-smi -q -d PERFORMANCE -i {number}"
-            fix = Fix(say="see to its cooling and power", command=command, on=host)
-            yield f"GPU {number} is slowed down: {why}", SLOW, fix
+            fix = Fix(say="check its cooling and power supply", command=command, on=host)
+            yield f"GPU {number} is throttled: {why}", SLOW, fix
         current, full = gpu["width"]
         if 0 < current * 4 <= full:
-            fix = Fix(say="reseat the card, or see to its riser")
-            yield f"GPU {number} has {current:.0f} of {full:.0f} PCIe lanes", SLOW, fix
+            fix = Fix(say="reseat the card, or check its riser")
+            yield f"GPU {number} uses {current:.0f} of {full:.0f} PCIe lanes", SLOW, fix
     for uuid, failed, _ in answer["remapped"]:
         number = next((gpu["index"] for gpu in answer["gpus"] if gpu["uuid"] == uuid), uuid)
         if failed == "Yes":
             fix = Fix(say="have the card replaced")
-            yield f"GPU {number} could not replace broken memory by spare rows", SICK, fix
+            yield f"GPU {number} failed to remap bad memory rows", SICK, fix
         else:
-            yield f"GPU {number} waits for a reset to replace broken memory", SICK, reset(number)
+            yield f"GPU {number} needs a reset to remap bad memory rows", SICK, reset(number)
 
 
 def _kinds(cluster: Cluster) -> Findings:
-    """Two kinds of GPU in one job."""
+    """Report different GPU models in one job."""
     models = {host: sorted({gpu["name"] for gpu in cluster.gpus(host)}) for host in cluster.answers(nvidia.gpus)}
     common, others = odd_ones({host: " and ".join(names) for host, names in models.items() if names})
-    fix = Fix(say="give hosts of one kind to a job, or smaller batches to the slower ones")
+    fix = Fix(say="use hosts with the same GPU model, or smaller batches on the slower ones")
     for host, kind in others.items():
-        what = f"its GPUs are {kind}, those of the others {common}"
+        what = f"the GPUs are {kind}; the other hosts have {common}"
         yield Finding("warning", (host,), what, SLOW, fix, row=48)
 
 
 def table(answer: nvidia.Gpus | None) -> dict[str, str]:
-    """Facts for people."""
+    """Facts for the report."""
     if not answer or not answer["gpus"]:
         return {"GPUs": f"{answer['devices']}" if answer and answer["devices"] else "none"}
     names = [gpu["name"] for gpu in answer["gpus"]]
-    told = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     return {
-        "GPUs": told,
+        "GPUs": ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)),
         "GPU memory": size_text(answer["gpus"][0]["memory"] * 2**20, 2),
         "driver": answer["gpus"][0]["driver"],
     }

@@ -1,4 +1,4 @@
-"""The network interface that gloo and NCCL are told to use exists on every host, and the others can reach it."""
+"""The network interface chosen for gloo and NCCL exists on every host, and other hosts can reach it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from muster.shared.events import Interface
 
 GLOO = "Unable to find address for: {}, on one rank; the others: wait timeout after 12000ms"
 NCCL = "NCCL WARN Bootstrap : no socket interface found"
-BY_TRYING = "Muster then finds the right one by trying"
-ALONE = "every host talks to itself: Connect timeout, after a minute"
+BY_TESTING = "Muster then tests the network interfaces and picks one that works"
+ALONE = "every host connects to itself: Connect timeout, after a minute"
 
 
 def judge(cluster: Cluster) -> Findings:
-    """A name that a host does not have fails the job."""
+    """An interface that a host does not have makes the job fail."""
     several = len(cluster.machines) > 1
     chosen = cluster.wanted.interface
     for machine in cluster.machines:
         nics = machine.up["interfaces"]
         if chosen is not None and not _addresses(nics, [chosen]):
             what = f"--interface {chosen}: {_lacks(nics, chosen)}"
-            fix = Fix(command=cluster.wanted.typed("--interface"), say=BY_TRYING)
+            fix = Fix(command=cluster.wanted.typed("--interface"), say=BY_TESTING)
             yield Finding("error", (machine.name,), what, GLOO.format(chosen), fix, row=6)
         elif chosen is None:
             answer = machine.answer(operating_system.variables)
@@ -43,14 +43,15 @@ def _variable(cluster: Cluster, machine: Machine, variable: str, value: str, *, 
     if not value or (names and _addresses(nics, names) and not (several and loopback)):
         return
     used = gloo != bool(machine.up["gpus"])
-    what = f"{variable}={value}: {'that is loopback, where no other host is' if loopback else _lacks(nics, value)}"
+    problem = "a loopback interface, which other hosts cannot reach" if loopback else _lacks(nics, value)
+    what = f"{variable}={value}: {problem}"
     symptom = ALONE if loopback else GLOO.format(value) if gloo else NCCL
-    fix = unset(cluster, machine.name, variable, BY_TRYING)
+    fix = unset(cluster, machine.name, variable, BY_TESTING)
     yield Finding("error" if used else "warning", (machine.name,), what, symptom, fix, row=6)
 
 
 def _named(value: str, nics: Sequence[Interface], *, gloo: bool) -> list[str]:
-    """The interfaces a value stands for: gloo takes names, NCCL beginnings of names, `=` names, `^` all but those."""
+    """The interfaces a value selects: gloo takes names; NCCL takes prefixes, `=` exact names, `^` excluded prefixes."""
     have = [nic["name"] for nic in nics]
     parts = [part for part in value.lstrip("=^").split(",") if part]
     if gloo:
@@ -72,7 +73,7 @@ def _only_loopback(nics: Sequence[Interface], names: list[str]) -> bool:
 def _lacks(nics: Sequence[Interface], name: str) -> str:
     have = ", ".join(nic["name"] for nic in nics if nic["addresses"] and not nic["loopback"])
     known = any(nic["name"] == name for nic in nics)
-    return f"that has no address there (it has {have})" if known else f"it has no such interface (it has {have})"
+    return f"the interface has no address (available: {have})" if known else f"no such interface (available: {have})"
 
 
 CHECK = Check(judge=judge)

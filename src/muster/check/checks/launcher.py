@@ -1,4 +1,4 @@
-"""No variable left by another launcher contradicts the plan."""
+"""No environment variable left by another launcher contradicts the job."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from muster.check.definition import Check
 from muster.check.finding import Finding, Findings
 from muster.check.fixes import unset
 
-SYMPTOM = "Timed out waiting for clients: 2/3 clients joined, or a rank twice, where a script is started by hand"
+SYMPTOM = "Timed out waiting for clients: 2/3 clients joined, or a duplicate rank, when a script is started by hand"
 
 
 def judge(cluster: Cluster) -> Findings:
-    """`muster run` sets all of them for each rank, so it is a note."""
+    """A note, because `muster run` sets all of them for each rank."""
     for name, answer in cluster.answers(operating_system.variables).items():
         for variable in operating_system.LAUNCHERS:
             value = answer["env"].get(variable)
             if value is None or (variable == "WORLD_SIZE" and value == str(cluster.world_size)):
                 continue
-            right = f", and the job has {cluster.world_size} ranks" if variable == "WORLD_SIZE" else ""
-            what = f"{variable}={value} is set there{right}; `muster run` sets it for each rank"
+            right = f", but the job has {cluster.world_size} ranks" if variable == "WORLD_SIZE" else ""
+            what = f"{variable}={value} is set{right}; `muster run` overrides it for each rank"
             yield Finding("note", (name,), what, SYMPTOM, unset(cluster, name, variable), row=45)
 
 

@@ -1,4 +1,4 @@
-"""Ranks may lock the memory that RDMA needs, and open as many files as there are peers."""
+"""The limits on locked memory and open files are high enough for RDMA and for the number of ranks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ LOCKED = "ibv_reg_mr_iova2 failed ... Cannot allocate memory"
 FILES = "OSError: [Errno 24] Too many open files"
 
 ENOUGH_LOCKED = 4 << 30
-"""NCCL registers its buffers, some gigabytes for many GPUs; people set it to unlimited."""
+"""Bytes of locked memory: NCCL registers its buffers, a few gigabytes with many GPUs. The usual value is unlimited."""
 
 CONTAINER_SERVICES = {"dockerd": "docker", "containerd": "containerd"}
 
 
 def judge(cluster: Cluster) -> Findings:
-    """Locked memory matters only where there is RDMA; files, where there are many ranks."""
+    """Locked memory matters only with RDMA, open files only with many ranks."""
     need = 256 + 4 * cluster.world_size
     for name, found in cluster.answers(operating_system.limits).items():
         locked, files = found["memlock"], found["nofile"]
         rdma = cluster.machine(name).answer(host_network.rdma)
         if rdma and rdma["ports"] and 0 <= locked["soft"] < ENOUGH_LOCKED:
-            what = f"its ranks may lock {locked['soft'] >> 10} KB of memory ({_origin(locked)}): RDMA needs more"
+            what = f"ranks can lock only {locked['soft'] >> 10} KB of memory ({_origin(locked)}); RDMA needs more"
             fix = _fix(cluster, name, "memlock", "unlimited", locked)
             yield Finding("warning", (name,), what, LOCKED, fix, row=31)
         if 0 <= files["soft"] < need:
-            what = f"its ranks may open {files['soft']} files ({_origin(files)}), and this job needs some {need}"
+            what = f"ranks can open only {files['soft']} files ({_origin(files)}); this job needs about {need}"
             fix = _fix(cluster, name, "nofile", str(max(65536, need)), files)
             yield Finding("warning", (name,), what, FILES, fix, row=32)
 
@@ -37,7 +37,7 @@ def _origin(limit: operating_system.Limit) -> str:
     pid, comm = limit["by"]
     if limit["file"]:
         return f"`ulimit {limit['flag']}` in {limit['file']}"
-    return f"from {comm}, process {pid}" if pid else "set at the login"
+    return f"set by {comm}, process {pid}" if pid else "set at login"
 
 
 def _fix(cluster: Cluster, host: str, name: str, value: str, limit: operating_system.Limit) -> Fix:
@@ -63,18 +63,18 @@ def _fix(cluster: Cluster, host: str, name: str, value: str, limit: operating_sy
     if comm.startswith("sshd"):
         now = str(limit["hard"]) if name == "nofile" and limit["hard"] >= 4096 else value
         line += f" && {sudo}prlimit --{name}={now}:{now} --pid {pid}"
-    return Fix(command=line, on=host, say="holds from the next login on")
+    return Fix(command=line, on=host, say="takes effect at the next login")
 
 
 def _services() -> dict[str, str]:
-    """Daemons that start ranks, and the systemd unit of each."""
+    """Daemons that start ranks, with their systemd units."""
     from muster.engines.table import built_in
 
     return {name: unit for engine in built_in() for name, unit in engine.services.items()} | CONTAINER_SERVICES
 
 
 def table(answer: dict[str, operating_system.Limit]) -> dict[str, str]:
-    """Facts for people."""
+    """Facts for the report."""
     locked = answer["memlock"]["soft"]
     return {
         "locked memory": "unlimited" if locked < 0 else f"{locked >> 10} KB",

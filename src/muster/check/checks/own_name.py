@@ -1,6 +1,6 @@
-"""A host's own name stands for an address at which the others reach it: gloo offers that address to its peers.
+"""A host resolves its own name to an address that other hosts can reach; gloo gives that address to its peers.
 
-Rows 3, 4, 5 and 13 of the catalogue.
+Rows 3, 4, 5 and 13 of the catalog.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNKNOWN = "Unable to resolve hostname to a (local) address. Using the loopback a
 
 
 def judge(cluster: Cluster) -> Findings:
-    """`muster run` sets GLOO_SOCKET_IFNAME where this is wrong, so it is a note; other launchers hang."""
+    """A note, because `muster run` sets GLOO_SOCKET_IFNAME on such hosts; with other launchers the job hangs."""
     if len(cluster.machines) < 2:
         return
     for name, own in cluster.answers(host_network.own_name).items():
@@ -31,18 +31,18 @@ def judge(cluster: Cluster) -> Findings:
 def _problem(cluster: Cluster, host: str, own: str, address: str) -> tuple[str, int] | None:
     nics = cluster.machine(host).up["interfaces"]
     nic = next((nic["name"] for nic in nics if address in nic["addresses"]), "")
-    stands = f"its own name, {own}, stands for {address}"
+    resolves = f"{own} resolves its own name to {address}"
     if not address:
-        return f"it does not know its own name, {own}", 4
+        return f"cannot resolve its own name, {own}", 4
     if address.startswith("127.") or address == "::1":
-        return f"{stands}, where no other host finds it", 3
+        return f"{resolves}, which other hosts cannot reach", 3
     if not nic:
-        return f"{stands}, which it does not have", 4
+        return f"{resolves}, which is not an address of this host", 4
     if nic.startswith(VIRTUAL):
-        return f"{stands} of {nic}, which is no network between hosts", 5
+        return f"{resolves} on {nic}, a virtual network that other hosts cannot reach", 5
     without = [machine.name for machine in cluster.machines if not _has_ipv6(machine)]
     if ":" in address and without:
-        return f"{stands}, an IPv6 address, and {names(without)} {'has' if len(without) == 1 else 'have'} no IPv6", 13
+        return f"{resolves}, but {names(without)} {'has' if len(without) == 1 else 'have'} no IPv6", 13
     return None
 
 
@@ -53,13 +53,13 @@ def _has_ipv6(machine: Machine) -> bool:
 def _fix(cluster: Cluster, name: str, own: host_network.OwnName) -> Fix:
     good = cluster.address(name)
     if good is None:
-        return Fix(say="put its name with an address of its own into its /etc/hosts")
+        return Fix(say="add its name with a reachable address to its /etc/hosts")
     host, sudo = own["name"], cluster.sudo(name)
     add = f"echo {good} {host} | {sudo}tee -a /etc/hosts"
     if not own["listed"]:
         return Fix(command=add, on=name)
     wrong = next((address for address in own["listed"] if address != good), own["listed"][0])
-    if wrong in own["shared"]:  # with localhost, which must stay
+    if wrong in own["shared"]:  # the line also lists localhost, which must stay
         drop = f'{sudo}sed -i "/^{wrong}[[:space:]]/s/[[:space:]]{host}//" /etc/hosts'
         return Fix(command=f"{drop} && {add}", on=name)
     return Fix(command=f'{sudo}sed -i "s/^{wrong}[[:space:]]/{good} /" /etc/hosts', on=name)

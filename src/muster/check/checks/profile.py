@@ -1,4 +1,4 @@
-"""The shell profile of a host says nothing to programs that log in."""
+"""The shell profile of a host prints nothing in non-interactive logins."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 
-SYMPTOM = (
-    "scp, rsync and mpirun break: `protocol error`, `Received message too long`, or garbage where numbers should be"
-)
+SYMPTOM = "scp, rsync and mpirun fail with `protocol error`, `Received message too long`, or garbled output"
 
 GUARDS = {
-    # shell: (its file, the line that ends it for programs)
+    # shell: (its profile, the line that ends it in non-interactive shells)
     "bash": ("~/.bashrc", r"case \$- in *i*) ;; *) return ;; esac"),
     "sh": ("~/.profile", r"case \$- in *i*) ;; *) return ;; esac"),
     "zsh": ("~/.zshenv", "[[ -o interactive ]] || return"),
@@ -22,7 +20,7 @@ GUARDS = {
 
 
 def judge(cluster: Cluster) -> Findings:
-    """Muster skips such words, so it is a note."""
+    """A note, because Muster skips such output."""
     files = cluster.answers(operating_system.profile)
     for machine in cluster.machines:
         said = machine.noise.strip()
@@ -31,10 +29,10 @@ def judge(cluster: Cluster) -> Findings:
         system = machine.answer(operating_system.system)
         shell = system["shell"].rpartition("/")[2] if system else ""
         path, guard = GUARDS.get(shell, ("", ""))
-        fix = Fix(say="let the profile print only where `$-` contains i, in an interactive shell")
+        fix = Fix(say="let the profile print only in interactive shells, where `$-` contains i")
         if path in files.get(machine.name, []):
             fix = Fix(command=f'sed -i "1i {guard}" {path}', on=machine.name)
-        what = f"its shell profile prints where nobody reads it: `{said.splitlines()[0][:60]}`"
+        what = f"the shell profile prints in non-interactive logins: `{said.splitlines()[0][:60]}`"
         yield Finding("note", (machine.name,), what, SYMPTOM, fix, row=21)
 
 

@@ -1,4 +1,4 @@
-"""Every host has the code that is here."""
+"""Every host has the same code as this machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from muster.check.finding import Finding, Findings
 from muster.check.fixes import copy
 from muster.text import count, names
 
-SYMPTOM = "ranks call other collectives or send other shapes: a hang, or `Received data size doesn't match`"
+SYMPTOM = "ranks call different collectives or shapes: a hang, or `Received data size doesn't match`"
 
 
 def judge(cluster: Cluster) -> Findings:
-    """The script itself is an error, as `muster run` refuses it; what it may import a warning."""
+    """A different script is an error, because `muster run` refuses it; a file it may import is a warning."""
     wanted = cluster.wanted
     if not wanted.script or wanted.sync:
         return
@@ -23,19 +23,17 @@ def judge(cluster: Cluster) -> Findings:
             continue
         missing = [path for path in other if there["files"].get(path) is None]
         if not there["folder"]:
-            what = f"there is no folder {wanted.cwd}"
+            what = f"directory {wanted.cwd} does not exist"
         elif len(missing) == len(other):
-            what = f"{_files(missing)} not there" if len(missing) > 1 else f"{missing[0]} is not there"
+            what = f"{_files(missing)} {'do' if len(missing) > 1 else 'does'} not exist in {wanted.cwd}"
         else:
-            what = f"{_files(other)} not as here" if len(other) > 1 else f"{other[0]} differs from the one here"
-        if there["folder"]:
-            what = f"{what} (in {wanted.cwd})"
-        fix = copy(cluster, name, wanted.cwd, other, say="`muster run --sync` sends this folder with every job")
+            what = f"{_files(other)} in {wanted.cwd} {'differ' if len(other) > 1 else 'differs'} from this machine"
+        fix = copy(cluster, name, wanted.cwd, other, say="`muster run --sync` sends this directory with every job")
         yield Finding("error" if wanted.script in other else "warning", (name,), what, SYMPTOM, fix, row=24)
 
 
 def _files(paths: list[str]) -> str:
-    return f"{count(len(paths), 'file')} ({names(paths)}) are" if len(paths) > 1 else f"{paths[0]} is"
+    return f"{count(len(paths), 'file')} ({names(paths)})" if len(paths) > 1 else paths[0]
 
 
 CHECK = Check(probe=files.same_code, judge=judge)

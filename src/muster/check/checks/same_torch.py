@@ -1,4 +1,4 @@
-"""Every host loads the same torch, CUDA, NCCL and driver: compared by content, for a version string proves little."""
+"""Every host has the same torch, CUDA, NCCL and driver, compared by content and not only by version string."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from muster.check.finding import Finding, Findings, Fix
 
 HANG = "a hang at the first barrier, or ncclInvalidUsage / `NCCL version mismatch`"
 DRIVER = "The NVIDIA driver on your system is too old, or: CUDA error: system has unsupported display driver"
-NO_CUDA = "Torch not compiled with CUDA enabled; or ranks that quietly train on the CPU"
+NO_CUDA = "Torch not compiled with CUDA enabled, or ranks silently train on the CPU"
 
 NEEDS = {"11": 450, "12": 525, "13": 580}
-"""The oldest driver for each major version of CUDA (NVIDIA's table of minor version compatibility)."""
+"""Minimum driver for each major version of CUDA (NVIDIA's minor version compatibility table)."""
 
 
 def judge(cluster: Cluster) -> Findings:
-    """Another version is an error, another build of the same version a warning."""
+    """A different version is an error, a different build of the same version a warning."""
     found = {name: torch for name, torch in cluster.answers(python_install.torch).items() if torch is not None}
     yield from _versions(found)
     drivers = {name: _driver(cluster, name, torch) for name, torch in found.items()}
@@ -24,29 +24,29 @@ def judge(cluster: Cluster) -> Findings:
     for name, torch in found.items():
         gpus, driver = cluster.machine(name).up["gpus"], drivers[name]
         if gpus and not torch["cuda"]:
-            what = f"it has {gpus} GPUs, and its torch, {torch['version']}, cannot use them"
+            what = f"torch {torch['version']} is built without CUDA and cannot use the {gpus} GPUs"
             fix = Fix(command=f"{torch['python']} -m pip install --force-reinstall torch", on=name)
             yield Finding("warning", (name,), what, NO_CUDA, fix, row=23)
         least = NEEDS.get(torch["cuda"].partition(".")[0])
         if least and driver and int(driver.partition(".")[0]) < least:
             too_old.add(name)
-            what = f"its driver, {driver}, is too old for the CUDA {torch['cuda']} of its torch: {least} is needed"
-            fix = Fix(say="install a newer driver there, or a torch built for an older CUDA everywhere")
+            what = f"the driver ({driver}) is too old for CUDA {torch['cuda']} in torch: {least} or newer is required"
+            fix = Fix(say="install a newer driver, or install torch built for an older CUDA on all hosts")
             yield Finding("error", (name,), what, DRIVER, fix, row=23)
         for path in torch["stray_nccl"]:
             what = f"LD_LIBRARY_PATH puts {path} before torch's own NCCL {torch['nccl']}"
-            fix = Fix(say=f"take {path.rpartition('/')[0]} out of LD_LIBRARY_PATH on {name}")
+            fix = Fix(say=f"remove {path.rpartition('/')[0]} from LD_LIBRARY_PATH on {name}")
             yield Finding("warning", (name,), what, HANG, fix, row=23)
     common, others = odd_ones({name: driver for name, driver in drivers.items() if driver and name not in too_old})
     for name, driver in others.items():
-        what = f"its NVIDIA driver is {driver}, that of the others {common}"
+        what = f"the NVIDIA driver is {driver}; the other hosts have {common}"
         yield Finding("warning", (name,), what, HANG, Fix(say="install the same driver on all hosts"), row=23)
 
 
 def _versions(found: dict[str, python_install.Torch]) -> Findings:
     common, others = odd_ones({name: torch["version"] for name, torch in found.items()})
     for name, version in others.items():
-        what = f"its torch is {version}, that of the others {common}"
+        what = f"torch is {version}; the other hosts have {common}"
         yield Finding("error", (name,), what, HANG, install(found[name]["python"], common or "", name), row=23)
     alike = {name: torch for name, torch in found.items() if name not in others}
     listed = all(torch["record"] for torch in alike.values())  # conda keeps no such list
@@ -57,7 +57,7 @@ def _versions(found: dict[str, python_install.Torch]) -> Findings:
     usual, strange = odd_ones(built)
     for name in strange:
         usual_one = next(torch for host, torch in alike.items() if built[host] == usual)
-        what = f"its torch calls itself {common} like the others', but {_difference(alike[name], usual_one)}"
+        what = f"torch is {common} as on the other hosts, but {_difference(alike[name], usual_one)}"
         yield Finding("warning", (name,), what, HANG, install(alike[name]["python"], common or "", name), row=23)
 
 
@@ -66,26 +66,26 @@ def _difference(torch: python_install.Torch, usual: python_install.Torch) -> str
     if differ == ["libnccl.so.2"]:
         return f"its NCCL is {torch['nccl']}, not {usual['nccl']}"
     if differ:
-        return f"{differ[0]} is another file"
+        return f"{differ[0]} is a different file"
     if torch["git"] != usual["git"]:
-        return "it was built from other source"
-    return "other files were installed"
+        return "it was built from a different commit"
+    return "its installed files differ"
 
 
 def _driver(cluster: Cluster, name: str, torch: python_install.Torch) -> str:
-    """What the GPUs say, else the kernel module."""
+    """The driver version from nvidia-smi, or else from the kernel module."""
     return next((gpu["driver"] for gpu in cluster.gpus(name) if gpu["driver"]), torch["driver"])
 
 
 def install(python: str, version: str, name: str) -> Fix:
-    """Put a version of torch there; those with a `+` come from torch's own index."""
+    """Install a version of torch; those with a `+` come from PyTorch's own index."""
     plain, _, local = version.partition("+")
     index = f" --index-url https://download.pytorch.org/whl/{local}" if local else ""
     return Fix(command=f"{python} -m pip install --force-reinstall torch=={plain}{index}", on=name)
 
 
 def table(answer: python_install.Torch | None) -> dict[str, str]:
-    """Facts for people."""
+    """Facts for the report."""
     if answer is None:
         return {"torch": "none"}
     facts = {"torch": answer["version"], "CUDA": answer["cuda"], "NCCL": answer["nccl"]}

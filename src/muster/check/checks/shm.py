@@ -1,4 +1,4 @@
-"""/dev/shm is large enough for data loaders and for ranks that share memory."""
+"""/dev/shm is large enough for data loaders and shared memory between ranks."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from muster.text import size_text
 SYMPTOM = "RuntimeError: Caught RuntimeError in DataLoader worker process 0, or: killed by signal: Bus error"
 
 SMALL = 512 << 20
-"""Containers get 64 MB by default; a loader with four workers and a batch of images needs some hundred."""
+"""Bytes. Containers get 64 MB by default; a loader with four workers and image batches needs a few hundred."""
 
 FULL = 128 << 20
 
 
 def judge(cluster: Cluster) -> Findings:
-    """Too small or too full is a warning: only some jobs use it."""
+    """A warning, because only some jobs use it."""
     for name, shm in cluster.answers(files.shm).items():
         size, free = size_text(shm["size"]), size_text(shm["free"])
         if shm["size"] < SMALL:
-            yield Finding("warning", (name,), f"/dev/shm holds only {size}", SYMPTOM, _larger(cluster, name), row=33)
+            yield Finding("warning", (name,), f"/dev/shm is only {size}", SYMPTOM, _larger(cluster, name), row=33)
         elif shm["free"] < FULL:
-            fix = Fix(say="see who left something there, and remove it", command="ls -lt /dev/shm", on=name)
-            yield Finding("warning", (name,), f"/dev/shm is full: {free} of {size} are free", SYMPTOM, fix, row=33)
+            fix = Fix(say="shows leftover files; remove what is not in use", command="ls -lt /dev/shm", on=name)
+            yield Finding("warning", (name,), f"/dev/shm is full: {free} of {size} free", SYMPTOM, fix, row=33)
 
 
 def table(answer: dict[str, int]) -> dict[str, str]:
-    """Facts for people."""
+    """Facts for the report."""
     return {"/dev/shm": size_text(answer["size"], 2)}
 
 
 def _larger(cluster: Cluster, name: str) -> Fix:
-    if any("--ipc" in word for word in cluster.wanted.argv):  # a container else has its host's
-        return Fix(say="give the container more", command=cluster.wanted.with_container_args("--shm-size=8g"))
+    if any("--ipc" in word for word in cluster.wanted.argv):  # by default the container shares its host's /dev/shm
+        return Fix(command=cluster.wanted.with_container_args("--shm-size=8g"))
     system = cluster.machine(name).answer(operating_system.system)
     memory = system["memory"] if system else 16 << 30
     size = max(1, (memory >> 30) // 2)

@@ -1,4 +1,4 @@
-"""What kind of machine a host is: facts for the table and for other checks; nothing here can be wrong."""
+"""Basic facts about each host, for the report and for other checks; it reports no problems itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.text import size_text
 
 
 def table(answer: operating_system.System) -> dict[str, str]:
-    """Facts for people."""
+    """Facts for the report."""
     return {
         "Python": answer["python"],
         "system": f"{answer['os']}, Linux {answer['kernel']}",

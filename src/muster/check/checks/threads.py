@@ -1,4 +1,4 @@
-"""OMP_NUM_THREADS lets ranks use the CPUs they have, and no more."""
+"""OMP_NUM_THREADS matches the number of CPUs per rank."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from muster.check.finding import Finding, Findings
 from muster.check.fixes import unset
 from muster.text import count
 
-SLOW = "data loading and CPU work several times slower than they could be, and CPUs that idle"
-CROWDED = "ranks that fight for the CPUs: everything on them is slow, without a message"
+SLOW = "data loading and CPU work are several times slower than necessary, while CPUs are idle"
+CROWDED = "ranks compete for the CPUs: all CPU work is slow, without any message"
 
 
 def judge(cluster: Cluster) -> Findings:
-    """Left alone, `muster run` shares the CPUs out; a value that is set wins over that."""
+    """By default `muster run` divides the CPUs among the ranks; a value set by the user overrides that."""
     for name, answer in cluster.answers(operating_system.variables).items():
         machine = cluster.machine(name)
         value, cpus = answer["env"].get("OMP_NUM_THREADS", ""), machine.up["cpus"]
         if not value.isdigit() or not int(value):
             continue
         used, ranks = int(value) * machine.ranks, count(machine.ranks, "rank")
-        if int(value) == 1 and used * 2 <= cpus:  # what torchrun sets; more than one is somebody's choice
-            what = f"OMP_NUM_THREADS={value} leaves {cpus - used} of its {cpus} CPUs idle with {ranks}"
+        if int(value) == 1 and used * 2 <= cpus:  # torchrun sets 1; any other value was chosen on purpose
+            what = f"OMP_NUM_THREADS={value} leaves {cpus - used} of {cpus} CPUs idle with {ranks}"
         elif used > cpus * 2:
-            what = f"OMP_NUM_THREADS={value} makes {used} threads for {cpus} CPUs with {ranks}"
+            what = f"OMP_NUM_THREADS={value} starts {used} threads on {cpus} CPUs with {ranks}"
         else:
             continue
-        fix = unset(cluster, name, "OMP_NUM_THREADS", "Muster then shares the CPUs out")
+        fix = unset(cluster, name, "OMP_NUM_THREADS", "Muster then divides the CPUs among the ranks")
         yield Finding("warning", (name,), what, SLOW if used < cpus else CROWDED, fix, row=29)
 
 

@@ -1,1 +1,1 @@
-"""The deep level: ranks on every host, as the job will have them, that measure links, devices and collectives."""
+"""The deep check: starts ranks on every host, as the job would, to measure links, devices and collectives."""

@@ -1,4 +1,4 @@
-"""The ranks of the deep check: the run that starts them, and what they wrote."""
+"""The run that starts the ranks of the deep check, and their results."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from muster.controller.rank_package import pack
 from muster.spec import RunSpec
 
 MODULE = "muster_check"
-"""What `python -m` runs on the hosts."""
+"""The module that `python -m` runs on the hosts."""
 
 MARK = "muster-check: "
-"""Stands before the result of each rank in its log."""
+"""Prefix of each rank's result in its log."""
 
 
 @contextmanager
 def deep_spec(spec: RunSpec) -> Generator[RunSpec]:
-    """A run with a rank for every GPU, or as many as the job would have, that measures; its code lives in the block."""
+    """A run that measures, with the job's number of ranks or one per GPU; its code exists only inside the block."""
     with tempfile.TemporaryDirectory(prefix="muster-check-") as code:
         pack(ranks, Path(code), MODULE)
         yield replace(
@@ -39,7 +39,7 @@ def deep_spec(spec: RunSpec) -> Generator[RunSpec]:
 
 
 def read_results(folder: Path) -> list[Any]:
-    """The line of each rank, from its log: a JSON object."""
+    """The result of each rank, a JSON object on one line of its log."""
     results: list[Any] = []
     for path in sorted(folder.glob("attempt-0/rank-*.log")):
         for line in path.read_text(errors="replace").splitlines():

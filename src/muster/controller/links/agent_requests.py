@@ -73,6 +73,14 @@ class AgentRequests(ABC):
     async def request(
         self, do: Literal["stdin"], *, limit: float, **fields: Unpack[requests.SendStdin]
     ) -> replies.StdinTaken: ...
+    @overload
+    async def request(
+        self, do: Literal["read_results"], *, limit: float, **fields: Unpack[requests.ReadResults]
+    ) -> replies.Done: ...
+    @overload
+    async def request(
+        self, do: Literal["more_results"], *, limit: float, **fields: Unpack[requests.MoreResults]
+    ) -> replies.ResultPart: ...
     async def request(self, do: str, *, limit: float, **fields: object) -> object:
         """Ask the agent for something and wait for its reply, at most `limit` seconds."""
         return await self._ask(do, limit, fields)

@@ -17,8 +17,8 @@ def make_server_context() -> tuple[ssl.SSLContext, str]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise MusterError(
-            "agents that dial back need the package `cryptography`, and this Python has none",
-            hint="type: python -m pip install cryptography",
+            "this engine needs the Python package `cryptography`, which is not installed",
+            hint="python -m pip install cryptography",
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "muster")])

@@ -49,7 +49,7 @@ class NobodyCame(HostError):
 class DialedLine(asyncio.Protocol):
     """One caller: first unknown, then the connection of the link whose agent it is."""
 
-    why_lost = "the connection to it broke"
+    why_lost = "connection lost"
 
     def __init__(self, connector: DialedConnector) -> None:
         self._connector = connector
@@ -105,7 +105,7 @@ class DialedLine(asyncio.Protocol):
     async def explain(self, noise: str) -> HostError:
         """Why no agent came, although one dialed."""
         assert self._link is not None
-        last = noise.splitlines()[-1:] or ["its connection closed before it was up"]
+        last = noise.splitlines()[-1:] or ["its connection closed"]
         return LinkLost(self._link.name, f"the agent did not start: {last[0]}")
 
 
@@ -123,7 +123,7 @@ class Caller:
             )
         except OSError as error:
             raise MusterError(
-                f"`{command.argv[0]}` cannot be started ({error.strerror})",
+                f"could not start `{command.argv[0]}` ({error.strerror})",
                 hint=connector.launch.engine.program_hint(command),
             ) from None
 
@@ -201,7 +201,7 @@ class DialedConnector:
         for command in self.launch.commands:
             self._callers.append(self._start(command, order, env))
         if self.launch.pull_limit:
-            self.last_words = "a host without the image pulls it first"
+            self.last_words = "hosts that do not have the image pull it first"
         await self._all_up(max(limit, self.launch.pull_limit))
         for caller in self._callers:
             caller.note_helpers()
@@ -249,8 +249,8 @@ class DialedConnector:
         command = next(command for command in self.launch.commands if missing[0].spec in command.agents)
         return NobodyCame(
             names(list(dict.fromkeys(link.name for link in missing))),
-            f"no agent has come from there within {limit:.0f} s of `{command.program}`",
-            hint=f"is every host up? the agents dial {' or '.join(_own_addresses())}: is there a firewall between?",
+            f"no agent connected within {limit:.0f} s of starting `{command.program}`",
+            hint=f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}",
         )
 
     def give_stdin(self) -> bool:
@@ -268,15 +268,15 @@ class DialedConnector:
         if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
             return None
         try:
-            check_version(hello["protocol"], "an agent that came from there")
+            check_version(hello["protocol"], "an agent there")
         except ProtocolError as error:
-            self._on_text(hello["host"], f"{error}; it was sent away")
+            self._on_text(hello["host"], f"{error}; connection rejected")
             return None
         free = [link for link in self.links if link.spec.key == key and not link.is_attached and not link.closing]
         if free:
             return free[0]
         if not any(link.closing for link in self.links):  # one that comes when the job is over is no surprise
-            self._on_text(hello["host"], f"an agent came as `{key}`, which is not awaited; it was sent away")
+            self._on_text(hello["host"], f"rejected an agent with the unexpected key `{key}`")
         return None
 
     def on_line(self, caller: Caller, line: str) -> None:

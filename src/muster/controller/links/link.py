@@ -108,7 +108,7 @@ class AgentLink(AgentRequests):
             HostError(
                 self.name,
                 f"no agent answered within {limit:.0f} s of logging in",
-                hint="is its home folder or its Python on a file system that hangs?",
+                hint="check whether its home directory or its Python is on a file system that hangs",
             ),
         )
 
@@ -147,7 +147,7 @@ class AgentLink(AgentRequests):
             self._lose(str(error))
             return
         except (ValueError, RecursionError):
-            self._lose("something that is not the agent writes on its channel")
+            self._lose("another program wrote to the agent's channel")
             return
         try:
             for message in messages:
@@ -155,9 +155,9 @@ class AgentLink(AgentRequests):
         except VersionError as error:
             self._lose(str(error))
         except ProtocolError as error:
-            self._lose(f"its agent broke the protocol: {error}")
+            self._lose(f"its agent violated the protocol: {error}")
         except Exception as error:  # values that nobody can handle must not end a job that other hosts could go on with
-            self._lose(f"what its agent sent cannot be handled: {internal_error(error)}")
+            self._lose(f"could not handle a message from its agent: {internal_error(error)}")
 
     def _on_message(self, message: Any) -> None:
         validate(message, EVENTS)
@@ -240,7 +240,7 @@ class AgentLink(AgentRequests):
             return
         silence = self.silence
         if silence > LEASE:
-            self._lose(f"nothing heard from it for {silence:.0f} s: it is off, hangs, or its network is cut")
+            self._lose(f"no message from it for {silence:.0f} s; it is down or hung, or its network is cut")
         elif silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
             self._hand_on({"t": "host", "state": "silent"})
@@ -350,6 +350,6 @@ async def all_or_errors(what: Sequence[Awaitable[Result]]) -> list[Result]:
         lines = "\n".join(f"  {error.message}" for error in told)
         hints = dict.fromkeys(error.hint for error in told if error.hint)
         raise MusterError(
-            f"{len(told)} of {len(what)} hosts cannot be used\n{lines}", hint="\n      ".join(hints) or None
+            f"{len(told)} of {len(what)} hosts are not usable\n{lines}", hint="\n      ".join(hints) or None
         )
     return good

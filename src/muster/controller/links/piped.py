@@ -64,7 +64,7 @@ class PipeLine:
         except OSError as error:
             raise HostError(
                 link.name,
-                f"`{command.argv[0]}` cannot be started ({error.strerror})",
+                f"could not start `{command.argv[0]}` ({error.strerror})",
                 hint=engine.program_hint(command),
             ) from None
 
@@ -94,7 +94,7 @@ class PipeLine:
     @property
     def why_lost(self) -> str:
         """What it means that the pipes have closed."""
-        return "the connection to it broke" if self.command.remote else "its agent died"
+        return "connection lost" if self.command.remote else "its agent died"
 
 
 class PipedConnector:

@@ -1,4 +1,4 @@
-"""What is said about ranks that keep a job from going on. Pure."""
+"""The text of hang reports. Pure."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from muster.controller.monitor.stack_text import Frame, short
 from muster.text import rank_list
 
 _MANY = 8
+"""Ranks, or groups of ranks, described before the rest is left out."""
+
+_UNKNOWN = "could not determine which rank is the cause"
 
 
 def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
-    """Who waits in what, and who keeps them waiting."""
+    """Return the sentence of a hang report: which ranks wait, in which call, and which ranks they wait for."""
     if finding.differing is not None:
         return sentence_of_differing(finding.differing, ranks)
     culprits = set(finding.culprits)
     waiting = [wait for wait in finding.waits if wait.rank not in culprits]
     clauses = list(_waits(waiting, ranks))
     if finding.culprits:
-        # One that cannot tell has moved at most until the others began to wait for it.
+        # A rank that does not answer made its last progress before the others began to wait for it.
         waited = max(ranks[wait.rank].quiet for wait in finding.waits)
         named = [ranks[rank] for rank in finding.culprits]
         clauses += _culprits(
             [seen if seen.answered else replace(seen, quiet=min(seen.quiet or waited, waited)) for seen in named]
         )
     elif finding.circle:
-        clauses.append(f"{rank_list(finding.circle)} wait for each other, so none of them can be the first to go on")
+        clauses.append(f"{rank_list(finding.circle)} are waiting for each other, which is a deadlock")
     else:
         clauses.append(_nobody(finding, ranks))
     return "; ".join(clauses)
 
 
 def detail(finding: Finding, ranks: Mapping[int, Seen]) -> str:
-    """The stacks of those that are named, down to the user's own line."""
+    """Return the stack traces of the ranks at fault, down to the user's own lines."""
     lines: list[str] = []
     for number in finding.culprits[:_MANY]:
         seen = ranks[number]
@@ -48,18 +51,20 @@ def detail(finding: Finding, ranks: Mapping[int, Seen]) -> str:
 
 
 def still_working(waits: Sequence[Wait], works: Sequence[Seen]) -> str:
-    """Who waits for somebody that works: no hang, but people may want to know after minutes."""
+    """Describe ranks that wait for one that is still working: not a hang, but worth a message after minutes."""
     busy = "; ".join(
-        f"rank {seen.rank} on {seen.host} has worked for {seen.quiet:.0f} s{_at(seen.place)}, at {seen.cpu:.1f} CPUs"
+        f"rank {seen.rank} on {seen.host} has been working for {seen.quiet:.0f} s{_at(seen.place)}, "
+        f"using {seen.cpu:.1f} CPUs"
         for seen in works[:_MANY]
     )
-    return f"{rank_list([wait.rank for wait in waits])} wait meanwhile: {busy}; not called a hang as long as it works"
+    waiting = f"{rank_list([wait.rank for wait in waits])} {'are' if len(waits) > 1 else 'is'} waiting"
+    return f"{waiting}; {busy}. Muster does not report a hang while a rank works"
 
 
 def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
-    """One clause for all that wait in the same."""
+    """One clause for all ranks that wait in the same call."""
     alike: dict[str, list[Wait]] = {}
-    known: dict[object, str] = {}  # the members of a group are listed once, not for each of them
+    known: dict[object, str] = {}  # formats the members of a group once, not once per rank
     for wait in waits:
         call = (wait.call.op, wait.call.number) if wait.call is not None else None
         key = (wait.kind, wait.group, id(wait.members), call, wait.peer, ranks[wait.rank].blocking_call)
@@ -70,8 +75,8 @@ def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
         frames = [ranks[wait.rank].place or (wait.call.place if wait.call is not None else None) for wait in those]
         places = list(dict.fromkeys(frame.place for frame in frames if frame is not None))
         where = f" ({', '.join(places[:3])})" if places else ""
-        plural = "wait" if len(those) > 1 else "waits"
-        yield f"{rank_list([wait.rank for wait in those])} {plural} {what}{where}"
+        be = "are" if len(those) > 1 else "is"
+        yield f"{rank_list([wait.rank for wait in those])} {be} waiting {what}{where}"
 
 
 def _what(wait: Wait, seen: Seen) -> str:
@@ -92,48 +97,42 @@ def _of_group(name: str, members: Sequence[int]) -> str:
 
 
 def _culprits(culprits: Sequence[Seen]) -> list[str]:
-    """A clause for each; those that are in the same way at the same place share one."""
+    """One clause per rank; ranks in the same state at the same line share one."""
     alike: dict[str, list[Seen]] = {}
     for seen in culprits:
         alike.setdefault(_state(seen, many=False), []).append(seen)
     clauses: list[str] = []
     for same in list(alike.values())[:_MANY]:
-        if len(same) == 1:
-            clauses.append(f"rank {same[0].rank} on {same[0].host} {_state(same[0], many=False)}{_since(same)}")
-        else:
-            clauses.append(f"{rank_list(seen.rank for seen in same)} {_state(same[0], many=True)}{_since(same)}")
+        who = f"rank {same[0].rank} on {same[0].host}" if len(same) == 1 else rank_list(seen.rank for seen in same)
+        seconds = max(seen.quiet for seen in same)
+        clauses.append(f"{who} {_state(same[0], many=len(same) > 1, since=f' for {seconds:.0f} s')}")
     return clauses
 
 
-def _since(same: Sequence[Seen]) -> str:
-    return f" for {max(seen.quiet for seen in same):.0f} s" if same[0].exit_status is None else ""
-
-
-def _state(seen: Seen, *, many: bool) -> str:
-    """What keeps a rank from going on."""
-    be = "are" if many else "is"
+def _state(seen: Seen, *, many: bool, since: str = "") -> str:
+    """What has kept a rank from making progress; `since` is how long, ` for 31 s`."""
+    have = "have" if many else "has"
+    if seen.exit_status is not None and seen.exit_status < 0:
+        return f"{'were' if many else 'was'} killed by signal {-seen.exit_status} and can no longer join"
     if seen.exit_status is not None:
-        how = f"with exit code {seen.exit_status}" if seen.exit_status >= 0 else f"by signal {-seen.exit_status}"
-        return f"{'have' if many else 'has'} ended {how} and will not come"
+        return f"exited with exit code {seen.exit_status} and can no longer join"
     if seen.is_frozen:
-        return f"{be} frozen by a cgroup{_last(seen)},"
+        return f"{have} been frozen by a cgroup{since}{_last(seen)}"
     if seen.state == "T":
-        return f"{be} stopped (SIGSTOP){_last(seen)},"
+        return f"{have} been stopped (SIGSTOP){since}{_last(seen)}"
     if seen.state == "t":
-        return f"{be} stopped by a debugger{_last(seen)},"
+        return f"{have} been stopped by a debugger{since}{_last(seen)}"
     if seen.holds_lock:
-        hold = "hold" if many else "holds"
         disk = f" in disk sleep ({seen.wchan or 'D'})" if seen.state == "D" else ""
-        where = _at(seen.place) or " from a place that could not be seen"
-        return f"{hold} Python's lock in C code{disk},{where},"
-    workers = _stuck_workers(seen)
+        where = _at(seen.place) or " at an unknown line"
+        return f"{have} held the GIL in C code{disk}{since},{where}"
     if seen.waits_for_loader:
-        return f"{be} waiting for its DataLoader{_at(seen.place)}{_worker(seen, workers)},"
+        return f"{have} been waiting for its DataLoader{since}{_at(seen.place)}{_worker(seen, _stuck_workers(seen))}"
     if seen.state == "D":
-        return f"{be} in disk sleep ({seen.wchan or 'D'}){_at(seen.place) or _last(seen)},"
+        return f"{have} been in disk sleep ({seen.wchan or 'D'}){since}{_at(seen.place) or _last(seen)}"
     if seen.place is None:
-        return f"{be} somewhere that could not be seen{_last(seen)},"
-    return f"{be}{_at(seen.place)}"
+        return f"{have} been at an unknown line{since}{_last(seen)}"
+    return f"{have} been{_at(seen.place)}{since}"
 
 
 def _at(place: Frame | None) -> str:
@@ -148,7 +147,7 @@ def _last(seen: Seen) -> str:
 
 
 def _stuck_workers(seen: Seen) -> list[Child]:
-    """The workers of a DataLoader that are in the user's code, or kept from running."""
+    """The DataLoader workers that are in the user's code, stopped, or in disk sleep."""
     if not seen.waits_for_loader:
         return []
     return [child for child in seen.children if child.work is not None or child.state in ("T", "t", "D")]
@@ -158,33 +157,33 @@ def _worker(seen: Seen, workers: Sequence[Child]) -> str:
     if not workers:
         unseen = [child.pid for child in seen.children if not child.frames]
         if unseen:
-            return f", whose processes {', '.join(map(str, unseen[:4]))} cannot be looked into"
-        return ", which has no worker that does anything"
+            return f"; could not inspect its processes {', '.join(map(str, unseen[:4]))}"
+        return "; none of its workers is running user code"
     clauses: list[str] = []
     for child in workers[:2]:
         state = {"T": "stopped (SIGSTOP)", "t": "stopped by a debugger", "D": "in disk sleep"}.get(child.state, "")
         where = _at(child.work)
         clauses.append(f"worker process {child.pid} is {' '.join(filter(None, [state, where.strip()]))}")
-    return ", whose " + " and ".join(clauses)
+    return "; its " + " and its ".join(clauses)
 
 
 def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:
-    """All wait, and nothing tells for whom."""
+    """Describe a hang in which every rank waits and no rank is known to be the cause."""
     if all(wait.kind == "joining" for wait in finding.waits):
-        return why_apart(ranks) or "which rank they wait for cannot be seen"
+        return why_apart(ranks) or _UNKNOWN
     stuck = next((wait for wait in finding.waits if wait.kind == "collective" and not wait.blockers), None)
     if stuck is None or not stuck.members:
-        return "which rank they wait for cannot be seen"
+        return _UNKNOWN
     everyone = "all ranks" if stuck.group == DEFAULT else "all of them"
     quiet = min(ranks[wait.rank].quiet for wait in finding.waits)
     return (
-        f"{everyone} have called it alike and it has not finished for {quiet:.0f} s: "
-        "the network or the backend holds it, no rank does"
+        f"{everyone} have made this call, but it has not finished for {quiet:.0f} s; "
+        "the network or the backend is blocking it, not a rank"
     )
 
 
 def sentence_of_differing(differing: Differing, ranks: Mapping[int, Seen]) -> str:
-    """Who called what under the same number."""
+    """Describe which ranks called different collectives under the same number."""
     sizes = len({call.op for call in differing.calls.values()}) == 1
     minority = set(differing.odd)
     by_kind: dict[tuple[bool, str], list[int]] = {}
@@ -212,6 +211,6 @@ def sentence_of_differing(differing: Differing, ranks: Mapping[int, Seen]) -> st
 
 
 def _shape(call: Call) -> str:
-    shapes = ", ".join("x".join(map(str, size)) if size else "one number" for size in call.sizes[:3])
+    shapes = ", ".join("x".join(map(str, size)) if size else "scalar" for size in call.sizes[:3])
     types = "/".join(dict.fromkeys(call.types))
     return f" of {shapes} {types}" if shapes else ""

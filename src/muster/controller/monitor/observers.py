@@ -1,4 +1,4 @@
-"""What only looks at a job, and so may never end it: the status, the record, the watch for hangs and for slow ranks."""
+"""What only observes a job, so its errors never end it: status, files, hang detection and straggler detection."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
+from muster.controller.notifications import Notifier
 from muster.plan import Plan
 
-_STATUS = "what `muster ps`, `top` and the page show of this job"
-_RECORD = "what is kept of this job on disk"
-_HANGS = "the watch for hangs"
-_SLOW = "the watch for slow ranks"
+_STATUS = "what `muster ps`, `top` and the dashboard show of this job"
+_RECORD = "what is stored of this job on disk"
+_HANGS = "hang detection"
+_NOTICES = "what --notify sends"
+_SLOW = "straggler detection"
 
 
 class Observers:
-    """All of them: an error of one is told once, the others go on, and so does the job."""
+    """All observers: an error in one is reported once; the others and the job continue."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Observers:
         self._record = record
         self._monitor = monitor
         self._straggler = straggler
+        self._notifier = Notifier(status, status.job.spec.notify, monitor.screen.warning)
         self._guard = events.guard
         status.subscribe(events, _STATUS)
         monitor.subscribe(events, _HANGS)
@@ -48,6 +51,8 @@ class Observers:
             self._status.tick(waiting_for() if waiting_for is not None else "")
         with self._guard(_SLOW):
             self._straggler.tick()
+        with self._guard(_NOTICES):
+            self._notifier.tick()
         self.write()
 
     def begin_attempt(self, plan: Plan, number: int) -> None:
@@ -90,3 +95,8 @@ class Observers:
         """Write all of it, now that the job has ended."""
         with self._guard(_RECORD):
             self._record.finish()
+
+    async def announce_end(self) -> None:
+        """Send what --notify asks for, now that the job has ended."""
+        with self._guard(_NOTICES):
+            await self._notifier.end()

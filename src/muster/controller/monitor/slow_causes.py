@@ -1,7 +1,6 @@
-"""Why a rank is slower than the others, from what was seen of all of them; and the sentence about it. Pure.
+"""The cause of a straggler, determined by comparing all ranks, and the sentence that reports it. Pure.
 
-A cause is named only where the slow rank suffers from it more than any of the others do, and enough to account for a
-good part of the time that is lost.
+A cause is reported only if it affects the slow rank more than any other and explains a large part of the lost time.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from muster.shared.replies import RankUse
 from muster.text import duration, names, rank_list
 
 PART = 0.4
-"""Of the time that is lost, which a cause must account for."""
+"""Share of the lost time that a cause must explain."""
 
 SLOWER_CLOCK = 0.93
-"""Of the others' clock, below which a GPU's is told."""
+"""A GPU whose clock is below this share of the others' clock is reported."""
 
 
 class Evidence(RankUse):
-    """What was seen of one rank from outside, its GPU, and where its code was when it was looked at.
+    """What the agent observed of one rank, its GPU, and the lines where its code was.
 
-    `cpu_wait` is the share in which it was ready to run and had no CPU, `disk` the one in which it, or a child, waited
-    for a file, `throttled` the one in which its control group had used up its quota; over 1 where several of its CPUs
-    were held back. `neighbour` is the busiest process of others on its CPUs.
+    `cpu_wait` is the share of time it was runnable without a CPU, `disk` the share in which it or a child waited for a
+    file, `throttled` the share in which its cgroup had exhausted its quota (above 1 if several CPUs were throttled).
+    `neighbour` is the busiest process outside the job on its CPUs.
     """
 
     gpu: GpuState | None
@@ -34,7 +33,7 @@ class Evidence(RankUse):
 
 
 def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
-    """Why the slowest rank is slow, in words; what was looked at in vain where nothing tells."""
+    """Return a sentence with the cause of the slowest rank; if none was found, which causes were ruled out."""
     suspect = seen.get(slow.ranks[0])
     if suspect is None:
         return ""
@@ -42,7 +41,7 @@ def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
     needed = PART * (1 - slow.others / slow.step)
     throttled = suspect["throttled"] - (middle([one["throttled"] for one in others]) if others else 0.0)
     if suspect["quota"] is not None and throttled >= needed:
-        return f"its CPUs are limited to {_cores(suspect['quota'])} (cgroup quota)"
+        return f"A cgroup quota limits it to {_cores(suspect['quota'])}"
     gpu = _gpu(suspect, others)
     if gpu:
         return gpu
@@ -52,11 +51,11 @@ def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
         return _nothing(suspect, others)
     if disk >= wait:
         return (
-            f"it waits for its disk {suspect['disk'] * 100:.0f} % of the time ({suspect['read'] / 1e6:.1f} MB/s read)"
+            f"It waits for its disk {suspect['disk'] * 100:.0f} % of the time ({suspect['read'] / 1e6:.1f} MB/s read)"
         )
     by = suspect["neighbour"]
-    who = f" ({by['name']}, process {by['pid']}, uses {by['cpu']:.1f} of one)" if by else ""
-    return f"other work runs on its CPUs: it waits for one {suspect['cpu_wait'] * 100:.0f} % of the time{who}"
+    who = f" ({by['name']}, process {by['pid']}, uses {by['cpu']:.1f} CPUs)" if by else ""
+    return f"Other processes use its CPUs; it waits for one {suspect['cpu_wait'] * 100:.0f} % of the time{who}"
 
 
 def _gpu(suspect: Evidence, others: Sequence[Evidence]) -> str:
@@ -66,11 +65,11 @@ def _gpu(suspect: Evidence, others: Sequence[Evidence]) -> str:
     gpus = [one["gpu"] for one in others if one["gpu"] is not None]
     usual = [other.clock for other in gpus if other.clock and other.name == gpu.name]
     clock = int(middle(usual)) if usual else None
-    why = f": {gpu.throttled}" if gpu.throttled else ""
+    why = f" ({gpu.throttled})" if gpu.throttled else ""
     if gpu.clock and clock and gpu.clock <= SLOWER_CLOCK * clock:
-        return f"its GPU {gpu.index} runs at {gpu.clock} MHz, those of the others at {clock}{why}"
+        return f"Its GPU {gpu.index} runs at {gpu.clock} MHz vs. {clock} MHz on the other ranks{why}"
     calm = any(not other.throttled for other in gpus)
-    return f"its GPU {gpu.index} is slowed down{why}" if gpu.throttled and calm else ""
+    return f"Its GPU {gpu.index} is throttled{why}" if gpu.throttled and calm else ""
 
 
 def _nothing(suspect: Evidence, others: Sequence[Evidence]) -> str:
@@ -78,28 +77,25 @@ def _nothing(suspect: Evidence, others: Sequence[Evidence]) -> str:
     place, times = (
         Counter(place for place in suspect["places"] if place).most_common(1)[0] if any(suspect["places"]) else ("", 0)
     )
-    seen = f"; mostly seen at {place}" if times > 1 else ""
+    seen = f". Most often seen at {place}" if times > 1 else ""
     if usual is not None and suspect["cpu"] > usual * 1.1 + 0.05:
-        return f"it computes more: it uses {suspect['cpu']:.2f} CPUs, the others {usual:.2f}{seen}"
-    return f"its own code takes longer: its CPUs, disk and GPU look as those of the others do{seen}"
+        return f"It uses more CPU: {suspect['cpu']:.2f} CPUs vs. {usual:.2f} on the other ranks{seen}"
+    return f"Its own code is slower; CPU, disk and GPU look normal{seen}"
 
 
 def _cores(number: float) -> str:
-    return f"{number:.2g} of a core" if number < 1 else f"{number:.3g} core" + ("s" if number > 1 else "")
+    return f"{number:.2g} of a CPU" if number < 1 else f"{number:.3g} CPU" + ("s" if number > 1 else "")
 
 
 def sentence(slow: Slow, hosts: Mapping[int, str], why: str) -> str:
-    """`rank 2 on box is the one the others wait for: its steps take 0.31 s where the others need 0.25 s …`."""
-    many = len(slow.ranks) > 1
+    """`rank 2 on b is slowing the job down: 0.31 s per step vs. 0.25 s (+24 %). Its own code is slower …`."""
     on = sorted({hosts[rank] for rank in slow.ranks})
-    told = f"{rank_list(slow.ranks)} on {names(on, 6)} {'are those' if many else 'is the one'}"
-    times = f"steps take {duration(slow.step)} where the others need {duration(slow.others)}"
-    slower = f"{slow.share * 100:.0f} % slower"
-    return f"{told} the others wait for: {'their' if many else 'its'} {times} ({slower})" + (f"; {why}" if why else "")
+    who = f"{rank_list(slow.ranks)} on {names(on, 6)} {'are' if len(slow.ranks) > 1 else 'is'}"
+    times = f"{duration(slow.step)} per step vs. {duration(slow.others)} (+{slow.share * 100:.0f} %)"
+    return f"{who} slowing the job down: {times}" + (f". {why}" if why else "")
 
 
 def gone(slow: Slow, hosts: Mapping[int, str]) -> str:
-    """What is said when they are no longer waited for."""
+    """Report that ranks which were slow keep up again."""
     on = ", ".join(sorted({hosts[rank] for rank in slow.ranks}))
-    keep = "keep" if len(slow.ranks) > 1 else "keeps"
-    return f"{rank_list(slow.ranks)} on {on} {keep} up with the others again"
+    return f"{rank_list(slow.ranks)} on {on} {'are' if len(slow.ranks) > 1 else 'is'} no longer slowing the job down"

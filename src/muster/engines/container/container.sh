@@ -13,10 +13,10 @@ PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin};
 export PATH HOME;
 
 there() { command -v "$1" >/dev/null 2>&1; };
-if [ "$program" ]; then there "$program" || fail 121 "$program is not on this host";
+if [ "$program" ]; then there "$program" || fail 121 "$program not found";
 else
   for program in podman docker apptainer ""; do there "$program" && break; done;
-  [ "$program" ] || fail 121 "there is no podman, docker or apptainer on this host";
+  [ "$program" ] || fail 121 "found no podman, docker or apptainer";
 fi;
 # What is called docker may be podman in its place: Debian and Fedora have a package for that.
 kind=$program;
@@ -27,13 +27,13 @@ field() { case $1 in *[,\"]*) printf "\"%s\"" "$(printf %s "$1" | sed "s/\"/\"\"
 mount() { printf "type=bind,%s,%s%s" "$(field "src=$1")" "$(field "dst=$1")" "$2"; };
 mine=;
 if [ "$cwd" ]; then
-  cd "$cwd" 2>/dev/null || fail 122 "there is no folder $cwd";
+  cd "$cwd" 2>/dev/null || fail 122 "directory $cwd does not exist";
   set -- --mount "$(mount "$cwd")" "$@";
 else
   # The code is sent, into a folder of the job on this host, which keeps what the ranks write.
   state=${XDG_STATE_HOME:-$HOME/.local/state};
   mine=$state/muster/jobs/${folder##*/};
-  (umask 077; mkdir -p "$mine") || fail 122 "the folder $mine cannot be made";
+  (umask 077; mkdir -p "$mine") || fail 122 "could not create directory $mine";
   set -- --mount "$(mount "$mine")" "$@";
 fi;
 # The job folder of who runs `muster`, if this host shares it.
@@ -51,7 +51,7 @@ if [ "$kind" = apptainer ]; then
   [ "$cwd" ] && set -- --pwd "$cwd" "$@";
   [ "$share" ] || set -- --pid "$@";
   case $settled in *gpus*) ;; *) [ -e /dev/nvidiactl ] && set -- --nv "$@";; esac;
-  case $image in *://*) echo "$host pulls $image" >&2;; esac;
+  case $image in *://*) echo "$host is pulling $image" >&2;; esac;
   exec "$program" exec --cleanenv "$@";
 fi;
 
@@ -65,10 +65,10 @@ case $settled in *pull*) ;; *)
     # One rank of each host pulls; if that fails, mpirun ends the others.
     until here; do wanted || exit 123; sleep 1; done;
   else
-    echo "$host pulls $image" >&2;
+    echo "$host is pulling $image" >&2;
     "$program" pull "$image" </dev/null >&2 & pull=$! ;
     (while kill -0 "$pull"; do wanted || kill "$pull"; sleep 1; done) </dev/null >/dev/null 2>&1 &
-    wait "$pull" || fail 123 "$program cannot pull $image";
+    wait "$pull" || fail 123 "$program could not pull $image";
   fi;;
 esac;
 
@@ -120,7 +120,7 @@ set -- --rm --interactive --name "$name" --log-driver none --entrypoint "" --use
 # cannot reach the container: `run`, killed between making and starting one, leaves it to wait for ever, and does not
 # pass on a signal when its helper dies of the same. The keeper gets our signals, tells how `run` ended, and sees by a
 # pipe that closes with us that the job is over.
-pipes=$(mktemp -d) || fail 125 "no temporary folder can be made";
+pipes=$(mktemp -d) || fail 125 "could not create a temporary directory";
 mkfifo "$pipes/leash" "$pipes/code";
 exec 3<&0 4<>"$pipes/leash" 5<"$pipes/leash" 6<>"$pipes/code" 7<"$pipes/code" 8>&1;
 rm -r "$pipes";
@@ -131,5 +131,5 @@ exec </dev/null 3<&- 5<&- 6<&- 7<&- 8>&-;
 for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $keeper 2>/dev/null" "$signal"; done;
 while wait "$reader"; code=$?; kill -0 "$reader" 2>/dev/null; do :; done;
 # Its own failures; the agent has no such codes.
-case $code in 125|126|127) fail "$code" "$program ended with code $code";; esac;
+case $code in 125|126|127) fail "$code" "$program exited with code $code";; esac;
 exit "$code";

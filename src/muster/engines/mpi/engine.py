@@ -1,4 +1,4 @@
-"""MPI: mpirun starts the ranks, each under an agent of its own, so that MPI itself works in them."""
+"""The MPI engine: mpirun starts the ranks, each under its own agent, so that MPI itself works in them."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 
 class MpiEngine(Engine):
-    """mpirun of Open MPI, MPICH or Intel MPI, on the hosts of whatever job we are in, or on the user's."""
+    """mpirun of Open MPI, MPICH or Intel MPI, on the hosts of the surrounding job or on the user's hosts."""
 
     name = "mpi"
-    # mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again.
-    no_zygote = "--preload is for the zygote, which mpirun's ranks do not have"
-    no_restarts = "--restarts: the ranks of an mpirun cannot be started again"
+    # mpirun starts each rank itself and only once, so ranks cannot be forked from a zygote or restarted.
+    no_zygote = "--preload needs the zygote, which --engine mpi does not use"
+    no_restarts = "--restarts does not work with --engine mpi: mpirun cannot restart its ranks"
     key_from = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID")
     signals_from = "mpirun"
     killed_at_once = True
 
     def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
-        """The hosts of the job we are in, unless the user names others; else this machine."""
+        """The hosts of the surrounding job, unless the user gives others; otherwise this machine."""
         found = table.detect(env)
         if found is None:
             return Choice(engine=self, hosts=spec.hosts or (this_host(),))
         allocation = found[1]
         if spec.hosts is not None and not allocation.has_all(spec.hosts):
-            said = f"detected: {allocation}; -H names other hosts, so mpi is used"
+            said = f"detected: {allocation}; -H names hosts outside it, so Muster uses mpi"
             return Choice(engine=self, hosts=spec.hosts, said=(said,))
         return in_allocation(self, spec, allocation)
 
@@ -61,7 +61,7 @@ class MpiEngine(Engine):
         command = mpirun_command(
             find_mpi(),
             with_slots(choice.hosts, spec.nproc),
-            python=spec.python,
+            python=spec.python_on_all(choice.hosts),
             args=spec.mpi_args,
             exported=[name for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ and box is None],
             networks=networks_to(choice.hosts),
@@ -70,41 +70,39 @@ class MpiEngine(Engine):
         return Launch(engine=self, commands=(command,), channel="dial-back")
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
-        """MPI's own traffic over the interface by which the hosts found each other."""
+        """Variables that make MPI use the network interface over which the hosts reached each other."""
         interface = plan.placement_of(rank).env.get("GLOO_SOCKET_IFNAME")
         names = ("OMPI_MCA_btl_tcp_if_include", "MPIR_CVAR_NETWORK_IFACE", "FI_TCP_IFACE")
         return {} if interface is None else dict.fromkeys(names, interface)
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
-        """What mpirun's output means when its agents have not come."""
+        """Explain the output of an mpirun that did not start its agents."""
         failure = container_failure(command, text)
         if failure is not None:
             return failure
         ours = next((line for line in text.splitlines() if line.startswith("muster: ")), None)
         if ours is not None:
-            return MusterError(ours.removeprefix("muster: "), hint="is there a firewall between them?")
+            return MusterError(ours.removeprefix("muster: "), hint="check for a firewall between the hosts")
         for sign, message, hint in _FAILURES:
             found = sign.search(text)
             if found:
                 return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
-        said = next(
-            (line.strip() for line in text.splitlines() if re.search(r"\w", line)), f"it ended with code {code}"
-        )
+        said = next((line.strip() for line in text.splitlines() if re.search(r"\w", line)), f"exit code {code}")
         mpirun = command.argv[0]
         return MusterError(f"{mpirun} did not start the ranks: {said}", hint=f"try `{mpirun} -np 1 true`")
 
     def is_final(self, line: str) -> bool:
-        """Whether ssh has given a host up: hydra goes on waiting for it."""
+        """Whether ssh has failed for a host, for which hydra would keep waiting."""
         return bool(_FINAL.search(line))
 
     def why_over(self, command: StartCommand, code: int | None) -> str | None:
-        """mpirun ends all ranks when it ends."""
-        return f"{command.argv[0]} ended all ranks by itself, with code {code}"
+        """mpirun ends all ranks when it exits."""
+        return f"{command.argv[0]} exited with code {code} and ended all ranks"
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
         """`--mpi-args`."""
         group.add_argument(
-            "--mpi-args", metavar="ARGS", type=words, default=(), help='more options for mpirun: "--mca btl ^openib"'
+            "--mpi-args", metavar="ARGS", type=words, default=(), help='additional mpirun options: "--mca btl ^openib"'
         )
 
 
@@ -118,13 +116,13 @@ def mpirun_command(
     networks: Sequence[str] = (),
     box: Container | None = None,
 ) -> StartCommand:
-    """One mpirun for all ranks; `exported` are names of variables Python may need to start on the other hosts.
+    """One mpirun for all ranks; `exported` names variables that Python may need to start on the other hosts.
 
-    `networks` (CIDR) are those over which this machine reaches the hosts: mpirun's daemons use no other.
+    `networks` (CIDR) are those over which this machine reaches the hosts; mpirun's daemons use only these.
     """
     agent = (python or (sys.executable if box is None else "python3"), "-c", DIALING_AGENT)
     if box and mpi.flavour == "mpich" and "-pmi-port" not in args:
-        args = ("-pmi-port", *args)  # ranks talk to it over a port: an inherited descriptor gets into no container
+        args = ("-pmi-port", *args)  # over a port, because an inherited descriptor does not reach into a container
     rest = (*args, *in_container(agent, box, shares_processes=True))
     argv = (mpi.program, *_arguments(mpi, hosts, exported, networks, rest))
     return StartCommand(argv=argv, agents=_one_per_rank(hosts), box=box)
@@ -135,13 +133,13 @@ def _one_per_rank(hosts: Sequence[Host]) -> tuple[AgentSpec, ...]:
     for host, name in zip(hosts, labels(hosts), strict=True):
         if host.slots is None:
             raise UsageError(
-                f"{host.name}: mpirun must know how many ranks run there before it is asked",
-                hint=f"write `-H {host.name}:8`, or `--nproc 8`",
+                f"with --engine mpi, give the number of ranks per host: -H {host.name}:N",
+                hint=f"for example `-H {host.name}:8`, or `--nproc 8` for all hosts",
             )
         if host.user or host.port:
             raise UsageError(
-                f"{host.name}: mpirun logs in by itself, and cannot be told a user or a port",
-                hint="put them into ~/.ssh/config, where its ssh finds them",
+                f"{host.name}: mpirun does not accept a user or a port for a host",
+                hint="set them in ~/.ssh/config, which its ssh reads",
             )
         for _ in range(host.slots):
             agents.append(AgentSpec(host=host, name=name, key=str(len(agents)), rank=len(agents)))
@@ -151,9 +149,9 @@ def _one_per_rank(hosts: Sequence[Host]) -> tuple[AgentSpec, ...]:
 def _arguments(
     mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
 ) -> list[str]:
-    """How this MPI is told the hosts, their ranks and the variables that travel; `rest` runs on each."""
+    """The mpirun options for hosts, ranks and exported variables, followed by `rest`, the command of each rank."""
     if mpi.flavour == "intel":
-        # Its -hosts knows no unequal hosts; one block for each host does. -genvlist keeps values off the command line.
+        # Its -hosts requires equal hosts, so there is one block per host. -genvlist keeps values off the command line.
         argv = ["-genvlist", ",".join(("MUSTER_DIAL", *exported))]
         for number, host in enumerate(hosts):
             argv += [*([":"] if number else []), "-host", host.name, "-n", str(host.slots), *rest]
@@ -161,10 +159,10 @@ def _arguments(
     total = str(sum(host.slots or 0 for host in hosts))
     where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     if mpi.flavour == "mpich":
-        return ["-np", total, "-hosts", where, *rest]  # it exports the whole environment by itself
+        return ["-np", total, "-hosts", where, *rest]  # MPICH exports the whole environment
     argv = ["-np", total, "-H", where, "--bind-to", "none", "--map-by", "slot"]
     if networks:
-        # Version 5 has its daemons from PRRTE, where the setting has another name.
+        # Version 5 uses PRRTE's daemons, where the setting has another name.
         setting = ("--mca", "oob_tcp_if_include") if mpi.version < 5 else ("--prtemca", "prte_if_include")
         argv += [*setting, ",".join(networks)]
     for name in ("MUSTER_DIAL", *exported):
@@ -178,41 +176,41 @@ _FAILURES = (
     (
         re.compile(r"attempt to run as root"),
         "mpirun refuses to run as root",
-        "be another user, or write `--mpi-args=--allow-run-as-root` if you mean it",
+        "run as another user, or add `--mpi-args=--allow-run-as-root`",
     ),
     (
         re.compile(r": Permission denied \(|Host key verification failed"),
-        "mpirun cannot log in to a host by ssh without a question",
-        "does `ssh HOST true` work from here for each of them?",
+        "mpirun could not log in to a host by ssh",
+        "check that `ssh HOST true` works from here without a prompt, for each host",
     ),
     (
         re.compile(r"Could not resolve hostname (\S+?):"),
-        "{0}: ssh does not know this name",
+        "{0}: ssh could not resolve this host name",
         "check the spelling, or add a `Host` entry to ~/.ssh/config",
     ),
     (
         re.compile(r"ssh: connect to host (\S+) port \d+: ([^\r\n]+)"),
-        "{0}: ssh does not get there ({1})",
-        "is it up? does `ssh {0} true` work from here?",
+        "{0}: ssh could not connect ({1})",
+        "check that the host is up and that `ssh {0} true` works from here",
     ),
     (
         re.compile(r"not enough slots available"),
-        "mpirun has not enough slots for the ranks",
-        "write how many each host takes: `-H a:2,b:2`",
+        "mpirun does not have enough slots for the ranks",
+        "give the number of ranks per host: `-H a:2,b:2`",
     ),
     (
         re.compile(r"unable to launch the specified application.*?Executable: (\S+)\s+Node: (\S+)", re.DOTALL),
-        "{1}: mpirun cannot start {0} there",
-        "name another Python with `--python PATH`",
+        "{1}: mpirun could not start {0}",
+        "choose another Python with `--python PATH`",
     ),
     (
         re.compile(r"@([^\]\s]+)\] HYDU_create_process \S+ execvp error on file (\S+) \(([^)]+)\)"),
-        "{0}: mpirun cannot start {1} there ({2})",
-        "name another Python with `--python PATH`",
+        "{0}: mpirun could not start {1} ({2})",
+        "choose another Python with `--python PATH`",
     ),
     (
         re.compile(r"(?:unable to reliably start one or more daemons|ORTE was unable)"),
-        "mpirun cannot start its daemon on a host",
-        "is the same MPI installed there, at the same place? does `ssh HOST true` work?",
+        "mpirun could not start its daemon on a host",
+        "check that the same MPI is installed there at the same path, and that `ssh HOST true` works",
     ),
 )

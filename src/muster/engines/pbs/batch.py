@@ -1,4 +1,4 @@
-"""PBS (OpenPBS, PBS Pro; Torque with its own `-l nodes=`): `#PBS` directives, and what qsub says."""
+"""Batch jobs for PBS (OpenPBS, PBS Pro; Torque with its own `-l nodes=`): `#PBS` directives, the output of qsub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.submit.request import Request
 _LONGEST_NAME = 230  # PBS_MAXJOBNAME in OpenPBS
 
 _BESIDE_SELECT = re.compile(r"\b(select|nodes|ncpus|ngpus|mem|mpiprocs)=")
-"""Resources that PBS refuses beside `-l select=`, and a second select."""
+"""Resources that PBS does not allow together with `-l select=`, including a second select."""
 
 
 class Pbs:
@@ -26,60 +26,60 @@ class Pbs:
     mark = "#PBS"
     suffix = ".pbs"
     hints: tuple[tuple[str, str], ...] = (
-        (r"unknown queue|access to queue", "`qstat -Q` lists the queues; name one with --queue"),
-        (r"cannot be used with", "leave out --nodes, --gpus-per-node and --mem, and say it all with --extra '-l …'"),
+        (r"unknown queue|access to queue", "`qstat -Q` lists the queues; choose one with --queue"),
+        (r"cannot be used with", "omit --nodes, --gpus-per-node and --mem, and put everything into --extra '-l …'"),
         (r"resource limits|insufficient|unknown resource", "`qstat -Qf` shows the limits, `pbsnodes -a` the nodes"),
-        (r"illegal -n value|name is too long", "a shorter --name: older versions take 15 characters"),
-        (r"illegal -k value", "this PBS does not know `-k oed`; --extra '-k n' replaces it"),
-        (r"project|account", "--account is written as -A; some sites want --extra '-P PROJECT' instead"),
-        (r"connect|pbs_server|no default server", "does `qstat -B` work here?"),
+        (r"illegal -n value|name is too long", "use a shorter --name; older versions allow 15 characters"),
+        (r"illegal -k value", "this PBS does not support `-k oed`; replace it with --extra '-k n'"),
+        (r"project|account", "--account becomes -A; some sites need --extra '-P PROJECT' instead"),
+        (r"connect|pbs_server|no default server", "check that `qstat -B` works here"),
     )
 
     def check(self, request: Request) -> None:
-        """Names that PBS takes; one way only to say how much."""
+        """Check the job name, and that resources are requested in one way only."""
         if not request.name[0].isalpha() or len(request.name) > _LONGEST_NAME:
             raise UsageError(
-                f"--name {request.name}: the name of a PBS job begins with a letter and has at most 230 characters",
+                f"--name {request.name}: a PBS job name must start with a letter and have at most 230 characters",
                 hint="for example --name big-run",
             )
         given = _asks_for_nodes(request)
         clash = _BESIDE_SELECT.search(" ".join(_resources(request)))
         if given and clash:
             raise UsageError(
-                f"{given} becomes a `-l select` line, and PBS takes no `-l {clash[0]}…` beside one",
-                hint="leave out --nodes, --gpus-per-node and --mem, and say all of it with --extra '-l …'",
+                f"{given} becomes a `-l select` line, which PBS does not allow together with `-l {clash[0]}…`",
+                hint="omit --nodes, --gpus-per-node and --mem, and put everything into --extra '-l …'",
             )
 
     def check_program(self, path: str) -> None:
-        """Slurm has an imitation of qsub (Debian: slurm-wlm-torque), a Perl script; PBS's is a binary."""
+        """Reject Slurm's qsub wrapper, a Perl script (Debian: slurm-wlm-torque); the qsub of PBS is a binary."""
         with open(path, "rb") as file:
             begin = file.read(4096)
         if begin.startswith(b"#!") and b"part of Slurm" in begin:
             raise MusterError(
-                f"{path} belongs to Slurm and does not understand all of PBS, so nothing was submitted",
+                f"{path} belongs to Slurm and does not support all PBS options; nothing was submitted",
                 hint="this is a Slurm cluster: use --slurm instead of --pbs",
             )
 
     def directives(self, request: Request) -> list[str]:
-        """What the job asks for; the lines nobody asked for (-j, -k) give way to `--extra`."""
+        """The directives of the job; `--extra` overrides the defaults (-j, -k)."""
         lines = [f"-N {request.name}"]
         if _asks_for_nodes(request):
             lines.append(f"-l select={_chunks(request)}")
         if (request.nodes or 1) > 1:
-            lines.append("-l place=scatter")  # else PBS puts as many chunks on one host as fit
+            lines.append("-l place=scatter")  # otherwise PBS places as many chunks on one host as fit
         wanted = {
             "-l": None if request.seconds is None else f"walltime={clock(request.seconds)}",
             "-q": request.queue,
             "-A": request.account,
             "-v": ",".join(request.variables) or None,
             "-j": None if request.extra_sets("-j", "-e") else "oe",
-            "-k": None if request.extra_sets("-k") else "oed",  # d: written where it belongs while the job runs
+            "-k": None if request.extra_sets("-k") else "oed",  # d: written to its final location while the job runs
         }
         lines += [f"{option} {value}" for option, value in wanted.items() if value is not None]
         return [*lines, *request.extra]
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
-        """As it is: qsub hands on only what -v and -V name."""
+        """The environment unchanged: qsub passes on only what -v and -V name."""
         del request
         return dict(env)
 
@@ -94,21 +94,21 @@ class Pbs:
 
     def next_steps(self, request: Request, job: str) -> list[tuple[str, str]]:
         """qstat, the log, qdel."""
-        steps = [(f"qstat {job}", "does it wait (Q) or run (R)?")]
+        steps = [(f"qstat {job}", "show its state: Q (queued) or R (running)")]
         if not request.extra_sets("-o", "-k", "-j", "-e"):
-            late = "what it prints; on some sites the file comes when the job has ended"
+            late = "follow its output (at some sites the file appears when the job ends)"
             steps.append((f"tail -F {request.name}.o{self.number(job)}", late))
-        return [*steps, (f"qdel {job}", "end it")]
+        return [*steps, (f"qdel {job}", "cancel it")]
 
 
 def _asks_for_nodes(request: Request) -> str:
-    """The options that become a select line."""
+    """The given options that become a select line."""
     given = {"--nodes": request.nodes, "--gpus-per-node": request.gpus_per_node, "--mem": request.memory}
     return " and ".join(option for option, value in given.items() if value is not None)
 
 
 def _chunks(request: Request) -> str:
-    """One chunk for each node. A chunk that names no CPUs gets one, so there is one for each rank."""
+    """One chunk per node, with one CPU per rank; a chunk without ncpus would get one CPU."""
     ranks = request.nproc or request.gpus_per_node or 1
     parts = [f"{request.nodes or 1}", f"ncpus={max(ranks, request.gpus_per_node or 1)}"]
     if request.gpus_per_node is not None:

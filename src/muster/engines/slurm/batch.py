@@ -1,4 +1,4 @@
-"""Slurm: `#SBATCH` directives, and what sbatch says."""
+"""Batch jobs for Slurm: `#SBATCH` directives, and the output of sbatch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from muster.submit.batch_units import DAY, clock
 from muster.submit.request import Request
 
-# What sbatch itself reads (sbatch(1), INPUT ENVIRONMENT VARIABLES); all other SLURM_ variables tell of a job.
+# Variables that sbatch itself reads (sbatch(1), INPUT ENVIRONMENT VARIABLES); all other SLURM_ ones describe a job.
 _SETTINGS = {
     "SLURM_CONF",
     "SLURM_CLUSTERS",
@@ -30,22 +30,22 @@ class Slurm:
     mark = "#SBATCH"
     suffix = ".sbatch"
     hints: tuple[tuple[str, str], ...] = (
-        (r"invalid partition", "`sinfo -s` lists the partitions; name one with --partition"),
+        (r"invalid partition", "`sinfo -s` lists the partitions; choose one with --partition"),
         (r"invalid account|invalid qos|account/partition combination", "`sacctmgr show assoc user=$USER` lists yours"),
         (r"node count|node configuration|more processors|gres", "`sinfo -o '%P %D %c %m %G'` shows what nodes have"),
-        (r"time limit", "`sinfo -o '%P %l'` shows the longest time of each partition"),
-        (r"memory", "`sinfo -o '%P %m'` shows the megabytes of a node"),
-        (r"unable to contact|configuration source|communication|credential", "does `sinfo` work here?"),
+        (r"time limit", "`sinfo -o '%P %l'` shows the time limit of each partition"),
+        (r"memory", "`sinfo -o '%P %m'` shows the memory of a node in MB"),
+        (r"unable to contact|configuration source|communication|credential", "check that `sinfo` works here"),
     )
 
     def check(self, request: Request) -> None:
-        """Slurm takes everything that a request can hold."""
+        """Slurm supports everything in a request."""
 
     def check_program(self, path: str) -> None:
-        """Whatever is called sbatch is Slurm's."""
+        """Any sbatch is Slurm's."""
 
     def directives(self, request: Request) -> list[str]:
-        """What the job asks for. Of two directives for the same thing sbatch takes the later one: `--extra` wins."""
+        """The directives of the job; sbatch uses the last of several for the same option, so `--extra` wins."""
         memory = request.memory
         wanted = {
             "--job-name": request.name,
@@ -60,10 +60,10 @@ class Slurm:
         return [*(f"{option}={value}" for option, value in wanted.items() if value is not None), *request.extra]
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
-        """Everything, since Slurm hands it to the job, but what would change what the script asks for.
+        """The environment for sbatch, which Slurm passes to the job, without what would change the job's request.
 
-        That is the state of a job that this is submitted from (an inherited SLURM_CPU_BIND pins the new job's ranks to
-        cores of the old one), and SBATCH_ variables for what the script says: sbatch puts them above directives.
+        That is the state of a surrounding job (an inherited SLURM_CPU_BIND would pin the new job's ranks to cores of
+        the old one), and SBATCH_ variables for options in the script, because sbatch prefers them to directives.
         """
         inside = "SLURM_JOB_ID" in env
         said = {
@@ -82,7 +82,7 @@ class Slurm:
         }
 
     def job_id(self, printed: str) -> str | None:
-        """`4711`, or `4711;cluster` where there are several."""
+        """`4711`, or `4711;cluster` with several clusters."""
         ids = re.findall(r"^(\d+(?:;\S+)?)\s*$", printed, re.MULTILINE)
         return ids[-1] if ids else None
 
@@ -94,14 +94,14 @@ class Slurm:
         """squeue, the log, scancel."""
         number, _, cluster = job.partition(";")
         where = f"-M {cluster} " if cluster else ""
-        steps = [(f"squeue {where}-j {number}", "does it wait (PD, with the reason) or run (R)?")]
+        steps = [(f"squeue {where}-j {number}", "show its state: PD (pending, with the reason) or R (running)")]
         if not _output_is_chosen(request):
-            steps.append((f"tail -F {request.name}-{number}.out", "what it prints; the file is there once it runs"))
-        return [*steps, (f"scancel {where}{number}", "end it")]
+            steps.append((f"tail -F {request.name}-{number}.out", "follow its output (the file appears once it runs)"))
+        return [*steps, (f"scancel {where}{number}", "cancel it")]
 
 
 def slurm_time(seconds: int) -> str:
-    """`02:00:00`, or `1-12:00:00` from a day on."""
+    """`02:00:00`, or `1-12:00:00` for a day or more."""
     days, rest = divmod(seconds, DAY)
     return f"{days}-{clock(rest)}" if days else clock(rest)
 

@@ -1,11 +1,11 @@
-"""What Slurm tells in its variables: a job the hosts of its allocation (sbatch, salloc, srun), a task its place.
+"""Reads Slurm's environment variables: the hosts of an allocation (sbatch, salloc, srun), and the rank of a task.
 
-Seen in Slurm 22.05:
+Observed in Slurm 22.05:
 
-- SLURM_TASKS_PER_NODE is always there. Without -n it is 1 for each host, or, with --exclusive, the number of CPUs;
-  it means ranks only where tasks were asked for, which is when SLURM_NTASKS is there as well.
-- Of a heterogeneous job sbatch shows the first group in the plain variables and salloc nothing at all: the groups are
-  in SLURM_JOB_NODELIST_HET_GROUP_0, SLURM_TASKS_PER_NODE_HET_GROUP_0 and so on.
+- SLURM_TASKS_PER_NODE is always set. Without -n it is 1 for each host, or the number of CPUs with --exclusive; it is a
+  number of ranks only if tasks were requested, in which case SLURM_NTASKS is set as well.
+- For a heterogeneous job, sbatch sets the plain variables for the first group, and salloc does not set them: the groups
+  are in SLURM_JOB_NODELIST_HET_GROUP_0, SLURM_TASKS_PER_NODE_HET_GROUP_0 and so on.
 - Inside a step SLURM_JOB_NODELIST is still the job's, but SLURM_NTASKS and SLURM_TASKS_PER_NODE are the step's.
   The shell that salloc opens on a compute node (`use_interactive_step`) is a step with the job's own values.
 """
@@ -23,32 +23,32 @@ from muster.hosts import Host, expand
 from muster.hosts.name_ranges import MAX_HOSTS
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFFA
-"""Steps from here on are no srun of the user's: interactive shell, batch script, extern (slurm.h)."""
+"""Step ids from here on are not sruns of the user: interactive shell, batch script, extern (slurm.h)."""
 
 _COUNTS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
-"""A part of Slurm's lists of numbers: `2(x3),1` is 2, 2, 2, 1."""
+"""One part of a Slurm list of numbers: `2(x3),1` is 2, 2, 2, 1."""
 
-_BROKEN_HINT = "`env | grep SLURM_` shows what is there; `--engine ssh -H host1,host2` does without it"
+_BROKEN_HINT = "check the output of `env | grep SLURM_`, or use `--engine ssh -H host1,host2`"
 
 
 def in_slurm_allocation(env: Mapping[str, str]) -> bool:
-    """Whether this environment is that of a Slurm job: an srun on PATH proves nothing."""
+    """Whether this is the environment of a Slurm job."""
     return bool(env.get("SLURM_JOB_ID"))
 
 
 def in_step(env: Mapping[str, str]) -> bool:
-    """Whether this environment is that of a task of srun; the shell of salloc and the batch script are not."""
+    """Whether this is the environment of an srun task, as opposed to a salloc shell or a batch script."""
     step = env.get("SLURM_STEP_ID", "")
     return step.isascii() and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
 
 
 def read_slurm(env: Mapping[str, str]) -> Allocation:
-    """The allocation of a job; a host has `tasks` only where the user asked Slurm for tasks, and never `slots`."""
+    """The allocation of a job; its hosts have `tasks` only if the user requested tasks, and never `slots`."""
     job = env.get("SLURM_JOB_ID")
     if not job:
         raise UsageError(
-            "this is no Slurm allocation: SLURM_JOB_ID is not set",
-            hint="run it in an sbatch script or a salloc shell, or name what you want: --slurm-args '-N2'",
+            "not inside a Slurm allocation (SLURM_JOB_ID is not set)",
+            hint="run it in an sbatch script or a salloc shell, or request an allocation: --slurm-args '-N2'",
         )
     step = in_step(env)
     if step:
@@ -58,7 +58,7 @@ def read_slurm(env: Mapping[str, str]) -> Allocation:
         return _heterogeneous(env, job, groups)
     names = _names(env, "SLURM_JOB_NODELIST")
     if step and env.get("SLURM_STEP_NODELIST") != env["SLURM_JOB_NODELIST"]:
-        note = f"the tasks of step {job}.{env['SLURM_STEP_ID']} are not those of the allocation, and do not count"
+        note = f"ignoring the tasks of step {job}.{env['SLURM_STEP_ID']}, which does not span the whole allocation"
         return Allocation(
             kind="Slurm allocation", id=job, hosts=tuple(Host(name=name) for name in names), notes=(note,)
         )
@@ -78,7 +78,7 @@ def _heterogeneous(env: Mapping[str, str], job: str, groups: int) -> Allocation:
         for name in names:
             if group_of.setdefault(name, group) != group:
                 raise UsageError(
-                    f"{source}: {name} is in group {group_of[name]} too, and a host can be in one group only",
+                    f"{source}: {name} is also in group {group_of[name]}, but a host can be in one group only",
                     hint=_BROKEN_HINT,
                 )
         tasks = _tasks(env, names, source, suffix)
@@ -99,15 +99,15 @@ def _refuse_many_tasks(env: Mapping[str, str], job: str) -> None:
     tasks = env.get("SLURM_STEP_NUM_TASKS", "1")
     if tasks != "1":
         raise UsageError(
-            f"this is one of the {tasks} tasks of step {job}.{env['SLURM_STEP_ID']}, and each would run the whole job",
-            hint="start `muster run` once, without srun in front: it starts its own processes on every host",
+            f"this is one of the {tasks} tasks of step {job}.{env['SLURM_STEP_ID']}; each would run the whole job",
+            hint="start `muster run` once, without srun; it starts its own processes on every host",
         )
 
 
 def _group_count(env: Mapping[str, str]) -> int:
     text = env.get("SLURM_HET_SIZE", "0")
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"SLURM_HET_SIZE={text} is not a number of groups", hint=_BROKEN_HINT)
+        raise UsageError(f"SLURM_HET_SIZE={text} is not a number", hint=_BROKEN_HINT)
     return int(text)
 
 
@@ -115,42 +115,42 @@ def _names(env: Mapping[str, str], source: str) -> list[str]:
     text = env.get(source)
     if not text:
         raise UsageError(
-            f"SLURM_JOB_ID={env['SLURM_JOB_ID']} is set but {source} is not, so the hosts of the job are not known",
-            hint="`--engine local` uses this machine only, `--engine ssh -H host1,host2` those hosts",
+            f"SLURM_JOB_ID={env['SLURM_JOB_ID']} is set but {source} is not, so the job's hosts are unknown",
+            hint="use `--engine local` for this machine only, or `--engine ssh -H host1,host2`",
         )
     names = expand(text, source=source)
     for name, times in Counter(names).items():
         if times > 1:
-            raise UsageError(f"{source}={text} names {name} more than once", hint=_BROKEN_HINT)
+            raise UsageError(f"{source}={text} lists {name} more than once", hint=_BROKEN_HINT)
     return names
 
 
 def _tasks(env: Mapping[str, str], names: list[str], source: str, suffix: str) -> list[int]:
-    """The tasks of each host, or nothing where none were asked for."""
+    """The number of tasks of each host; empty if none were requested."""
     variable = f"SLURM_TASKS_PER_NODE{suffix}"
-    # The manual promises SLURM_NTASKS for -n only; --ntasks-per-node sets its own variable as well.
+    # The manual guarantees SLURM_NTASKS only for -n; --ntasks-per-node also sets its own variable.
     if not env.get(variable) or not (env.get(f"SLURM_NTASKS{suffix}") or env.get(f"SLURM_NTASKS_PER_NODE{suffix}")):
         return []
     counts = _expand_counts(env[variable], source=variable)
     if len(counts) != len(names):
         raise UsageError(
-            f"{variable}={env[variable]} counts the tasks of {len(counts)} hosts, "
-            f"but {source}={env[source]} names {len(names)}",
+            f"{variable}={env[variable]} lists the tasks of {len(counts)} hosts, "
+            f"but {source}={env[source]} lists {len(names)}",
             hint=_BROKEN_HINT,
         )
     return counts
 
 
 def _expand_counts(text: str, *, source: str) -> list[int]:
-    """The numbers in a list such as SLURM_TASKS_PER_NODE, one for each host in the order of the node list."""
+    """Expand a list such as SLURM_TASKS_PER_NODE to one number per host, in the order of the node list."""
     counts: list[int] = []
     for part in text.split(","):
         match = _COUNTS.fullmatch(part.strip())
         times = int(match[2] or 1) if match else 0
         if match is None or not 0 < times <= MAX_HOSTS - len(counts):
             raise UsageError(
-                f"{source}={text} is no list of numbers: `{part}` is not understood",
-                hint="Slurm writes one number for each host, such as `2(x3),1` for 2, 2, 2 and 1",
+                f"{source}={text} is not a list of numbers: invalid part `{part}`",
+                hint="Slurm writes one number per host, for example `2(x3),1` for 2, 2, 2 and 1",
             )
         counts += [int(match[1])] * times
     return counts
@@ -162,15 +162,15 @@ def _hosts(names: list[str], tasks: list[int]) -> tuple[Host, ...]:
 
 def _tasks_note(env: Mapping[str, str], suffix: str) -> str:
     variable = f"SLURM_TASKS_PER_NODE{suffix}"
-    return f"{variable}={env[variable]} counts where a host has no GPU"
+    return f"{variable}={env[variable]} sets the number of ranks on hosts without GPUs"
 
 
-# --- what a task of srun finds --------------------------------------------------------------------------------
+# --- tasks of srun --------------------------------------------------------------------------------------------
 
 
 def step_task(env: Mapping[str, str]) -> RankVariables | None:
-    """The place of a task of srun; an sbatch script or a salloc shell is not taken for one."""
-    # Lightning took an allocation's SLURM_NTASKS for a step's (its #20776); SLURM_STEP_NUM_TASKS is a step's.
+    """The rank of an srun task; None in an sbatch script or a salloc shell."""
+    # Not SLURM_NTASKS, which may be the allocation's (Lightning issue 20776); SLURM_STEP_NUM_TASKS is the step's.
     if not in_step(env) or not {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"} <= env.keys():
         return None
     rank, size = rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
@@ -194,8 +194,8 @@ def _tasks_here(env: Mapping[str, str]) -> int | None:
 
 
 def nodelist_clue(env: Mapping[str, str], name: str) -> Clue | None:
-    """The hosts of a node list: rank 0 is on the first, unless `srun -m arbitrary` put it elsewhere."""
+    """The hosts of a node list; rank 0 is on the first, unless `srun -m arbitrary` placed it elsewhere."""
     if not env.get(name):
         return None
     hosts = tuple(expand(env[name], source=name))
-    return Clue(hosts=hosts, reason=f"rank 0 is looked for from {hosts[0]} on, the first host of {name}")
+    return Clue(hosts=hosts, reason=f"looking for rank 0 from {hosts[0]} on, the first host of {name}")

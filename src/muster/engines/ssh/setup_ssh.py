@@ -1,4 +1,4 @@
-"""Logins without a password: a key, the hosts' own keys, and a test; all by the user's own ssh."""
+"""`muster setup ssh`: sets up logins without a password and tests them, with the user's own ssh."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from muster.hosts import Host
 
 _CONNECT = "-oConnectTimeout=5"
 _CALL_LIMIT = 30.0
+"""Timeout of one ssh command in seconds."""
+
 _AT_ONCE = 16
+"""Number of simultaneous logins."""
 
 _TAKE_KEY = (
     "exec sh -c 'cd && umask 077 && mkdir -p .ssh && "
     '{ [ -z "$(tail -c1 .ssh/authorized_keys 2>/dev/null)" ] || echo >> .ssh/authorized_keys; } && '
     "cat >> .ssh/authorized_keys'"
 )
-"""On the host, with a public key on stdin; a file that does not end with a newline gets one first."""
+"""Runs on the host with a public key on stdin; adds a missing newline at the end of the file first."""
 
 _MAKE_KEY = (
     "exec sh -c 'cd && umask 077 && mkdir -p .ssh && "
@@ -32,17 +35,18 @@ _MAKE_KEY = (
 )
 
 _KEY_MARK = "key: "
+"""Prefix of lines for authorized_keys in the input of _TAKE_LINES."""
 
 _TAKE_LINES = (
     "exec sh -c 'cd && umask 077 && touch .ssh/authorized_keys .ssh/known_hosts && while read -r line; do "
     'case $line in "key: "*) file=authorized_keys line=${line#key: } ;; *) file=known_hosts ;; esac; '
     'grep -qxF "$line" .ssh/$file || echo "$line" >> .ssh/$file; done\''
 )
-"""On the host, with lines for both files on stdin; what is there already stays as it is."""
+"""Runs on the host with lines for authorized_keys and known_hosts on stdin; adds those that are missing."""
 
 
 class SshSetup:
-    """Setting up the logins from this machine to some hosts."""
+    """Sets up logins from this machine to hosts."""
 
     def __init__(self, hosts: Sequence[Host], *, say: Callable[[str], None], ask: Callable[[str], bool]) -> None:
         self.hosts = hosts
@@ -50,7 +54,7 @@ class SshSetup:
         self.ask = ask
 
     def run(self) -> bool:
-        """Do what is missing, and tell how each host is; whether all of them let us in."""
+        """Set up what is missing, print the state of each host, and return whether all logins work."""
         states = self.try_all()
         unknown = [host for host in self.hosts if _kind(states[host]) == "unknown-key"]
         if unknown:
@@ -64,16 +68,16 @@ class SshSetup:
             states = self.try_all()
         for host in self.hosts:
             error = states[host]
-            self.say(f"{host.name}: you can log in without a password" if error is None else self._explain(host, error))
+            self.say(f"{host.name}: login without a password works" if error is None else self._explain(host, error))
         return all(error is None for error in states.values())
 
     def try_all(self) -> dict[Host, HostError | None]:
-        """Log in to every host as a program does; what went wrong, None where nothing did."""
+        """Log in to every host without prompts; return the error of each host, or None."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return dict(zip(self.hosts, pool.map(_log_in, self.hosts), strict=True))
 
     def run_between(self) -> bool:
-        """Let the hosts log in to each other as well; whether every pair can."""
+        """Set up logins between the hosts as well, and return whether every pair works."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             keys = list(pool.map(_key_of, self.hosts))
             known = [_known_line(host) for host in self.hosts]
@@ -86,36 +90,39 @@ class SshSetup:
             if error is not None:
                 self.say(f"{pair[0].name} cannot log in to {error.message}")
         if not any(errors):
-            self.say(f"the hosts can log in to each other: {len(pairs)} pairs tried")
+            self.say(f"the hosts can log in to each other ({len(pairs)} pairs tested)")
         return not any(errors)
 
-    # --- the keys of hosts ----------------------------------------------------------------------------------
+    # --- host keys ------------------------------------------------------------------------------------------
 
     def record_keys(self, hosts: Sequence[Host]) -> None:
-        """Show the keys of hosts that are new, and keep them if the user says they are right."""
+        """Show the fingerprints of unknown host keys, and add them to known_hosts if the user accepts them."""
         with tempfile.TemporaryDirectory(prefix="muster-setup-") as folder:
             fetched: dict[Host, str] = {}
-            self.say("the keys of these hosts are new to you:")
+            self.say("these host keys are not in your known_hosts file:")
             for number, host in enumerate(hosts):
                 path = os.path.join(folder, str(number))
                 text = _fetch_key(host, path)
                 if not text:
-                    self.say(f"  {host.name}: its key could not be fetched")
+                    self.say(f"  {host.name}: could not fetch its host key")
                     continue
                 fetched[host] = text
                 self.say(f"  {host.name}: {_fingerprint(path)}")
         if not fetched:
             return
-        self.say("compare them with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`, typed on each host's console")
-        if not self.ask("are they right, and shall they be kept?"):
-            raise MusterError("the keys were not kept, so nothing was set up", hint="find out which keys are right")
+        self.say("compare them with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on each host's console")
+        if not self.ask("Trust these host keys?"):
+            raise MusterError(
+                "the host keys were not accepted, so nothing was set up",
+                hint="compare the fingerprints on each host's console, then run this command again",
+            )
         for host, text in fetched.items():
             _append(_config(host).known_hosts, text)
 
-    # --- our key --------------------------------------------------------------------------------------------
+    # --- the user's key -------------------------------------------------------------------------------------
 
     def own_key(self, host: Host) -> str:
-        """The public key ssh would offer; a new one is made if there is none."""
+        """The public key that ssh would offer; creates one if there is none."""
         config = _config(host)
         for path in config.keys:
             public = Path(f"{path}.pub")
@@ -127,34 +134,34 @@ class SshSetup:
         path = Path(os.path.expanduser("~/.ssh/id_ed25519"))
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if not path.exists():
-            self.say(f"you have no key yet: making {path}")
-            _checked(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], "no key could be made")
+            self.say(f"you have no ssh key yet; creating {path}")
+            _checked(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], "could not create an ssh key")
         else:
-            public_key = _checked(["ssh-keygen", "-y", "-f", str(path)], f"{path} has no public part")
+            public_key = _checked(["ssh-keygen", "-y", "-f", str(path)], f"could not get the public key of {path}")
             Path(f"{path}.pub").write_text(public_key)
         return Path(f"{path}.pub").read_text()
 
     def send_key(self, host: Host, key: str) -> None:
-        """Put our key on a host; ssh itself asks for the password, at the terminal."""
-        self.say(f"{host.name}: putting your key there; ssh asks for your password on that host")
+        """Install the user's key on a host; ssh itself asks for the password on the terminal."""
+        self.say(f"{host.name}: installing your key; ssh asks for your password on that host")
         done = subprocess.run(
             [*_login(host), "-oStrictHostKeyChecking=yes", "-T", _CONNECT, host.destination, _TAKE_KEY],
             input=key.encode(),
             check=False,
         )
         if done.returncode:
-            self.say(f"{host.name}: the key could not be put there")
+            self.say(f"{host.name}: could not install your key")
 
     def _explain(self, host: Host, error: HostError) -> str:
         if error.kind == "changed-key":
             name = _config(host).recorded_as
-            return f"{error.message}\n  if you know why: ssh-keygen -R '{name}', then this command again"
+            return f"{error.message}\n  if you expected this, run `ssh-keygen -R '{name}'`, then this command again"
         if error.kind == "denied" and self._locked(host):
-            return f"{host.name}: your key has a passphrase: type `eval $(ssh-agent) && ssh-add` first"
+            return f"{host.name}: your key has a passphrase; run `eval $(ssh-agent) && ssh-add` first"
         return error.message + (f"\n  {error.hint}" if error.hint else "")
 
     def _locked(self, host: Host) -> bool:
-        """Whether the key ssh would offer needs a passphrase, which a program cannot type."""
+        """Whether the key that ssh would offer needs a passphrase."""
         keys = [path for path in _config(host).keys if os.path.exists(path)]
         return bool(keys) and _run(["ssh-keygen", "-y", "-P", "", "-f", keys[0]]).returncode != 0
 
@@ -172,19 +179,19 @@ def _batch(host: Host) -> list[str]:
 
 
 def _log_in(host: Host, via: Host | None = None) -> HostError | None:
-    """Log in to a host from here, or from the host `via`; what went wrong, None where nothing did."""
+    """Log in to a host from here, or from the host `via`; return the error, or None."""
     login = [*_batch(host), "true"]
     done = _run(login if via is None else [*_batch(via), shlex.join(login)])
     return None if done.returncode == 0 else explain_ssh_failure(host, done.returncode, done.stderr)
 
 
 def _key_of(host: Host) -> str:
-    """The public key of our user on a host; one is made if there is none."""
-    return _checked([*_batch(host), _MAKE_KEY], f"{host.name}: no key could be made there").strip()
+    """The user's public key on a host; creates one if there is none."""
+    return _checked([*_batch(host), _MAKE_KEY], f"{host.name}: could not create an ssh key").strip()
 
 
 def _known_line(host: Host) -> str:
-    """A host's key, as we know it, under the name its peers will use."""
+    """The known_hosts line of a host, under the name that the other hosts will use."""
     config = _config(host)
     found = _run(["ssh-keygen", "-F", config.recorded_as, "-f", config.known_hosts]).stdout.splitlines()
     lines = [line.split() for line in found if line.strip() and not line.startswith("#")]
@@ -193,10 +200,9 @@ def _known_line(host: Host) -> str:
 
 
 def _fetch_key(host: Host, path: str) -> str:
-    """A host's key as ssh would write it into known_hosts, through jump hosts and all.
+    """Fetch a host's key as ssh would write it to known_hosts, through jump hosts if necessary.
 
-    It goes into a file of its own, and nothing is sent to the host but the word that we have no way to prove who
-    we are: so there is nothing an impostor could take.
+    It is written to a separate file, and no credentials are offered to the host, so an impostor learns nothing.
     """
     keep = [f"-oUserKnownHostsFile={path}", "-oGlobalKnownHostsFile=/dev/null", "-oStrictHostKeyChecking=accept-new"]
     _run(
@@ -214,7 +220,7 @@ def _fingerprint(path: str) -> str:
 
 
 def _config(host: Host) -> SshConfig:
-    return read_config(_checked([*_login(host), "-G", host.destination], "ssh cannot read its configuration"))
+    return read_config(_checked([*_login(host), "-G", host.destination], "could not read the ssh configuration"))
 
 
 def _append(path: str, text: str) -> None:
@@ -231,7 +237,7 @@ def _run(argv: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str
     try:
         return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=_CALL_LIMIT, check=False)
     except FileNotFoundError:
-        raise MusterError(f"there is no `{argv[0]}` on this machine", hint="install the OpenSSH client") from None
+        raise MusterError(f"`{argv[0]}` not found on this machine", hint="install the OpenSSH client") from None
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(list(argv), 255, "", "timed out")
 

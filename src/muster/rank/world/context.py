@@ -94,7 +94,7 @@ def init(
     """
     dist = _torch_distributed()
     if backend is not None and backend not in BACKENDS:
-        raise UsageError(f"there is no backend `{backend}`", hint=f"choose one of {', '.join(BACKENDS)}")
+        raise UsageError(f"unknown backend `{backend}`", hint=f"choose one of {', '.join(BACKENDS)}")
     if dist.is_initialized():
         return _existing_world(dist)
     if rank is not None and world_size is not None:
@@ -102,7 +102,9 @@ def init(
     elif rank is None and world_size is None and local_rank is None:
         found = detect(complete(os.environ), sys.argv)
     else:
-        raise UsageError("rank and world_size go together", hint="muster.init(rank=0, world_size=2)")
+        raise UsageError(
+            "rank and world_size must be given together", hint="for example muster.init(rank=0, world_size=2)"
+        )
     found = _at_home(found)
     if backend == "mpi":
         return _mpi_world(dist, found, timeout)
@@ -123,7 +125,7 @@ def _torch_distributed() -> Any:
     try:
         import torch.distributed
     except ImportError as error:
-        raise MusterError(f"torch cannot be imported by {sys.executable}: {error}", hint="pip install torch") from None
+        raise MusterError(f"{sys.executable} could not import torch: {error}", hint="pip install torch") from None
     if not torch.distributed.is_available():
         raise MusterError("this torch was built without torch.distributed")
     return torch.distributed
@@ -134,8 +136,10 @@ def _join(dist: Any, found: Detection, backend: str | None, timeout: float | Non
 
     facts = _facts(found, backend)
     if backend == "nccl" and not (facts.gpus and dist.is_nccl_available()):
-        lack = "sees no GPU" if not facts.gpus else "has a torch without nccl"
-        raise UsageError(f"backend nccl needs a GPU, but rank {found.rank} on {facts.host} {lack}: use gloo")
+        lack = "has no visible GPU" if not facts.gpus else "has a torch built without NCCL"
+        raise UsageError(
+            f"backend nccl is not available: rank {found.rank} on {facts.host} {lack}", hint="use backend gloo"
+        )
     limit = ARRIVAL_LIMIT if timeout is None else timeout
     store, opened = _open_store(dist, found, limit)
     facts = replace(facts, address=address_toward(opened.host))
@@ -173,7 +177,9 @@ def _agree(store: Any, found: Detection, facts: Facts, limit: float, opened: _Op
     try:
         return call_roll(store, found.rank, found.size, facts, limit=limit, where=opened.address)
     except RuntimeError as error:  # torch.distributed.DistError: rank 0 and its store are gone
-        raise MusterError(f"rank {found.rank} on {facts.host} lost rank 0 at {opened.address}: {error}") from None
+        raise MusterError(
+            f"rank {found.rank} on {facts.host} lost its connection to rank 0 at {opened.address}: {error}"
+        ) from None
     finally:
         if opened.answer:
             opened.answer.close()
@@ -243,7 +249,7 @@ def _connect(dist: Any, found: Detection, limit: float) -> _Open:
     if addr is None and meeting is None:
         raise UsageError(
             f"rank {found.rank} of {found.size} does not know the host of rank 0: MASTER_ADDR is not set",
-            hint="set MASTER_ADDR to the address of that host in all ranks (mpirun: -x MASTER_ADDR=host)",
+            hint="set MASTER_ADDR to the address of that host on all ranks (mpirun: -x MASTER_ADDR=host)",
         )
     wait = timedelta(seconds=limit)
     if found.rank == 0 and not _agent_keeps_store():
@@ -344,18 +350,22 @@ class _Exit:
         try:
             store.set(keys[self._found.rank], "")
             if self._found.rank == 0 and stay:
-                wait_for(lambda: store.check(keys), FAREWELL_LIMIT, lambda: "rank 0 waits for the others")
+                wait_for(
+                    lambda: store.check(keys), FAREWELL_LIMIT, lambda: "rank 0 is waiting for the other ranks to leave"
+                )
         except RuntimeError:
             pass  # rank 0 went without waiting for this rank, and the store with it: there is nobody to tell
 
 
 def _mpi_world(dist: Any, found: Detection, timeout: float | None) -> World:
     if not dist.is_mpi_available():
-        raise UsageError("this torch was built without mpi: use gloo, which runs under mpirun too")
+        raise UsageError(
+            "this torch was built without MPI support", hint="use backend gloo, which also works under mpirun"
+        )
     dist.init_process_group("mpi", timeout=None if timeout is None else timedelta(seconds=timeout))
     return replace(
         _existing_world(dist),
-        backend_reason="it was asked for",
+        backend_reason="it was requested",
         launcher=found.launcher,
         launcher_reason=found.reason,
         _leave=_Exit(dist, found, None, frozenset()),
@@ -376,9 +386,9 @@ def _existing_world(dist: Any) -> World:
         local_size=machines.count(machines[rank]),
         device=torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu"),
         backend=dist.get_backend(),
-        backend_reason="the process group was made before muster.init()",
+        backend_reason="the process group was created before muster.init()",
         launcher="script",
-        launcher_reason="the process group was made before muster.init()",
+        launcher_reason="the process group was created before muster.init()",
         address="",
         _leave=lambda orderly: None,
     )

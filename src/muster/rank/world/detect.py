@@ -87,8 +87,8 @@ def from_nothing(env: Mapping[str, str]) -> Detection:
     """Plain `python script.py`: a world of one, at a port that is chosen when it is made."""
     if env.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
-            f"WORLD_SIZE={env['WORLD_SIZE']} is set but RANK is not, and no launcher's variables are there",
-            hint="set RANK as well, or unset WORLD_SIZE to run as a world of one",
+            f"WORLD_SIZE={env['WORLD_SIZE']} is set but RANK is not, and no launcher has set its variables",
+            hint="set RANK as well, or unset WORLD_SIZE to run a single rank",
         )
     *marks, last = ("RANK", *(variable for variable, _ in LAUNCHERS))
     return Detection(
@@ -99,14 +99,17 @@ def from_nothing(env: Mapping[str, str]) -> Detection:
         local_size=1,
         master_addr=LOOPBACK,
         master_port=None,
-        reason=f"none of {', '.join(marks)} or {last} marks a rank of a larger job: a world of one",
+        reason=f"none of {', '.join(marks)} or {last} identifies a rank of a larger job, so this is the only rank",
     )
 
 
 def from_arguments(env: Mapping[str, str], rank: int, world_size: int, local_rank: int | None) -> Detection:
     """Take what a script hands to `muster.init(rank=, world_size=)`, as a worker of mp.spawn does."""
     if not 0 <= rank < world_size:
-        raise UsageError(f"rank={rank} is not a rank of a world of {world_size} (world_size={world_size})")
+        raise UsageError(
+            f"rank={rank} is out of range for world_size={world_size}",
+            hint="ranks start at 0, so rank must be less than world_size",
+        )
     why = [f"rank={rank} and world_size={world_size} were given"]
     return _detection(ARGUMENTS, rank, world_size, local_rank, None, find_master(env), why)
 
@@ -122,8 +125,8 @@ def _detection(
 ) -> Detection:
     if local_rank is not None and local_size is not None and local_rank >= local_size:
         raise UsageError(
-            f"{launcher}: local rank {local_rank} is not below the local size {local_size}",
-            hint="LOCAL_RANK and LOCAL_WORLD_SIZE, or the launcher's own names for them, disagree",
+            f"{launcher}: local rank {local_rank} is out of range for local size {local_size}",
+            hint="check LOCAL_RANK and LOCAL_WORLD_SIZE, or the launcher's own variables for them",
         )
     return Detection(
         launcher=launcher,

@@ -31,7 +31,7 @@ DIAL_LIMIT = 2.0
 WORD_LIMIT = 0.5
 """Seconds for the first word on a connection: rank 0 speaks at once, a foreign program may wait for a question."""
 
-HINT = "is rank 0 running? MASTER_ADDR=host and MASTER_PORT=29500, set in all ranks, say where it is"
+HINT = "check that rank 0 is running, or set MASTER_ADDR=host and MASTER_PORT=29500 on all ranks"
 
 
 class Answer:
@@ -81,7 +81,7 @@ def _listen_near(port: int) -> socket.socket:
         except MusterError:
             continue
     where = f"ports {ports[0]} to {ports[-1]} of {socket.gethostname()}"
-    raise MusterError(f"rank 0 cannot tell the others where it is: {where} are all taken", hint=HINT)
+    raise MusterError(f"rank 0 could not announce its address: {where} are all in use", hint=HINT)
 
 
 def _ports(first: int) -> range:
@@ -108,7 +108,7 @@ def find_rank_0(meeting: Meeting, *, who: str, limit: float) -> tuple[str, int]:
     """Dial until rank 0 of this job answers, and return the address and port of its store."""
     search = _Search(meeting, time.monotonic() + limit, who)
     if not wait_for(search.look, limit, search.what, longest_pause=0.25):
-        raise MusterError(f"{search.who} found no rank 0 within {limit:.0f} s: {search.trouble}", hint=HINT)
+        raise MusterError(f"{search.who} could not find rank 0 within {limit:.0f} s: {search.trouble}", hint=HINT)
     return search.found
 
 
@@ -116,13 +116,13 @@ class _Search:
     """The places already tried, and what came of it."""
 
     def __init__(self, meeting: Meeting, deadline: float, who: str) -> None:
-        self.who, self.trouble = who, "nothing tried"
+        self.who, self.trouble = who, "no attempt yet"
         self.found = ("", 0)
         self._meeting, self._deadline = meeting, deadline
         self._width = 1
 
     def what(self) -> str:
-        return f"{self.who} looks for rank 0: {self.trouble}"
+        return f"{self.who} is looking for rank 0: {self.trouble}"
 
     def look(self) -> bool:
         """Go round once: over one more host than before, and later twice as many, so that few are disturbed."""
@@ -148,7 +148,7 @@ class _Search:
         if meeting.ask == "PMI":
             told = pmi.look_up()
             if told is None:
-                self.trouble = "rank 0 has not told mpiexec where it is"
+                self.trouble = "rank 0 has not published its address through mpiexec"
                 return None
             key, port, hosts = told.split("/", 2)
             return key, range(int(port), int(port) + 1), tuple(hosts.split(","))
@@ -156,7 +156,7 @@ class _Search:
         return meeting.key, _ports(meeting.port), hosts
 
 
-_REFUSED, _STRANGER = "nobody listens", "another program or job answers"
+_REFUSED, _STRANGER = "connection refused", "another program or job answered"
 _SOMEBODY_IS_THERE = (_REFUSED, _STRANGER)
 
 
@@ -186,4 +186,4 @@ def _told(hosts: tuple[str, ...], ports: range, troubles: list[str]) -> Iterator
     for host, trouble in list(zip(hosts, troubles, strict=False))[:4]:
         yield f"{host}, {where}: {trouble}"
     if len(troubles) > 4:
-        yield f"and {len(troubles) - 4} hosts more"
+        yield f"and {len(troubles) - 4} more hosts"

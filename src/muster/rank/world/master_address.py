@@ -52,7 +52,7 @@ def find_master(env: Mapping[str, str], *, job: tuple[str, str] | None = None, c
     if addr:
         clue = Clue(hosts=(addr,), reason=f"MASTER_ADDR={addr}")
     if clue is None:
-        reason = "the host of rank 0 is not known, because MASTER_ADDR is not set"
+        reason = "the host of rank 0 is unknown because MASTER_ADDR is not set"
         return Master(addr=None, port=port, reasons=(reason,))
     if addr and port:
         return Master(addr=addr, port=port, reasons=(clue.reason, f"MASTER_PORT={port}"))
@@ -60,10 +60,10 @@ def find_master(env: Mapping[str, str], *, job: tuple[str, str] | None = None, c
         meeting = Meeting(key="", port=0, hosts=clue.hosts, ask=ask)
         return Master(addr=addr, port=port, meeting=meeting, reasons=(clue.reason,))
     if job is None:
-        why = f"port {DEFAULT_PORT} is the default, because MASTER_PORT is not set"
+        why = f"using the default port {DEFAULT_PORT} because MASTER_PORT is not set"
         return Master(addr=clue.hosts[0], port=DEFAULT_PORT, reasons=(clue.reason, why))
     meeting = meet(job[1], clue)
-    why = f"it tells its port at port {meeting.port}, which is made from the job's id ({job[0]})"
+    why = f"rank 0 announces its port at port {meeting.port}, which is derived from the job id ({job[0]})"
     return Master(addr=next(iter(clue.hosts), None), port=port, meeting=meeting, reasons=(clue.reason, why))
 
 
@@ -83,5 +83,5 @@ def _given_port(env: Mapping[str, str]) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise UsageError(f"MASTER_PORT={text} is not a port", hint="a port is a number from 1 to 65535, such as 29500")
+        raise UsageError(f"MASTER_PORT={text} is not a port", hint="use a number from 1 to 65535, for example 29500")
     return int(text)

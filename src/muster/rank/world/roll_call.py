@@ -54,8 +54,8 @@ def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float,
     """Tell rank 0 the facts of this rank and return the place it assigns (`where`: rank 0, in messages)."""
     if store.add(f"arrived/{rank}", 1) > 1:
         raise UsageError(
-            f"two processes say they are rank {rank} of {size}, the later one on {facts.host}",
-            hint="each process needs a RANK of its own",
+            f"two processes claim to be rank {rank} of {size}, the second one on {facts.host}",
+            hint="give each process its own RANK",
         )
     store.set(f"facts/{rank}", json.dumps(asdict(facts)))
     if rank == 0:
@@ -63,11 +63,11 @@ def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float,
     answer = f"place/{rank}"
 
     def what() -> str:
-        return f"rank {rank} on {facts.host} is known to rank 0 at {where} and waits for the others"
+        return f"rank {rank} on {facts.host} has reached rank 0 at {where} and is waiting for the other ranks"
 
     # Rank 0 began to count later than this rank, if it came later; its word is worth a little patience.
     if not wait_for(lambda: store.check([answer]), limit * 1.1 + 5, what):
-        raise MusterError(f"rank 0 at {where} gave no answer to rank {rank} on {facts.host} within {limit:.0f} s")
+        raise MusterError(f"rank 0 at {where} did not answer rank {rank} on {facts.host} within {limit:.0f} s")
     reply = json.loads(store.get(answer))
     if "error" in reply:
         kind = UsageError if reply["usage"] else MusterError
@@ -82,13 +82,13 @@ def _answer_all(store: Store, size: int, limit: float, where: str) -> None:
         return rank_list([rank for rank, key in enumerate(keys) if not store.check([key])])
 
     def what() -> str:
-        return f"rank 0 waits at {where} for {missing()}"
+        return f"rank 0 is waiting at {where} for {missing()}"
 
     try:
         if not wait_for(lambda: store.check(keys), limit, what):
             raise MusterError(
-                f"{missing()} of {size} did not come to {where} within {limit:.0f} s",
-                hint="look at the output of those ranks; can their hosts reach that address and port?",
+                f"{missing()} of {size} did not reach rank 0 at {where} within {limit:.0f} s",
+                hint="check the output of those ranks, and that their hosts can reach that address and port",
             )
         places = assign([Facts(**json.loads(store.get(key))) for key in keys])
     except MusterError as error:
@@ -149,29 +149,30 @@ def _choose_backend(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> tuple
     for rank, facts in enumerate(ranks):
         if facts.backend != asked:
             raise UsageError(
-                f"rank 0 asks for backend {asked or '(any)'} and rank {rank} for {facts.backend or '(any)'}",
-                hint="all ranks must ask for the same backend",
+                f"rank 0 requests backend {asked or '(any)'}, but rank {rank} requests {facts.backend or '(any)'}",
+                hint="request the same backend on all ranks",
             )
     obstacle = _nccl_obstacle(ranks, gpus)
     if asked == "nccl" and obstacle:
-        raise UsageError(f"backend nccl cannot be used, because {obstacle}: use gloo")
+        raise UsageError(f"backend nccl is not available: {obstacle}", hint="use backend gloo")
     if asked:
-        return asked, "it was asked for"
+        return asked, "it was requested"
     if obstacle:
         return "gloo", obstacle
-    return "nccl", "each rank has a GPU of its own"
+    return "nccl", "each rank has its own GPU"
 
 
 def _nccl_obstacle(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> str | None:
     without = [rank for rank, gpu in enumerate(gpus) if gpu is None]
     if len(without) == len(ranks):
-        return "no rank has a GPU" if len(ranks) > 1 else "there is no GPU"
+        return "no rank has a GPU" if len(ranks) > 1 else "no GPU is visible"
     if without:
-        return f"{rank_list(without)} (on {ranks[without[0]].host}) has no GPU"
+        have = "have" if len(without) > 1 else "has"
+        return f"{rank_list(without)} (on {ranks[without[0]].host}) {have} no GPU"
     owners: dict[tuple[str, str, str], int] = {}
     for rank, (facts, gpu) in enumerate(zip(ranks, gpus, strict=True)):
         assert gpu is not None
         owner = owners.setdefault((*_machine(facts), facts.gpus[gpu]), rank)
         if owner != rank:
-            return f"ranks {owner} and {rank} share a GPU of {facts.host}"
+            return f"ranks {owner} and {rank} share a GPU on {facts.host}"
     return None

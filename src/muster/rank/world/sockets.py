@@ -22,8 +22,8 @@ def listen(port: int) -> socket.socket:
         )
     except OSError as error:
         raise UsageError(
-            f"rank 0 cannot listen on port {port} of {socket.gethostname()}: {os.strerror(error.errno or 0)}",
-            hint="set MASTER_PORT to a free port, the same in all ranks",
+            f"rank 0 could not listen on port {port} of {socket.gethostname()}: {os.strerror(error.errno or 0)}",
+            hint="set MASTER_PORT to a free port, the same on all ranks",
         ) from None
 
 
@@ -39,7 +39,7 @@ def leads_here(addr: str, port: int) -> bool:
 
 def reach(addr: str, port: int, *, who: str, limit: float) -> None:
     """Return as soon as `addr` accepts a connection on `port`, or raise MusterError after the limit."""
-    last = "nothing tried"
+    last = "no attempt yet"
 
     def answers() -> bool:
         nonlocal last
@@ -51,12 +51,12 @@ def reach(addr: str, port: int, *, who: str, limit: float) -> None:
         return True
 
     def what() -> str:
-        return f"{who} waits for rank 0 at {addr}:{port}: {last}"
+        return f"{who} is waiting for rank 0 at {addr}:{port}: {last}"
 
     if not wait_for(answers, limit, what):
         raise MusterError(
             f"{who} could not reach rank 0 at {addr}:{port} within {limit:.0f} s: {last}",
-            hint="is rank 0 running, and is MASTER_ADDR an address of its host that other hosts can reach?",
+            hint="check that rank 0 is running, and that other hosts can reach its host at MASTER_ADDR",
         )
 
 

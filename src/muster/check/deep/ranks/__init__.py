@@ -1,1 +1,1 @@
-"""What every rank of the deep check runs; it travels to the hosts by itself and needs nothing there but torch."""
+"""The code of a rank of the deep check; it is sent to the hosts and needs only torch there."""

@@ -1,4 +1,4 @@
-"""One rank of the deep check: `python -m muster_check MARK` prints one line of JSON after the mark."""
+"""One rank of the deep check: `python -m muster_check MARK` prints MARK and one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .world import World
 
 
 def main() -> None:
-    """Measure, and tell."""
+    """Measure and print the result."""
     world = World()
     result: dict[str, object] = {"rank": world.rank, "host": world.host, "links": []}
     if world.hosts > 1:
@@ -26,9 +26,9 @@ def main() -> None:
         states = []
     world.together("devices", world.size)
     result.update(measure_device(world))
-    if b"bad" not in states:  # over such a link a collective would only hang
+    if b"bad" not in states:  # a collective over a bad link would hang
         result.update(measure_collectives(world))
-    if world.local == 0:  # this folder was sent for the check alone
+    if world.local == 0:  # this directory was sent only for the check
         shutil.rmtree(Path(__file__).resolve().parents[1], ignore_errors=True)
     sys.stdout.write(sys.argv[1] + json.dumps(result) + "\n")
 

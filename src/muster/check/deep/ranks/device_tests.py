@@ -1,4 +1,4 @@
-"""The device of a rank by itself, then a process group and real collectives."""
+"""Tests of a rank's device, then of a process group with real collectives."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from .world import World, dist
 
 WORTH_IT = 0.05
-"""Seconds of an all_reduce from which none that is larger is tried."""
+"""Duration of an all_reduce in seconds above which no larger one is tried."""
 
 
 def measure_device(world: World) -> dict[str, object]:
-    """How fast a matrix product is on this rank's device, and whether it is right: whole numbers leave no doubt."""
+    """Measure a matrix product on this rank's device and check its result, which is exact for small integers."""
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(world.local % torch.cuda.device_count())
@@ -38,7 +38,7 @@ def measure_device(world: World) -> dict[str, object]:
 
 
 def quick_enough(world: World, times: dict[str, float]) -> bool:
-    """Whether the next size, some times larger, is worth the wait; rank 0 decides for all."""
+    """Whether to measure the next, larger size; rank 0 decides for all ranks."""
     key = f"next/{len(times)}"
     if world.rank == 0:
         world.store.set(key, "yes" if max(times.values(), default=0.0) < WORTH_IT else "no")
@@ -46,7 +46,7 @@ def quick_enough(world: World, times: dict[str, float]) -> bool:
 
 
 def measure_collectives(world: World) -> dict[str, object]:
-    """A process group as a job makes it, and an all_reduce of some sizes, each checked."""
+    """Create a process group as a job does, then time and verify all_reduce at several sizes."""
     cuda = torch.cuda.is_available()
     log = os.path.join(tempfile.gettempdir(), f"muster-nccl-{os.getpid()}")
     if cuda:

@@ -1,4 +1,4 @@
-"""The links between hosts, measured over plain sockets with time limits: a collective over a broken link only hangs."""
+"""Measure the links between hosts over plain sockets with timeouts; a collective over a broken link would hang."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from .world import World
 
 SIZES = (64, 512, 1400, 8900, 65536, 1 << 20)
-"""Bytes sent in one piece: below and above every usual packet size, and enough to fill a window."""
+"""Message sizes in bytes: below and above the common MTUs, and large enough to fill a TCP window."""
 
 SHORT = 2.0
-"""Seconds for a piece of up to 64 KB; one that takes longer is not coming."""
+"""Timeout in seconds for a message of up to 64 KB."""
 
 LONG = 10.0
-"""Seconds for a megabyte: 1 Mbit/s makes it."""
+"""Timeout in seconds for 1 MB, which a link of 1 Mbit/s meets."""
 
 LOAD_SECONDS = 0.3
 MOST_LOAD = 256 << 20
 
 
 def rounds(hosts: int) -> list[list[tuple[int, int]]]:
-    """Every pair of hosts once, in rounds: one pair at a time for a few hosts, disjoint pairs for many."""
+    """Every pair of hosts once, in rounds: one pair at a time for up to four hosts, disjoint pairs for more."""
     if hosts <= 4:
         return [[(a, b)] for a in range(hosts) for b in range(a + 1, hosts)]
     circle: list[int | None] = [*range(hosts), *([None] if hosts % 2 else [])]
@@ -39,7 +39,7 @@ def rounds(hosts: int) -> list[list[tuple[int, int]]]:
 
 
 def own_address(world: World) -> str:
-    """The address of ours that leads to rank 0."""
+    """The local address that is used to reach rank 0."""
     if world.host == 0:
         return world.master
     family = socket.AF_INET6 if ":" in world.master else socket.AF_INET
@@ -49,7 +49,7 @@ def own_address(world: World) -> str:
 
 
 def measure_links(world: World) -> list[dict[str, object]]:
-    """Send over every link of this host, both ways; only the directions it sends in are in the result."""
+    """Measure every link of this host in both directions; the result has only those in which it sends."""
     address = own_address(world)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     found: list[dict[str, object]] = []
@@ -66,7 +66,10 @@ def measure_links(world: World) -> list[dict[str, object]]:
 
 
 def try_link(world: World, server: socket.socket, peers: list[Any], a: int, b: int) -> dict[str, object]:
-    """Our direction of one pair. `a` calls for all of it; a direction that fails is tried once more."""
+    """Measure one pair and return the direction in which this host sends.
+
+    Host `a` opens all connections. A direction that fails is retried once.
+    """
     mine: dict[str, object] = {}
     peer = b if world.host == a else a
     for sender in (a, b):
@@ -99,7 +102,7 @@ def call(address: list[Any]) -> socket.socket:
 
 
 def send_all(conn: socket.socket) -> dict[str, object]:
-    """Pieces of each size, each acknowledged, then a load that takes a moment."""
+    """Send one message of each size and wait for its acknowledgment, then send under load."""
     times: dict[str, float] = {}
     data = bytes(1 << 20)
     for size in SIZES:
@@ -135,9 +138,10 @@ def send_all(conn: socket.socket) -> dict[str, object]:
 
 
 def counters(conn: socket.socket) -> tuple[int, int]:
-    """From the kernel's struct tcp_info: segments sent, and those that were lost and sent again.
+    """Segments sent and segments lost and retransmitted, from the kernel's struct tcp_info.
 
-    A busy peer makes TCP send some again that were not lost; the peer tells which, and they do not count.
+    With a busy peer, TCP also retransmits segments that were not lost; the peer reports those (DSACK), and they are
+    not counted.
     """
     info = conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < 220:
@@ -147,7 +151,7 @@ def counters(conn: socket.socket) -> tuple[int, int]:
 
 
 def receive_all(conn: socket.socket) -> None:
-    """The other side of `send_all`; a piece that does not come ends it."""
+    """The receiving side of `send_all`; it ends at the first message that does not arrive."""
     buffer = bytearray(1 << 20)
     try:
         for size in SIZES:
@@ -160,11 +164,11 @@ def receive_all(conn: socket.socket) -> None:
             receive(conn, buffer, 1 << 20)
         conn.sendall(b"+")
     except OSError:
-        pass  # the sender tells
+        pass  # the sender reports it
 
 
 def receive(conn: socket.socket, buffer: bytearray, size: int) -> None:
-    """Read exactly so many bytes."""
+    """Read exactly `size` bytes."""
     view = memoryview(buffer)[:size]
     while view:
         count = conn.recv_into(view)

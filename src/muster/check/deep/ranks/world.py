@@ -1,4 +1,4 @@
-"""Who a rank of the deep check is, and how it meets the others."""
+"""A rank of the deep check: its place in the job, and its connection to the other ranks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch.distributed
 
 dist: Any = torch.distributed
-"""Without its types, which torch gives only in part."""
+"""Untyped, because torch annotates it only partially."""
 
 PATIENCE = timedelta(seconds=120)
 
 
 class World:
-    """Who we are, from the environment every launcher sets."""
+    """This rank's place in the job, from the environment variables that every launcher sets."""
 
     def __init__(self) -> None:
         self.rank = int(os.environ["RANK"])
@@ -28,7 +28,7 @@ class World:
         self.store = dist.TCPStore(self.master, self.port, self.size, False, timeout=PATIENCE)
 
     def together(self, what: str, members: int) -> None:
-        """Wait until all members have come to this point."""
+        """Wait until all members have reached this point."""
         if self.store.add(f"{what}/count", 1) == members:
             self.store.set(f"{what}/go", "1")
         self.store.wait([f"{what}/go"], PATIENCE)

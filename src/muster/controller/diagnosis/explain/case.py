@@ -18,7 +18,7 @@ class Explanation:
     fix: str = ""
     """What to type or change next."""
     row: int = 0
-    """Row of the catalog in docs/failures.md; 0 if it has none."""
+    """Row of the catalog in docs/troubleshooting.md; 0 if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
