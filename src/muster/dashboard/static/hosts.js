@@ -3,9 +3,8 @@
 import { $, element, fill, svgPart } from "./dom.js";
 import { spark } from "./draw.js";
 import { bytes, bytesOf, clock, known, percent, significant } from "./format.js";
-import { SHAPES, shape } from "./shapes.js";
+import { SHAPES, rankWords, shape } from "./shapes.js";
 
-const WORDS = { disk: "waiting for disk", stopped: "suspended (SIGSTOP)", ended: "finished", canceled: "stopped by Muster" };
 const SHORT = { disk: "disk wait", stopped: "suspended", ended: "finished", canceled: "stopped" }; // on a tile
 const MANY = 64; // ranks
 const MANY_HOSTS = 16;
@@ -55,7 +54,7 @@ export function showHosts(state, causes, history) {
   const first = firstFailed(state);
   for (const rank of state.ranks) showTile(rank, causes.has(rank.rank), rank.rank === first);
   const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rank.state === name).length]);
-  fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${WORDS[name] || name}`)));
+  fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${rankWords(name)}`)));
   if (!isPicked) chooseWorst(state);
 }
 
@@ -172,7 +171,7 @@ function showTile(rank, cause, isFirst) {
   const tile = $(`rank-${rank.rank}`);
   const code = rank.state === "failed" && known(rank.exit_code) ? `exit code ${rank.exit_code}` : "";
   const rate = known(rank.step_rate) && ["running", "waiting"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
-  const words = `${WORDS[rank.state] || rank.state}${isFirst ? " first" : ""}${code && `, ${code}`}`;
+  const words = `${rankWords(rank.state)}${isFirst ? " first" : ""}${code && `, ${code}`}`;
   tile.className = `tile ${rank.state}${cause && !["hung", "failed"].includes(rank.state) ? " cause" : ""}`;
   tile.setAttribute("aria-label", `Rank ${rank.rank} on ${rank.host}: ${words}${cause ? ", named in the last finding" : ""}`);
   tile.title = `rank ${rank.rank}: ${words}${known(rank.gpu) ? `, GPU ${rank.gpu}` : ""}`;

@@ -15,6 +15,10 @@ export const SHAPES = {
   ended: "M1 6.500l1.500-1.500L5 7.500l4.800-5.500L11.300 3.400 5 10.500z",
 };
 
+const WORDS = { disk: "waiting for disk", stopped: "suspended (SIGSTOP)", ended: "finished", canceled: "stopped by Muster" };
+
+export const rankWords = (state) => WORDS[state] || state;
+
 export function shape(state) {
   const svg = svgPart("svg", { viewBox: "0 0 12 12", class: `shape ${state}`, "aria-hidden": "true" });
   svg.append(svgPart("path", { d: SHAPES[state] || SHAPES.starting, "fill-rule": "evenodd" }));
