@@ -124,21 +124,22 @@ def test_it_opens_on_the_failed_rank_with_its_traceback(opened: Browser):
 
 
 def test_ranks_that_muster_stopped_have_no_check_mark_and_a_hung_one_is_not_green(browser: Browser, tmp_path: Path):
-    states = ("canceled", "ended", "hung", "running")
-    ranks = tuple(replace(rank_of(number, 2, None), state=state) for number, state in enumerate(states))
-    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", replace(ended(job(ranks=4)), ranks=ranks)))
+    states = ("canceled", "ended", "hung", "running", "waiting")
+    ranks = tuple(replace(rank_of(number, 3, None), state=state) for number, state in enumerate(states))
+    state = replace(ended(job(ranks=5)), ranks=ranks, slow=(4,))
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", state))
     try:
         browser.open(page.address)
-        browser.wait("document.querySelectorAll('.tile b').length === 4")
+        browser.wait("document.querySelectorAll('.tile b').length === 5")
         of_each = "[...document.querySelectorAll('.tile')].map(t => {})"
-        canceled, done, hung, running = browser.js(of_each.format("t.querySelector('path').getAttribute('d')"))
-        assert len({canceled, done, hung, running}) == 4
+        canceled, done, hung, running, slow = browser.js(of_each.format("t.querySelector('path').getAttribute('d')"))
+        assert len({canceled, done, hung, running, slow}) == 5
         assert browser.text("#rank-0") == "0\nstopped"
         assert browser.text("#rank-2") == "2\nhung"
         colors = browser.js(of_each.format("getComputedStyle(t.querySelector('span')).color"))
         assert colors[2] != colors[3]
         legend = browser.js("[...document.querySelectorAll('#legend li')].map(item => item.innerText)")
-        assert legend == ["1 hung", "1 running", "1 stopped by Muster", "1 finished"]
+        assert legend == ["1 hung", "1 slow", "1 running", "1 stopped by Muster", "1 finished"]
     finally:
         page.end()
 

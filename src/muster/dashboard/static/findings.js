@@ -23,6 +23,8 @@ export function showFindings(state, docs) {
   for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs);
   const isFailed = state.failures.some((failure) => failure.attempt === state.attempt);
   for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, { hosts, cwd: state.cwd, docs, isFailed }));
+  const [newest] = list.querySelectorAll(".report.hang .badge");
+  if (newest) newest.textContent = state.phase === "running" && state.hung_since === null ? "Hang, over" : "Hang";
   while (list.childElementCount > MOST_IN_SIGHT) older.firstElementChild.after(list.lastChild);
   older.hidden = older.childElementCount === 1;
   older.firstElementChild.textContent = `${older.childElementCount - 1} earlier`;

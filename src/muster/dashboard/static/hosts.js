@@ -3,7 +3,7 @@
 import { $, element, fill, svgPart } from "./dom.js";
 import { spark } from "./draw.js";
 import { bytes, bytesOf, clock, known, percent, significant } from "./format.js";
-import { SHAPES, rankWords, shape } from "./shapes.js";
+import { SHAPES, rankState, rankWords, shape } from "./shapes.js";
 
 const SHORT = { disk: "disk wait", stopped: "suspended", ended: "finished", canceled: "stopped" }; // on a tile
 const MANY = 64; // ranks
@@ -52,8 +52,8 @@ export function showHosts(state, causes, history) {
   $("hosts").classList.toggle("many-hosts", state.hosts.length > MANY_HOSTS);
   for (const host of state.hosts) showHost(host, history, state.hosts.length <= MANY_HOSTS);
   const first = firstFailed(state);
-  for (const rank of state.ranks) showTile(rank, causes.has(rank.rank), rank.rank === first);
-  const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rank.state === name).length]);
+  for (const rank of state.ranks) showTile({ ...rank, state: rankState(rank, state.slow) }, causes.has(rank.rank), rank.rank === first);
+  const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rankState(rank, state.slow) === name).length]);
   fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${rankWords(name)}`)));
   if (!isPicked) chooseWorst(state);
 }
@@ -62,7 +62,7 @@ export function showHosts(state, causes, history) {
 function chooseWorst(state) {
   const { ranks } = state;
   const first = (name) => ranks.find((rank) => rank.state === name)?.rank;
-  const worst = firstFailed(state) ?? first("failed") ?? first("hung") ?? first("lost");
+  const worst = firstFailed(state) ?? first("failed") ?? first("hung") ?? first("lost") ?? state.slow[0];
   if (worst !== undefined && worst !== chosen && ranks.some((rank) => rank.rank === worst)) choose(worst, false);
 }
 
@@ -170,9 +170,9 @@ function meter(share, words) {
 function showTile(rank, cause, isFirst) {
   const tile = $(`rank-${rank.rank}`);
   const code = rank.state === "failed" && known(rank.exit_code) ? `exit code ${rank.exit_code}` : "";
-  const rate = known(rank.step_rate) && ["running", "waiting"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
+  const rate = known(rank.step_rate) && ["running", "waiting", "slow"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
   const words = `${rankWords(rank.state)}${isFirst ? " first" : ""}${code && `, ${code}`}`;
-  tile.className = `tile ${rank.state}${cause && !["hung", "failed"].includes(rank.state) ? " cause" : ""}`;
+  tile.className = `tile ${rank.state}${cause && !["hung", "failed", "slow"].includes(rank.state) ? " cause" : ""}`;
   tile.setAttribute("aria-label", `Rank ${rank.rank} on ${rank.host}: ${words}${cause ? ", named in the last finding" : ""}`);
   tile.title = `rank ${rank.rank}: ${words}${known(rank.gpu) ? `, GPU ${rank.gpu}` : ""}`;
   fill(tile, [shape(rank.state), element("b", {}, String(rank.rank)), element("small", {}, rate), element("span", {}, isFirst ? "failed first" : code || SHORT[rank.state] || rank.state)]);

@@ -4,7 +4,7 @@ import { $, copy, element, fill, get } from "./dom.js";
 import { bytes, clock, known, moment, percent, ranks, significant } from "./format.js";
 import { choose } from "./hosts.js";
 import { unitOf } from "./job_charts.js";
-import { rankWords } from "./shapes.js";
+import { rankState, rankWords } from "./shapes.js";
 
 const MOST_LINES = 4000; // kept in the browser
 
@@ -47,15 +47,16 @@ export function showLogChoices(state, newAttempts) {
   fill($("log-attempt"), attempts.map((number) => element("option", { value: number }, String(number + 1))));
   $("log-attempt").value = which().attempt;
   document.querySelector(".attempt").hidden = attempts.length < 2;
-  showFacts(state.ranks.find((item) => item.rank === rank), unitOf(state));
+  showFacts(state.ranks.find((item) => item.rank === rank), state);
   linkDownload();
   if (moved) restart();
 }
 
-function showFacts(item, unit) {
+function showFacts(item, state) {
+  const unit = unitOf(state);
   const runs = item && !known(item.exit_code);
   const facts = item && [
-    ["state", rankWords(item.state)],
+    ["state", rankWords(rankState(item, state.slow))],
     known(item.exit_code) && ["exit code", item.exit_code],
     item.place && [item.state === "failed" ? "failed at" : runs ? "at" : "last seen at", item.place],
     known(item.gpu) && ["GPU", item.gpu],
