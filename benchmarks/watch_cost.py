@@ -33,7 +33,7 @@ class Voice:
         self.reporter = report.Reporter(fd)
         self.is_whole = True
         self.fd = fd
-        self.told = 0
+        self.reported = 0
         self.thread = 0
 
     def send(self, message: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Voice:
         self.reporter.send(message)
 
     def progress(self, done: int, **more: Any) -> None:
-        self.told = max(self.told, done)
+        self.reported = max(self.reported, done)
         self.reporter.progress(done, **more)
 
     def guard(self, hook: Callable[[], None]) -> None:
