@@ -1,4 +1,4 @@
-"""Every row of the table, with what it must reach and the experiment that measures it."""
+"""All rows of the table, with their limits and the experiments that measure them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _on_this_machine() -> tuple[Experiment, ...]:
             8,
             first=Row(
                 name="ddp_8",
-                what="8 ranks with DDP, command to the last rank's first optimiser step",
+                what="8 ranks with DDP, command to the last rank's first optimizer step",
                 peer="torchrun",
                 limit=0.25,
             ),

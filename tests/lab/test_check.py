@@ -97,7 +97,7 @@ def test_a_fault_is_found_and_its_printed_fix_mends_it(fault: Fault):
         found = report.of(fault.row)
         assert found, report.data
         assert report.blamed == set(fault.at)
-        assert stage.mend(fault, found[0]["type"]).of(fault.row) == []
+        assert stage.apply_fix(fault, found[0]["type"]).of(fault.row) == []
 
 
 def test_a_dead_host_costs_its_time_out_and_the_others_are_checked():
