@@ -232,7 +232,7 @@ class Promises:
             ("kill", 137, r"killed by SIGKILL, sent by neither Muster nor the OOM killer"),
         ],
     )
-    def test_the_rank_that_fails_is_told_with_its_host_and_its_code(
+    def test_the_rank_that_fails_is_reported_with_its_host_and_its_code(
         self, engine: Engine, mode: str, code: int, words: str
     ) -> None:
         done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "fail.py", mode)

@@ -141,7 +141,7 @@ def test_a_hang_can_end_the_job(tmp_path: Path):
     ],
     ids=["too-many-expected", "different-places"],
 )
-def test_ranks_that_do_not_find_each_other_are_told_why(tmp_path: Path, call: str, words: str):
+def test_ranks_that_do_not_find_each_other_get_the_reason(tmp_path: Path, call: str, words: str):
     text = f"""
     import os, torch.distributed as dist
     rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
@@ -157,7 +157,7 @@ def test_ranks_that_do_not_find_each_other_are_told_why(tmp_path: Path, call: st
 
 
 @pytest.mark.torch
-def test_a_torch_that_cannot_be_watched_is_told_in_one_line_and_runs(tmp_path: Path):
+def test_a_torch_that_cannot_be_monitored_is_reported_in_one_line_and_runs(tmp_path: Path):
     text = """
     import torch, torch.distributed as dist
     dist.init_process_group("gloo")

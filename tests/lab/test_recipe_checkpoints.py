@@ -72,7 +72,7 @@ def train(folder: Path, ranks: int, resume: str, stop: int) -> Done:
     return run_here(folder, "--nproc", str(ranks), "--quiet", path, str(folder), resume, str(stop))
 
 
-def test_a_run_goes_on_with_the_same_or_another_number_of_ranks_and_sees_each_sample_once(tmp_path):
+def test_a_run_resumes_with_the_same_or_another_number_of_ranks_and_sees_each_sample_once(tmp_path):
     first = train(tmp_path, 2, "new", 3)
     assert first.code == 0, first.said
     assert all(first.lines(rank)[0].startswith("from 0 at 0: ") for rank in range(2))

@@ -205,7 +205,7 @@ def test_a_program_that_is_named_is_used_or_refused_by_its_name(tmp_path: Path, 
     assert "--container" in str(error.hint)
 
 
-def test_a_host_without_any_program_is_told_so(tmp_path: Path):
+def test_a_host_without_any_program_is_an_error(tmp_path: Path):
     done = Host(tmp_path).run(box(tmp_path))
     error = explain_container_failure("h2", box(), done.returncode, done.stderr)
     assert error.message == "h2: found no podman, docker or apptainer"
@@ -323,7 +323,7 @@ def test_after_a_good_end_nothing_waits_and_nothing_is_removed(tmp_path: Path):
 
 
 @pytest.mark.parametrize("code", [125, 126, 127])
-def test_a_container_that_does_not_start_is_told_with_its_host(tmp_path: Path, code: int):
+def test_a_container_that_does_not_start_is_reported_with_its_host(tmp_path: Path, code: int):
     host = Host(tmp_path, "podman")
     done = host.run(box(host.cwd), FAKE_CODE=str(code), FAKE_SAYS="Error: something new\n")
     assert done.returncode == code

@@ -35,7 +35,7 @@ def offsets_after(*answers: tuple[float, float]) -> list[float]:
     return asyncio.run(listen())
 
 
-def test_the_shortest_way_tells_best():
+def test_the_shortest_round_trip_gives_the_best_clock():
     short, long = offsets_after((3000.0, 10), (7000.0, 500))
     assert abs(short - 3000.0) < 100
     assert long == short

@@ -69,7 +69,7 @@ def test_the_work_of_a_judgement_grows_with_the_ranks_and_not_with_their_square(
     assert growth(judged, 256, 1024) < 6  # four times the ranks
 
 
-def test_the_work_of_taking_what_ranks_tell_of_their_waiting_grows_with_the_ranks():
+def test_the_work_of_collecting_waiting_times_grows_linearly_with_the_ranks():
     def taken(ranks: int) -> Callable[[], object]:
         rounds, everybody = Rounds(), dict.fromkeys(range(ranks))
 
@@ -155,7 +155,7 @@ def test_what_the_event_loop_does_for_a_judgement_grows_with_the_ranks():
     assert many < 100 * 1024, "and is little"
 
 
-def test_the_event_loop_goes_on_during_a_judgement_and_what_comes_meanwhile_is_judged_after_it():
+def test_the_event_loop_continues_during_a_judgment_and_later_events_are_judged_after_it():
     history = HeldUp()
 
     async def work(search: StragglerMonitor, tell: Callable[[int, range], None]) -> None:

@@ -114,7 +114,7 @@ def ran(text: str, folder: Path, programs: Path) -> list[str]:
 
 @settings(max_examples=50)
 @given(words=WORDS, scheduler=st.sampled_from([Slurm(), Pbs()]))
-def test_muster_is_told_exactly_what_was_typed(words: list[str], scheduler: Scheduler, programs: Path):
+def test_muster_gets_exactly_what_was_typed(words: list[str], scheduler: Scheduler, programs: Path):
     with tempfile.TemporaryDirectory() as folder:
         activation = Activation(comment="None.")
         run = ("train.py", *words)
