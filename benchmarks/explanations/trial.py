@@ -86,7 +86,7 @@ def _run(lab: Lab, fault: Fault, shared: Path) -> str:
 def judge(fault: Fault, said: str, seconds: float) -> Score:
     """Compare the output with the expected explanation."""
     lines = [line.removeprefix("muster: ") for line in said.splitlines() if line.startswith("muster: ")]
-    # The verdict, without what was told before it.
+    # The verdict, without earlier messages.
     starts = [n for n, line in enumerate(lines) if re.search(VERDICT, line)]
     verdict = lines[starts[0] :] if starts else []
     others = ", ".join(str(rank) for rank in range(3) if rank != fault.culprit)

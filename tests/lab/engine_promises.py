@@ -54,7 +54,7 @@ import json, os, socket
 print(json.dumps({**os.environ, "host": socket.gethostname()}))
 """
 
-# Says that it lives until it is told to end.
+# Prints a sign of life until it is asked to end.
 PATIENT = """
 import os, sys, time
 print("up", os.environ["MASTER_PORT"], flush=True)

@@ -178,8 +178,8 @@ def test_the_deep_check_measures_links_devices_and_collectives():
         stage = Stage(lab)
         stage.deep = True
         report = stage.check(())
-    # The hosts share the cores of this machine, which may be busy: then one of them was slow, and is rightly told (rows
-    # 17 and 30). Nothing was lost, and nothing was wrong.
+    # The hosts share the cores of this machine, which may be busy: then one of them was slow and is correctly reported
+    # (rows 17 and 30). No packet was lost, and no result was wrong.
     assert [finding for finding in report.data["findings"] if finding["row"] not in (17, 30)] == []
     assert {"network rate", "matrix product"} < set(report.data["measured"])
     assert any(label.startswith("all_reduce of ") for label in report.data["measured"])

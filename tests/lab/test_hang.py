@@ -14,7 +14,7 @@ import pytest
 from launching import MUSTER, PLAIN, Job, run_here
 from waiting import wait_until
 
-# Rank 1 does one thing after the other until it is let go; only what must not be told has a length of its own.
+# Rank 1 does one thing after the other until it is released; only what must not be reported has its own duration.
 PLAYS = """
 import ctypes, os, signal, subprocess, time
 import torch, torch.distributed as dist
@@ -97,7 +97,7 @@ def test_hangs_are_named_one_after_the_other_and_a_rank_that_computes_is_not(tmp
     os.close(gate)
     assert done.code == 0, done.said
     assert done.lines(1) == [*causes, "computes"], "what was asked did not disturb"
-    # A busy machine may hold a rank up for longer than 2 s, which is then told as well, and rightly so.
+    # A busy machine may delay a rank for longer than 2 s, which is then correctly reported as well.
     told = re.findall(r"^muster: hang: (.*)$", done.err, re.MULTILINE)
     ours = [[line for line in told if re.match(sentence, line)] for sentence in sentences]
     assert [len(lines) for lines in ours] == [1, 1, 1, 1], done.said
@@ -221,7 +221,7 @@ def test_stacks_are_written_when_ctrl_c_comes_twice(tmp_path: Path):
     assert "stack traces of 2 ranks: " in done.err
     text = (done.folder / "stacks-1.txt").read_text()
     assert text.count(f'train.py", line {line_of(STUBBORN, "parent")}, in stubborn') == 2
-    # The fork has our handler and tells too; the program would have been killed by the signal and did not get it.
+    # The fork has our handler and reports too; the program would have been killed by the signal and did not get it.
     assert text.count(f'train.py", line {line_of(STUBBORN, "child")}, in <module>') == 2
     assert len(re.findall(r"\(sleep\), state [SRD]", text)) == 2
 

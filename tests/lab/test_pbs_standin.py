@@ -24,7 +24,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc o
 
 KILL_DELAY = 2.0
 
-# Writes each signal it gets into a file, and goes on until it is killed. A shell would wait for its child first.
+# Writes each signal it gets to a file, and keeps running until it is killed. A shell would wait for its child first.
 LISTENER = """
 import signal, sys, time
 def note(number, frame):

@@ -34,7 +34,7 @@ def test_fifty_kills_at_random_moments_lose_an_interval_at_most_and_nothing_of_t
     assert len(set(result["reached"])) > 3, "the kills did not come at different moments"
 
 
-# Trains on numbers that tell which samples were used; writes them down for each rank.
+# Trains on numbers that identify the samples used, and writes them to a file per rank.
 TRAIN = """
 import sys, torch, muster
 from pathlib import Path

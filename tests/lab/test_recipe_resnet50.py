@@ -1,4 +1,4 @@
-"""The ResNet recipe: model, data, steps, checkpoints, evaluation, and what it says to bad input."""
+"""The ResNet recipe: model, data, steps, checkpoints, evaluation, and errors for bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Tacotron2 recipe from the outside: training, resuming, speaking, and what it says to bad input."""
+"""The Tacotron2 recipe from the outside: training, resuming, inference, and errors for bad input."""
 
 from __future__ import annotations
 

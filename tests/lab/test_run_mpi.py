@@ -174,7 +174,7 @@ def test_an_mpirun_that_refuses_root_is_reported(engine: MpiEngine) -> None:
 
 
 def test_a_host_that_nobody_knows_is_reported_at_once(engine: MpiEngine) -> None:
-    done = engine.run({"h1": 1, "gpu99": 1}, "--no-zygote", "train.py", timeout=40)  # hydra itself waits for ever
+    done = engine.run({"h1": 1, "gpu99": 1}, "--no-zygote", "train.py", timeout=40)  # hydra itself waits forever
     check_refusal(done, 125, "gpu99: ssh could not resolve this host name", "spelling")
 
 

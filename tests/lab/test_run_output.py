@@ -1,4 +1,4 @@
-"""What the user sees of the ranks: whole, in order, labelled, in colour on a terminal, and kept in log files."""
+"""What the user sees of the ranks: complete, in order, labeled, colored on a terminal, and saved in log files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster bench`: sizes, bandwidths, tables and figures, from measurements that are made up."""
+"""`muster bench`: sizes, bandwidths, tables and figures, from synthetic measurements."""
 
 from __future__ import annotations
 

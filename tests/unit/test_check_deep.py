@@ -1,4 +1,4 @@
-"""The deep level's judge: which host a bad link, device or sum belongs to."""
+"""The judge of the deep check: which host a bad link, device or sum is attributed to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging is pure: what is wrong with one host is found, named, and blamed on nobody else."""
+"""The judges, which are pure functions: a problem of one host is found and attributed only to that host."""
 
 from __future__ import annotations
 

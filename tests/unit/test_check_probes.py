@@ -1,4 +1,4 @@
-"""Probes on a host: old Pythons, and what hangs, dies or fails on the way."""
+"""Probes on a host: old versions of Python, and probes that hang, die or fail."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def test_a_pull_that_fails_ends_it_with_the_programs_reason(tmp_path: Path, shel
 @pytest.mark.parametrize("shell", INSTALLED)
 def test_a_pull_ends_when_who_wanted_it_has_gone(tmp_path: Path, shell: tuple[str, ...]):
     host = Host(tmp_path, "podman")
-    # Like sshd: it starts the script, and dies without a word to it.
+    # Like sshd: it starts the script, and dies without notifying it.
     sshd = ["sh", "-c", f"{shlex.join(command(shell, box(host.cwd)))} & read -r line"]
     parent = subprocess.Popen(sshd, env=host.env(FAKE_SECONDS="50", **MISSING), stdin=subprocess.PIPE)
     wait_for_call(host, "pull")

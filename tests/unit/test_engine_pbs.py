@@ -17,7 +17,7 @@ from muster.errors import UsageError
 JOB = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": "12.pbssrv"}
 
 # Written by OpenPBS 23.06 for `qsub -l select=2:ncpus=4:ngpus=4:mpiprocs=4 -l place=scatter`, shortened. Lines are
-# folded at 78 columns, or after a comma, and go on behind a tab.
+# folded at 78 columns, or after a comma, and continue after a tab.
 QSTAT = """\
 Job Id: 12.pbssrv
     Job_Name = train.sh

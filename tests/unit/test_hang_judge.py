@@ -1,4 +1,4 @@
-"""Who keeps a job from going on, and how that is said."""
+"""Which rank hangs a job, and how that is reported."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_a_collective_that_all_have_called_alike_accuses_nobody():
 
 
 def test_one_that_still_waits_in_the_call_before_is_no_culprit():
-    """A broadcast's source goes on at once; the rank that waits for its data has called all it could."""
+    """A broadcast's source continues at once; the rank that waits for its data has called all it could."""
     slow = waiting(2, number=101)
     finding = judge(job(waiting(0), waiting(1), slow, waiting(3)))
     assert finding is not None
@@ -336,7 +336,7 @@ def test_a_call_of_which_nothing_is_known_accuses_nobody():
 
 
 def test_a_rank_that_waits_for_an_asynchronous_receive_is_not_the_cause():
-    """No recorder tells for whom it waits: it is not named, and the one that all others wait for is."""
+    """No recorder shows for which rank it waits: it is not named, but the one that all others wait for is."""
     waits = elsewhere(3, at="pipe.py:12", function="forward", waits_for_work=True)
     assert culprits(waiting(0), waiting(1), elsewhere(2), waits) == (2,)
     assert "rank 3 is waiting in wait (pipe.py:12)" in said(waiting(0), waiting(1), elsewhere(2), waits)

@@ -11,7 +11,7 @@ from muster.engines.engine import AgentSpec
 from muster.hosts import Host
 from muster.shared.wire import GREETING, encode
 
-# Ways of many seconds: what a busy machine adds to one must not tell in the outcome.
+# Round trips of many seconds, so that delays of a busy machine do not affect the result.
 
 
 def pong(offset: float, *, way: float) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_what_ranks_wrote_in_one_attempt_can_be_read_when_the_folder_of_the_next
     seen: list[bytes] = []
 
     class Watched(type(tmp_path)):
-        """A folder that tells what is to be read when it is made."""
+        """A directory that reports what is to be read when it is created."""
 
         def mkdir(self, *args: Any, **kwargs: Any) -> None:
             seen.append(first.read_bytes())

@@ -1,4 +1,4 @@
-"""What only looks at a job cannot end it."""
+"""An observer of a job cannot end it."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_without_steps_a_slow_rank_must_wait_less_than_the_others():
 
 
 def rounds_of(waiting: Callable[[int, int], float], seconds: int, stall: range = range(0)) -> Rounds:
-    """Ranks that make four steps a second and tell how much they waited; in `stall` nobody gets on."""
+    """Ranks that make four steps per second and report how long they waited; in `stall` no rank makes progress."""
     rounds, steps = Rounds(), 0
     for second in range(seconds):
         steps += 0 if second in stall else 4

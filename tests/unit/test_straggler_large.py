@@ -27,7 +27,7 @@ STEP = 0.3
 
 
 def told(rank: int, steps: range, *, group: str = "0", slow: bool = False, optimiser: bool = True) -> dict[str, Any]:
-    """What a rank tells after these steps, each with one collective; a slow one comes to it 0.06 s later."""
+    """What a rank reports after these steps, each with one collective; a slow one reaches it 0.06 s later."""
     now = STEP * steps.stop + 1
     late = 0.06 if slow else 0.001 * (rank % 3)
     calls = [[step + 1, now - (STEP * step + 0.2 + late)] for step in steps]
@@ -160,7 +160,7 @@ def test_the_event_loop_continues_during_a_judgment_and_later_events_are_judged_
 
     async def work(search: StragglerMonitor, tell: Callable[[int, range], None]) -> None:
         tell(0, range(3))
-        tell(1, range(3))  # all have told: it begins
+        tell(1, range(3))  # all have reported: it starts
         await wait_until_async("a judgement", lambda: history.judgements == 1)
         for rank in (0, 1, 2):
             tell(rank, range(3, 6))

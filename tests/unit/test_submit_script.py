@@ -77,7 +77,7 @@ def test_the_script_is_the_golden_one(golden: str, request_: Request, scheduler:
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[Path]:
-    """A folder with a `muster` that prints the folder it is in and what it was told."""
+    """A directory with a `muster` that prints its working directory and its arguments."""
     with tempfile.TemporaryDirectory() as folder:
         muster = Path(folder, "muster")
         muster.write_text(

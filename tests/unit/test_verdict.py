@@ -60,7 +60,7 @@ def test_ranks_that_only_lost_their_connections_did_not_fail_the_same_way():
 
 
 def test_a_symptom_does_not_hide_the_cause_that_was_noticed_a_little_later():
-    # Rank 0 hears that rank 1 is gone before rank 1's host has told of its end.
+    # Rank 0 learns that rank 1 is gone before rank 1's host has reported its end.
     ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, -signal.SIGSEGV, time=10.4)]
     result = verdict(ends)
     assert result.sentence.startswith("rank 1 on h2 failed first")
