@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 COVERED = (
+    "benchmarks",
     "src/muster/agent/probes",
     "src/muster/bench",
     "src/muster/check",
