@@ -358,6 +358,7 @@ def test_an_env_file_sets_variables_below_those_of_env(home: Path, monkeypatch: 
         ("1A=1", "x.env:1: `1A` is not a valid name", "NAME=VALUE"),
         ("=1", "x.env:1: `` is not a valid name", "NAME=VALUE"),
         ("NOT_SET_HERE", "x.env:1: NOT_SET_HERE is not set here", "NOT_SET_HERE=VALUE"),
+        ("A=1\0", "x.env:1: the value of A contains a NUL character", "remove"),
         (None, "--env-file x.env: file not found", "NAME=VALUE"),
         (b"\xff", "--env-file x.env: not a text file", "NAME=VALUE"),
     ],

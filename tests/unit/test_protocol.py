@@ -15,9 +15,10 @@ from sample_status import make_status
 from tools.protocol_page import tables
 
 from muster.agent.agent import Agent
+from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
-from muster.controller.controller import Controller
 from muster.controller.events import EventStream, Guard
+from muster.controller.host_events import HostEvents
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_server import _problem_of
 from muster.controller.monitor.rank_monitor import RankMonitor
@@ -254,14 +255,13 @@ def test_somebody_subscribes_to_every_event():
     async def subscribed() -> set[str]:
         stream = EventStream(Guard(print))
         status, link = await asyncio.to_thread(make_status)
-        halves: Any = [object.__new__(kind) for kind in (Attempt, RankMonitor, StragglerMonitor, Controller)]
-        attempt, monitor, straggler, controller = halves
+        halves: Any = [object.__new__(kind) for kind in (Attempt, RankMonitor, StragglerMonitor)]
+        attempt, monitor, straggler = halves
         status.subscribe(stream, "")
         monitor.subscribe(stream, "")
         straggler.subscribe(stream, "")
         attempt.subscribe(stream)
-        controller.events = stream
-        controller.subscribe()
+        HostEvents(Agents.__new__(Agents), stream, print, lambda host, why: None)
         return {*stream._handlers, *link._own}
 
     assert asyncio.run(subscribed()) == {*events.EVENTS, *tables()["local"]}

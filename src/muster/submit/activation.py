@@ -32,7 +32,7 @@ def named_activation(path: str, env: Mapping[str, str]) -> Activation:
     if not folder.is_dir():
         raise UsageError(f"--venv {path}: no such directory", hint="give the directory that contains bin/activate")
     if not (folder / "bin" / "muster").exists():
-        pip = join((str(folder / "bin" / "pip"), "install", "."))
+        pip = f"{quote(str(folder / 'bin' / 'pip'))} install ."
         hint = (
             f"`{pip}` in a checkout of Muster installs it"
             if (folder / "bin" / "python").exists()
