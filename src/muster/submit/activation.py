@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from muster.errors import UsageError
-from muster.submit.batch_script import join, quote
+from muster.submit.batch_script import quote
 from muster.submit.request import Activation
 
 
