@@ -140,7 +140,7 @@ class _Reader:
         self._choice = choice
         self._follow = follow
         self._terminal = sys.stdout.isatty()
-        self._color = self._terminal and wants_color()
+        self._color = wants_color(self._terminal)
         self._has_times = True
         self._unfinished = False
         """The last line on the terminal is one that renews itself."""
