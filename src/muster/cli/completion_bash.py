@@ -68,7 +68,7 @@ _muster_add() {
 }
 
 _muster() {
-  local line=${COMP_LINE:0:COMP_POINT} words cur command options first subcommands kind value i
+  local line=${COMP_LINE:0:COMP_POINT} words cur command options first subcommands kind value script i
   COMPREPLY=()
   read -ra words <<< "$line"
   cur=
@@ -86,7 +86,7 @@ _muster() {
       _muster_command "$command"
     fi
     # What stands before the word that is completed: an option that needs a value, or the first argument.
-    value=
+    value= script=
     while (( i < ${#words[@]} )); do
       if [[ -n $value ]]; then
         value=
@@ -95,10 +95,11 @@ _muster() {
       elif [[ ${words[i]} == -* ]]; then
         _muster_kind "$command" "${words[i]}"
         [[ $kind == flag ]] || value=$kind
-      else
-        [[ $first == script ]] && first=files
-        [[ $first == files ]] || first=
+      elif [[ $first == script ]]; then
+        first=files script=yes
         break
+      else
+        first=
       fi
       (( i += 1 ))
     done
@@ -107,7 +108,7 @@ _muster() {
     elif [[ $cur == --*=* ]]; then
       _muster_kind "$command" "${cur%%%%=*}"
       _muster_add "$kind" "${cur#*=}" "${cur%%%%=*}="
-    elif [[ $cur == -* && $i -ge ${#words[@]} ]]; then
+    elif [[ $cur == -* && -z $script ]]; then
       _muster_add "$options" "$cur" ""
     else
       [[ -z $subcommands ]] || _muster_add "$subcommands" "$cur" ""
