@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -55,6 +55,8 @@ class RunSpec:
     """The ssh program, with options that come before all others."""
     python: str | None = None
     """Python on the hosts; None for the same path as here, else python3."""
+    host_python: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Python on single hosts, by name, instead of `python`."""
 
     # Engine
     engine: str = "auto"
@@ -126,6 +128,20 @@ class RunSpec:
     def command(self) -> str:
         """The script's command line, for display."""
         return " ".join((*(("-m",) if self.kind == "module" else ()), self.target, *self.args))
+
+    def python_on(self, host: Host) -> str | None:
+        """Return the Python on a host."""
+        return self.host_python.get(host.name, self.python)
+
+    def python_on_all(self, hosts: Sequence[Host]) -> str | None:
+        """Return the Python on all hosts, for engines that start one command for all; UsageError if they differ."""
+        found = {self.python_on(host): host for host in hosts}
+        if len(found) > 1:
+            listed = " and ".join(f"{python or 'the default'} on {host.name}" for python, host in found.items())
+            raise UsageError(
+                f"this engine needs the same Python on every host, got {listed}", hint="give one with --python PATH"
+            )
+        return next(iter(found), self.python)
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

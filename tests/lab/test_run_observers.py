@@ -24,7 +24,7 @@ def fail(self, *_): raise LookupError("sick")
 sys.exit(main(["run", "--nproc", "1", "--no-zygote", "--no-check", "script.py"]))
 """
 
-SICK_PAGE = """
+SICK_DASHBOARD = """
 import errno, os, sys
 from muster.cli import main
 from muster.dashboard import dashboard_process as child
@@ -74,14 +74,19 @@ def test_a_host_that_hides_what_it_uses_runs_its_ranks_all_the_same(tmp_path: Pa
     done = run(tmp_path, "unshare", "--mount", "sh", "-c", hide)
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout
-    assert done.stderr.count("could not determine what the host uses (KeyError: b'MemTotal'); the job continues") == 1
+    assert (
+        done.stderr.count(
+            "could not determine the resource usage of the host (KeyError: b'MemTotal'); the job continues"
+        )
+        == 1
+    )
     log = debug_log(tmp_path).read_text()
-    assert ": unseen what=what the host uses why=KeyError: b'MemTotal'\nTraceback " in log
+    assert ": unseen what=the resource usage of the host why=KeyError: b'MemTotal'\nTraceback " in log
     assert "host_metrics.py" in log
 
 
-def test_a_page_that_cannot_be_started_is_told_and_the_job_runs_without_it(tmp_path: Path):
-    code = SICK_PAGE.format(argv=["run", "--page", "--nproc", "1", "--no-zygote", "--no-check", "script.py"])
+def test_a_dashboard_that_cannot_be_started_is_reported_and_the_job_runs_without_it(tmp_path: Path):
+    code = SICK_DASHBOARD.format(argv=["run", "--dashboard", "--nproc", "1", "--no-zygote", "--no-check", "script.py"])
     done = run(tmp_path, sys.executable, "-c", code, seconds=0)
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout

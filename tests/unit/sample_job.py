@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from muster.jobs.state import GpuState, HostState, JobState, Moment, RankState, Report
+from muster.jobs.state import Failure, GpuState, HostState, JobState, Moment, RankState, Report
 
 BEGIN = 1_790_000_000.0
 HOSTILE = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
@@ -65,7 +65,7 @@ def rank_of(rank: int, half: int, failed: int | None) -> RankState:
         cpu=1.1,
         memory=5 * 10**9,
         gpu_memory=61 * 10**9,
-        place="data.py:33 in next_batch" if rank == 2 else "",
+        place="train.py:91" if rank == failed else "data.py:33 in next_batch" if rank == 2 else "",
         exit_code=1 if rank == failed else None,
     )
 
@@ -93,6 +93,16 @@ def job(*, ranks: int = 8, failed: int | None = 5) -> JobState:
                 waiting={
                     rank: 0.04 if rank == 2 else 0.3 + 0.07 * math.sin(number / 4 + rank) for rank in range(ranks)
                 },
+                hosts={
+                    name: (
+                        0.41 + 0.05 * math.sin(number / 5),
+                        0.178,
+                        0.78,
+                        2_000_000_000 + 9_000_000 * number,
+                        2_000_000_000,
+                    )
+                    for name in ("gpu01", "gpu02")
+                },
             )
             for number in range(47)
         ),
@@ -107,15 +117,24 @@ def job(*, ranks: int = 8, failed: int | None = 5) -> JobState:
                 stacks=STACKS,
             ),
         ),
-        sentence="",
+        phases={"connected": 0.8, "imported": 4.0, "first collective": 4.95},
     )
 
 
 def ended(state: JobState) -> JobState:
     """The same job when it is over."""
-    return replace(
-        state, phase="ended", exit_code=1, sentence="rank 5 on gpu02 failed: ValueError: loss is nan (train.py:91)"
+    sentence = "rank 5 on gpu02 failed first, 93.0 s after the start: ValueError: loss is nan (train.py:91)"
+    failure = Failure(
+        sentence=sentence,
+        rank=5,
+        detail='Traceback (most recent call last):\n  File "train.py", line 91, in <module>\nValueError: loss is nan\n',
+        lines=("The loss has overflowed", "Fix: lower the learning rate", "7 ranks stopped by Muster because of it"),
+        attempt=state.attempt,
+        time=BEGIN + 93,
+        host="gpu02",
+        place="train.py:91",
     )
+    return replace(state, phase="ended", exit_code=1, sentence=sentence, failures=(failure,))
 
 
 def write_folder(folder: Path, state: JobState) -> Path:

@@ -139,6 +139,22 @@ def test_the_location_of_a_failed_rank_is_where_it_failed():
     assert [rank.place for rank in status.state().ranks] == ["data.py:33 in next_batch", "train.py:91"]
 
 
+def test_a_rank_that_had_raised_before_muster_ended_it_has_failed():
+    status, link = make_status(1)
+    raised = {"t": "exception", "time": 3.0, "summary": "RuntimeError", "message": "", "done": 3}
+    publish(status, link, {**raised, "rank": 0})
+    publish(status, link, exited(0, 1, stopped_at=4.0))
+    assert states(status) == ["failed"]
+
+
+def test_the_start_is_over_when_every_rank_has_finished_a_collective():
+    status, link = make_status()
+    publish(status, link, progress(0, time=status.begin + 2, done=1, first=True))
+    assert "first collective" not in status.state().phases
+    publish(status, link, progress(1, time=status.begin + 3, done=1, first=True))
+    assert status.state().phases["first collective"] == pytest.approx(3.0)
+
+
 def test_the_history_has_what_each_host_used(monkeypatch: pytest.MonkeyPatch):
     status, link = make_status()
     gpus = [{"index": 0, "name": "H100", "use": 0.5}, {"index": 1, "name": "H100", "use": 1.0}]

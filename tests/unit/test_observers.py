@@ -59,7 +59,7 @@ def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path:
     assert monitor.heard[1].groups == WELL["groups"]
     assert (tmp_path / "state.json").exists()
     (said,) = out.getvalue().splitlines()
-    what = "what `muster ps`, `top` and the page show of this job may be wrong from now on; the job keeps running"
+    what = "what `muster ps`, `top` and the dashboard show of this job may be wrong from now on; the job keeps running"
     assert said.startswith(f"muster: {what}: internal error in Muster: KeyError: 'host' (job_status.py:")
     assert said.endswith(f"); please report it with {tmp_path}/muster/debug.log")
     assert ", in _on_gauges\n" in (tmp_path / "muster" / "debug.log").read_text()

@@ -14,7 +14,7 @@ from muster.errors import UsageError
 from muster.hosts import Host
 from muster.spec import RunSpec
 
-OF_THE_COMMAND = {"command", "detach", "dry_run", "help", "hostfile", "module", "slurm_args"}
+OF_THE_COMMAND = {"command", "detach", "dry_run", "env_file", "help", "hostfile", "module", "slurm_args"}
 """What `muster run` does itself, before or instead of a run."""
 
 
@@ -46,6 +46,7 @@ def test_every_shown_option_of_run_fills_a_field_of_the_spec():
         (["--env", "A=1"], "env", {"A": "1"}),
         (["--only-rank", "0,2-3"], "only_ranks", frozenset({0, 2, 3})),
         (["--local-ranks-filter", "0"], "only_local_ranks", frozenset({0})),
+        (["--dashboard", "--dashboard-port", "8000"], "dashboard_port", 8000),
         (["--page", "--page-port", "8000"], "dashboard_port", 8000),
         (["--max-restarts", "2"], "restarts", 2),
         (["-m"], "kind", "module"),

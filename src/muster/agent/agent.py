@@ -155,7 +155,7 @@ class Agent:
         self.gauge()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if nothing waits to be read: after a freeze of this host the controller's words do.
-            self.end(f"nothing heard from the controller for {LEASE:g} s")
+            self.end(f"no message from the controller for {LEASE:g} s")
 
     def examine(self) -> None:
         """Go on with watching the ranks from outside, if that is asked for."""
@@ -178,7 +178,7 @@ class Agent:
 
                 self.gauges = Gauges(self.selector, self.send, self._gauges_from[1], self.guard)
         except Exception as error:
-            self.guard.failed("what the host and its ranks use", error)
+            self.guard.failed("the resource usage of the host and its ranks", error)
 
     def end_gauges(self) -> None:
         """No more of them: what is left of the job's processes now is to end."""
@@ -200,7 +200,7 @@ class Agent:
     def stop_everything(self) -> None:
         """The end of the agent: ranks get a short grace, then everything below is killed, the spawner last."""
         if self.why_ended:
-            self.guard.note(f"the agent ends: {self.why_ended}")
+            self.guard.note(f"the agent exits: {self.why_ended}")
         if self.probing is not None:
             self.probing.drop()
         if self.results is not None:

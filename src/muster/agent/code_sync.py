@@ -93,5 +93,5 @@ class Unpacking:
     def outcome(self, status: int) -> Unpacked:
         """The reply: the folder, or that it could not be written (the child has said why on stderr)."""
         if status:
-            return {"problem": "see the line above", "folder": ""}
+            return {"problem": "see the message above", "folder": ""}
         return {"problem": "", "folder": self.folder}

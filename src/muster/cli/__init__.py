@@ -15,17 +15,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("muster.cli.show", "Show why a job failed or hangs, with tracebacks and a timeline"),
     "logs": ("muster.cli.logs", "Print or follow the output of a job's ranks"),
     "top": ("muster.cli.top", "Monitor a job in the terminal: hosts, ranks, speed, GPUs, hangs"),
-    "page": ("muster.cli.page", "Serve the dashboard of a job for a browser"),
+    "dashboard": ("muster.cli.dashboard", "Serve the dashboard of a job for a browser"),
     "attach": ("muster.cli.attach", "Show the output of a running job; Ctrl-C detaches"),
     "stop": ("muster.cli.stop", "Stop a job on all its hosts"),
     "check": ("muster.cli.check", "Check hosts for problems before a run"),
     "setup": ("muster.cli.setup", "Set up ssh logins without a password"),
     "bench": ("muster.cli.bench", "Benchmark collectives and links, and how a script scales"),
     "submit": ("muster.cli.submit", "Write or submit a batch script for Slurm or PBS"),
+    "config": ("muster.cli.config", "Show the options in effect and where they come from"),
     "recipes": ("muster.cli.recipes", "List the training recipes, or copy one to start from"),
     "completion": ("muster.cli.completion", "Print a completion script for bash, zsh or fish"),
     "lab": ("muster.cli.lab", "Run virtual hosts on this machine, with fault injection"),
 }
+
+ALIASES = {"page": "dashboard"}
+"""Former names of commands, which still work."""
 
 HELP = """\
 usage: muster COMMAND [options]
@@ -94,7 +98,7 @@ def _dispatch(args: list[str]) -> int:
 
         print(f"muster {__version__}")
         return 0
-    name, rest = args[0], args[1:]
+    name, rest = ALIASES.get(args[0], args[0]), args[1:]
     if name not in COMMANDS:
         return _unknown(name)
     return import_module(COMMANDS[name][0]).main(rest)

@@ -86,6 +86,7 @@ class Controller:
         self.stopped_by = ""
         """What ended the job from outside: a signal, `muster stop`, a timeout."""
         self.signal: signal.Signals | None = None
+        self.to_background: Callable[[], None] | None = None
         self._body: asyncio.Task[Verdict] | None = None
         self._bug = ""  # the internal error that ended the job
 
@@ -216,8 +217,11 @@ class Controller:
         self.monitor.stacks_then(lambda: None if self.stopped_by else self.stop(why))
 
     def on_ctrl_z(self) -> None:
-        """Ignore Ctrl-Z: a stopped controller would send no heartbeats and lose its job."""
-        self.screen.warning("Ctrl-Z is ignored; press Ctrl-C to stop the job")
+        """Move to the background, or ignore Ctrl-Z: a stopped controller would send no heartbeats and lose its job."""
+        if self.to_background is not None:
+            self.to_background()
+        else:
+            self.screen.warning("Ctrl-Z is ignored; press Ctrl-C to stop the job")
 
     def stop(self, why: str) -> None:
         """End the job for an outside reason: gracefully the first time, at once the second time."""

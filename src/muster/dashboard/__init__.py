@@ -1,1 +1,1 @@
-"""A local page that shows a job."""
+"""A dashboard in the browser that shows the jobs of a user."""

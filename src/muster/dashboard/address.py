@@ -1,4 +1,4 @@
-"""Where a page is served: a port of this machine, and a secret in the address."""
+"""Where a dashboard is served: a port of this machine, and a secret in the address."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def listen(port: int = 0) -> socket.socket:
     except OSError as error:
         listener.close()
         raise MusterError(
-            f"port {port} of this machine cannot be had: {(error.strerror or str(error)).lower()}",
+            f"could not listen on port {port} of this machine: {(error.strerror or str(error)).lower()}",
             hint="leave the port out to get a free one",
         ) from None
-    listener.listen(16)
+    listener.listen(128)
     return listener
 
 
 def new_token() -> str:
-    """128 bits that nobody guesses."""
+    """128 random bits."""
     return secrets.token_urlsafe(16)
 
 

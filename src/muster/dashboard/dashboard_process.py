@@ -1,4 +1,4 @@
-"""The page of `muster run --page`: a process of its own, which cannot slow the job, and outlives it for a while."""
+"""The dashboard of `muster run --dashboard`: a separate process, which cannot slow the job and outlives it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 from muster.dashboard.address import address, listen, new_token
 
 LINGER = 600.0
-"""Seconds for which the page stays after the job's end and its last reader; a page in a hidden tab asks each minute."""
+"""Seconds for which it stays after the job has ended and nobody looks; a browser asks each minute in a hidden tab."""
 
 _START = (
-    "import json, sys; told = json.load(sys.stdin); sys.path[:] = told.pop('path'); "
-    "from muster.dashboard.dashboard_process import main; main(**told)"
+    "import json, sys; given = json.load(sys.stdin); sys.path[:] = given.pop('path'); "
+    "from muster.dashboard.dashboard_process import main; main(**given)"
 )
 
 
 def start(folder: Path, port: int = 0, linger: float = LINGER) -> str:
-    """Start the page of the job whose folder this is, and return its address, which works at once."""
+    """Start the dashboard of the job in this directory, and return its address, which works at once."""
     token = new_token()
     with listen(port) as listener:
-        told = {
+        given = {
             "path": sys.path,
             "folder": str(folder),
             "token": token,
@@ -34,36 +34,36 @@ def start(folder: Path, port: int = 0, linger: float = LINGER) -> str:
             "controller": os.getpid(),
             "linger": linger,
         }
-        # -I and the own path: the job's folder is no place to import from. The token is nothing for `ps` to show.
+        # -I and our own path: nothing is imported from the working directory. The token does not show up in `ps`.
         process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _START, f"muster page {folder.name}"],
+            [sys.executable, "-I", "-c", _START, f"muster dashboard {folder.name}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
             pass_fds=(listener.fileno(),),
-            start_new_session=True,  # Ctrl-C and the end of the terminal are for the job
+            start_new_session=True,  # Ctrl-C and a closed terminal end the job only
         )
-        threading.Thread(target=process.wait, name="muster-page-end", daemon=True).start()  # or it stays a zombie
+        threading.Thread(target=process.wait, name="muster-dashboard-end", daemon=True).start()  # or it stays a zombie
         assert process.stdin is not None
-        process.stdin.write(json.dumps(told).encode())
+        process.stdin.write(json.dumps(given).encode())
         process.stdin.close()
         return address(listener, token)
 
 
 def main(*, folder: str, token: str, listener: int, controller: int, linger: float) -> None:
-    """Serve until the job has ended, or the process that started us, and nobody has looked for a while since."""
-    from muster.dashboard.job_source import Source
-    from muster.dashboard.server import PageServer
+    """Serve until the job has ended, or the process that started this one, and nobody has looked for a while."""
+    from muster.dashboard.job_list import JobList
+    from muster.dashboard.server import DashboardServer
     from muster.jobs.location import address as address_of_job
 
     os.nice(5)
-    server = PageServer(socket.socket(fileno=listener), token, Source(Path(folder)), stays=linger)
-    threading.Thread(target=server.serve_forever, name="page", daemon=True).start()
+    server = DashboardServer(socket.socket(fileno=listener), token, JobList(Path(folder)), stays=linger)
+    threading.Thread(target=server.serve_forever, name="dashboard", daemon=True).start()
     opened, ended = False, None
     while ended is None or time.monotonic() - max(ended, server.last_request) < linger:
         time.sleep(1.0)
-        # The job's socket goes with the job; it tells the end where its process lives on, as a notebook does.
+        # The job's socket is removed at its end; its process may live on, as a notebook does.
         is_open = address_of_job(Path(folder)) is not None
         opened = opened or is_open
         if ended is None and (os.getppid() != controller or (opened and not is_open)):

@@ -1,4 +1,4 @@
-"""Where the page has its news from: the controller of a running job, or the folder of one that has ended."""
+"""What the dashboard knows of one job: from the controller while it runs, from the job directory afterwards."""
 
 from __future__ import annotations
 
@@ -8,29 +8,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from muster.dashboard import log_pieces
+from muster.dashboard import docs_pages, log_pieces
 from muster.errors import MusterError
 from muster.jobs import job_client
 from muster.jobs.job_folders import KeptJob, read_job
-from muster.jobs.log_reader import attempts, rank_log
+from muster.jobs.log_reader import LogTimes, attempt_folder, attempts, rank_log
 from muster.jobs.ps_text import status
 from muster.jobs.state import JobState, Moment, Report, from_data
+from muster.output.log_files import ORDER
 
 _FRESH = 0.5
-"""Seconds in which a second reader gets what the first got: many readers cost the controller no more than one."""
+"""Seconds for which an answer is used again: many readers cost the controller no more than one."""
 
 _MOST_MOMENTS = 2000
-"""Kept for the curves; when there are more, every other one is dropped."""
+"""Kept for the charts; when there are more, every other one is dropped."""
+
+_LARGEST_ORDER = 64 << 20
+"""Bytes of the file with the times of log lines; a larger one takes too much time and memory and is not read."""
 
 
 class Source:
-    """One job, running or ended; may be asked from many threads."""
+    """One job, running or ended; may be used from many threads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
         self._looked: float | None = None
         self._job = KeptJob(id=folder.name, folder=folder, state=None, life="unknown")
+        self._times: dict[int, LogTimes] = {}
+        self._times_lock = threading.Lock()
 
     def job(self) -> KeptJob:
         """The job with its state, if there is one yet."""
@@ -41,7 +47,7 @@ class Source:
             return self._job
 
     def view(self, since: float) -> dict[str, Any]:
-        """What the page needs each second: the state with the history after `since`, and stacks only counted."""
+        """What the browser needs each second: the state with the history after `since`, and stacks only counted."""
         job = self.job()
         data = None
         if job.state is not None:
@@ -53,12 +59,26 @@ class Source:
             "status": status(job, time.time()),
             "state": data,
             "attempts": attempts(self.folder),
+            "docs": docs_pages.base(),
         }
 
     def report(self, number: int) -> Report:
         """One of the reports, with its stacks."""
         state = self.job().state
         return (state.reports if state is not None else ())[number]
+
+    def log_times(self, attempt: int) -> LogTimes | None:
+        """When the lines of an attempt's logs were written; None where there are too many."""
+        folder = attempt_folder(self.folder, attempt)
+        with self._times_lock:
+            try:
+                if (folder / ORDER).stat().st_size > _LARGEST_ORDER:
+                    return None
+            except OSError:
+                return None
+            times = self._times.setdefault(attempt, LogTimes(folder))
+            times.update()
+            return times
 
     def log(self, rank: int, attempt: int) -> Path:
         """Where a rank's output is."""
@@ -73,7 +93,7 @@ class Source:
     def _look(self) -> KeptJob:
         try:
             return replace(self._job, state=self._ask(self._job.state), life="alive")
-        except (MusterError, ValueError, TypeError, KeyError):  # nobody answers, or a Muster that speaks otherwise
+        except (MusterError, ValueError, TypeError, KeyError):  # no answer, or one of another version
             return read_job(self.folder)
 
     def _ask(self, before: JobState | None) -> JobState:

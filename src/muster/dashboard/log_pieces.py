@@ -1,4 +1,4 @@
-"""Parts of a log, never the whole: the end of it, what is new in it, and the lines in which some text stands."""
+"""Parts of a log, never the whole: the end of it, what is new in it, and the lines that contain some text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 """Colors, cursor moves and window titles of a terminal."""
 
 _VISIBLE = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421}
-"""Control characters as the pictures Unicode has of them."""
+"""Control characters as the symbols that Unicode has for them."""
 
 
 class Line(NamedTuple):
@@ -52,7 +52,7 @@ class Piece:
     """Of the whole log, in bytes."""
     lines: tuple[Line, ...]
     unfinished: str = ""
-    """What stands after the last line's end, such as a progress bar."""
+    """The text after the end of the last line, such as a progress bar."""
     skipped: int = 0
     """Bytes between what was asked for and this piece, because the rank writes faster than anyone reads."""
 
@@ -62,7 +62,7 @@ class Piece:
 
 
 NOTHING = Piece(start=0, end=0, size=0, lines=())
-"""What there is of a log that has not been begun."""
+"""A log to which nothing has been written."""
 
 
 def last_lines(path: Path, before: int | None = None) -> Piece:
@@ -107,7 +107,7 @@ def find(path: Path, text: str, before: int | None = None, *, seconds: float = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a search through the logs of all ranks came to."""
+    """The result of a search through the logs of all ranks."""
 
     lines: tuple[tuple[int, Line], ...]
     """Rank and line."""

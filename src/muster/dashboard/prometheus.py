@@ -18,9 +18,9 @@ _Families = Mapping[str, tuple[str, Callable[[_Item], float | None]]]
 
 _JOB: _Families[JobState] = {
     "job_begin_timestamp_seconds": ("When the job began.", lambda job: job.begin),
-    "job_ranks": ("How many ranks it has.", lambda job: job.world_size),
-    "job_restarts_total": ("How often all ranks were started again.", lambda job: job.attempt),
-    "job_exit_code": ("Its exit code, once it has ended.", lambda job: job.exit_code),
+    "job_ranks": ("Number of ranks.", lambda job: job.world_size),
+    "job_restarts_total": ("Number of restarts.", lambda job: job.attempt),
+    "job_exit_code": ("Exit code, once it has ended.", lambda job: job.exit_code),
 }
 
 _HOST: _Families[HostState] = {
@@ -29,17 +29,17 @@ _HOST: _Families[HostState] = {
     "host_cpu_use_ratio": ("Share of its CPUs in use.", lambda host: host.cpu_use),
     "host_load": ("Load average of a minute.", lambda host: host.load),
     "host_memory_used_bytes": ("Memory in use.", lambda host: host.memory_used),
-    "host_memory_total_bytes": ("Memory it has.", lambda host: host.memory_total),
+    "host_memory_total_bytes": ("Total memory.", lambda host: host.memory_total),
     "host_disk_wait_ratio": (
         "Share of the time in which some task waited for a disk.",
         lambda host: host.disk_wait,
     ),
     "host_network_receive_bytes_per_second": (
-        "Bytes that came in, loopback left out.",
+        "Bytes received per second, without loopback.",
         lambda host: host.network_in,
     ),
     "host_network_transmit_bytes_per_second": (
-        "Bytes that went out, loopback left out.",
+        "Bytes sent per second, without loopback.",
         lambda host: host.network_out,
     ),
 }
@@ -47,10 +47,10 @@ _HOST: _Families[HostState] = {
 _GPU: _Families[GpuState] = {
     "gpu_use_ratio": ("Share of the time in which it computed.", lambda gpu: gpu.use),
     "gpu_memory_used_bytes": ("Memory in use.", lambda gpu: gpu.memory_used),
-    "gpu_memory_total_bytes": ("Memory it has.", lambda gpu: gpu.memory_total),
-    "gpu_clock_hertz": ("Clock now.", lambda gpu: None if gpu.clock is None else gpu.clock * 1e6),
+    "gpu_memory_total_bytes": ("Total memory.", lambda gpu: gpu.memory_total),
+    "gpu_clock_hertz": ("Current clock.", lambda gpu: None if gpu.clock is None else gpu.clock * 1e6),
     "gpu_temperature_celsius": ("Temperature.", lambda gpu: gpu.temperature),
-    "gpu_throttled": ("1 if its clock is held down.", lambda gpu: bool(gpu.throttled)),
+    "gpu_throttled": ("1 if the driver throttles its clock.", lambda gpu: bool(gpu.throttled)),
 }
 
 _RANK: _Families[RankState] = {
@@ -67,7 +67,7 @@ _RANK: _Families[RankState] = {
     "rank_cpus_used": ("CPUs it uses, with its children.", lambda rank: rank.cpu),
     "rank_memory_bytes": ("Its memory (RSS), with its children.", lambda rank: rank.memory),
     "rank_gpu_memory_bytes": ("Its memory on GPUs.", lambda rank: rank.gpu_memory),
-    "rank_exit_code": ("Its exit code, once it has ended.", lambda rank: rank.exit_code),
+    "rank_exit_code": ("Exit code, once it has ended.", lambda rank: rank.exit_code),
 }
 
 
@@ -83,7 +83,7 @@ def metrics(state: JobState) -> str:
     ranks = [({**job, "rank": str(rank.rank), "host": rank.host}, rank) for rank in state.ranks]
     states = [sample for at, rank in ranks for sample in _choice(at, "state", rank.state, RankPhase)]
     lines = [
-        *_family("job_info", "What runs, and where its controller is.", [(about, 1)]),
+        *_family("job_info", "Command, engine and host of the controller.", [(about, 1)]),
         *_family("job_phase", "1 for the phase the job is in.", _choice(job, "phase", state.phase, Phase)),
         *_families(_JOB, [(job, state)]),
         *_family("job_reports_total", "What Muster found while the job ran, by kind.", by_kind),

@@ -1,4 +1,4 @@
-"""A job's plan and state as files in its folder: what is known of a job that does not answer any more."""
+"""A job's plan and state as files in its directory: what is known of a job that no longer answers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from muster.jobs.state import JobState
 
 _BETWEEN = 3.0
-"""Seconds between two writings."""
+"""Seconds between two writes."""
 
 _RANKS_PER_SECOND = 200
-"""A large job writes its state less often: each rank is some 300 bytes, and a home folder may be far away."""
+"""A large job writes its state less often: each rank is some 300 bytes, and the home directory may be remote."""
 
 
 class JobFiles:
-    """Keeps plan and state of one job on disk; the state in the thread that writes its logs."""
+    """Writes the plan and the state of one job to disk; the state in the thread that writes its logs."""
 
     def __init__(self, status: JobStatus, folder: Path, logs: LogFiles) -> None:
         self._status = status
@@ -35,7 +35,7 @@ class JobFiles:
         self._phase: str = ""
 
     def tick(self) -> None:
-        """Write the state if it is time to, or if the job has come further; its curves are long, so only at the end."""
+        """Write the state if it is due or the job's phase has changed; its history is long, so only at the end."""
         now = time.monotonic()
         if now >= self._due or self._status.phase != self._phase:
             state = self._status.state(history=False)
@@ -43,18 +43,18 @@ class JobFiles:
             self._write(state)
 
     def finish(self) -> None:
-        """Write all of it, now that the job has ended."""
+        """Write all of it, because the job has ended."""
         self._write(self._status.state())
 
     def keep(self, plan: Plan) -> None:
-        """Write the plan into the job's folder, and find out before the start if nothing can be written there."""
+        """Write the plan into the job directory; fails before the start if nothing can be written there."""
         folder = self._path.parent
         try:
             (folder / "plan.json").write_text(json.dumps(plan.as_data(), indent=1))
         except OSError as error:
             raise MusterError(
-                f"{tilde(folder)} cannot be written: {(error.strerror or str(error)).lower()}",
-                hint="free some space there, or set XDG_STATE_HOME to another folder",
+                f"could not write to {tilde(folder)}: {(error.strerror or str(error)).lower()}",
+                hint="free some space there, or set XDG_STATE_HOME to another directory",
             ) from None
 
     def _write(self, state: JobState) -> None:

@@ -1,7 +1,7 @@
-"""The unix socket of a running job: other commands of the same user ask here, follow its screen, and stop it.
+"""The unix socket of a running job, where other commands of the same user ask about it, follow its output and stop it.
 
 The requests and answers are in `muster.jobs.job_messages`. The job waits for no client: one that reads too slowly loses
-lines, one too many is sent away.
+lines, and above MOST_CLIENTS connections a client is refused.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ MOST_CLIENTS = 32
 """Connections at a time."""
 
 _IDLE_LIMIT = 300.0
-"""Seconds after which a client that asks nothing is sent away."""
+"""Seconds after which an idle client is disconnected."""
 
 _ANSWER_LIMIT = 10.0
 """Seconds in which a client must have read an answer."""
 
 _FAREWELL_LIMIT = 0.5
-"""Seconds for followers to read the last lines, when all else of the job has ended."""
+"""Seconds for followers to read the last lines when the rest of the job has ended."""
 
 _MOST_UNREAD = 1 << 20
-"""Bytes that may wait for a follower; further lines it does not get."""
+"""Bytes that may be queued for a follower; it does not get further lines."""
 
 _KEPT_LINES = 100
 _KEPT_LENGTH = 2000
-"""How much of what was shown last is kept for those who come later: lines, and characters of each."""
+"""How much of the latest output is kept for new followers: lines, and characters of each."""
 
 
 class _Follower:
-    """One who reads along."""
+    """A client that reads the output of the job."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
@@ -73,8 +73,8 @@ class _Follower:
             self._missed += lines
             return
         if self._missed:
-            said = f"muster: {self._missed} lines not shown, this reader was too slow; the logs have them"
-            data, self._missed = _line({"stream": 2, "text": said, "end": "\n"}) + data, 0
+            text = f"muster: {self._missed} lines not shown because this reader was too slow; they are in the logs"
+            data, self._missed = _line({"stream": 2, "text": text, "end": "\n"}) + data, 0
         self.writer.write(data)
 
 
@@ -107,11 +107,11 @@ class JobServer:
         self._new: list[ShownLine] = []
         self._is_waking = False
         self._lock = threading.Lock()
-        """Around the lines and the followers: lines are told in any thread."""
+        """Protects the lines and the followers: lines come from any thread."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> JobServer:
-        """Open it; a job on a disk that has no sockets runs without."""
+        """Open the socket; where the file system has no sockets, the job runs without one."""
         self._loop = asyncio.get_running_loop()
         self._screen.beside = self._on_line
         self._socket = _bound(self._folder)
@@ -120,7 +120,7 @@ class JobServer:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Tell the followers how the job ended, and close."""
+        """Send followers the exit code, and close."""
         assert self._loop is not None
         if error is not None:
             self._on_failure(error)
@@ -142,7 +142,7 @@ class JobServer:
         remove_address(self._folder)
 
     def _on_failure(self, error: BaseException) -> None:
-        """An error that the command prints when all is over; those who follow see it now."""
+        """Show followers an error that the command itself prints at its end."""
         sentence = error.message if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
         code, hint = (error.exit_code, error.hint) if isinstance(error, MusterError) else (EXIT_MUSTER, None)
         self._status.failed(Verdict(exit_code=code, sentence=sentence, notes=(f"hint: {hint}",) if hint else ()))
@@ -155,7 +155,7 @@ class JobServer:
         """A line was shown; this may be any thread."""
         line: ShownLine = {"stream": stream, "text": text, "end": end}
         with self._lock:
-            if self._last and self._last[-1]["end"] == "\r":  # what renews itself is worth one line
+            if self._last and self._last[-1]["end"] == "\r":  # a line that is replaced counts once
                 self._last.pop()
             self._last.append({**line, "text": text if len(text) <= _KEPT_LENGTH else text[:_KEPT_LENGTH] + "…"})
             if not self._followers:
@@ -166,7 +166,7 @@ class JobServer:
             self._loop.call_soon_threadsafe(self._flush)
 
     def _flush(self, new: _Follower | None = None, last: int = 0) -> None:
-        """Give followers what is new, all at once; from here on `new` is one of them, and gets the last lines."""
+        """Send followers what is new; add `new` to them and send it the last lines."""
         with self._lock:
             self._is_waking = False
             lines, self._new = self._new, []
@@ -190,7 +190,7 @@ class JobServer:
             peer, _ = self._socket.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                # Who knocks goes on knocking: look again when a descriptor may be free.
+                # The client stays in the queue: accept it when a descriptor may be free.
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(1.0, self._look_again)
             return
@@ -203,12 +203,12 @@ class JobServer:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
     async def _serve(self, peer: socket.socket, is_one_too_many: bool) -> None:
-        """One client from its first request to its last; nothing it does may reach the job as an error."""
+        """Serve one client; whatever it does causes no error in the job."""
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_unix_connection(sock=peer)
             if is_one_too_many:
-                writer.write(_line({"error": f"{MOST_CLIENTS} others are connected to this job; try again later"}))
+                writer.write(_line({"error": f"{MOST_CLIENTS} clients are connected to this job; try again later"}))
                 return
             while request := await asyncio.wait_for(reader.readline(), _IDLE_LIMIT):
                 asked = json.loads(request)
@@ -221,7 +221,7 @@ class JobServer:
                     return
                 writer.write(_line(await self._handlers[asked["do"]](asked)))
                 await asyncio.wait_for(writer.drain(), _ANSWER_LIMIT)
-        except Exception as error:  # it has gone, does not read, or speaks another language
+        except Exception as error:  # it has disconnected, does not read, or sent something invalid
             _log.debug("a client of the job's socket failed", exc_info=error)
             if writer is not None:
                 writer.write(_line({"error": f"the request failed: {type(error).__name__}: {error}"}))
@@ -249,7 +249,7 @@ class JobServer:
         self._flush(follower, last)
         try:
             while await reader.read(1 << 16):
-                pass  # it has nothing more to ask
+                pass  # a follower sends nothing more
         finally:
             with self._lock:
                 self._followers.discard(follower)
@@ -265,7 +265,7 @@ def _problem_of(asked: Any) -> str:
                 f"{asked.get('muster')} (job protocol {theirs}); use the version that started the job"
             )
         if asked["do"] not in JOB_REQUESTS:
-            return f"this job does not know the request `{asked['do']}`: its Muster may be another version"
+            return f"this job does not know the request `{asked['do']}`; it may run another version of Muster"
         validate(asked, JOB_REQUESTS, "do")
     except ProtocolError as error:
         return f"the request failed: {error}"
@@ -284,7 +284,7 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
 
 
 def _bound(folder: Path) -> socket.socket | None:
-    """A listening socket that only this user can reach: in the job's folder, or where paths are short."""
+    """A listening socket that only this user can reach: in the job directory, or where paths are short."""
     for choose in (socket_in, socket_elsewhere):
         try:
             path = choose(folder)
@@ -300,7 +300,7 @@ def _listening(folder: Path, path: Path) -> socket.socket:
     try:
         path.unlink(missing_ok=True)
         server.bind(str(path))
-        path.chmod(0o600)  # nobody was quicker: its folder is 0700
+        path.chmod(0o600)  # its directory is 0700, so nobody could connect before this
         leave_address(folder, path)
         server.listen(MOST_CLIENTS)
         server.setblocking(False)

@@ -95,9 +95,13 @@ class _Rank:
         self._heard = 0.0
         """When its last progress arrived, by our clock."""
         self._counts_steps = False
+        self.first_collective: float | None = None
+        """When it had finished its first collective, by our clock, in seconds since 1970."""
         self.place = ""
         self.failed_at = ""
         """Where it raised an exception or called sys.exit."""
+        self.raised: float | None = None
+        """When it raised an exception, by the clock of its host."""
         self.exit_status: int | None = None
         self.ended_by_us = False
         self.started = False
@@ -147,7 +151,7 @@ class _Rank:
     def state(self, rank: int) -> RankState:
         from muster.jobs.state import RankState
 
-        status, told, gauges = self.exit_status, self.progress, self.gauges
+        status, progress, gauges = self.exit_status, self.progress, self.gauges
         return RankState(
             rank=rank,
             host=self.host,
@@ -155,10 +159,10 @@ class _Rank:
             gpu=self.gpu,
             pid=gauges["pid"] if gauges else None,
             state=self.phase,
-            collectives=told["done"] if told else 0,
-            steps=told.get("steps", 0) if told else 0,
+            collectives=progress["done"] if progress else 0,
+            steps=progress.get("steps", 0) if progress else 0,
             step_rate=None if self.exit_status is not None else self.rate(),
-            waiting=told.get("waiting") if told else None,
+            waiting=progress.get("waiting") if progress else None,
             cpu=gauges["cpu"] if gauges else None,
             memory=gauges["memory"] if gauges else None,
             gpu_memory=gauges["gpu_memory"] if gauges else None,
@@ -172,7 +176,7 @@ def _rounded(share: float | None) -> float | None:
 
 
 def gpu_of(chosen: Sequence[int] | None, visible: str | None, count: int, local_rank: int) -> int | None:
-    """The GPU of a rank by the number its driver gives it; None where it has none, or where that cannot be told.
+    """The GPU of a rank by the number its driver gives it; None where it has none or it is unknown.
 
     `chosen` are those of `-H host:0,2`, which count what the host's CUDA_VISIBLE_DEVICES shows, if that is set.
     """
@@ -269,21 +273,33 @@ class JobStatus:
         events.subscribe(HostChange, self._on_host_change, observer=observer)
 
     def _on_progress(self, link: AgentLink, event: Progress) -> None:
-        if event["rank"] in self._ranks:
-            self._ranks[event["rank"]].on_progress(event)
+        rank = self._ranks.get(event["rank"])
+        if rank is None:
+            return
+        rank.on_progress(event)
+        if event["first"] and self._attempt == 0:
+            rank.first_collective = link.our_time(event["time"])
+            times = [other.first_collective for other in self._ranks.values()]
+            known = [moment for moment in times if moment is not None]
+            if len(known) == len(times):  # the last of them ends the start
+                self.phases["first collective"] = max(known) - self.begin
 
     def _on_failure(self, link: AgentLink, event: Raised | SysExit) -> None:
         if event["rank"] in self._ranks:
-            self._ranks[event["rank"]].failed_at = event.get("place", "")
+            rank = self._ranks[event["rank"]]
+            rank.failed_at = event.get("place", "")
+            rank.raised = event["time"] if event["t"] == "exception" else None
 
     def _on_exit(self, link: AgentLink, event: Exit) -> None:
         rank = self._ranks.get(event["rank"])
         if rank is not None:
             rank.exit_status = event["status"]
-            rank.ended_by_us = event["stopped_at"] is not None and event["time"] >= event["stopped_at"]
+            # An exception is older than the exit it leads to, as in the verdict.
+            when = event["time"] if rank.raised is None else rank.raised
+            rank.ended_by_us = event["stopped_at"] is not None and when >= event["stopped_at"]
 
     def _on_gauges(self, link: AgentLink, event: Gauges) -> None:
-        if event["host"]:  # under MPI one agent of each host tells
+        if event["host"]:  # under MPI one agent of each host reports
             self._hosts[link.name].gauges = event["host"]
         for number, gauges in event["ranks"].items():
             if int(number) in self._ranks:
@@ -300,7 +316,7 @@ class JobStatus:
         self.see(links)
 
     def see(self, links: Sequence[AgentLink]) -> None:
-        """Take in which hosts have answered."""
+        """Note which hosts have answered."""
         for link in links:
             host = self._hosts[link.name]
             if link.facts and host.phase == "connecting":

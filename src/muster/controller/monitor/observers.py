@@ -1,4 +1,4 @@
-"""What only looks at a job, and so may never end it: the status, the record, the watch for hangs and for slow ranks."""
+"""What only observes a job, so its errors never end it: status, files, hang detection and straggler detection."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.notifications import Notifier
 from muster.plan import Plan
 
-_STATUS = "what `muster ps`, `top` and the page show of this job"
-_RECORD = "what is kept of this job on disk"
-_HANGS = "the watch for hangs"
+_STATUS = "what `muster ps`, `top` and the dashboard show of this job"
+_RECORD = "what is stored of this job on disk"
+_HANGS = "hang detection"
 _NOTICES = "what --notify sends"
-_SLOW = "the watch for slow ranks"
+_SLOW = "straggler detection"
 
 
 class Observers:
-    """All of them: an error of one is told once, the others go on, and so does the job."""
+    """All observers: an error in one is reported once; the others and the job continue."""
 
     def __init__(
         self,

@@ -1,32 +1,41 @@
-// The hosts with their ranks as tiles and their GPUs as meters; one rank is always the chosen one.
+// The hosts with their ranks as tiles, what they use as small charts, and their GPUs as meters; one rank is always the chosen one.
 
-import { $, bytes, bytesOf, element, fill, known, percent, significant } from "./words.js";
+import { $, element, fill, svgPart } from "./dom.js";
+import { spark } from "./draw.js";
+import { bytes, bytesOf, clock, known, percent, significant } from "./format.js";
+import { SHAPES, rankState, rankWords, shape } from "./shapes.js";
 
-// Each state has a shape besides its colour, in a square of 12.
-const SHAPES = {
-  starting: "M6 1a5 5 0 1 0 .01 0zM6 3a3 3 0 1 1-.01 0z",
-  running: "M2 1l9 5-9 5z",
-  waiting: "M2 1h8L6.8 6 10 11H2l3.200-5z",
-  stopped: "M2 1h3v10H2zM7 1h3v10H7z",
-  disk: "M1 2h10v3H1zM1 7h10v3H1z",
-  ended: "M1 6.500l1.500-1.500L5 7.500l4.800-5.500L11.300 3.400 5 10.500z",
-  failed: "M2.500 1L6 4.500 9.500 1 11 2.500 7.500 6 11 9.500 9.500 11 6 7.500 2.500 11 1 9.500 4.500 6 1 2.500z",
-  lost: "M5 1h2v6H5zM5 9h2v2H5z",
+const SHORT = { disk: "disk wait", stopped: "suspended", ended: "finished", canceled: "stopped" }; // on a tile
+const MANY = 64; // ranks
+const MANY_HOSTS = 16;
+
+// What is drawn for each host: its place in a moment's values, and a value in words. Network is the sum of in and out.
+const USES = {
+  CPU: { value: (use) => use[0], words: (host) => known(host.cpu_use) && `${percent(host.cpu_use)} of ${host.cpus}`, top: 1, at: percent },
+  GPU: { value: (use) => use[2], words: (host) => gpuUse(host.gpus), top: 1, at: percent },
+  Memory: { value: (use) => use[1], words: (host) => known(host.memory_used) && bytesOf(host.memory_used, host.memory_total).replace(" of ", "/"), top: 1, at: percent },
+  Network: {
+    value: (use) => (known(use[3]) ? use[3] + (use[4] || 0) : null),
+    words: (host) => known(host.network_in) && `${bytes(host.network_in + (host.network_out || 0))}/s`,
+    top: null,
+    at: (value) => `${bytes(value)}/s`,
+  },
 };
-const WORDS = { disk: "waits for disk", ended: "ended", waiting: "waiting" };
-const MANY = 64;
 
 let chosen = 0;
-let tell = () => {};
+let isPicked = false; // by the user; else it is the rank that matters most
+let onChosen = () => {};
 let shown = ""; // which ranks on which hosts the tiles stand for
+let pointed = null; // the small chart under the pointer: its host, its use, and how far right of its beginning
 
 export const chosenRank = () => chosen;
-export const onChoice = (listener) => (tell = listener);
+export const onChoice = (listener) => (onChosen = listener);
 
-export function choose(rank) {
+export function choose(rank, byUser = true) {
   chosen = rank;
+  isPicked ||= byUser;
   for (const tile of document.querySelectorAll(".tile")) mark(tile);
-  tell(rank);
+  onChosen(rank);
 }
 
 function mark(tile) {
@@ -35,27 +44,29 @@ function mark(tile) {
   tile.tabIndex = mine ? 0 : -1;
 }
 
-export function shape(state) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  svg.setAttribute("viewBox", "0 0 12 12");
-  svg.setAttribute("class", `shape ${state}`);
-  svg.setAttribute("aria-hidden", "true");
-  path.setAttribute("d", SHAPES[state] || SHAPES.starting);
-  svg.append(path);
-  return svg;
-}
-
-export function showHosts(state, causes) {
+export function showHosts(state, causes, history) {
   const which = JSON.stringify([state.hosts.map((host) => host.name), state.ranks.map((rank) => [rank.rank, rank.host])]);
   if (which !== shown) build(state);
   shown = which;
   $("hosts").classList.toggle("many", state.ranks.length > MANY);
-  for (const host of state.hosts) showHost(host);
-  for (const rank of state.ranks) showTile(rank, causes.has(rank.rank));
-  const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rank.state === name).length]);
-  fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${WORDS[name] || name}`)));
+  $("hosts").classList.toggle("many-hosts", state.hosts.length > MANY_HOSTS);
+  for (const host of state.hosts) showHost(host, history, state.hosts.length <= MANY_HOSTS);
+  const first = firstFailed(state);
+  for (const rank of state.ranks) showTile({ ...rank, state: rankState(rank, state.slow) }, causes.has(rank.rank), rank.rank === first);
+  const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rankState(rank, state.slow) === name).length]);
+  fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${rankWords(name)}`)));
+  if (!isPicked) chooseWorst(state);
 }
+
+// Until the user picks one: the rank that failed first, else one that failed, hangs or is lost.
+function chooseWorst(state) {
+  const { ranks } = state;
+  const first = (name) => ranks.find((rank) => rank.state === name)?.rank;
+  const worst = firstFailed(state) ?? first("failed") ?? first("hung") ?? first("lost") ?? state.slow[0];
+  if (worst !== undefined && worst !== chosen && ranks.some((rank) => rank.rank === worst)) choose(worst, false);
+}
+
+const firstFailed = ({ failures, attempt }) => failures.findLast((failure) => failure.attempt === attempt)?.rank;
 
 function build(state) {
   const cards = state.hosts.map((host) => {
@@ -66,6 +77,7 @@ function build(state) {
       { class: "host", "data-host": host.name },
       element("header", {}, element("h3", {}, host.name), element("p", { class: "words" })),
       element("div", { class: "tiles", role: "group", "aria-label": `Ranks on ${host.name}` }, ...tiles),
+      element("div", { class: "sparks" }, ...Object.keys(USES).map((name) => sparkOf(host.name, name))),
       element("details", { class: "gpus", open: state.ranks.length <= MANY }, element("summary"), element("div")),
     );
   });
@@ -74,36 +86,71 @@ function build(state) {
   for (const tile of document.querySelectorAll(".tile")) mark(tile);
 }
 
-function showHost(host) {
+function sparkOf(host, name) {
+  const chart = svgPart("svg", { "aria-hidden": "true" });
+  chart.addEventListener("pointermove", (event) => {
+    const box = chart.getBoundingClientRect();
+    pointed = { host, name, share: Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) };
+    onChosen(null);
+  });
+  chart.addEventListener("pointerleave", () => {
+    pointed = null;
+    onChosen(null);
+  });
+  return element("div", { class: "spark", "data-use": name, hidden: true }, element("p", {}, element("span", {}, name), element("b")), chart);
+}
+
+function showHost(host, history, hasSparks) {
   const card = [...document.querySelectorAll(".host")].find((found) => found.dataset.host === host.name);
-  const [head, , gpus] = card.children;
+  const [head, , sparks, gpus] = card.children;
   const [summary, list] = gpus.children;
-  const words = [
-    host.state === "up" ? "" : host.state,
-    known(host.cpu_use) && `CPU ${percent(host.cpu_use)} of ${host.cpus}`,
-    known(host.memory_used) && `memory ${bytesOf(host.memory_used, host.memory_total)}`,
-    known(host.network_in) && host.network_in + (host.network_out || 0) > 1000 && `network ${bytes(host.network_in)}/s in, ${bytes(host.network_out || 0)}/s out`,
-    known(host.disk_wait) && host.disk_wait > 0.05 && `disk wait ${percent(host.disk_wait)}`,
-  ];
-  head.lastChild.textContent = words.filter(Boolean).join(" · ");
+  const use = hasSparks ? [] : Object.entries(USES).map(([name, { words }]) => words(host) && `${name} ${words(host)}`);
+  const disk = known(host.disk_wait) && host.disk_wait > 0.05 && `disk wait ${percent(host.disk_wait)}`;
+  head.lastChild.textContent = [host.state === "up" ? "" : host.state, ...use, disk].filter(Boolean).join(" · ");
   card.classList.toggle("lost", host.state === "lost");
+  const moments = history.filter((moment) => moment.hosts?.[host.name]);
+  for (const chart of hasSparks ? sparks.children : []) showSpark(chart, host, moments);
   gpus.hidden = !host.gpus.length;
   summary.textContent = gpuSummary(host.gpus);
   fill(list, host.gpus.map(gpuLine));
+}
+
+function showSpark(chart, host, moments) {
+  const { value, words, top, at } = USES[chart.dataset.use];
+  const points = moments.map((moment) => [moment.time, value(moment.hosts[host.name])]);
+  const highest = points.reduce((most, [, number]) => Math.max(most, number || 0), 0);
+  const mine = pointed && pointed.host === host.name && pointed.name === chart.dataset.use && points.length > 1;
+  const index = mine ? nearestTo(points, pointed.share) : null;
+  const read = index === null ? null : points[index];
+  chart.hidden = !known(points.at(-1)?.[1]) && !words(host);
+  chart.querySelector("b").textContent = read && known(read[1]) ? `${at(read[1])} at ${clock(read[0])}` : words(host) || "";
+  chart.title = points.length ? `${chart.dataset.use} of ${host.name} since ${clock(points[0][0])}; highest: ${at(highest)}` : "";
+  spark(chart.querySelector("svg"), points, top ?? (highest || 1), index);
+}
+
+// The point at this share of the time between the first and the last.
+function nearestTo(points, share) {
+  const time = points[0][0] + share * (points.at(-1)[0] - points[0][0]);
+  return points.reduce((best, [when], at) => (Math.abs(when - time) < Math.abs(points[best][0] - time) ? at : best), 0);
+}
+
+function gpuUse(gpus) {
+  const uses = gpus.map((gpu) => gpu.use).filter(known);
+  return uses.length > 0 && `${percent(uses.reduce((a, b) => a + b) / uses.length)} of ${gpus.length}`;
 }
 
 function gpuSummary(gpus) {
   const uses = gpus.map((gpu) => gpu.use).filter(known);
   const held = gpus.filter((gpu) => gpu.throttled).length;
   const mean = uses.length ? `, mean use ${percent(uses.reduce((a, b) => a + b) / uses.length)}` : "";
-  return `${gpus.length} ${gpus.length === 1 ? "GPU" : "GPUs"}${mean}${held ? `, ${held} held down` : ""}`;
+  return `${gpus.length} ${gpus.length === 1 ? "GPU" : "GPUs"}${mean}${held ? `, ${held} throttled` : ""}`;
 }
 
 function gpuLine(gpu) {
   const clock = known(gpu.clock) && gpu.clock_max ? `${gpu.clock} of ${gpu.clock_max} MHz` : "";
   const use = [known(gpu.use) ? `use ${percent(gpu.use)}` : "use unknown", known(gpu.temperature) && `${gpu.temperature} °C`];
   const share = gpu.memory_total ? gpu.memory_used / gpu.memory_total : null;
-  const held = gpu.throttled ? [element("span", { class: "words" }, `held down: ${gpu.throttled}${clock && `, ${clock}`}`)] : [];
+  const held = gpu.throttled ? [element("span", { class: "words" }, `throttled: ${gpu.throttled}${clock && `, ${clock}`}`)] : [];
   return element(
     "div",
     { class: "gpu", title: [gpu.name, clock].filter(Boolean).join(", ") },
@@ -120,15 +167,15 @@ function meter(share, words) {
   return element("span", { class: "meter" }, bar, element("em", {}, words));
 }
 
-function showTile(rank, cause) {
+function showTile(rank, cause, isFirst) {
   const tile = $(`rank-${rank.rank}`);
-  const code = known(rank.exit_code) && rank.exit_code !== 0 ? `, code ${rank.exit_code}` : "";
-  const rate = known(rank.step_rate) && ["running", "waiting"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
-  const words = `${WORDS[rank.state] || rank.state}${code}`;
-  tile.className = `tile ${rank.state}${cause ? " cause" : ""}`;
-  tile.setAttribute("aria-label", `Rank ${rank.rank} on ${rank.host}: ${words}${cause ? ", named in the last report" : ""}`);
+  const code = rank.state === "failed" && known(rank.exit_code) ? `exit code ${rank.exit_code}` : "";
+  const rate = known(rank.step_rate) && ["running", "waiting", "slow"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
+  const words = `${rankWords(rank.state)}${isFirst ? " first" : ""}${code && `, ${code}`}`;
+  tile.className = `tile ${rank.state}${cause && !["hung", "failed", "slow"].includes(rank.state) ? " cause" : ""}`;
+  tile.setAttribute("aria-label", `Rank ${rank.rank} on ${rank.host}: ${words}${cause ? ", named in the last finding" : ""}`);
   tile.title = `rank ${rank.rank}: ${words}${known(rank.gpu) ? `, GPU ${rank.gpu}` : ""}`;
-  fill(tile, [shape(rank.state), element("b", {}, String(rank.rank)), element("small", {}, rate), element("span", {}, words)]);
+  fill(tile, [shape(rank.state), element("b", {}, String(rank.rank)), element("small", {}, rate), element("span", {}, isFirst ? "failed first" : code || SHORT[rank.state] || rank.state)]);
 }
 
 // Arrows move among tiles as they lie on the screen; Tab leaves them.
@@ -160,5 +207,5 @@ $("hosts").addEventListener("click", (event) => {
   const tile = event.target.closest(".tile");
   if (!tile) return;
   choose(Number(tile.dataset.rank));
-  if (matchMedia("(max-width: 70rem)").matches) $("log").scrollIntoView(); // else it is beside the tiles
+  if (matchMedia("(max-width: 63.99rem)").matches) $("log").scrollIntoView(); // elsewhere it is beside the tiles
 });

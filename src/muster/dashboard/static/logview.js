@@ -1,9 +1,12 @@
 // The log of the chosen rank, in pieces, and the search through one log or all of them.
 
+import { $, copy, element, fill, get } from "./dom.js";
+import { bytes, clock, known, moment, percent, ranks, significant } from "./format.js";
 import { choose } from "./hosts.js";
-import { $, bytes, element, fill, get, known, percent, ranks, significant } from "./words.js";
+import { unitOf } from "./job_charts.js";
+import { rankState, rankWords } from "./shapes.js";
 
-const MOST_LINES = 4000; // kept in the page
+const MOST_LINES = 4000; // kept in the browser
 
 let rank = 0;
 let attempt = null; // null: the newest
@@ -27,10 +30,13 @@ function restart() {
   $("lines").replaceChildren();
   $("earlier").disabled = true;
   $("follow").checked = true;
+  linkDownload();
   answered(followLog());
 }
 
-// A question that was asked by hand says when it gets no answer.
+const linkDownload = () => ($("download").href = `log.txt?${new URLSearchParams(which())}`);
+
+// A request that the user made reports when it gets no answer.
 const answered = (asked) => asked.catch(() => ($("log-words").textContent = "The log could not be read."));
 
 export function showLogChoices(state, newAttempts) {
@@ -41,23 +47,26 @@ export function showLogChoices(state, newAttempts) {
   fill($("log-attempt"), attempts.map((number) => element("option", { value: number }, String(number + 1))));
   $("log-attempt").value = which().attempt;
   document.querySelector(".attempt").hidden = attempts.length < 2;
-  showFacts(state.ranks.find((item) => item.rank === rank));
+  showFacts(state.ranks.find((item) => item.rank === rank), state);
+  linkDownload();
   if (moved) restart();
 }
 
-function showFacts(item) {
+function showFacts(item, state) {
+  const unit = unitOf(state);
+  const runs = item && !known(item.exit_code);
   const facts = item && [
-    ["state", item.state],
+    ["state", rankWords(rankState(item, state.slow))],
     known(item.exit_code) && ["exit code", item.exit_code],
-    item.place && ["at", item.place],
+    item.place && [item.state === "failed" ? "failed at" : runs ? "at" : "last seen at", item.place],
     known(item.gpu) && ["GPU", item.gpu],
     item.steps > 0 && ["steps", item.steps],
     item.collectives > 0 && ["collectives", item.collectives],
-    known(item.step_rate) && ["rate", `${significant(item.step_rate)}/s`],
-    known(item.waiting) && ["waiting", percent(item.waiting)],
-    known(item.cpu) && ["CPUs", significant(item.cpu)],
-    known(item.memory) && ["memory", bytes(item.memory)],
-    known(item.gpu_memory) && ["GPU memory", bytes(item.gpu_memory)],
+    known(item.step_rate) && [`${unit}/s`, significant(item.step_rate)],
+    runs && known(item.waiting) && ["waiting", percent(item.waiting)],
+    runs && known(item.cpu) && ["CPU cores", significant(item.cpu)],
+    runs && known(item.memory) && ["memory", bytes(item.memory)],
+    runs && known(item.gpu_memory) && ["GPU memory", bytes(item.gpu_memory)],
     known(item.pid) && ["pid", item.pid],
   ];
   const pairs = (facts || []).filter(Boolean);
@@ -83,7 +92,7 @@ export async function followLog() {
   start = Number($("lines").querySelector("[data-at]")?.dataset.at ?? start);
   if (near || piece.skipped) $("lines").scrollTop = $("lines").scrollHeight;
   $("earlier").disabled = start === 0;
-  if (!$("find").value) $("log-words").textContent = piece.size ? `${bytes(piece.size)} so far` : "it has written nothing yet";
+  if (!$("find").value) $("log-words").textContent = piece.size ? bytes(piece.size) : "no output yet";
 }
 
 async function showEarlier() {
@@ -117,9 +126,12 @@ async function goTo(number, at) {
   $("lines").focus({ preventScroll: true });
 }
 
-function lineOf([at, text]) {
-  return element("span", { "data-at": at, class: at === wanted && "here" }, ...marked(text));
+function lineOf([at, text, time]) {
+  const parts = known(time) ? [...timeOf(time), element("span", {}, ...marked(text))] : marked(text);
+  return element("span", { "data-at": at, class: at === wanted && "here" }, ...parts);
 }
+
+const timeOf = (time) => (known(time) ? [element("time", { datetime: new Date(1000 * time).toISOString(), title: moment(time) }, clock(time))] : []);
 
 // Text with what is searched for marked in it.
 function marked(text) {
@@ -152,9 +164,9 @@ async function search(before = null) {
 
 async function inOne(find, before) {
   const piece = await get("log.json", { ...which(), find, ...(before === null ? {} : { before }) });
-  const buttons = piece.lines.map(([at, text]) => foundLine(rank, at, text, false));
+  const buttons = piece.lines.map(([at, text, time]) => foundLine(rank, at, text, time, false));
   if (piece.start > 0) {
-    const more = element("button", { type: "button" }, `Search the ${bytes(piece.start)} before`);
+    const more = element("button", { type: "button" }, `Search the ${bytes(piece.start)} before these`);
     more.addEventListener("click", () => search(piece.start));
     buttons.unshift(more);
   }
@@ -165,7 +177,7 @@ async function inOne(find, before) {
 
 async function inAll(find, number) {
   const found = await get("log.json", { find, attempt: number });
-  $("found").replaceChildren(...found.lines.map(([of, at, text]) => foundLine(of, at, text, true)));
+  $("found").replaceChildren(...found.lines.map(([of, at, text, time]) => foundLine(of, at, text, time, true)));
   $("found").scrollTop = 0;
   const more = found.not_all_of.length ? `; older lines of ${ranks(found.not_all_of)} were not searched: search “in this rank”` : "";
   return `${lines(found.lines.length)} in ${new Set(found.lines.map(([of]) => of)).size} ranks${more}`;
@@ -173,12 +185,19 @@ async function inAll(find, number) {
 
 const lines = (number) => `${number} ${number === 1 ? "line" : "lines"}`;
 
-function foundLine(of, at, text, named) {
-  const button = element("button", { type: "button" }, ...(named ? [element("span", { class: "rank" }, `rank ${of}`), " "] : []), ...marked(text));
+function foundLine(of, at, text, time, named) {
+  const button = element("button", { type: "button" }, ...(named ? [element("span", { class: "rank" }, `rank ${of}`), " "] : []), ...timeOf(time), ...marked(text));
   button.addEventListener("click", () => answered(goTo(of, at)));
   return button;
 }
 
+const shownText = () => [...$("lines").children].map((line) => (line.querySelector(":scope > span") ?? line).textContent).join("\n") + "\n";
+
+$("copy").addEventListener("click", () => copy(shownText(), $("copy")));
+$("times").checked = !matchMedia("(max-width: 40rem)").matches; // a phone is too narrow for them
+const showTimes = () => $("log").classList.toggle("no-times", !$("times").checked);
+$("times").addEventListener("change", showTimes);
+showTimes();
 $("log-rank").addEventListener("change", () => choose(Number($("log-rank").value)));
 $("log-attempt").addEventListener("change", () => {
   attempt = Number($("log-attempt").value);

@@ -1,4 +1,4 @@
-"""The page in a browser: what a user sees of a job, and that nothing a job prints can take the page over."""
+"""The dashboard in a browser: what a user sees of a job, and that nothing a job prints can take it over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from browser import PROGRAM, Browser
 from launching import MUSTER, PLAIN, Job
-from tests.unit.sample_job import HOSTILE, ended, job, write_folder
+from tests.unit.sample_job import HOSTILE, ended, job, rank_of, write_folder
 from waiting import end, ending, wait_until
 
 from muster.dashboard.address import address, new_token
@@ -28,7 +28,7 @@ EIGHT = "document.querySelectorAll('.tile b').length === 8"
 
 
 class Page:
-    """The page of a job that has ended, from a server that can be ended and begun again."""
+    """The dashboard of a job that has ended, from a server that can be stopped and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.token = new_token()
@@ -43,9 +43,9 @@ class Page:
     def begin(self) -> None:
         code = (
             "import sys; from pathlib import Path; "
-            "from muster.dashboard.address import listen; from muster.dashboard.server import PageServer; "
-            "from muster.dashboard.job_source import Source; "
-            "PageServer(listen(int(sys.argv[1])), sys.argv[2], Source(Path(sys.argv[3]))).serve_forever()"
+            "from muster.dashboard.address import listen; from muster.dashboard.server import DashboardServer; "
+            "from muster.dashboard.job_list import JobList; "
+            "DashboardServer(listen(int(sys.argv[1])), sys.argv[2], JobList(Path(sys.argv[3]))).serve_forever()"
         )
         port = self.address.split(":")[2].split("/")[0]
         self._process = subprocess.Popen([sys.executable, "-c", code, port, self.token, str(self._folder)])
@@ -81,7 +81,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture
 def opened(browser: Browser, page: Page) -> Browser:
-    """The page of the sample job, on a screen of usual size, in light colours."""
+    """The dashboard of the sample job, on a screen of usual size, in light colors."""
     browser.resize(1280, 900)
     browser.colours("light")
     browser.said.clear()
@@ -98,39 +98,118 @@ def opened(browser: Browser, page: Page) -> Browser:
 def test_the_grid_shows_every_rank_by_host_and_the_failed_one_in_words(opened: Browser):
     ask = "[...document.querySelectorAll('.host')].map(h => [h.dataset.host, h.querySelectorAll('.tile').length])"
     assert opened.js(ask) == [["gpu01", 4], ["gpu02", 4]]
-    assert opened.text("#rank-5") == "5\nfailed, code 1"
-    assert (
-        opened.js("document.querySelector('#rank-5').getAttribute('aria-label')") == "Rank 5 on gpu02: failed, code 1"
-    )
+    assert opened.text("#rank-5") == "5\nfailed first"
+    label = opened.js("document.querySelector('#rank-5').getAttribute('aria-label')")
+    assert label == "Rank 5 on gpu02: failed first, exit code 1"
     shapes = opened.js("[...document.querySelectorAll('.tile path')].map(p => p.getAttribute('d'))")
-    assert len({shapes[0], shapes[2], shapes[5]}) == 3  # waiting, running and failed differ without their colour
+    assert len({shapes[0], shapes[2], shapes[5]}) == 3  # waiting, running and failed differ without their color
     assert opened.text("#phase") == "failed 1"
-    assert "loss is nan" in opened.text("#sentence")
+
+
+def test_it_opens_on_the_failed_rank_with_its_traceback(opened: Browser):
+    opened.resize(1440, 900)
+    assert opened.js("document.querySelector('#log-rank').value") == "5"
+    assert opened.js("document.querySelector('#rank-5').getAttribute('aria-pressed')") == "true"
+    failure = opened.text("#failures")
+    assert "rank 5 on gpu02 failed first, 93.0 s after the start: ValueError: loss is nan (train.py:91)" in failure
+    assert "Fix: lower the learning rate" in failure
+    assert "7 ranks stopped by Muster because of it" in failure
+    assert opened.text("#failures pre").endswith("ValueError: loss is nan")
+    assert opened.js("document.querySelector('#failures pre').getBoundingClientRect().bottom") < 900
+    assert "failed at\ntrain.py:91" in opened.text("#rank-facts")
+    opened.click("#rank-3")  # what the user picks stays picked
+    opened.js("document.dispatchEvent(new Event('visibilitychange'))")
+    opened.wait("document.querySelector('#lines').innerText.includes('rank 3')")
+    assert opened.js("document.querySelector('#log-rank').value") == "3"
+
+
+def test_ranks_that_muster_stopped_have_no_check_mark_and_a_hung_one_is_not_green(browser: Browser, tmp_path: Path):
+    states = ("canceled", "ended", "hung", "running", "waiting")
+    ranks = tuple(replace(rank_of(number, 3, None), state=state) for number, state in enumerate(states))
+    state = replace(ended(job(ranks=5)), ranks=ranks, slow=(4,))
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", state))
+    try:
+        browser.open(page.address)
+        browser.wait("document.querySelectorAll('.tile b').length === 5")
+        of_each = "[...document.querySelectorAll('.tile')].map(t => {})"
+        canceled, done, hung, running, slow = browser.js(of_each.format("t.querySelector('path').getAttribute('d')"))
+        assert len({canceled, done, hung, running, slow}) == 5
+        assert browser.text("#rank-0") == "0\nstopped"
+        assert browser.text("#rank-2") == "2\nhung"
+        colors = browser.js(of_each.format("getComputedStyle(t.querySelector('span')).color"))
+        assert colors[2] != colors[3]
+        legend = browser.js("[...document.querySelectorAll('#legend li')].map(item => item.innerText)")
+        assert legend == ["1 hung", "1 slow", "1 running", "1 stopped by Muster", "1 finished"]
+    finally:
+        page.end()
+
+
+def test_no_half_of_a_desktop_screen_is_empty(browser: Browser, tmp_path: Path):
+    state = replace(ended(job(failed=None)), exit_code=0, failures=(), reports=(), sentence="")
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", state))
+    try:
+        browser.resize(1440, 900)
+        browser.open(page.address)
+        browser.wait(EIGHT)
+        browser.wait("document.querySelectorAll('#lines span').length > 0")
+        left, right = browser.js(
+            "['.side', '#log'].map(s => document.querySelector(s).getBoundingClientRect())"
+            ".map(({left, top, right, bottom}) => [left, top, right, bottom])"
+        )
+        assert left[1] == right[1] < 250
+        assert left[2] < right[0]
+        assert 850 < right[3] <= 900
+        assert left[3] > 850
+    finally:
+        page.end()
+
+
+def test_the_use_of_each_host_is_drawn_over_time(opened: Browser):
+    sparks = "[...document.querySelectorAll('.host:first-child .spark')]"
+    ask = f"{sparks}.map(s => [s.innerText, s.querySelector('.main')?.getAttribute('d').length > 100])"
+    assert opened.js(ask) == [
+        ["CPU\n41 % of 64", True],
+        ["GPU\n78 % of 4", True],
+        ["Memory\n91/512 GB", True],
+        ["Network\n4.1 GB/s", True],
+    ]
+
+
+def test_the_phases_of_the_start_have_their_times(opened: Browser):
+    items = opened.js("[...document.querySelectorAll('#start li')].map(i => i.innerText)")
+    assert items == ["Connect\n0.8 s", "Prepare\n3.2 s", "First collective\n1.0 s", "Run\n1:30"]
+
+
+def test_findings_name_their_page_of_the_documentation(opened: Browser):
+    assert opened.text("#failures .docs") == "Documentation: Troubleshooting"
+    assert opened.text("#report-list .docs") == "Documentation: Hang detection"
 
 
 def test_gpus_show_use_memory_and_why_they_are_slow(opened: Browser):
     first = opened.text(".gpu")
     assert "use 93 %" in first
     assert "61 of 141 GB" in first
-    assert "held down: power, 1410 of 1980 MHz" in first
+    assert "throttled: power, 1410 of 1980 MHz" in first
 
 
-def test_curves_are_drawn_and_told_in_words(opened: Browser):
+def test_charts_are_drawn_and_described(opened: Browser):
     assert opened.js("document.querySelector('#rate path.main').getAttribute('d').length") > 200
-    assert "steps/s by the slowest rank" in opened.text("#rate-words")
-    assert "least, dashed: rank 2, 4 %" in opened.text("#waiting-words")
+    assert opened.text("#rate-title") == "Steps per second"
+    assert "steps/s, slowest rank" in opened.text("#rate-words")
+    assert "lowest (dashed): rank 2, 4 %" in opened.text("#waiting-words")
 
 
 def test_a_report_shows_its_stacks_side_by_side_the_named_rank_first(opened: Browser):
+    opened.click("#report-list button")
     opened.wait("document.querySelectorAll('.columns article').length === 2")
     left, right = opened.js(
         "[...document.querySelectorAll('.columns article')].map(a => [a.innerText, a.getBoundingClientRect().top])"
     )
-    assert left[0].startswith("Rank 2 on gpu01 (named)")
+    assert left[0].startswith("Rank 2 on gpu01 the others wait for it")
     assert "line 33 in next_batch" in left[0]
     assert right[0].startswith("Ranks 0, 1, 3\u20137 on gpu01, gpu02")
     assert left[1] == right[1]
-    assert "rank 2 on gpu01 has been in next_batch" in opened.text(".report .sentence")
+    assert "rank 2 on gpu01 has been in next_batch" in opened.text(".report.hang .sentence")
 
 
 def test_a_chosen_rank_shows_its_log_and_its_numbers(opened: Browser):
@@ -178,7 +257,7 @@ def test_what_a_rank_prints_is_text_and_nothing_else(opened: Browser):
     opened.js("document.querySelector('#find').value = '<script>'")
     opened.click("#search button")
     opened.wait("document.querySelectorAll('#found button').length === 8")
-    assert opened.js("document.querySelectorAll('main script, main img').length") == 0
+    assert opened.js("document.querySelectorAll('main script, main img, #findings img').length") == 0
     assert "taken over" not in opened.js("document.title")
     assert opened.said == []
 
@@ -194,9 +273,72 @@ def test_hostile_names_are_text_too(browser: Browser, tmp_path: Path):
         browser.said.clear()
         browser.open(page.address)
         browser.wait(EIGHT)
+        browser.click("#report-list button")
         browser.wait("document.querySelectorAll('.columns article').length === 2")
-        assert browser.js("document.querySelectorAll('main img').length") == 0
+        assert browser.js("document.querySelectorAll('main img, #findings img').length") == 0
         assert "<img src=x" in browser.text(".host:last-child h3")
+        assert browser.said == []
+    finally:
+        page.end()
+
+
+def test_lines_show_when_they_were_written_if_wanted(browser: Browser, tmp_path: Path):
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", ended(job()))
+    (folder / "attempt-0/rank-5.log").write_text("one\ntwo\n")
+    (folder / "attempt-0/order").write_text("5 1 4 1790000000000\n5 1 4 1790000061000\n")
+    page = Page(folder)
+    try:
+        browser.resize(1280, 900)
+        browser.open(page.address)
+        browser.wait("document.querySelectorAll('#lines time').length === 2")
+        first, second = browser.js("[...document.querySelectorAll('#lines time')].map(t => t.innerText)")
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", first)
+        assert first[6:] == "20"
+        assert second[6:] == "21"
+        browser.click("#times")
+        assert browser.text("#lines").split() == ["one", "two"]
+    finally:
+        page.end()
+
+
+def test_a_log_can_be_copied_and_downloaded(opened: Browser):
+    opened.js("window.copied = []; navigator.clipboard.writeText = async text => { copied.push(text) }")
+    opened.click("#copy")
+    opened.wait("document.querySelector('#copy').innerText === 'Copied'")
+    assert opened.js("copied[0]").endswith(f"step 1499 loss 0.0020 rank 5\n{HOSTILE}\n")
+    opened.click("#failures .text button")
+    opened.wait("copied.length === 2")
+    assert opened.js("copied[1]").startswith("Traceback (most recent call last):")
+    opened.click("#rank-6")
+    whole = opened.js("fetch(document.querySelector('#download').href).then(answer => answer.text())")
+    assert whole.startswith("step 0 loss 3.0000 rank 6\n")
+    assert opened.js("document.querySelector('#download').hasAttribute('download')")
+
+
+# --- other jobs ---------------------------------------------------------------------------------------------
+
+
+def test_the_list_leads_to_every_job_and_back(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    jobs = tmp_path / "muster/jobs"
+    for name in ("20261115-101500-train-3f9a", "20261115-111500-<b>x-0001"):
+        write_folder(jobs / name, replace(ended(job()), id=name, command=f"<i>{name[-4:]}</i>"))
+    page = Page(jobs / "20261115-101500-train-3f9a")
+    try:
+        browser.resize(1280, 900)
+        browser.said.clear()
+        browser.open(page.address)
+        browser.wait(EIGHT)
+        browser.open(browser.js("document.querySelector('#jobs').href"))
+        browser.wait("document.querySelectorAll('#list li').length > 0")
+        assert browser.text("#list li:first-child .status") == "failed 1"
+        assert "rank 5 on gpu02 failed first" in browser.text("#list li:first-child")
+        assert browser.js("document.querySelectorAll('#list b, #list i').length") == 0
+        browser.open(browser.js("document.querySelector('#list li:last-child a').href"))
+        browser.wait(EIGHT)
+        assert browser.text("#command") == "<i>3f9a</i>"
+        browser.wait("document.querySelector('#lines').innerText.includes('rank 5')")
+        assert browser.js("document.querySelector('#jobs').href").endswith(f"{page.token}/jobs/")
         assert browser.said == []
     finally:
         page.end()
@@ -211,7 +353,7 @@ def test_a_wrong_token_shows_nothing(browser: Browser, page: Page):
     assert browser.js("document.querySelectorAll('.tile').length") == 0
 
 
-def test_the_page_asks_no_other_host(opened: Browser, page: Page):
+def test_the_dashboard_asks_no_other_host(opened: Browser, page: Page):
     opened.click("#rank-1")
     opened.wait("document.querySelector('#lines').innerText.includes('rank 1')")
     assert len(opened.requests) > 8
@@ -232,7 +374,9 @@ def test_dark_and_light_follow_the_system_and_can_be_read(opened: Browser):
         opened.colours(scheme)
         for selector in (
             "h1",
-            "#sentence",
+            ".report .sentence",
+            ".badge",
+            ".spark p span",
             "#rank-2 span",
             "#rank-5 span",
             "#rank-0 span",
@@ -241,7 +385,7 @@ def test_dark_and_light_follow_the_system_and_can_be_read(opened: Browser):
             "#stays",
         ):
             front, back = contrast_of(opened, selector)
-            assert (luminance(back) < 0.1) is dark
+            assert (luminance(back) < 0.1) is dark or selector == ".badge"
             ratio = (max(luminance(front), luminance(back)) + 0.05) / (min(luminance(front), luminance(back)) + 0.05)
             assert ratio >= 4.5, (scheme, selector, front, back, ratio)
 
@@ -263,8 +407,8 @@ def test_a_lost_connection_is_said_and_comes_back(browser: Browser, tmp_path: Pa
     page.end()
     browser.js("document.dispatchEvent(new Event('visibilitychange'))")  # as when one comes back to the tab
     browser.wait("document.querySelector('#connection').innerText.includes('is lost')")
-    assert "muster page 20261115-101500-train-3f9a" in browser.text("#connection")
-    assert browser.text("#rank-5") == "5\nfailed, code 1"  # what was known stays
+    assert "muster dashboard 20261115-101500-train-3f9a" in browser.text("#connection")
+    assert browser.text("#rank-5") == "5\nfailed first"  # what was known stays
     browser.js(
         "window.told = []; new MutationObserver(() => told.push(document.querySelector('#connection').innerText))"
         ".observe(document.querySelector('#connection'), { childList: true, subtree: true, characterData: true })"
@@ -296,20 +440,29 @@ def test_a_large_job_with_many_reports_stays_easy_to_survey(browser: Browser, tm
         browser.wait("document.querySelectorAll('.tile b').length === 80")
         assert browser.js("document.querySelectorAll('#report-list > .report').length") == 4
         assert browser.text("#older summary") == "2 earlier"
-        assert browser.text(".gpus summary") == "4 GPUs, mean use 78 %, 1 held down"
+        assert browser.text(".gpus summary") == "4 GPUs, mean use 78 %, 1 throttled"
         assert not browser.js("document.querySelector('.gpus').open")
         assert browser.js("document.documentElement.scrollWidth") <= 1280
     finally:
         page.end()
 
 
-def test_each_attempt_of_a_restarted_job_has_its_logs(browser: Browser, tmp_path: Path):
-    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", replace(ended(job()), attempt=1))
+def test_each_attempt_of_a_restarted_job_has_its_failure_and_its_logs(browser: Browser, tmp_path: Path):
+    state = ended(job())
+    failures = (*state.failures, replace(state.failures[0], attempt=1, rank=4, sentence="rank 4 on gpu02 failed first"))
+    state = replace(state, attempt=1, failures=failures)
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", state)
     (folder / "attempt-1").mkdir()
     (folder / "attempt-1/rank-0.log").write_text("once more\n")
     page = Page(folder)
     try:
         browser.open(page.address)
+        browser.wait(EIGHT)
+        browser.wait("document.querySelector('#log-rank').value === '4'")
+        sentences = browser.js("[...document.querySelectorAll('#failures .sentence')].map(s => s.innerText)")
+        assert [sentence[:17] for sentence in sentences] == ["rank 4 on gpu02 f", "rank 5 on gpu02 f"]
+        assert browser.js("[...document.querySelectorAll('#failures .text')].map(t => t.open)") == [True, False]
+        browser.click("#rank-0")
         browser.wait("document.querySelector('#lines').innerText === 'once more'")
         assert "restarts" in browser.text("#figures")
         browser.js(
@@ -336,9 +489,9 @@ raise ValueError("loss is <b>nan</b>")
 """
 
 
-def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser, tmp_path: Path):
+def test_a_run_with_a_dashboard_shows_the_job_to_its_end_and_beyond(browser: Browser, tmp_path: Path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    run = Job(tmp_path, "--page", "--no-zygote", "--no-check", "--nproc", "3", "train.py")
+    run = Job(tmp_path, "--dashboard", "--no-zygote", "--no-check", "--nproc", "3", "train.py")
     try:
         run.wait_for(r"muster: dashboard: http://127\S+\n")
         (where,) = re.findall(r"^muster: dashboard: (http://127\S+)$", run.err, re.MULTILINE)
@@ -350,9 +503,12 @@ def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser,
         (tmp_path / "fail").touch()
         assert run.wait(40).code == 1
         browser.wait("document.querySelector('#phase').innerText === 'failed 1'")
-        assert browser.text("#rank-1") == "1\nfailed, code 1"
-        assert "loss is <b>nan</b>" in browser.text("#sentence")
-        assert "10 minutes longer" in browser.text("#stays")
+        assert browser.text("#rank-1") == "1\nfailed first"
+        browser.wait("document.querySelector('#log-rank').value === '1'")  # nobody had picked another one
+        assert "loss is <b>nan</b>" in browser.text("#failures .sentence")
+        assert 'raise ValueError("loss is <b>nan</b>")' in browser.text("#failures pre")
+        assert "[" not in browser.text("#lines time")
+        assert "for 10 minutes after that" in browser.text("#stays")
         assert f"the dashboard {where} stops 10 minutes after its last reader leaves" in run.err
         with urllib.request.urlopen(f"{where}state.json", timeout=30) as answer:
             assert json.load(answer)["exit_code"] == 1
@@ -361,7 +517,7 @@ def test_a_run_with_a_page_shows_the_job_to_its_end_and_beyond(browser: Browser,
         end_pages(tmp_path)
 
 
-def test_a_page_of_a_run_ends_when_job_and_readers_have_gone(tmp_path: Path):
+def test_the_dashboard_of_a_run_ends_when_job_and_readers_have_gone(tmp_path: Path):
     folder = write_folder(tmp_path / f"20261115-101500-train-{os.getpid() % 0x10000:04x}", ended(job()))
     code = (
         "import sys; from pathlib import Path; from muster.dashboard.dashboard_process import start; "
@@ -378,26 +534,27 @@ def test_a_page_of_a_run_ends_when_job_and_readers_have_gone(tmp_path: Path):
     wait_until("its end", lambda: not pages(tmp_path), 40)
 
 
-def test_muster_page_shows_a_job_that_has_ended_until_ctrl_c(browser: Browser, tmp_path: Path):
+@pytest.mark.parametrize("command", ["dashboard", "page"])
+def test_muster_dashboard_shows_a_job_that_has_ended_until_ctrl_c(browser: Browser, tmp_path: Path, command: str):
     write_folder(tmp_path / "muster/jobs/20261115-101500-train-3f9a", ended(job()))
     env = {**PLAIN, "XDG_STATE_HOME": str(tmp_path)}
     process = subprocess.Popen(
-        [MUSTER, "page", "train.py"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [MUSTER, command, "train.py"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     with ending(process):
         assert process.stdout is not None
         where = process.stdout.readline().strip()
         browser.open(where)
         browser.wait(EIGHT)
-        assert "until the command that serves it is ended" in browser.text("#stays")
+        assert "until you stop `muster dashboard`" in browser.text("#stays")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=40)
         assert process.returncode == 0
-        assert said == "muster: the page of 20261115-101500-train-3f9a, until Ctrl-C\n"
+        assert said == "muster: dashboard of 20261115-101500-train-3f9a, Ctrl-C to stop it\n"
 
 
 def pages(state: Path) -> list[int]:
-    """The servers left by `muster run --page` for jobs in a state folder."""
+    """The servers left by `muster run --dashboard` for jobs in a state directory."""
     found: list[int] = []
     jobs = [path.parent.name for path in state.rglob("state.json")]
     for process in Path("/proc").glob("[0-9]*"):
@@ -405,7 +562,7 @@ def pages(state: Path) -> list[int]:
             command = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if any(f"muster page {name}".encode() in command for name in jobs):
+        if any(f"muster dashboard {name}".encode() in command for name in jobs):
             found.append(int(process.name))
     return found
 
@@ -417,7 +574,7 @@ def end_pages(state: Path) -> None:
 
 
 def contrast_of(browser: Browser, selector: str) -> list[list[float]]:
-    """The colour of an element's text and of what lies behind it, as sRGB from 0 to 1."""
+    """The color of an element's text and of what lies behind it, as sRGB from 0 to 1."""
     return browser.js(f"""(() => {{
         const pixel = document.createElement("canvas").getContext("2d", {{ willReadFrequently: true }});
         let element = document.querySelector({json.dumps(selector)});

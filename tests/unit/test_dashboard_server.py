@@ -1,4 +1,4 @@
-"""The page's server: who gets an answer, and what is in it."""
+"""The dashboard's server: who gets an answer, and what is in it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import pytest
 from sample_job import HOSTILE, STACKS, ended, job, write_folder
 from waiting import wait_until
 
+from muster.dashboard import docs_pages
+from muster.dashboard import server as server_module
 from muster.dashboard.address import address, listen, new_token
-from muster.dashboard.job_source import Source
-from muster.dashboard.server import PageServer
+from muster.dashboard.job_list import JobList
+from muster.dashboard.server import DashboardServer
 from muster.errors import MusterError
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +48,7 @@ class Page:
         self.listener = listen()
         self.port: int = self.listener.getsockname()[1]
         self.address = address(self.listener, self.token)
-        self.server = PageServer(self.listener, self.token, Source(folder))
+        self.server = DashboardServer(self.listener, self.token, JobList(folder))
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def get(self, path: str, *, token: str | None = None, host: str | None = None, method: str = "GET") -> Reply:
@@ -64,19 +67,27 @@ class Page:
             connection.close()
 
 
+@contextmanager
+def served(folder: Path) -> Iterator[Page]:
+    made = Page(folder)
+    try:
+        yield made
+    finally:
+        made.server.shutdown()
+        made.server.server_close()
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("jobs") / "20261115-101500-train-3f9a"
-    made = Page(write_folder(folder, ended(job())))
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with served(write_folder(folder, ended(job()))) as made:
+        yield made
 
 
 # --- who may ask --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["", "page.js", "state.json", "metrics", "log.json?rank=0"])
+@pytest.mark.parametrize("path", ["", "dashboard.js", "state.json", "metrics", "log.json?rank=0"])
 def test_without_the_token_there_is_nothing_to_see(page: Page, path: str):
     for token in ("", "wrong", page.token[:-1], page.token + "x", page.token.swapcase()):
         reply = page.get(path, token=token)
@@ -110,12 +121,12 @@ def test_it_listens_on_this_machine_only():
 
 
 def test_a_port_in_use_is_said_in_a_sentence(page: Page):
-    with pytest.raises(MusterError, match=f"port {page.port} of this machine cannot be had"):
+    with pytest.raises(MusterError, match=f"could not listen on port {page.port} of this machine"):
         listen(page.port)
 
 
 def test_the_browser_is_told_to_trust_nothing_else(page: Page):
-    for path in ("", "page.js", "state.json", "metrics", "no-such-page"):
+    for path in ("", "dashboard.js", "state.json", "metrics", "no-such-page"):
         headers = page.get(path).headers
         assert "default-src 'none'" in headers["Content-Security-Policy"]
         assert "unsafe" not in headers["Content-Security-Policy"]
@@ -126,7 +137,7 @@ def test_the_browser_is_told_to_trust_nothing_else(page: Page):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_the_page_is_for_looking_only(page: Page, method: str):
+def test_the_dashboard_is_read_only(page: Page, method: str):
     assert page.get("state.json", method=method).status == 501
 
 
@@ -141,24 +152,31 @@ def test_nonsense_does_not_end_the_server(page: Page):
     assert page.get("").status == 200
 
 
-def test_many_silent_connections_do_not_shut_others_out_for_ever(page: Page):
-    silent = [socket.create_connection(("127.0.0.1", page.port), timeout=30) for _ in range(80)]
-    for peer in silent:
-        peer.close()
+def test_slow_connections_without_the_token_do_not_shut_others_out(page: Page):
+    slow = [socket.create_connection(("127.0.0.1", page.port), timeout=30) for _ in range(80)]
+    try:
+        for peer in slow:
+            with suppress(ConnectionError):  # the oldest have made room for others
+                peer.sendall(b"GET / HT")
+        wait_until("all of them to be taken", lambda: len(page.server._strangers) == 64, 60)
+        for _ in range(70):
+            assert page.get("").status == 200
+    finally:
+        for peer in slow:
+            peer.close()
 
-    def answered() -> bool:
-        try:
-            return page.get("").status == 200
-        except (OSError, http.client.HTTPException):
-            return False
 
-    wait_until("an answer", answered, 60)
+def test_a_request_that_never_ends_is_cut_off(page: Page, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_module, "_REQUEST_LIMIT", 0.2)
+    with socket.create_connection(("127.0.0.1", page.port), timeout=60) as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\nX: ")
+        assert peer.recv(100) == b""
 
 
 # --- what is answered ---------------------------------------------------------------------------------------
 
 
-def test_the_address_leads_to_the_page_with_or_without_its_last_slash(page: Page):
+def test_the_address_leads_to_the_dashboard_with_or_without_its_last_slash(page: Page):
     assert b"<title>Muster</title>" in page.get("").body
     assert page.raw(f"/{page.token}").headers["Location"] == f"/{page.token}/"
 
@@ -201,7 +219,12 @@ def test_a_rank_that_has_written_nothing_has_an_empty_log(page: Page):
     "path",
     [
         "../server.py",
-        "static/page.js",
+        "static/dashboard.js",
+        "jobs/no-such-job/",
+        "jobs/../state.json",
+        "jobs/..%2f..%2fetc/",
+        "log.txt?rank=99",
+        "log.txt?rank=..%2f..%2fstate.json",
         "..%2f..%2fstate.json",
         "log.json?rank=../../etc/passwd",
         "log.json?rank=nan",
@@ -225,10 +248,61 @@ def test_a_job_of_which_nothing_is_known_yet_is_said(tmp_path: Path):
     page.server.server_close()
 
 
+def test_the_log_of_a_rank_can_be_downloaded_whole(page: Page, tmp_path: Path):
+    reply = page.get("log.txt?rank=3")
+    assert reply.headers["Content-Disposition"] == (
+        'attachment; filename="20261115-101500-train-3f9a-attempt-1-rank-3.log"'
+    )
+    assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert reply.body.startswith(b"step 0 loss 3.0000 rank 3\n")
+    assert reply.body.endswith(f"{HOSTILE}\n".encode())
+    assert page.get("log.txt?rank=3", method="HEAD").body == b""
+
+
+def test_lines_have_the_time_at_which_they_were_written(tmp_path: Path):
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", ended(job()))
+    (folder / "attempt-0/rank-3.log").write_text("one\ntwo\n")
+    (folder / "attempt-0/order").write_text("3 1 4 1000\n3 1 4 2500\n")
+    with served(folder) as page:
+        assert page.get("log.json?rank=3").data["lines"] == [[0, "one", 1.0], [4, "two", 2.5]]
+        assert page.get("log.json?find=two").data["lines"] == [[3, 4, "two", 2.5]]
+        assert page.get("log.json?rank=0").data["lines"][-1][2] is None
+
+
+def test_all_jobs_of_the_user_are_listed_and_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    jobs = tmp_path / "muster/jobs"
+    for name in ("20261115-101500-train-3f9a", "20261115-111500-train-0001"):
+        write_folder(jobs / name, replace(ended(job()), id=name))
+    (jobs / "20261115-121500-train-0002").mkdir()
+    (jobs / "something-else").mkdir()
+    with served(jobs / "20261115-101500-train-3f9a") as page:
+        listed = page.get("jobs.json").data["jobs"]
+        assert [entry["id"][-4:] for entry in listed] == ["0002", "0001", "3f9a"]
+        assert [entry["status"] for entry in listed] == ["unknown", "failed 1", "failed 1"]
+        assert b"<title>" in page.get("jobs/").body
+        assert page.get("jobs").headers["Location"] == "jobs/"
+        assert page.get("jobs/20261115-111500-train-0001").headers["Location"] == "20261115-111500-train-0001/"
+        other = page.get("jobs/20261115-111500-train-0001/state.json").data
+        assert other["id"] == "20261115-111500-train-0001"
+        assert page.get("jobs/20261115-111500-train-0001/dashboard.js").status == 200
+        assert page.get("jobs/something-else/").status == 404
+
+
+def test_findings_link_to_the_documentation_that_the_package_names(monkeypatch: pytest.MonkeyPatch):
+    package = Message()
+    package["Project-URL"] = "Source, https://example.org/code"
+    package["Project-URL"] = "Documentation, https://example.org/docs"
+    monkeypatch.setattr(docs_pages, "metadata", lambda name: package)
+    assert docs_pages.base.__wrapped__() == "https://example.org/docs/"
+    monkeypatch.setattr(docs_pages, "metadata", lambda name: Message())
+    assert docs_pages.base.__wrapped__() == ""
+
+
 # --- the files ----------------------------------------------------------------------------------------------
 
 
-def test_the_page_never_makes_html_of_text():
+def test_the_dashboard_never_makes_html_of_text():
     for file in STATIC.glob("*.js"):
         text = file.read_text()
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|DOMParser", text), (
@@ -236,7 +310,7 @@ def test_the_page_never_makes_html_of_text():
         )
 
 
-def test_the_page_needs_nothing_from_elsewhere():
+def test_the_dashboard_needs_nothing_from_elsewhere():
     for file in STATIC.iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?:|//[a-z]+\.[a-z]", text), file.name

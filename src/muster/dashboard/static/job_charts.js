@@ -1,7 +1,8 @@
-// Step rate and waiting over time. A pointer over a curve reads its values.
+// Speed and waiting over time. A pointer over a chart reads its values.
 
-import { draw, niceTop } from "./charts.js";
-import { $, duration, known, percent, significant } from "./words.js";
+import { $ } from "./dom.js";
+import { draw, niceTop } from "./draw.js";
+import { duration, known, percent, significant } from "./format.js";
 
 const MOST_CURVES = 16; // more ranks are a band, with the chosen rank and the one that waits least on it
 
@@ -9,22 +10,26 @@ let again = () => {};
 let cursor = null;
 let scales = {};
 
-export function showCurves(history, state, chosen) {
-  again = () => showCurves(history, state, chosen);
+// What a rate counts: Muster sees the steps of optimizers; without one, collectives.
+export const unitOf = (state) => (state.ranks.some((rank) => rank.steps > 0) || !state.ranks.length ? "steps" : "collectives");
+
+export function showCharts(history, state, chosen) {
+  again = () => showCharts(history, state, chosen);
   const at = history.map((moment) => moment.time - state.begin);
   const read = cursor === null ? history.length - 1 : closest(at, cursor);
-  const noun = state.ranks.some((rank) => rank.steps > 0) || !state.ranks.length ? "steps" : "collectives";
-  showRate(history, at, read, noun);
+  showRate(history, at, read, unitOf(state));
   showWaiting(history, at, read, chosen);
 }
 
-function showRate(history, at, read, noun) {
+function showRate(history, at, read, unit) {
   const rates = history.map((moment) => moment.step_rate);
   const top = niceTop(rates.reduce((a, b) => Math.max(a, b || 0), 0));
   const curves = [{ kind: "main", points: rates.map((rate, index) => [at[index], rate]) }];
   scales.rate = draw($("rate"), { curves, top, format: significant, cursor: cursor === null ? null : at[read] });
   const value = rates[read];
-  $("rate-words").textContent = known(value) ? `${significant(value)} ${noun}/s by the slowest rank${moment(at[read])}` : "not known yet";
+  $("rate-title").textContent = unit === "steps" ? "Steps per second" : "Collectives per second";
+  $("rate-title").title = unit === "steps" ? "Steps of optimizers" : "This script uses no optimizer of torch.optim, so Muster counts collectives; a step of it may make several";
+  $("rate-words").textContent = known(value) ? `${significant(value)} ${unit}/s, slowest rank${moment(at[read])}` : "not known yet";
 }
 
 function showWaiting(history, at, read, chosen) {
@@ -38,8 +43,8 @@ function showWaiting(history, at, read, chosen) {
   const words = [];
   const mine = now.find(([rank]) => Number(rank) === chosen);
   if (mine) words.push(`rank ${chosen}: ${percent(mine[1])}`);
-  if (least !== null && Number(least) !== chosen) words.push(`least, dashed: rank ${least}, ${percent(history[read].waiting[least])}`);
-  $("waiting-words").textContent = words.length ? words.join(", ") + moment(at[read]) : "not known yet";
+  if (least !== null && Number(least) !== chosen) words.push(`lowest (dashed): rank ${least}, ${percent(history[read].waiting[least])}`);
+  $("waiting-words").textContent = words.length ? words.join(" · ") + moment(at[read]) : "not known yet";
 }
 
 const range = (values) => [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), 0)];

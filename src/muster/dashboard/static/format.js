@@ -1,16 +1,4 @@
-// Numbers as people read them, and elements made of text only: nothing here parses HTML.
-
-export function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value === false || value == null) continue;
-    made.setAttribute(key, value === true ? "" : value);
-  }
-  made.append(...children);
-  return made;
-}
-
-export const $ = (id) => document.getElementById(id);
+// Numbers, times and lists of ranks as people read them.
 
 export const known = (value) => value !== null && value !== undefined;
 
@@ -46,7 +34,19 @@ export function duration(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
 }
 
-export const clock = (epoch) => new Date(1000 * epoch).toLocaleTimeString();
+export const clock = (epoch) => new Date(1000 * epoch).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+export const moment = (epoch) => {
+  const then = new Date(1000 * epoch);
+  const isToday = then.toDateString() === new Date().toDateString();
+  return isToday ? clock(epoch) : `${then.toLocaleDateString([], { month: "short", day: "numeric", year: "numeric" })}, ${clock(epoch)}`;
+};
+
+// Short times in milliseconds or seconds, long ones as a clock shows them.
+export function seconds(number) {
+  if (number < 0.0995) return `${Math.round(1000 * number)} ms`;
+  return number < 59.5 ? `${number < 9.95 ? number.toFixed(1) : Math.round(number)} s` : duration(number);
+}
 
 export function ranks(numbers) {
   const parts = [];
@@ -57,17 +57,4 @@ export function ranks(numbers) {
     at = last + 1;
   }
   return (numbers.length === 1 ? "rank " : "ranks ") + parts.join(", ");
-}
-
-// Replaces the children of an element only if they would differ, so that a selection by the mouse stays.
-export function fill(parent, children) {
-  const same = parent.childNodes.length === children.length && children.every((child, at) => child.isEqualNode(parent.childNodes[at]));
-  if (!same) parent.replaceChildren(...children);
-}
-
-export async function get(path, query = {}) {
-  const answer = await fetch(`${path}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(10000) });
-  const data = await answer.json();
-  if (!answer.ok) throw Object.assign(new Error(data.error), { status: answer.status });
-  return data;
 }

@@ -1,0 +1,134 @@
+// Why the job failed, and what Muster found while it ran, newest first; stacks side by side, where ranks at the same place share one.
+
+import { $, copyButton, element, get } from "./dom.js";
+import { clock, ranks } from "./format.js";
+
+const MOST_COLUMNS = 24;
+const MOST_IN_SIGHT = 4;
+const KINDS = { hang: "Hang", straggler: "Straggler", stacks: "Stack traces" };
+const DOCS = {
+  failure: ["troubleshooting.html", "Troubleshooting"],
+  hang: ["hangs.html", "Hang detection"],
+  stacks: ["hangs.html", "Hang detection"],
+  straggler: ["stragglers.html", "Stragglers"],
+};
+
+let shown = 0;
+let failed = 0;
+
+export function showFindings(state, docs) {
+  const [list, older] = [$("report-list"), $("older")];
+  $("findings").hidden = !state.reports.length && !state.failures.length;
+  const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
+  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs);
+  const isFailed = state.failures.some((failure) => failure.attempt === state.attempt);
+  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, { hosts, cwd: state.cwd, docs, isFailed }));
+  const [newest] = list.querySelectorAll(".report.hang .badge");
+  if (newest) newest.textContent = state.phase === "running" && state.hung_since === null ? "Hang, over" : "Hang";
+  while (list.childElementCount > MOST_IN_SIGHT) older.firstElementChild.after(list.lastChild);
+  older.hidden = older.childElementCount === 1;
+  older.firstElementChild.textContent = `${older.childElementCount - 1} earlier`;
+}
+
+// Links open in a new tab, and get nothing of this address, which contains the token.
+function docsLink(kind, docs) {
+  const [page, title] = DOCS[kind] || DOCS.failure;
+  if (!docs) return element("span", { class: "docs" }, `Documentation: ${title}`);
+  return element("a", { class: "docs", href: docs + page, target: "_blank", rel: "noopener noreferrer" }, `Documentation: ${title}`);
+}
+
+// The newest failure with its traceback, those of earlier attempts below it.
+function addFailure(failure, docs) {
+  for (const text of $("failures").querySelectorAll(".text")) text.open = false;
+  const title = failure.attempt > 0 || failed > 0 ? `Failure of attempt ${failure.attempt + 1}` : "Failure";
+  const made = element(
+    "article",
+    { class: "report failure" },
+    element("p", { class: "when" }, element("span", { class: "badge solid" }, title), `at ${clock(failure.time)}`, docsLink("failure", docs)),
+    element("p", { class: "sentence" }, failure.sentence),
+    ...(failure.detail ? [traceback(failure)] : []),
+    ...failure.lines.map((line) => element("p", { class: line.startsWith("Fix: ") ? "fix" : "note" }, line)),
+  );
+  $("failures").prepend(made);
+  const text = made.querySelector("pre");
+  if (text) text.scrollTop = text.scrollHeight; // the exception itself is at the end
+}
+
+function traceback({ detail, rank }) {
+  const what = detail.includes("Traceback (most recent call last)") ? "Traceback" : "Last lines of stderr";
+  const title = rank === null ? what : `${what} of rank ${rank}`;
+  return element(
+    "details",
+    { class: "text", open: true },
+    element("summary", {}, element("h3", {}, title), copyButton(() => detail)),
+    element("pre", { tabindex: "0", "aria-label": title }, detail.replace(/\n+$/, "")),
+  );
+}
+
+function card(report, number, about) {
+  const made = element(
+    "article",
+    { class: `report ${report.kind}` },
+    element("p", { class: "when" }, element("span", { class: "badge solid" }, KINDS[report.kind] || report.kind), `at ${clock(report.time)}`, docsLink(report.kind, about.docs)),
+    element("p", { class: "sentence" }, report.sentence),
+  );
+  const detail = element("pre", {}, report.detail);
+  if (report.detail && report.stacks) made.append(element("details", {}, element("summary", {}, "Details"), detail));
+  else if (report.detail) made.append(detail);
+  if (report.stacks) made.append(...stacksOf(report, number, about));
+  return made;
+}
+
+function stacksOf(report, number, about) {
+  const columns = element("div", { class: "columns", id: `stacks-${number}`, hidden: true });
+  const words = (verb) => `${verb} stack traces of ${report.stacks} ${report.stacks === 1 ? "rank" : "ranks"}`;
+  const button = element("button", { type: "button", class: "small", "aria-expanded": "false", "aria-controls": columns.id }, words("Show"));
+  const toggle = async () => {
+    if (!columns.childNodes.length) {
+      try {
+        columns.replaceChildren(...columnsOf(await get("stacks.json", { report: number }), report, about));
+      } catch (error) {
+        columns.replaceChildren(`They could not be read: ${error.message}`);
+      }
+    }
+    columns.hidden = !columns.hidden;
+    button.setAttribute("aria-expanded", !columns.hidden);
+    button.textContent = words(columns.hidden ? "Show" : "Hide");
+  };
+  button.addEventListener("click", toggle);
+  if (report.kind === "hang" && !about.isFailed) toggle(); // where the job has failed, the traceback comes first
+  return [button, columns];
+}
+
+function columnsOf(stacks, report, about) {
+  const groups = new Map();
+  for (const [rank, text] of Object.entries(stacks)) {
+    const key = text.replace(/0x[0-9a-f]+/g, ""); // threads have other addresses in each process
+    if (!groups.has(key)) groups.set(key, { text, members: [] });
+    groups.get(key).members.push(Number(rank));
+  }
+  const isCause = (group) => group.members.some((rank) => report.ranks.includes(rank));
+  const order = [...groups.values()].sort((a, b) => isCause(b) - isCause(a) || a.members.length - b.members.length || a.members[0] - b.members[0]);
+  const columns = order.slice(0, MOST_COLUMNS).map((group) => column(group, isCause(group), about));
+  if (order.length > MOST_COLUMNS) {
+    const rest = order.slice(MOST_COLUMNS);
+    const more = element("button", { type: "button" }, `${rest.length} more stack traces`);
+    more.addEventListener("click", () => more.replaceWith(...rest.map((group) => column(group, isCause(group), about))));
+    columns.push(more);
+  }
+  return columns;
+}
+
+function column({ text, members }, cause, { hosts, cwd }) {
+  const where = [...new Set(members.map((rank) => hosts.get(rank)).filter(Boolean))];
+  const title = `${ranks(members)}${where.length ? ` on ${where.join(", ")}` : ""}`;
+  return element(
+    "article",
+    { class: cause && "cause" },
+    element("header", {}, element("h3", {}, title[0].toUpperCase() + title.slice(1), ...(cause ? [" ", element("small", {}, "the others wait for it")] : [])), copyButton(() => text)),
+    element("pre", { tabindex: "0", "aria-label": `Stack trace of ${title}` }, shortened(text, cwd) || "(no stack trace could be taken)"),
+  );
+}
+
+// Where packages and the script are says little, and takes the room of what does.
+const shortened = (text, cwd) => text.replaceAll(`"${cwd}/`, '"').replace(/"[^"\n]*\/(?:site-packages|dist-packages|lib\/python3\.\d+)\//g, '"…/');
