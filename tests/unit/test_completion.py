@@ -120,6 +120,7 @@ UNIQUE = [
     ("muster run --hostfile no", "muster run --hostfile notes.txt "),
     ("muster logs --fol", "muster logs --follow "),
     ("muster logs 20261116-11", "muster logs 20261116-111500-eval-77aa "),
+    ("muster show ev", "muster show eval "),
     ("muster stop la", "muster stop last "),
     ("muster lab block", "muster lab block-port "),
     ("muster lab up 4 --pod", "muster lab up 4 --podman "),

@@ -19,11 +19,15 @@ _muster_hosts() {
   %(hosts)s
 }
 
+# Job ids and job names: 20261116-101500-baseline-3f9a and baseline.
 _muster_jobs() {
   local job
   for job in "${XDG_STATE_HOME:-$HOME/.local/state}"/muster/jobs/*/; do
-    job=${job%%/}
-    [[ $job == *'*' ]] || printf '%%s\n' "${job##*/}"
+    job=${job%%/} job=${job##*/}
+    [[ $job == '*' ]] && continue
+    printf '%%s\n' "$job"
+    job=${job#*-*-}
+    printf '%%s\n' "${job%%-*}"
   done
   echo last
 }
