@@ -56,13 +56,13 @@ _muster_add() {
     [[ -n $one && $one == "$typed"* ]] && COMPREPLY+=("$prefix$one")
   done < <(
     case "$1" in
-      flag | text) ;;
-      files) compgen -f -- "$typed" ;;
-      directories) compgen -d -- "$typed" ;;
-      script) compgen -f -X '!*.py' -- "$typed"; compgen -d -- "$typed" ;;
-      job) _muster_jobs ;;
-      hosts) _muster_hosts ;;
-      *) set -f; printf '%%s\n' $1 ;;
+      (flag | text) ;;
+      (files) compgen -f -- "$typed" ;;
+      (directories) compgen -d -- "$typed" ;;
+      (script) compgen -f -X '!*.py' -- "$typed"; compgen -d -- "$typed" ;;
+      (job) _muster_jobs ;;
+      (hosts) _muster_hosts ;;
+      (*) set -f; printf '%%s\n' $1 ;;
     esac
   )
   case "$1" in
