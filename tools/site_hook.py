@@ -81,8 +81,8 @@ def with_commands(page: str) -> Callable[[re.Match[str]], str]:
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Refuse a page that would load something from the network; mkdocs calls this."""
+    """Raise an error for a page that would load something from the network; called by mkdocs."""
     found = FOREIGN.search(output)
     if found:
-        raise SystemExit(f"{page.file.src_uri}: the page would load something from the network: {found.group()}")
+        raise SystemExit(f"{page.file.src_uri}: the page would load from the network: {found.group()}")
     return output

@@ -221,9 +221,13 @@ class Attempt:
 
     def _on_output(self, link: AgentLink, event: Out) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
-        lines = self._splitter(rank, stream).feed(text)
+        splitter = self._splitter(rank, stream)
+        lines = splitter.feed(text)
         self.logs.write(self._log_of(rank), text, f"{rank} {stream}")
-        self._show(link.name, rank, stream, lines)
+        if splitter.bar:
+            lines.append(Line(splitter.bar, "\r"))
+        # Of the states of a progress bar, only the last matters.
+        self._show(link.name, rank, stream, [line for line in lines[:-1] if line.end != "\r"] + lines[-1:])
 
     def _splitter(self, rank: int, stream: int) -> LineSplitter:
         splitter = self._state(rank).splitters.get(stream)
@@ -242,12 +246,12 @@ class Attempt:
         state = self._ranks[rank]
         lines = [line._replace(text=without_rank_tag(line.text, rank)) for line in lines]
         if stream == 2:
-            state.last_words.extend(line.text for line in lines if line.text.strip())
+            state.last_words.extend(line.text for line in lines if line.text.strip() and line.end != "\r")
         if not self._is_shown(rank):
             return
         for line in state.folder.pass_on(lines) if stream == 2 else lines:
             if isinstance(line, str):
-                self.screen.warning(line)
+                self.screen.notice(line)
             else:
                 self.screen.rank_line(host, rank, self._width, stream, line)
 
@@ -258,6 +262,7 @@ class Attempt:
             self._show(link.name, rank, stream, splitter.finish())
         for line in state.folder.give_up():
             self.screen.rank_line(link.name, rank, self._width, 2, line)
+        self.screen.rank_ended(link.name, rank, self._width)
         raised, exited, left = state.raised, state.exited, state.left
         groups = left["groups"] if left else state.groups
         # An exception precedes the exit it leads to: its time shows better which rank was first.

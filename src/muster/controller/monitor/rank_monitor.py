@@ -281,11 +281,11 @@ class RankMonitor:
     def report_hang(self, said: str, found: Mapping[int, Sighting], ranks: Sequence[int], detail: str = "") -> None:
         """Print a hang report, write the stack traces, and keep both for other commands."""
         path = self.write_stacks(found, said)
-        self.screen.warning(f"hang: {said}")
+        self.screen.failure(f"hang: {said}")
         self.screen.show_block(detail)
-        self.screen.warning(f"stack traces of all ranks: {tilde(path)}")
+        self.screen.notice(f"stack traces of all ranks: {tilde(path)}")
         if not self.kill:
-            self.screen.warning("The job keeps running; use --on-hang kill to end hung jobs")
+            self.screen.notice("The job keeps running; use --on-hang kill to end hung jobs")
         self._keep("hang", said, found, ranks, detail)
 
     def _keep(
