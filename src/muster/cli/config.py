@@ -99,7 +99,11 @@ def _options(p: Parser, options: argparse.Namespace) -> Iterator[tuple[str, str,
         origins = [options.origins[dest].place] if dest in options.origins else []
         if dest in options.typed:  # a list on the command line adds to that of a file, another value replaces it
             origins = [*(origins if isinstance(value, list) else []), "command line"]
-        yield name.removeprefix("--no-").removeprefix("--"), _text(cast("object", value)), " and ".join(origins) or "default"
+        yield (
+            name.removeprefix("--no-").removeprefix("--"),
+            _text(cast("object", value)),
+            " and ".join(origins) or "default",
+        )
 
 
 def _own_options(command: str, p: Parser) -> Iterator[tuple[str, str, str]]:
