@@ -98,9 +98,9 @@ def opened(browser: Browser, page: Page) -> Browser:
 def test_the_grid_shows_every_rank_by_host_and_the_failed_one_in_words(opened: Browser):
     ask = "[...document.querySelectorAll('.host')].map(h => [h.dataset.host, h.querySelectorAll('.tile').length])"
     assert opened.js(ask) == [["gpu01", 4], ["gpu02", 4]]
-    assert opened.text("#rank-5") == "5\nexit code 1"
+    assert opened.text("#rank-5") == "5\nfailed first"
     label = opened.js("document.querySelector('#rank-5').getAttribute('aria-label')")
-    assert label == "Rank 5 on gpu02: failed, exit code 1"
+    assert label == "Rank 5 on gpu02: failed first, exit code 1"
     shapes = opened.js("[...document.querySelectorAll('.tile path')].map(p => p.getAttribute('d'))")
     assert len({shapes[0], shapes[2], shapes[5]}) == 3  # waiting, running and failed differ without their color
     assert opened.text("#phase") == "failed 1"
@@ -124,21 +124,22 @@ def test_it_opens_on_the_failed_rank_with_its_traceback(opened: Browser):
 
 
 def test_ranks_that_muster_stopped_have_no_check_mark_and_a_hung_one_is_not_green(browser: Browser, tmp_path: Path):
-    states = ("canceled", "ended", "hung", "running")
-    ranks = tuple(replace(rank_of(number, 2, None), state=state) for number, state in enumerate(states))
-    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", replace(ended(job(ranks=4)), ranks=ranks)))
+    states = ("canceled", "ended", "hung", "running", "waiting")
+    ranks = tuple(replace(rank_of(number, 3, None), state=state) for number, state in enumerate(states))
+    state = replace(ended(job(ranks=5)), ranks=ranks, slow=(4,))
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", state))
     try:
         browser.open(page.address)
-        browser.wait("document.querySelectorAll('.tile b').length === 4")
+        browser.wait("document.querySelectorAll('.tile b').length === 5")
         of_each = "[...document.querySelectorAll('.tile')].map(t => {})"
-        canceled, done, hung, running = browser.js(of_each.format("t.querySelector('path').getAttribute('d')"))
-        assert len({canceled, done, hung, running}) == 4
+        canceled, done, hung, running, slow = browser.js(of_each.format("t.querySelector('path').getAttribute('d')"))
+        assert len({canceled, done, hung, running, slow}) == 5
         assert browser.text("#rank-0") == "0\nstopped"
         assert browser.text("#rank-2") == "2\nhung"
         colors = browser.js(of_each.format("getComputedStyle(t.querySelector('span')).color"))
         assert colors[2] != colors[3]
         legend = browser.js("[...document.querySelectorAll('#legend li')].map(item => item.innerText)")
-        assert legend == ["1 hung", "1 running", "1 stopped by Muster", "1 finished"]
+        assert legend == ["1 hung", "1 slow", "1 running", "1 stopped by Muster", "1 finished"]
     finally:
         page.end()
 
@@ -169,7 +170,7 @@ def test_the_use_of_each_host_is_drawn_over_time(opened: Browser):
     assert opened.js(ask) == [
         ["CPU\n41 % of 64", True],
         ["GPU\n78 % of 4", True],
-        ["Memory\n91 of 512 GB", True],
+        ["Memory\n91/512 GB", True],
         ["Network\n4.1 GB/s", True],
     ]
 
@@ -407,7 +408,7 @@ def test_a_lost_connection_is_said_and_comes_back(browser: Browser, tmp_path: Pa
     browser.js("document.dispatchEvent(new Event('visibilitychange'))")  # as when one comes back to the tab
     browser.wait("document.querySelector('#connection').innerText.includes('is lost')")
     assert "muster dashboard 20261115-101500-train-3f9a" in browser.text("#connection")
-    assert browser.text("#rank-5") == "5\nexit code 1"  # what was known stays
+    assert browser.text("#rank-5") == "5\nfailed first"  # what was known stays
     browser.js(
         "window.told = []; new MutationObserver(() => told.push(document.querySelector('#connection').innerText))"
         ".observe(document.querySelector('#connection'), { childList: true, subtree: true, characterData: true })"
@@ -502,7 +503,7 @@ def test_a_run_with_a_dashboard_shows_the_job_to_its_end_and_beyond(browser: Bro
         (tmp_path / "fail").touch()
         assert run.wait(40).code == 1
         browser.wait("document.querySelector('#phase').innerText === 'failed 1'")
-        assert browser.text("#rank-1") == "1\nexit code 1"
+        assert browser.text("#rank-1") == "1\nfailed first"
         browser.wait("document.querySelector('#log-rank').value === '1'")  # nobody had picked another one
         assert "loss is <b>nan</b>" in browser.text("#failures .sentence")
         assert 'raise ValueError("loss is <b>nan</b>")' in browser.text("#failures pre")

@@ -18,6 +18,8 @@ COVERED = (
     "src/muster/lab",
     "src/muster/recipes",
     "src/muster/training",
+    "tools",
+    "docs/recipes",
     "docs/reference/checks.md",
 )
 """Files and directories that are checked, relative to the root of the repository."""

@@ -5,72 +5,84 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from muster.api.arguments import Parser, inverse
-from muster.config import Configuration, Setting, read_configuration
-from muster.config.configuration import TABLES, shown
+from muster.config.configuration import TABLES, Configuration, Setting, shown
 from muster.engines.table import JOB_IDS, built_in
 from muster.errors import UsageError
 
 _JOINED = {"HOSTS", "RANKS", "NAMES"}
 """Values that are a list with commas, by their names in --help."""
 
+_NEEDS = {"container": "image", "container_args": "image", "fetch": "sync"}
+"""Options that are an error without another one; as defaults, they have no effect without it."""
 
-def parse_configured(
-    p: Parser, argv: Sequence[str], command: str, shared: Parser, *, places: bool = True
+
+@dataclass(frozen=True, kw_only=True)
+class Parsers:
+    """A command with its parser."""
+
+    command: str
+    own: Parser
+    shared: Parser
+    """The parser of `muster run`; keys outside of tables must be its options."""
+
+
+def with_defaults(
+    parsers: Parsers, argv: Sequence[str], given: argparse.Namespace, config: Configuration, *, places: bool
 ) -> argparse.Namespace:
-    """Parse a command line; options that it does not set get the defaults of the configuration files.
+    """Return the options of a command line, `given`, on top of the defaults of the configuration files.
 
-    Keys outside of tables are defaults for all commands with such an option, and must be options of `shared`, the
-    parser of `muster run`. Without `places`, defaults for where to run are ignored. Adds to the result: `config`,
-    `origins` (settings of the files by name in the result) and `typed` (names set on the command line).
+    Without `places`, defaults for where to run are ignored. `origins` of the result has the settings by their names.
     """
-    given = p.parse_args(argv)
-    config = read_configuration()
+    p = parsers.own
     base = argparse.Namespace()
-    origins = _effective(config, p, command, shared) if config.files else {}
-    if not places or _is_inside_job(os.environ) or any(getattr(given, dest, None) for dest in place_names()):
-        origins = {dest: setting for dest, setting in origins.items() if dest not in place_names()}
+    origins = _effective(config, parsers)
+    unused = _unused_places(given) if places else place_names()
+    origins = {dest: setting for dest, setting in origins.items() if dest not in unused}
     for setting in origins.values():
         _apply(p, setting, base)
-    options = p.parse_args(argv, base) if origins else given
-    if getattr(options, "image", None) is None:  # defaults for containers have no effect on a run without one
-        for dest in {"container", "container_args"} & origins.keys() - vars(given).keys():
-            delattr(options, dest)
-    options.config, options.origins = config, origins
-    options.typed = frozenset(name for name, value in vars(given).items() if value != p.get_default(name))
-    if config.files and "python" not in options.typed:
-        options.host_python = host_pythons(config)
+    asked = p.parse_args(argv, argparse.Namespace(**vars(base)))
+    idle = {dest for dest, needed in _NEEDS.items() if dest in origins and not getattr(asked, needed, None)}
+    for dest in idle:
+        delattr(base, dest)
+    options = p.parse_args(argv, base)
+    options.origins = {dest: setting for dest, setting in origins.items() if dest not in idle}
     return options
-
-
-def host_pythons(config: Configuration) -> dict[str, str]:
-    """Return the Python of each host that has one of its own, by the host's name."""
-    return {host: str(setting.value) for host, setting in config.pythons.items()}
 
 
 def place_names() -> frozenset[str]:
     """Return the names of the options for where to run, which exclude each other."""
-    allocations = (engine.allocation_option.lstrip("-").replace("-", "_") for engine in built_in())
-    return frozenset({"hosts", "hostfile", "lab", *filter(None, allocations)})
+    return frozenset({"hosts", "hostfile", "lab", *_allocation_names().values()})
 
 
-def _is_inside_job(env: Mapping[str, str]) -> bool:
-    """Return whether this is a scheduler's job, which has its own hosts."""
-    return any(env.get(name) for name in JOB_IDS)
+def _allocation_names() -> dict[str, str]:
+    """Return the names of the options that request an allocation, such as `slurm_args`, by engine."""
+    options = {engine.name: engine.allocation_option for engine in built_in() if engine.allocation_option}
+    return {name: option.lstrip("-").replace("-", "_") for name, option in options.items()}
 
 
-def _effective(config: Configuration, p: Parser, command: str, shared: Parser) -> dict[str, Setting]:
+def _unused_places(given: argparse.Namespace) -> frozenset[str]:
+    """Return the options for where to run whose defaults have no effect: all if the command line or a job decides."""
+    engine: str | None = getattr(given, "engine", None)
+    in_job = any(os.environ.get(name) for name in JOB_IDS)
+    if in_job or engine == "local" or any(getattr(given, dest, None) for dest in place_names()):
+        return place_names()
+    return frozenset(dest for name, dest in _allocation_names().items() if engine not in (None, "auto", name))
+
+
+def _effective(config: Configuration, parsers: Parsers) -> dict[str, Setting]:
     """Return the setting in effect for each name in the parsed options; UsageError for an unknown key."""
     found: dict[str, Setting] = {}
     places = place_names()
-    for setting in config.defaults(command):
-        in_table = len(setting.path) > 1
-        if _option_of(p if in_table else shared, setting.key) is None:
-            raise _unknown(setting, p if in_table else shared)
-        action = _option_of(p, setting.key)
+    for setting in config.defaults(parsers.command):
+        p = parsers.own if len(setting.path) > 1 else parsers.shared
+        if _option_of(p, setting.key) is None:
+            raise _unknown(setting, p)
+        action = _option_of(parsers.own, setting.key)
         if action is None:
             continue
         if action.dest in places:
@@ -111,7 +123,8 @@ def _apply(p: Parser, setting: Setting, base: argparse.Namespace) -> None:
     name = f"--{setting.key.replace('_', '-')}"
     action = p._option_string_actions[name]
     try:
-        p.parse_args(_words(setting, action, name), base)
+        words = _words(setting, action, name)
+        p.parse_args([word for word in words if action.nargs != 0 or word in p._option_string_actions], base)
     except UsageError as error:
         sentence = error.message.removeprefix(f"{p.prog}: ")
         for each in action.option_strings:
@@ -120,7 +133,7 @@ def _apply(p: Parser, setting: Setting, base: argparse.Namespace) -> None:
 
 
 def _words(setting: Setting, action: argparse.Action, name: str) -> list[str]:
-    """Return a setting as words of a command line."""
+    """Return a setting as words of a command line; `--no-deep` may not be an option, as it is the default."""
     value: Any = setting.value
     if action.nargs == 0:
         if not isinstance(value, bool):

@@ -37,7 +37,8 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "--quiet": ("--silent", "-q"),
     "--python": ("--executable", "--interpreter"),
     "--out": ("--output", "--output-dir", "-o"),
-    "--follow": ("--tail", "--watch", "-F"),
+    "--lines": ("--tail",),
+    "--follow": ("--watch", "-F"),
     "--partition": ("--qos", "-p", "-q"),
     "--all": ("--everything", "-a"),
 }

@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from muster.api.arguments import Parser, flag, natural, option, port, positive, seconds
-from muster.api.config_defaults import host_pythons, parse_configured
-from muster.api.env_file import read_env_file
 from muster.api.torchrun_options import add_torchrun, refuse
-from muster.config import Configuration, read_configuration
+from muster.config import host_groups, host_pythons, read_configuration
 from muster.engines.container.container import PROGRAMS
 from muster.engines.engine import Engine, words
 from muster.engines.table import NAMES, built_in
@@ -27,8 +25,11 @@ from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts, read_hostfile
 from muster.spec import RunSpec
 
+if TYPE_CHECKING:
+    from muster.api.env_file import EnvFile
+    from muster.config.configuration import Configuration
+
 _MOST_RANKS = 1_000_000
-_NO_CONFIG = Configuration()
 _FIELDS = frozenset(field.name for field in fields(RunSpec))
 _option = partial(option, default=argparse.SUPPRESS)
 _flag = partial(flag, default=argparse.SUPPRESS)
@@ -78,10 +79,7 @@ def add_what(p: Parser) -> None:
     what = p.add_argument_group("job")
     option(what, "-m", "run a module, as `python -m` does", dest="module")
     _option(what, "--name NAME", "name of the job, to use in `muster logs NAME` (default: that of the script)")
-    about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
-    option(what, "--env NAME[=VALUE]", about, action="append", default=[])
-    about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
-    option(what, "--env-file FILE", about, action="append", default=[])
+    add_env(what)
     _flag(what, "--sync", "copy the working directory (files git would track) to each host and run there")
     about = "with --sync, copy files matching PATH (a path or glob) back when the ranks have ended (repeatable)"
     option(what, "--fetch PATH", about, action="append", default=[])
@@ -116,6 +114,14 @@ def add_screen(p: Parser) -> None:
     _option(screen, "--page-port PORT", argparse.SUPPRESS, dest="dashboard_port", type=port)
 
 
+def add_env(group: argparse._ArgumentGroup) -> None:
+    """Add `--env` and `--env-file`."""
+    about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
+    option(group, "--env NAME[=VALUE]", about, action="append", default=[])
+    about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
+    option(group, "--env-file FILE", about, action="append", default=[])
+
+
 def add_quiet(group: argparse._ArgumentGroup) -> None:
     """Add `--quiet`."""
     _flag(group, "--quiet", "print only errors from Muster")
@@ -140,8 +146,24 @@ def run_parser(**settings: Any) -> Parser:
 
 
 def parse_options(p: Parser, argv: Sequence[str], command: str, *, places: bool = True) -> argparse.Namespace:
-    """Parse the command line of a command that starts ranks, on top of the defaults of the configuration files."""
-    return parse_configured(p, argv, command, p if command == "run" else run_parser(), places=places)
+    """Parse the command line of a command that starts ranks, on top of the defaults of the configuration files.
+
+    Adds `config`, `origins` (settings of the files by name) and `typed` (names set on the command line) to the result.
+    Without `places`, the files do not decide where to run.
+    """
+    options = given = p.parse_args(argv)
+    config = read_configuration()
+    given.origins = {}
+    if config is not None:
+        from muster.api.config_defaults import Parsers, with_defaults
+
+        parsers = Parsers(command=command, own=p, shared=p if command == "run" else run_parser())
+        options = with_defaults(parsers, argv, given, config, places=places)
+    options.config = config
+    options.typed = frozenset(name for name, value in vars(given).items() if value != p.get_default(name))
+    if "python" not in options.typed:
+        options.host_python = host_pythons(config)
+    return options
 
 
 def spec_of(options: argparse.Namespace, command: Sequence[str], **fixed: Any) -> RunSpec:
@@ -167,16 +189,22 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
     """Return the environment variables for every rank: of the configuration files, of --env-file, and of --env."""
-    config: Configuration = getattr(options, "config", _NO_CONFIG)
-    env = {name: str(setting.value) for name, setting in config.env.items()}
-    for path in getattr(options, "env_file", ()):
-        env |= read_env_file(path, os.environ).values
+    config: Configuration | None = getattr(options, "config", None)
+    env = {name: str(setting.value) for name, setting in config.env.items()} if config is not None else {}
+    for path in options.env_file:
+        env |= _env_file(path).values
     return env | parse_env(options.env, os.environ)
+
+
+def _env_file(path: str) -> EnvFile:
+    from muster.api.env_file import read_env_file
+
+    return read_env_file(path, os.environ)
 
 
 def copied_names(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the environment variables whose values here the ranks get: NAME alone in --env or in an --env-file."""
-    in_files = [name for path in options.env_file for name in read_env_file(path, os.environ).copied]
+    in_files = [name for path in options.env_file for name in _env_file(path).copied]
     return tuple(dict.fromkeys([*in_files, *(name for name in options.env if "=" not in name)]))
 
 
@@ -189,8 +217,8 @@ def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
     if options.hosts is not None:
         configured = getattr(options, "origins", {}).get("hosts")
         source = configured.place if configured is not None else "-H"
-        config = getattr(options, "config", None) or read_configuration()
-        return parse_hosts(options.hosts, source=source, groups=config.groups)
+        config = options.config if hasattr(options, "config") else read_configuration()
+        return parse_hosts(options.hosts, source=source, groups=host_groups(config))
     if options.hostfile is not None:
         return read_hostfile(options.hostfile)
     return None
@@ -248,7 +276,7 @@ def _value(name: str, value: Any) -> Any:
     """Convert a field's value from the forms a Python caller may write."""
     if name == "hosts":
         listed: list[object] = [value] if isinstance(value, str) else list(value)
-        return parse_hosts(",".join(map(str, listed)), groups=read_configuration().groups)
+        return parse_hosts(",".join(map(str, listed)), groups=host_groups(read_configuration()))
     if name == "env":
         return {variable: str(text) for variable, text in value.items()}
     if name in ("only_ranks", "only_local_ranks") and not isinstance(value, int):

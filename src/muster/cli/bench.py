@@ -13,6 +13,7 @@ from muster.api.hints import refuse_misplaced
 from muster.api.run_options import (
     add_debug,
     add_engine,
+    add_env,
     add_network,
     add_quiet,
     add_where,
@@ -75,8 +76,7 @@ def parser() -> Parser:
     about = f"largest size (default: {size_text(LARGEST)}, or less if a call would take more than {CALL_LIMIT:g} s)"
     option(what, "--max SIZE", about, type=read_size)
     option(what, "--factor N", "factor between consecutive sizes (default: 8)", type=_factor, default=8)
-    about = "set an environment variable in every rank (repeatable)"
-    option(what, "--env NAME[=VALUE]", about, action="append", default=[])
+    add_env(what)
     scaling = p.add_argument_group("scaling")
     option(scaling, "--scaling", "run a script on 1, 2, 4 … ranks and compare the rates it prints")
     option(scaling, "-m", "SCRIPT is a module, as for `python -m`", dest="module")

@@ -15,6 +15,7 @@ from muster.api.prepared import lab_hosts, prepare
 from muster.api.run_options import (
     add_debug,
     add_engine,
+    add_env,
     add_network,
     add_where,
     allocate,
@@ -72,7 +73,7 @@ def parser() -> Parser:
     option(what, "--deep", "also start ranks on the hosts, as a job would; takes longer")
     about = "a file or directory that every host must have (repeatable)"
     option(what, "--data PATH", about, action="append", default=[])
-    option(what, "--env NAME[=VALUE]", "an environment variable of the job (repeatable)", action="append", default=[])
+    add_env(what)
     option(what, "-m", "SCRIPT is a module, as for `python -m`", dest="module")
     option(what, "--strict", "exit with code 1 if there are warnings")
     option(what, "--json", "print JSON")

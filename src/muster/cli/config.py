@@ -13,9 +13,8 @@ from muster.api.arguments import Parser
 from muster.api.env_file import read_env_file
 from muster.api.run_options import parse_options, run_parser
 from muster.cli import bench, check, submit
-from muster.config import Configuration
-from muster.config.config_files import VARIABLE, user_path
-from muster.config.configuration import shown
+from muster.config.config_search import VARIABLE, user_path
+from muster.config.configuration import Configuration, shown
 from muster.environment import SECRET_NAME, carried
 from muster.errors import UsageError
 from muster.hosts import parse_hosts
@@ -64,12 +63,12 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"muster config: unexpected `{options.command[0]}`", hint="give options of `muster run`, without a script"
         )
-    config: Configuration = options.config
+    config: Configuration = options.config or Configuration(files=())
     lines = list(_files(config))
     for title, rows in (
         ("options", list(_options(p, options))),
         *((f"[{name}]", list(_own_options(name, module.parser()))) for name, module in _COMMANDS.items()),
-        ("environment variables sent to ranks", list(_environment(options))),
+        ("environment variables sent to ranks", list(_environment(options, config))),
         ("host groups", list(_groups(config))),
         ("Python per host", list(_pythons(options, config))),
     ):
@@ -96,14 +95,11 @@ def _options(p: Parser, options: argparse.Namespace) -> Iterator[tuple[str, str,
         if dest in ("help", "env"):
             continue
         value: object = getattr(options, dest, _DEFAULTS.get(dest))
+        text = _text(value)
         origins = [options.origins[dest].place] if dest in options.origins else []
         if dest in options.typed:  # a list on the command line adds to that of a file, another value replaces it
             origins = [*(origins if isinstance(value, list) else []), "command line"]
-        yield (
-            name.removeprefix("--no-").removeprefix("--"),
-            _text(cast("object", value)),
-            " and ".join(origins) or "default",
-        )
+        yield name.removeprefix("--no-").removeprefix("--"), text, " and ".join(origins) or "default"
 
 
 def _own_options(command: str, p: Parser) -> Iterator[tuple[str, str, str]]:
@@ -114,10 +110,10 @@ def _own_options(command: str, p: Parser) -> Iterator[tuple[str, str, str]]:
             yield setting.key, shown(setting.value), setting.place
 
 
-def _environment(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+def _environment(options: argparse.Namespace, config: Configuration) -> Iterator[tuple[str, str, str]]:
     """Yield each environment variable that Muster gives to ranks; the values of secrets are hidden."""
     found = {name: (value, "environment") for name, value in carried(os.environ).items()}
-    found |= {name: (str(setting.value), setting.place) for name, setting in options.config.env.items()}
+    found |= {name: (str(setting.value), setting.place) for name, setting in config.env.items()}
     for path in options.env_file:
         found |= {name: (value, path) for name, value in read_env_file(path, os.environ).values.items()}
     for word in options.env:
@@ -128,9 +124,9 @@ def _environment(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
 
 
 def _groups(config: Configuration) -> Iterator[tuple[str, str, str]]:
-    for name, group in config.groups.items():
-        parse_hosts(f"@{name}", groups=config.groups)
-        yield f"@{name}", group.text, group.source
+    for name, (hosts, place) in config.groups.items():
+        parse_hosts(f"@{name}", groups=config.groups)  # UsageError for a wrong one
+        yield f"@{name}", hosts, place
 
 
 def _pythons(options: argparse.Namespace, config: Configuration) -> Iterator[tuple[str, str, str]]:

@@ -33,6 +33,7 @@ examples:
   muster run -H gpu[01-04]:8,box:2 train.py          five hosts over ssh, 34 ranks
   muster run -H big:0,2,5 train.py                   three GPUs of one host
   muster run --hostfile hosts.txt -m mypkg.train     hosts from an MPI or DeepSpeed hostfile
+  muster run -H @lab train.py                        hosts of a group in muster.toml
   muster run train.py                                inside a Slurm or PBS job: all its hosts
   muster run --engine slurm --slurm-args "-N4 --gpus-per-node=2" train.py
   muster run --engine mpi -H a:2,b:2 train.py        ranks started by mpirun, for scripts that use MPI
@@ -45,6 +46,7 @@ examples:
 
 Put Muster's options before the script, and the script's own options after it. torchrun's options work here as well.
 Underscores in options are the same as dashes: --dry_run.
+Defaults of options can be set in muster.toml; `muster config` shows what is in effect.
 
 {fill("Environment variables that Muster copies to other hosts: " + ", ".join(CARRIED) + ".", 105)}
 

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 def ssh(argv: list[str]) -> int:
     """Set up logins over ssh."""
-    from muster.config import read_configuration
+    from muster.config import host_groups, read_configuration
     from muster.engines.ssh.setup_ssh import SshSetup
     from muster.hosts import parse_hosts, read_hostfile
 
@@ -58,7 +58,7 @@ def ssh(argv: list[str]) -> int:
     if (options.hosts is None) == (options.hostfile is None):
         raise UsageError("muster setup ssh: give -H or --hostfile", hint="`muster setup ssh -H host1,host2`")
     if options.hosts is not None:
-        hosts = parse_hosts(options.hosts, groups=read_configuration().groups)
+        hosts = parse_hosts(options.hosts, groups=host_groups(read_configuration()))
     else:
         hosts = read_hostfile(options.hostfile)
     setup = SshSetup(hosts, say=_say, ask=_ask)

@@ -25,14 +25,22 @@ _CONTINUE = """
 import os, signal, sys, time
 os.setpgid(0, 0)
 pid, group = map(int, sys.argv[1:])
-end = time.monotonic() + 1
-try:
-    while os.tcgetpgrp(0) == group and time.monotonic() < end:
-        time.sleep(0.01)
-finally:
-    os.kill(pid, signal.SIGCONT)
+begin, stopped = time.monotonic(), 0
+while time.monotonic() < begin + 10:
+    time.sleep(0.01)
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        if file.read().rpartition(b")")[2].split()[0] != b"T":
+            continue
+    stopped = stopped or time.monotonic()
+    try:
+        is_taken = os.tcgetpgrp(0) != group
+    except OSError:
+        is_taken = True
+    if is_taken or time.monotonic() > stopped + 1:
+        os.kill(pid, signal.SIGCONT)
+        break
 """
-"""Continues a stopped process when the shell has taken the terminal back, or after a second."""
+"""Continues a process once it is stopped and the shell has taken the terminal back, or after a second."""
 
 
 class Suspension:
@@ -60,22 +68,26 @@ class Suspension:
         if terminal < 0 or not _has_shell():
             screen.warning("Ctrl-Z: no shell here can bring the job back, so it stays; press Ctrl-C to stop it")
             return
+        argv = [sys.executable, "-I", "-S", "-c", _CONTINUE, str(os.getpid()), str(os.getpgrp())]
+        path = self._controller.folder / SCREEN
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            watcher = subprocess.Popen(argv, stdin=terminal, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        except OSError as error:
+            os.close(terminal)
+            screen.warning(f"Ctrl-Z: could not move the job to the background ({error.strerror}), so it stays")
+            return
         self._terminal = terminal
         screen.warning(
             f"Ctrl-Z: the job keeps running in the background. Bring it back: `fg` or `muster attach {job}`. "
             f"Stop it: `muster stop {job}`"
         )
-        self._leave_terminal()
+        self._leave_terminal(file)
         self._watch = asyncio.ensure_future(self._until_foreground())
-        group = str(os.getpgrp())
-        argv = [sys.executable, "-I", "-S", "-c", _CONTINUE, str(os.getpid()), group]
-        watcher = subprocess.Popen(argv, stdin=terminal, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.kill(os.getpid(), signal.SIGSTOP)
-        watcher.wait(5)
+        asyncio.get_running_loop().call_later(2.0, watcher.poll)
 
-    def _leave_terminal(self) -> None:
-        path = self._controller.folder / SCREEN
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    def _leave_terminal(self, file: int) -> None:
         self._screens = {fd: os.dup(fd) for fd in (1, 2) if os.isatty(fd)}
         self._controller.screen.move(dict.fromkeys(self._screens, file))
         os.close(file)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
-from muster.config.config_files import ConfigFile, find_files
+from muster.config.config_file import ConfigFile
 from muster.errors import UsageError
 from muster.hosts import Group
 
@@ -51,14 +50,14 @@ class Setting:
 class Configuration:
     """What all files say together."""
 
-    files: tuple[ConfigFile, ...] = ()
+    files: tuple[ConfigFile, ...]
     """The one that takes precedence first."""
 
     @property
     def groups(self) -> dict[str, Group]:
         """Host groups by name, without `@`."""
         return {
-            setting.key: Group(text=_host_list(setting), source=setting.place)
+            setting.key: (_host_list(setting), setting.place)
             for file in reversed(self.files)
             for setting in _table(file, "hosts")
         }
@@ -80,11 +79,6 @@ class Configuration:
                 if key not in TABLES or (key == "hosts" and not isinstance(value, dict)):
                     yield Setting(path=(key,), value=value, file=file)
             yield from _table(file, command)
-
-
-def read_configuration(cwd: str | None = None, env: Mapping[str, str] | None = None) -> Configuration:
-    """Read the configuration files for a working directory (default: of this process)."""
-    return Configuration(files=find_files(cwd or os.getcwd(), os.environ if env is None else env))
 
 
 def _table(file: ConfigFile, name: str) -> list[Setting]:

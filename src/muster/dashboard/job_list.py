@@ -78,6 +78,7 @@ def _entry(job: KeptJob) -> dict[str, Any]:
         "exit_code": state.exit_code,
         "stopped_by": state.stopped_by,
         "hung_since": state.hung_since,
+        "slow": state.slow,
         "sentence": state.sentence,
         "reason": reason(job),
         "where": f"{count(state.world_size, 'rank')} on {names([host.name for host in state.hosts], 4)}",

@@ -133,7 +133,8 @@ def _download(source: Source, asked: Mapping[str, str]) -> Answer:
     path = source.log(rank, attempt)
     if not path.is_file():
         raise NotThere(f"rank {rank} has written nothing")
-    name = f"{source.folder.name}-attempt-{attempt + 1}-rank-{rank}.log"
+    job = re.sub(r"[^\w.-]", "_", source.folder.name, flags=re.ASCII)  # in a header
+    name = f"{job}-attempt-{attempt + 1}-rank-{rank}.log"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Answer(kind="text/plain; charset=utf-8", file=path, headers=headers)
 

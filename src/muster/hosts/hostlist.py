@@ -24,14 +24,8 @@ _USER_CHARS = re.compile(r"(?!-)[A-Za-z0-9._+-]*")
 _NEXT_GPU = re.compile(r"[ \t]*,[ \t]*(?=[0-9]+[ \t]*(?:,|$))")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """A host group of a configuration file."""
-
-    text: str
-    """Its hosts as `-H` takes them; may contain other groups."""
-    source: str
-    """The file and line, for errors."""
+Group = tuple[str, str]
+"""A host group: its hosts as `-H` takes them, with or without other groups, and the file and line for errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +108,7 @@ def _read_group(reader: Reader, groups: Mapping[str, Group], inside: tuple[str, 
     if name in inside:
         chain = " -> ".join(f"@{each}" for each in (*inside[inside.index(name) :], name))
         raise reader.error(f"the host group contains itself: {chain}", at=at, hint="remove one of them")
-    return read_mentions(Reader(group.text, group.source), room=room, groups=groups, inside=(*inside, name))
+    return read_mentions(Reader(*group), room=room, groups=groups, inside=(*inside, name))
 
 
 def _group_hint(name: str, groups: Mapping[str, Group]) -> str:

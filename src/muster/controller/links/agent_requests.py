@@ -1,4 +1,4 @@
-"""The requests to an agent: which fields each takes, and what it is answered with."""
+"""The types of the requests to an agent and of their replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AgentRequests(ABC):
-    """The typed side of a link."""
+    """The typed request interface of a link."""
 
     @overload
     async def request(
@@ -82,9 +82,9 @@ class AgentRequests(ABC):
         self, do: Literal["more_results"], *, limit: float, **fields: Unpack[requests.MoreResults]
     ) -> replies.ResultPart: ...
     async def request(self, do: str, *, limit: float, **fields: object) -> object:
-        """Ask the agent for something and wait for its reply, at most `limit` seconds."""
+        """Send a request to the agent, and wait for its reply for at most `limit` seconds."""
         return await self._ask(do, limit, fields)
 
     @abstractmethod
     async def _ask(self, do: str, limit: float, fields: Mapping[str, object]) -> Any:
-        """Send the request, and return its reply once it has been validated."""
+        """Send a request, and return its validated reply."""

@@ -105,9 +105,9 @@ function showHead(state, { life, status }) {
 }
 
 const PHASES = [
-  ["connected", "Connect"],
-  ["imported", "Prepare"],
-  ["first collective", "First collective"],
+  ["connected", "Connect", "Until every host had answered"],
+  ["imported", "Prepare", "Check the code, import torch and find the addresses where ranks meet"],
+  ["first collective", "First collective", "Until every rank had finished its first collective"],
 ];
 
 // The phases of the start with the time each took, and the time since.
@@ -117,19 +117,19 @@ function showStart(state, isOver, job) {
   $("start").hidden = !reached.length && isOver;
   let before = 0;
   const items = [];
-  for (const [key, title] of PHASES) {
+  for (const [key, title, about] of PHASES) {
     const isNow = !known(times[key]) && !isOver && items.every((item) => item.className === "done");
     if (!known(times[key]) && isOver) continue;
     const took = known(times[key]) ? seconds(Math.max(0, times[key] - before)) : isNow ? seconds(Math.max(0, state.now - state.begin - before)) : "";
     before = times[key] ?? before;
     const name = known(times[key]) ? "done" : isNow ? "now" : "later";
-    items.push(phase(name, { done: "ended", now: "running", later: "starting" }[name], title, took));
+    items.push(phase(name, { done: "ended", now: "running", later: "starting" }[name], title, took, about));
   }
   if (known(times.imported)) items.push(phase(isOver ? "done" : "now", job, "Run", duration(state.now - state.begin - before)));
   fill($("start"), items);
 }
 
-const phase = (name, state, title, took) => element("li", { class: name }, shape(state), element("span", {}, title), element("b", {}, took));
+const phase = (name, state, title, took, about) => element("li", { class: name, title: about }, shape(state), element("span", {}, title), element("b", {}, took));
 
 function showConnection(view) {
   const banner = $("connection");

@@ -22,7 +22,9 @@ export function showFindings(state, docs) {
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
   for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs);
   const isFailed = state.failures.some((failure) => failure.attempt === state.attempt);
-  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, hosts, docs, isFailed));
+  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, { hosts, cwd: state.cwd, docs, isFailed }));
+  const [newest] = list.querySelectorAll(".report.hang .badge");
+  if (newest) newest.textContent = state.phase === "running" && state.hung_since === null ? "Hang, over" : "Hang";
   while (list.childElementCount > MOST_IN_SIGHT) older.firstElementChild.after(list.lastChild);
   older.hidden = older.childElementCount === 1;
   older.firstElementChild.textContent = `${older.childElementCount - 1} earlier`;
@@ -63,28 +65,28 @@ function traceback({ detail, rank }) {
   );
 }
 
-function card(report, number, hosts, docs, isFailed) {
+function card(report, number, about) {
   const made = element(
     "article",
     { class: `report ${report.kind}` },
-    element("p", { class: "when" }, element("span", { class: "badge solid" }, KINDS[report.kind] || report.kind), `at ${clock(report.time)}`, docsLink(report.kind, docs)),
+    element("p", { class: "when" }, element("span", { class: "badge solid" }, KINDS[report.kind] || report.kind), `at ${clock(report.time)}`, docsLink(report.kind, about.docs)),
     element("p", { class: "sentence" }, report.sentence),
   );
   const detail = element("pre", {}, report.detail);
   if (report.detail && report.stacks) made.append(element("details", {}, element("summary", {}, "Details"), detail));
   else if (report.detail) made.append(detail);
-  if (report.stacks) made.append(...stacksOf(report, number, hosts, isFailed));
+  if (report.stacks) made.append(...stacksOf(report, number, about));
   return made;
 }
 
-function stacksOf(report, number, hosts, isFailed) {
+function stacksOf(report, number, about) {
   const columns = element("div", { class: "columns", id: `stacks-${number}`, hidden: true });
   const words = (verb) => `${verb} stack traces of ${report.stacks} ${report.stacks === 1 ? "rank" : "ranks"}`;
   const button = element("button", { type: "button", class: "small", "aria-expanded": "false", "aria-controls": columns.id }, words("Show"));
   const toggle = async () => {
     if (!columns.childNodes.length) {
       try {
-        columns.replaceChildren(...columnsOf(await get("stacks.json", { report: number }), report, hosts));
+        columns.replaceChildren(...columnsOf(await get("stacks.json", { report: number }), report, about));
       } catch (error) {
         columns.replaceChildren(`They could not be read: ${error.message}`);
       }
@@ -94,11 +96,11 @@ function stacksOf(report, number, hosts, isFailed) {
     button.textContent = words(columns.hidden ? "Show" : "Hide");
   };
   button.addEventListener("click", toggle);
-  if (report.kind === "hang" && !isFailed) toggle(); // where the job has failed, the traceback comes first
+  if (report.kind === "hang" && !about.isFailed) toggle(); // where the job has failed, the traceback comes first
   return [button, columns];
 }
 
-function columnsOf(stacks, report, hosts) {
+function columnsOf(stacks, report, about) {
   const groups = new Map();
   for (const [rank, text] of Object.entries(stacks)) {
     const key = text.replace(/0x[0-9a-f]+/g, ""); // threads have other addresses in each process
@@ -107,26 +109,26 @@ function columnsOf(stacks, report, hosts) {
   }
   const isCause = (group) => group.members.some((rank) => report.ranks.includes(rank));
   const order = [...groups.values()].sort((a, b) => isCause(b) - isCause(a) || a.members.length - b.members.length || a.members[0] - b.members[0]);
-  const columns = order.slice(0, MOST_COLUMNS).map((group) => column(group, isCause(group), hosts));
+  const columns = order.slice(0, MOST_COLUMNS).map((group) => column(group, isCause(group), about));
   if (order.length > MOST_COLUMNS) {
     const rest = order.slice(MOST_COLUMNS);
     const more = element("button", { type: "button" }, `${rest.length} more stack traces`);
-    more.addEventListener("click", () => more.replaceWith(...rest.map((group) => column(group, isCause(group), hosts))));
+    more.addEventListener("click", () => more.replaceWith(...rest.map((group) => column(group, isCause(group), about))));
     columns.push(more);
   }
   return columns;
 }
 
-function column({ text, members }, cause, hosts) {
+function column({ text, members }, cause, { hosts, cwd }) {
   const where = [...new Set(members.map((rank) => hosts.get(rank)).filter(Boolean))];
   const title = `${ranks(members)}${where.length ? ` on ${where.join(", ")}` : ""}`;
   return element(
     "article",
     { class: cause && "cause" },
     element("header", {}, element("h3", {}, title[0].toUpperCase() + title.slice(1), ...(cause ? [" ", element("small", {}, "the others wait for it")] : [])), copyButton(() => text)),
-    element("pre", { tabindex: "0", "aria-label": `Stack trace of ${title}` }, shortened(text) || "(no stack trace could be taken)"),
+    element("pre", { tabindex: "0", "aria-label": `Stack trace of ${title}` }, shortened(text, cwd) || "(no stack trace could be taken)"),
   );
 }
 
-// Where packages are installed says little, and takes the room of what does.
-const shortened = (text) => text.replace(/"[^"\n]*\/(?:site-packages|dist-packages|lib\/python3\.\d+)\//g, '"…/');
+// Where packages and the script are says little, and takes the room of what does.
+const shortened = (text, cwd) => text.replaceAll(`"${cwd}/`, '"').replace(/"[^"\n]*\/(?:site-packages|dist-packages|lib\/python3\.\d+)\//g, '"…/');

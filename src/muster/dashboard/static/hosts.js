@@ -3,9 +3,8 @@
 import { $, element, fill, svgPart } from "./dom.js";
 import { spark } from "./draw.js";
 import { bytes, bytesOf, clock, known, percent, significant } from "./format.js";
-import { SHAPES, shape } from "./shapes.js";
+import { SHAPES, rankState, rankWords, shape } from "./shapes.js";
 
-const WORDS = { disk: "waiting for disk", stopped: "suspended (SIGSTOP)", ended: "finished", canceled: "stopped by Muster" };
 const SHORT = { disk: "disk wait", stopped: "suspended", ended: "finished", canceled: "stopped" }; // on a tile
 const MANY = 64; // ranks
 const MANY_HOSTS = 16;
@@ -14,7 +13,7 @@ const MANY_HOSTS = 16;
 const USES = {
   CPU: { value: (use) => use[0], words: (host) => known(host.cpu_use) && `${percent(host.cpu_use)} of ${host.cpus}`, top: 1, at: percent },
   GPU: { value: (use) => use[2], words: (host) => gpuUse(host.gpus), top: 1, at: percent },
-  Memory: { value: (use) => use[1], words: (host) => known(host.memory_used) && bytesOf(host.memory_used, host.memory_total), top: 1, at: percent },
+  Memory: { value: (use) => use[1], words: (host) => known(host.memory_used) && bytesOf(host.memory_used, host.memory_total).replace(" of ", "/"), top: 1, at: percent },
   Network: {
     value: (use) => (known(use[3]) ? use[3] + (use[4] || 0) : null),
     words: (host) => known(host.network_in) && `${bytes(host.network_in + (host.network_out || 0))}/s`,
@@ -52,18 +51,22 @@ export function showHosts(state, causes, history) {
   $("hosts").classList.toggle("many", state.ranks.length > MANY);
   $("hosts").classList.toggle("many-hosts", state.hosts.length > MANY_HOSTS);
   for (const host of state.hosts) showHost(host, history, state.hosts.length <= MANY_HOSTS);
-  for (const rank of state.ranks) showTile(rank, causes.has(rank.rank));
-  const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rank.state === name).length]);
-  fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${WORDS[name] || name}`)));
+  const first = firstFailed(state);
+  for (const rank of state.ranks) showTile({ ...rank, state: rankState(rank, state.slow) }, causes.has(rank.rank), rank.rank === first);
+  const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rankState(rank, state.slow) === name).length]);
+  fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${rankWords(name)}`)));
   if (!isPicked) chooseWorst(state);
 }
 
 // Until the user picks one: the rank that failed first, else one that failed, hangs or is lost.
-function chooseWorst({ ranks, failures, attempt }) {
+function chooseWorst(state) {
+  const { ranks } = state;
   const first = (name) => ranks.find((rank) => rank.state === name)?.rank;
-  const worst = failures.findLast((failure) => failure.attempt === attempt)?.rank ?? first("failed") ?? first("hung") ?? first("lost");
+  const worst = firstFailed(state) ?? first("failed") ?? first("hung") ?? first("lost") ?? state.slow[0];
   if (worst !== undefined && worst !== chosen && ranks.some((rank) => rank.rank === worst)) choose(worst, false);
 }
+
+const firstFailed = ({ failures, attempt }) => failures.findLast((failure) => failure.attempt === attempt)?.rank;
 
 function build(state) {
   const cards = state.hosts.map((host) => {
@@ -164,15 +167,15 @@ function meter(share, words) {
   return element("span", { class: "meter" }, bar, element("em", {}, words));
 }
 
-function showTile(rank, cause) {
+function showTile(rank, cause, isFirst) {
   const tile = $(`rank-${rank.rank}`);
   const code = rank.state === "failed" && known(rank.exit_code) ? `exit code ${rank.exit_code}` : "";
-  const rate = known(rank.step_rate) && ["running", "waiting"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
-  const words = `${WORDS[rank.state] || rank.state}${code && `, ${code}`}`;
-  tile.className = `tile ${rank.state}${cause && !["hung", "failed"].includes(rank.state) ? " cause" : ""}`;
+  const rate = known(rank.step_rate) && ["running", "waiting", "slow"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
+  const words = `${rankWords(rank.state)}${isFirst ? " first" : ""}${code && `, ${code}`}`;
+  tile.className = `tile ${rank.state}${cause && !["hung", "failed", "slow"].includes(rank.state) ? " cause" : ""}`;
   tile.setAttribute("aria-label", `Rank ${rank.rank} on ${rank.host}: ${words}${cause ? ", named in the last finding" : ""}`);
   tile.title = `rank ${rank.rank}: ${words}${known(rank.gpu) ? `, GPU ${rank.gpu}` : ""}`;
-  fill(tile, [shape(rank.state), element("b", {}, String(rank.rank)), element("small", {}, rate), element("span", {}, code || SHORT[rank.state] || rank.state)]);
+  fill(tile, [shape(rank.state), element("b", {}, String(rank.rank)), element("small", {}, rate), element("span", {}, isFirst ? "failed first" : code || SHORT[rank.state] || rank.state)]);
 }
 
 // Arrows move among tiles as they lie on the screen; Tab leaves them.

@@ -21,7 +21,7 @@ async function poll() {
 function show(jobs) {
   const states = jobs.map(jobState);
   const counts = Object.keys(SHAPES).map((name) => [name, states.filter((state) => state === name).length]);
-  const words = { ended: "done", canceled: "stopped", lost: "lost or unknown", starting: "starting" };
+  const words = { ended: "done", canceled: "stopped", lost: "lost or unknown" };
   fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${words[name] || name}`)));
   fill($("list"), jobs.map((job, at) => line(job, states[at])));
 }

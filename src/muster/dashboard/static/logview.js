@@ -4,6 +4,7 @@ import { $, copy, element, fill, get } from "./dom.js";
 import { bytes, clock, known, moment, percent, ranks, significant } from "./format.js";
 import { choose } from "./hosts.js";
 import { unitOf } from "./job_charts.js";
+import { rankState, rankWords } from "./shapes.js";
 
 const MOST_LINES = 4000; // kept in the browser
 
@@ -46,24 +47,26 @@ export function showLogChoices(state, newAttempts) {
   fill($("log-attempt"), attempts.map((number) => element("option", { value: number }, String(number + 1))));
   $("log-attempt").value = which().attempt;
   document.querySelector(".attempt").hidden = attempts.length < 2;
-  showFacts(state.ranks.find((item) => item.rank === rank), unitOf(state));
+  showFacts(state.ranks.find((item) => item.rank === rank), state);
   linkDownload();
   if (moved) restart();
 }
 
-function showFacts(item, unit) {
+function showFacts(item, state) {
+  const unit = unitOf(state);
+  const runs = item && !known(item.exit_code);
   const facts = item && [
-    ["state", item.state],
+    ["state", rankWords(rankState(item, state.slow))],
     known(item.exit_code) && ["exit code", item.exit_code],
-    item.place && [item.state === "failed" ? "failed at" : known(item.exit_code) ? "last seen at" : "at", item.place],
+    item.place && [item.state === "failed" ? "failed at" : runs ? "at" : "last seen at", item.place],
     known(item.gpu) && ["GPU", item.gpu],
     item.steps > 0 && ["steps", item.steps],
     item.collectives > 0 && ["collectives", item.collectives],
     known(item.step_rate) && [`${unit}/s`, significant(item.step_rate)],
-    known(item.waiting) && ["waiting", percent(item.waiting)],
-    known(item.cpu) && ["CPU cores", significant(item.cpu)],
-    known(item.memory) && ["memory", bytes(item.memory)],
-    known(item.gpu_memory) && ["GPU memory", bytes(item.gpu_memory)],
+    runs && known(item.waiting) && ["waiting", percent(item.waiting)],
+    runs && known(item.cpu) && ["CPU cores", significant(item.cpu)],
+    runs && known(item.memory) && ["memory", bytes(item.memory)],
+    runs && known(item.gpu_memory) && ["GPU memory", bytes(item.gpu_memory)],
     known(item.pid) && ["pid", item.pid],
   ];
   const pairs = (facts || []).filter(Boolean);

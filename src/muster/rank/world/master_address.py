@@ -1,4 +1,4 @@
-"""Where rank 0 is when the environment does not say it: pure functions of a launcher's variables."""
+"""Determines where rank 0 is from a launcher's variables. Pure."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from muster.engines.rank_variables import Ask, Clue
 from muster.errors import UsageError
 
 DEFAULT_PORT = 29500
-"""The port that torch's own documents use; taken when nothing tells two jobs apart."""
+"""The port in torch's documentation; used if there is no job id."""
 
-# Below Linux's ephemeral ports (from 32768), where outgoing connections sit, and below torch's 29400, 29500.
+# Below Linux's ephemeral ports (from 32768), which outgoing connections use, and below torch's 29400 and 29500.
 FIRST_JOB_PORT = 20000
 JOB_PORTS = 9000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """How the ranks of a job find rank 0 where its address or port is not given (see `meeting.py`)."""
+    """How the ranks of a job find rank 0 if its address or port is not given (see `find_rank_0.py`)."""
 
     key: str
-    """Tells this job from all others that meet on the same hosts; rank 0 makes one up where it tells it by PMI."""
+    """Distinguishes this job from others on the same hosts; with PMI, rank 0 generates and publishes it."""
     port: int
-    """The port, or the first of a few, where rank 0 answers; 0 for a free one where it tells it by PMI."""
+    """The first of the ports on which rank 0 may listen; 0 for a free port that it publishes through PMI."""
     hosts: tuple[str, ...] = ()
-    """Where rank 0 may be, the likeliest first; empty when the launcher has to be asked."""
+    """Where rank 0 may be, most likely first; empty if the launcher has to be asked."""
     ask: Ask | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Master:
-    """Address and port of rank 0 as far as they are known, how to find out the rest, and why (clauses)."""
+    """Address and port of rank 0 as far as known, how to find the rest, and the reasons."""
 
     addr: str | None
     port: int | None
@@ -42,10 +42,10 @@ class Master:
 
 
 def find_master(env: Mapping[str, str], *, job: tuple[str, str] | None = None, clue: Clue | None = None) -> Master:
-    """Take MASTER_ADDR and MASTER_PORT, else say how the ranks find rank 0.
+    """Use MASTER_ADDR and MASTER_PORT, or else determine how the ranks find rank 0.
 
-    `job` is the variable that holds the job's id and that id; without one ranks cannot tell their own rank 0
-    from another job's, and only MASTER_ADDR helps.
+    `job` is the variable with the job id and that id; without it, ranks cannot distinguish their rank 0 from
+    another job's, so MASTER_ADDR is required.
     """
     addr, port = env.get("MASTER_ADDR") or None, _given_port(env)
     ask = clue.ask if clue else None
@@ -74,7 +74,7 @@ def meet(job_id: str, clue: Clue) -> Meeting:
 
 
 def job_port(job_id: str) -> int:
-    """Turn a job's id into a port: the same in each of its ranks, hardly ever that of another job."""
+    """Derive a port from a job id: the same on all ranks, and rarely that of another job."""
     return FIRST_JOB_PORT + crc32(job_id.encode("utf-8", "surrogateescape")) % JOB_PORTS
 
 

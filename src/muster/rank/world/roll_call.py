@@ -1,7 +1,7 @@
-"""The roll call: before the process group is made, each rank tells rank 0 what it has, and rank 0 answers.
+"""The roll call: before the process group is created, each rank sends its facts to rank 0, which answers.
 
-It makes one choice out of many machines: the backend is the same in all ranks although only some have a GPU,
-the local rank is right although the launcher does not tell it, and a rank that never comes is named.
+This makes the ranks agree: the backend is the same on all ranks even if only some have a GPU, the local rank is
+correct even if the launcher does not set it, and a rank that never joins is reported.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What one rank says about itself."""
+    """What one rank reports about itself."""
 
     host: str
     machine: str
-    """Tells two machines with the same hostname apart."""
+    """Distinguishes machines with the same hostname."""
     gpus: Sequence[str]
-    """Ids of the GPUs this process sees, in the order of their index."""
+    """UUIDs of the GPUs that this process sees, by index."""
     backend: str | None
-    """The backend that was asked for; None to leave the choice to the roll call."""
+    """The requested backend; None to let the roll call choose."""
     local_rank: int | None
     local_size: int | None
     address: str = ""
-    """The address of its host on the way to rank 0."""
+    """The address of its host on the route to rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What rank 0 answers to one rank."""
+    """What rank 0 assigns to one rank."""
 
     local_rank: int
     local_size: int
@@ -47,11 +47,11 @@ class Place:
     backend: str
     backend_reason: str
     neighbor: str
-    """An address of another machine of the job; empty when there is none, or none is known."""
+    """An address of another machine of the job; empty if there is none or it is unknown."""
 
 
 def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float, where: str) -> Place:
-    """Tell rank 0 the facts of this rank and return the place it assigns (`where`: rank 0, in messages)."""
+    """Send the facts of this rank to rank 0, and return what it assigns; `where` is rank 0's address for messages."""
     if store.add(f"arrived/{rank}", 1) > 1:
         raise UsageError(
             f"two processes claim to be rank {rank} of {size}, the second one on {facts.host}",
@@ -65,7 +65,7 @@ def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float,
     def what() -> str:
         return f"rank {rank} on {facts.host} has reached rank 0 at {where} and is waiting for the other ranks"
 
-    # Rank 0 began to count later than this rank, if it came later; its word is worth a little patience.
+    # Rank 0 may have started its timeout later than this rank, so wait a little longer for its answer.
     if not wait_for(lambda: store.check([answer]), limit * 1.1 + 5, what):
         raise MusterError(f"rank 0 at {where} did not answer rank {rank} on {facts.host} within {limit:.0f} s")
     reply = json.loads(store.get(answer))
@@ -101,7 +101,7 @@ def _answer_all(store: Store, size: int, limit: float, where: str) -> None:
 
 
 def assign(ranks: Sequence[Facts]) -> list[Place]:
-    """Give each rank its local rank, its GPU and the backend that all of them can use."""
+    """Assign each rank its local rank, its GPU, and a backend that all ranks can use."""
     locals_ = _local_ranks(ranks)
     gpus = [
         local_rank % len(facts.gpus) if facts.gpus else None
@@ -122,12 +122,12 @@ def assign(ranks: Sequence[Facts]) -> list[Place]:
 
 
 def _neighbors(ranks: Sequence[Facts]) -> list[str]:
-    """For each rank the first address, other than a loopback one, that was told on another machine."""
+    """For each rank, the first non-loopback address that another machine has reported."""
     known: dict[tuple[str, str], str] = {}
     for facts in ranks:
         if is_outward(facts.address):
             known.setdefault(_machine(facts), facts.address)
-    two = list(known.items())[:2]  # one of two machines is another one for everybody
+    two = list(known.items())[:2]  # for every rank, at least one of two machines is a different one
     return [next((address for machine, address in two if machine != _machine(facts)), "") for facts in ranks]
 
 
