@@ -16,7 +16,14 @@ class Explained:
     """Whether it occurs in every run."""
 
 
+_NOT_STARTED = Explained(
+    lines="rank that failed first: torchrun 0, Muster None|rank 0 stderr: torchrun: ",
+    why="Muster reports an error that would hit every rank once, before it starts any.",
+)
+
 EXPLAINED: dict[str, Explained] = {
+    "failure_import_error": _NOT_STARTED,
+    "failure_syntax_error": _NOT_STARTED,
     "environment_of_ranks": Explained(
         lines="MASTER_ADDR (localhost|127.0.0.1)|MUSTER_JOB|TORCHELASTIC_(ERROR_FILE|SIGNALS_TO_HANDLE)",
         why="Muster gives an address that it has tested, and the job's id for `muster logs` and the like. It needs no "

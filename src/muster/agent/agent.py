@@ -284,7 +284,10 @@ class Agent:
 
     def do_compare(self, message: requests.Compare, number: int) -> replies.Comparison:
         """Check whether the user's code is on this host."""
-        return code_sync.compare(message["cwd"], message["script"], message["digest"])
+        found = code_sync.compare(message["cwd"], message["script"], message["digest"])
+        if message["imports"] and found["cwd"]:
+            found["missing"] = code_sync.first_missing(message["imports"], message["cwd"], message["script"])
+        return found
 
     def do_unpack(self, message: requests.UnpackCode, number: int) -> replies.Unpacked | None:
         """Receive a piece of the working directory; after the last one, a child unpacks it before the reply is sent."""

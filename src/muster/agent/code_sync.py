@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 
 TYPE_CHECKING = False
@@ -15,15 +16,42 @@ if TYPE_CHECKING:
 def compare(cwd: str, script: str | None, digest: Sequence[int] | None) -> Comparison:
     """Whether the working directory exists and the script there has the given fingerprint."""
     if not os.path.isdir(cwd):
-        return {"cwd": False, "script": "missing"}
+        return {"cwd": False, "script": "missing", "missing": ""}
     if script is None:
-        return {"cwd": True, "script": "same"}
+        return {"cwd": True, "script": "same", "missing": ""}
     try:
         with open(os.path.join(cwd, script), "rb") as file:
             found = fingerprint(file.read())
     except OSError:
-        return {"cwd": True, "script": "missing"}
-    return {"cwd": True, "script": "same" if found == digest else "different"}
+        return {"cwd": True, "script": "missing", "missing": ""}
+    return {"cwd": True, "script": "same" if found == digest else "different", "missing": ""}
+
+
+def first_missing(imports: Sequence[str], cwd: str, script: str | None) -> str:
+    """The first of these top-level modules that Python does not find here, without importing any; empty if none.
+
+    What follows a module of the user's is not judged: that module may change sys.path.
+    """
+    path = os.path.join(cwd, script or "")
+    folders = {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}
+    before = sys.path
+    sys.path = [*folders, *filter(None, before)]
+    try:
+        for name in imports:
+            specs = (finder.find_spec(name, None) for finder in sys.meta_path)
+            spec = next((spec for spec in specs if spec is not None), None)
+            if spec is None:
+                return name
+            if spec.origin in ("built-in", "frozen"):
+                continue
+            home = os.path.dirname(spec.origin or "")
+            if not home or {home, os.path.dirname(home)} & folders:
+                return ""
+    except Exception:  # a finder of the site's: the import itself will show what is wrong
+        return ""
+    finally:
+        sys.path = before
+    return ""
 
 
 def fingerprint(data: bytes) -> list[int]:

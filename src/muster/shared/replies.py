@@ -31,10 +31,11 @@ class Problem(TypedDict):
 
 
 class Comparison(TypedDict):
-    """Whether the host has the working directory and the script."""
+    """Whether the host has the working directory and the script, and the first module that is `missing` for certain."""
 
     cwd: bool
     script: Literal["same", "different", "missing"]
+    missing: str
 
 
 class Unpacked(Problem):
