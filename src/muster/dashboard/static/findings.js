@@ -21,8 +21,8 @@ export function showFindings(state, docs) {
   $("findings").hidden = !state.reports.length && !state.failures.length;
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
   for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs);
-  const isFailed = state.failures.some((failure) => failure.attempt === state.attempt);
-  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, { hosts, cwd: state.cwd, docs, isFailed }));
+  const isPast = state.failures.length > 0 || (state.phase === "running" && state.hung_since === null);
+  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, { hosts, cwd: state.cwd, docs, isPast }));
   const [newest] = list.querySelectorAll(".report.hang .badge");
   if (newest) newest.textContent = state.phase === "running" && state.hung_since === null ? "Hang, over" : "Hang";
   while (list.childElementCount > MOST_IN_SIGHT) older.firstElementChild.after(list.lastChild);
@@ -96,7 +96,7 @@ function stacksOf(report, number, about) {
     button.textContent = words(columns.hidden ? "Show" : "Hide");
   };
   button.addEventListener("click", toggle);
-  if (report.kind === "hang" && !about.isFailed) toggle(); // where the job has failed, the traceback comes first
+  if (report.kind === "hang" && !about.isPast) toggle();
   return [button, columns];
 }
 
