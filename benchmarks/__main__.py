@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def keep(document: str, about: dict[str, str], results: Sequence[Result]) -> None:
-    """Write the results to RESULTS.md, the table of docs/measurements/speed.md and the figure of the README."""
+    """Write the results to RESULTS.md, and to the table and the figure of docs/measurements/speed.md."""
     root = HERE.parent
     (HERE / "RESULTS.md").write_text(document + "\n")
     (root / "docs" / "first-collective.svg").write_text(svg(results))

@@ -49,7 +49,7 @@ def _on_this_machine() -> tuple[Experiment, ...]:
             8,
             first=Row(
                 name="ddp_8",
-                what="8 ranks with DDP, command to the last rank's first optimiser step",
+                what="8 ranks with DDP, command to the last rank's first optimizer step",
                 peer="torchrun",
                 limit=0.25,
             ),

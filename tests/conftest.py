@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -13,6 +14,9 @@ pytest.register_assert_rewrite("engine_promises", "recipes")  # checks that seve
 # ignore them too (so does Muster, on purpose), and every test of Ctrl-C or of a closed terminal would fail.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# A configuration file of whoever runs the tests must not change what they see.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 
 # A busy machine must not fail a property; pytest-timeout stops one that hangs.
 settings.register_profile("muster", deadline=None, suppress_health_check=[HealthCheck.too_slow])

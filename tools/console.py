@@ -1,19 +1,19 @@
-"""The console blocks of the documents: what is typed, what is printed, and whether a run printed that.
+"""The console blocks of the documentation: commands, their expected output, and comparison with the real output.
 
-A block is what stands between ```console and ```. A line `$ command` is typed, and the lines below it are what it
-prints. If there are none, it is run and what it prints is not compared. `h2$ command` is typed on host h2. Comments
-before a block steer it:
+A block is the text between ```console and ```. A line `$ command` is run, and the lines below it are its expected
+output. Without such lines, the command is run and its output is not compared. `h2$ command` is run on host h2. Comments
+before a block configure it:
 
     <!-- console: lab -->        for all blocks below: where they run (tests/lab/test_documents.py has the places)
-    <!-- not run: needs GPUs --> this block is not run, and why
-    <!-- exit 1 -->              its last command ends with this code, instead of 0
-    <!-- first: mkdir data -->   run before it, unseen
-    <!-- numbers vary -->        its numbers are those of one run; any others will do
+    <!-- not run: needs GPUs --> the block is not run, and why
+    <!-- exit 1 -->              the last command exits with this code, instead of 0
+    <!-- first: mkdir data -->   a command to run before the block, which readers do not see
+    <!-- numbers vary -->        numbers are not compared
 
-A code block with a title (```python title="train.py") is a file; ```diff title="train.py -> ddp.py" makes one from
-another file of the page, which the block shows whole. In what is printed, `...` stands for anything within a line, and
-for any lines when alone. Times, ports, job names and folders are never compared; of lines of ranks that follow each
-other, only the order within a rank is.
+A code block with a title (```python title="train.py") is a file; ```diff title="train.py -> ddp.py" creates one from
+another file of the page, which the diff must show completely. In expected output, `...` matches anything within a line,
+or any lines if it is alone on its line. Times, ports, job names and directories are never compared; of consecutive
+lines of ranks, only the order within a rank is.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PROMPT = re.compile(r"^([a-z]+[\w-]*)?\$ (.*)$")
 
 @dataclass(kw_only=True)
 class Command:
-    """A command and what the document says it prints."""
+    """A command and its expected output."""
 
     text: str
     host: str = ""
-    """Where it is typed, if the prompt says so."""
+    """The host in the prompt, if any."""
     printed: list[str] = field(default_factory=list[str])
 
 
@@ -44,9 +44,9 @@ class Block:
 
     line: int
     place: str
-    """here, lab, cluster; empty if the page has not said."""
+    """here, lab or cluster; empty if the page does not set it."""
     reason: str
-    """Why it is not run; empty if it is."""
+    """Why the block is not run; empty if it is."""
     exit_code: int
     first: tuple[str, ...]
     any_numbers: bool
@@ -92,7 +92,7 @@ def _body(lines: Iterator[tuple[int, str]]) -> list[str]:
         if line.startswith("```"):
             return body
         body.append(line)
-    raise ValueError("a code block has no end")
+    raise ValueError("unterminated code block")
 
 
 def _block(number: int, place: str, steering: dict[str, list[str]], body: Sequence[str]) -> Block:
@@ -128,26 +128,26 @@ def commands_of(body: Sequence[str]) -> list[Command]:
 
 
 def apply_diff(diff: str, old: str) -> str:
-    """The new file of a diff that shows all of the old one; ValueError where it does not."""
+    """Apply a diff that shows all of the old file; raise a ValueError if it does not."""
     lines = [line or " " for line in diff.splitlines()]
     before = [line[1:] for line in lines if line[0] in " -"]
     if before != old.splitlines():
         pairs = zip(before, old.splitlines(), strict=False)
-        odd = next((f"{a!r} is {b!r} in the file" for a, b in pairs if a != b), "it has another length than the file")
-        raise ValueError(f"the diff does not show the old file: {odd}")
+        odd = next((f"{a!r} is {b!r} in the file" for a, b in pairs if a != b), "their lengths differ")
+        raise ValueError(f"the diff does not match the old file: {odd}")
     return "\n".join(line[1:] for line in lines if line[0] in " +") + "\n"
 
 
 PASSING = re.compile(
     r"muster: (importing |sending |connecting to |warning: |\d+ of \d+ hosts up|\S+ has no GPU, starting one rank)"
 )
-"""What Muster says or not, as the machine is busy or has something to warn of."""
+"""Optional messages of Muster, which depend on the load and on warnings about the machine."""
 
 HELD_UP = re.compile(
     r"muster: (\S+ has been silent for |\S+ is back$|"
-    r"ranks? .* (ended with exit code 0 over|the others wait for: |keeps? up with))"
+    r"ranks? .* (ended with exit code 0 over|the others wait for: |(is|are) slowing the job down|keeps? up with))"
 )
-"""What Muster says where something was held up: the machine, unless the page shows it."""
+"""Messages about delays, which a busy machine may cause; ignored unless the page shows them."""
 
 VARYING = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
@@ -155,18 +155,18 @@ VARYING = (
     (re.compile(r"\d{8}-\d{6}-[\w.-]+-[0-9a-f]{4}"), "JOB"),
     (re.compile(r"\b\d+(\.\d+)? (s|ms)\b"), "TIME"),
     (re.compile(r"\b\d+[smhd]\b"), "AGE"),
-    (re.compile(r", first collective TIME"), ""),  # a very short run may end before it is seen
+    (re.compile(r", first collective TIME"), ""),  # a very short run may end before it is measured
     (re.compile(r"\b(\d+\.\d+\.\d+\.\d+|h\d+|localhost):\d{4,5}\b"), r"\1:PORT"),
     (re.compile(r"\b([Aa]llocation|job) \d+"), r"\1 N"),
     (re.compile(r"\s+$"), ""),
 )
 RANK_LINE = re.compile(r"\[(\S+) +(\d+)\] ")
 CARETS = re.compile(r"(\[\S+ +\d+\] )?(\[rank\d+\]: )?\s*[~^]+")
-"""What newer versions of Python put below a line of a traceback."""
+"""The markers that newer versions of Python print below a line of a traceback."""
 
 
 def differences(printed: Sequence[str], shown: Sequence[str], *, any_numbers: bool = False) -> str:
-    """How the lines that a command printed differ from those of the document; empty if they do not."""
+    """Describe how the output of a command differs from the expected lines; empty if it does not."""
     expected = _ordered(shown)
     real = _ordered(printed, expected)
     if any_numbers:
@@ -175,13 +175,13 @@ def differences(printed: Sequence[str], shown: Sequence[str], *, any_numbers: bo
     if at is None:
         return ""
     wanted = "\n".join(f"  {'>' if number == at else ' '} {line}" for number, line in enumerate(expected))
-    return f"the document shows (> was not found):\n{wanted}\nbut it printed:\n" + "\n".join(
+    return f"the document shows (> marks the first line not found):\n{wanted}\nbut the command printed:\n" + "\n".join(
         f"    {line}" for line in real
     )
 
 
 def _ordered(lines: Sequence[str], expected: Sequence[str] | None = None) -> list[str]:
-    """Lines without what varies or is not expected; each run of lines of ranks is put in the order of the ranks."""
+    """Lines without variable or optional parts; consecutive lines of ranks are sorted by rank."""
     out: list[str] = []
     ranks: list[tuple[int, str]] = []
 
@@ -205,7 +205,7 @@ def _ordered(lines: Sequence[str], expected: Sequence[str] | None = None) -> lis
 
 
 def _without_numbers(line: str) -> str:
-    """The line with N for each number, and without what goes with its size: units and padding."""
+    """The line with N for each number, and without units and padding, which depend on its size."""
     label = RANK_LINE.match(line)
     head, rest = (label.group(), line[label.end() :]) if label else ("", line)
     rest = re.sub(r"(?<![\w.])\d+(?:[.,:]\d+)*(?:e[-+]\d+)?(?!\w)", "N", rest)
@@ -213,8 +213,8 @@ def _without_numbers(line: str) -> str:
 
 
 def _first_unmatched(real: Sequence[str], expected: Sequence[str]) -> int | None:
-    """The number of the first shown line that cannot be found in its place; None if all match."""
-    reach = {0}  # how many real lines the shown ones so far may stand for
+    """The index of the first expected line that does not match, or None if all match."""
+    reach = {0}  # numbers of real lines that the expected lines so far may match
     for number, line in enumerate(expected):
         if line.strip() in ("...", "…"):
             reach = set(range(min(reach), len(real) + 1))
@@ -227,5 +227,5 @@ def _first_unmatched(real: Sequence[str], expected: Sequence[str]) -> int | None
 
 
 def pages(root: Path) -> list[Path]:
-    """The documents whose console blocks must be true."""
+    """The pages whose console blocks are checked."""
     return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]

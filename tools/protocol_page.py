@@ -1,4 +1,4 @@
-"""The page of the reference about the protocol: its tables come from the message classes."""
+"""The reference page of the protocol, with tables generated from the message classes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from muster.shared.requests import REQUESTS
 from muster.shared.spawner_messages import NEWS, ORDERS
 
 _ENVELOPE = ("t", "do", "protocol", "muster")
-"""Fields that the page describes once, not for every message."""
+"""Fields that the page describes once rather than for every message."""
 
 
 def tables() -> dict[str, dict[str, type]]:
-    """Every message of the protocol, by the part of the page that lists it."""
+    """All messages of the protocol, by section of the page."""
     return {
         "requests": REQUESTS,
         "replies": {**REPLIES, "refused": Refused},
@@ -67,55 +67,55 @@ def _fields(message: type) -> str:
 PAGE = """\
 # Protocol
 
-How the processes of a job talk to each other. You need this page to work on Muster, not to use it. Every message is a
-class in `src/muster/shared`, and this page is generated from those classes.
+How the processes of a job communicate. You need this page to work on Muster, not to use it. Every message is a class in
+`src/muster/shared`, and this page is generated from those classes.
 
-- **Controller and agent** talk over stdin and stdout of ssh or of a child process, or over a TLS connection that the
-  agent opens (`requests.py`, `replies.py`, `events.py`).
-- **Agent and spawner** talk over a SOCK_SEQPACKET socket pair; the descriptors of a rank are attached to the request to
-  start it (`spawner_messages.py`).
-- **A rank** reports to its agent over a socket pair; the agent asks by writing one byte (`reports.py`).
-- **Other commands** (`muster ps`, `top`, `attach`, `stop`) ask the controller over the unix socket of the job, which
+- **Controller and agent** use stdin and stdout of ssh or of a child process, or a TLS connection that the agent opens
+  (`requests.py`, `replies.py`, `events.py`).
+- **Agent and spawner** use a SOCK_SEQPACKET socket pair; the file descriptors of a rank are attached to the request
+  that starts it (`spawner_messages.py`).
+- **A rank** reports to its agent over a socket pair; the agent requests a report by writing one byte (`reports.py`).
+- **Other commands** (`muster ps`, `top`, `attach`, `stop`) query the controller over the unix socket of the job, which
   only its user can open (`jobs/job_messages.py`).
 
 ## Framing
 
-One JSON object per line, each way; between agent and spawner one object per packet. The agent's first bytes are a
-greeting, `\\x1emuster-agent VERSION\\x1e`. The controller skips what a shell profile printed before it. Bytes of a
-rank's output that are not UTF-8 travel as lone surrogates and come out as the same bytes.
+One JSON object per line in each direction; between agent and spawner one object per packet. The agent's first bytes are
+a greeting, `\\x1emuster-agent VERSION\\x1e`. The controller skips what a shell profile printed before it. Bytes of a
+rank's output that are not UTF-8 are sent as lone surrogates and restored to the same bytes.
 
 A request carries its name in `do` and a number in `id`; the reply carries that number in `re`. Every other message
 carries its name in `t`.
 
 ## Validation
 
-Every message is checked on arrival: its name must be known, every required field must be there and have the right JSON
-type. Fields that the receiver does not know are ignored.
+Every message is checked on arrival: its name must be known, and every required field must be present with the right
+JSON type. Unknown fields are ignored.
 
-- A host whose agent sends an invalid message is lost; the error names the host, the message and the field.
-- An agent answers an invalid request with `refused`, and the request fails with that sentence.
-- An agent ignores an invalid report of a rank and says so once, because a script may write to any descriptor.
+- A host whose agent sends an invalid message is lost; the error includes the host, the message and the field.
+- An agent answers an invalid request with `refused`, and the request fails with that message.
+- An agent ignores an invalid report of a rank and logs it once, because a script may write to any file descriptor.
 
 ## Versions
 
 The protocol between controller, agents and ranks has version {version}. The greeting, the event `up` and the `hello` of
-an agent that dials back carry it. The controller sends the agent's code, so versions normally match; where they do not,
-the host cannot be used, and the error names both versions.
+an agent that dials back carry it. The controller sends the agent's code, so versions normally match; if they do not,
+the host is unusable, and the error includes both versions.
 
-The protocol of the job socket has version {job_version}, since another Muster may ask a running job. Every request
-carries this version in `protocol` and Muster's own in `muster`; a request without them is version 1. The job answers a
-request of another version with an error that names both.
+The protocol of the job socket has version {job_version}, because another version of Muster may query a running job.
+Every request carries this version in `protocol` and Muster's own in `muster`; a request without them is version 1. The
+job answers a request of another version with an error that includes both.
 
-A version is raised when a message or a field is removed or changes its meaning. A new message or an optional field does
-not raise it.
+The version is incremented when a message or a field is removed or changes its meaning, but not for a new message or an
+optional field.
 
 ## Limits
 
 | limit | seconds |
 |---|---|
-| the controller pings each agent every | {heartbeat:g} |
-| without a sign of life, an agent ends its ranks and the controller gives the host up after | {lease:g} |
-| ranks have at most this grace once host or controller is lost | {last_grace:g} |
+| interval of the controller's pings to each agent | {heartbeat:g} |
+| silence after which an agent ends its ranks, and the controller considers the host lost | {lease:g} |
+| maximum grace period of ranks once the host or controller is lost | {last_grace:g} |
 
 ## Controller to agent: requests
 
@@ -131,18 +131,18 @@ Listed by the name of the request. `ping` is answered by the event `pong`, and `
 
 {events}
 
-The controller adds one event of its own about a connection:
+The controller itself adds one event about a connection:
 
 {local}
 
-An agent that dials back first says who it is:
+An agent that dials back first identifies itself:
 
 {hello}
 
 ## Rank to agent: reports
 
 The rank adds the `time`, the agent the number of the `rank`. `sampling`, `answer`, `marked` and `moved` are for the
-agent; all others it passes on to the controller as events.
+agent, which forwards all others to the controller as events.
 
 {reports}
 
@@ -160,8 +160,8 @@ agent; all others it passes on to the controller as events.
 
 ## Job socket: answers
 
-`state` is answered with the state of the job, the same JSON as in `state.json` of its folder. Followers get `line`
-after `line`, and `end` last. These messages carry no name; their fields tell them apart.
+The answer to `state` is the state of the job, the same JSON as in `state.json` of the job directory. Followers get
+`line` after `line`, and finally `end`. These messages have no name; their fields identify them.
 
 {job_answers}
 """

@@ -22,7 +22,7 @@ are optional: `muster run` runs scripts that do not import Muster. Guides: [`mus
 
 
 def python_page(source: Path) -> str:
-    """Every public name with its signature and docstring."""
+    """All public names with their signatures and docstrings."""
     import muster
 
     homes = muster._HOMES
@@ -52,7 +52,7 @@ def _class(node: ast.ClassDef) -> list[str]:
     out.append(_doc(node))
     fields = list(_fields(node)) + [(f"{one.name}", one.returns, _first(one)) for one in _properties(node)]
     if fields:
-        out += ["| | | |", "|---|---|---|"]
+        out += ["| name | type | meaning |", "|---|---|---|"]
         for name, kind, words in fields:
             shown = f"`{ast.unparse(kind)}`".replace("|", "\\|") if kind is not None else ""
             out.append(f"| `{name}` | {shown} | {words} |")

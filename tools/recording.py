@@ -1,9 +1,9 @@
-"""Draws a run as an SVG: a terminal in which each line appears when it really did.
+"""Records a run as an SVG: a terminal in which each line appears at the time it was printed.
 
     python tools/recording.py muster run --lab 2 --nproc 2 ddp.py > docs/run.svg
 
-It runs the command, keeps every line with the second it came in, and writes nothing that was not printed. The picture
-moves once, at the run's own pace; where pictures do not move, or the reader wants none that do, all lines are there.
+It runs the command and records every line with its time; nothing is added. The animation plays once, at the speed of
+the run; without animations, or with reduced motion, all lines are visible.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill
 def main() -> int:
     """Run the command and print the SVG."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--show", help="what is typed in the picture (default: the command)")
-    parser.add_argument("--limit", type=float, default=60, help="seconds the run may take (default: 60)")
+    parser.add_argument("--show", help="command line shown in the image (default: the command)")
+    parser.add_argument("--limit", type=float, default=60, help="timeout of the run in seconds (default: 60)")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     lines = record(args.command, args.limit)
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def record(command: list[str], limit: float) -> list[tuple[float, str]]:
-    """Run it; every line of both streams with the seconds after the start."""
+    """Run the command and return every line of both streams with its time in seconds."""
     lines: list[tuple[float, str]] = []
     start = time.monotonic()
     argv = ["timeout", str(limit), *command]
@@ -54,7 +54,7 @@ def record(command: list[str], limit: float) -> list[tuple[float, str]]:
             line = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line.rstrip())
             lines.append((time.monotonic() - start, line.replace(os.path.expanduser("~"), "~")))
     if process.returncode == 124:
-        sys.exit(f"the run took more than {limit} s")
+        sys.exit(f"the run timed out after {limit} s")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Writes the reference of the documentation from the code: `python -m tools.reference`.
+"""Generates the reference pages of the documentation from the code: `python -m tools.reference`.
 
 The pages are kept in docs/reference, so that they can be read without building anything; a test fails when they are not
 what the code says. Text that the code cannot provide is here, in tables; a name that a table lacks is an error.
@@ -32,7 +32,7 @@ SUBCOMMANDS = {"lab": [*LAB_COMMANDS, *FAULTS], "recipes": ["copy"]}
 
 
 def pages() -> dict[str, str]:
-    """Every page of the reference, by its file's name."""
+    """All pages of the reference, by file name."""
     return {
         "commands.md": commands_page(),
         "python.md": python_page(ROOT / "src"),
@@ -45,7 +45,7 @@ def pages() -> dict[str, str]:
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
-    """Every command and subcommand, as it is typed."""
+    """All commands and subcommands, as typed."""
     yield ()
     for name in COMMANDS:
         yield (name,)
@@ -54,7 +54,7 @@ def every_command() -> Iterator[tuple[str, ...]]:
 
 
 def help_of(command: tuple[str, ...]) -> str:
-    """What `muster COMMAND --help` prints on a terminal of 80 columns."""
+    """Output of `muster COMMAND --help` on a terminal with 80 columns."""
     said = io.StringIO()
     os.environ["COLUMNS"] = "80"
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
@@ -92,11 +92,11 @@ MEANING = {
     "CUDA_VISIBLE_DEVICES": "the GPUs of `host:0,3`; unchanged if you give no GPU numbers",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID if you give GPU numbers, so that they match nvidia-smi",
 }
-"""What each variable of `muster.plan.rank_environment` is for."""
+"""Meaning of each variable of `muster.plan.rank_environment`."""
 
 
 def environment_page() -> str:
-    """The variables of a rank, with those of one rank as an example."""
+    """The environment variables of a rank, with an example."""
     hosts = parse_hosts("a:2,b:0,3")
     plan = make_plan("20261115-063700-train-53b5", hosts, threads=[8, 8], restarts=3, user_env={})
     example = rank_environment(plan.at("10.0.0.1", 45753), 3)
@@ -153,7 +153,7 @@ EXIT_CODES = """\
 
 
 def exit_codes_page() -> str:
-    """The codes all commands share, and the paragraph on exit codes in each help."""
+    """The exit codes shared by all commands, and the paragraph on exit codes in each help."""
     lines = [EXIT_CODES.format(usage=EXIT_USAGE, muster=EXIT_MUSTER)]
     for command in every_command():
         found = re.search(r"^Exit code: (.*?)(?:\n\n|\Z)", help_of(command), re.MULTILINE | re.DOTALL)
@@ -193,7 +193,9 @@ def measurements() -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tools.reference", description="Write the reference from the code.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.reference", description="Generate the reference from the code."
+    )
     parser.add_argument(
         "--to", type=Path, default=ROOT / "docs" / "reference", help="output directory (default: docs/reference)"
     )

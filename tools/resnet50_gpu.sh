@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures and proves the ResNet recipe's fused step on a GPU of the Hopper generation, the most telling part first; all
-# of it takes about ten minutes, most of them torch.compile's. Needs torch for CUDA with its Triton, and torchvision for
-# the peers. A part that fails or takes too long does not stop the others.
+# Measures and checks the ResNet recipe's fused step on a Hopper GPU, the most important part first. All parts together
+# take about ten minutes, most of it for torch.compile. Needs torch for CUDA with its Triton, and torchvision for the
+# comparison. A part that fails or times out does not stop the others.
 set -u
 cd "$(dirname "$0")/.."
 export PYTHONPATH=src PYTHONUNBUFFERED=1

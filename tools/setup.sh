@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Gets this checkout ready for `make demo` and `make test`: a `.venv` with pinned versions and, as root on Debian or
-# Ubuntu, the packages of the virtual cluster and a headless browser. Without root it names what is missing and goes on
-# with what there is.
-# PYTHON=python3.12 chooses the interpreter. A second run finds everything in place and says nothing.
+# Prepares this checkout for `make demo` and `make test`: a `.venv` with pinned versions and, as root on Debian or
+# Ubuntu, the packages of the virtual cluster and a headless browser. Without root it lists what is missing and continues
+# with what is installed.
+# PYTHON=python3.12 chooses the interpreter. A second run finds everything in place and prints nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=.venv
-INSTALLED=$VENV/installed.cksum # checksum of the files that decide what is in the .venv
+INSTALLED=$VENV/installed.cksum # checksum of the files that determine the contents of .venv
 LAB_PROGRAMS=(
     ssh:openssh-client sshd:openssh-server ip:iproute2 nft:nftables ethtool:ethtool unshare:util-linux ps:procps
-    # Some 200 MB, half of it podman. Plain mpirun stays Open MPI beside MPICH: Debian gives it the higher priority.
+    # About 200 MB, half of it podman. Plain mpirun remains that of Open MPI: Debian gives it the higher priority.
     mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich podman:podman crun:crun
     munged:munge slurmctld:slurmctld slurmd:slurmd srun:slurm-client
 )
 BROWSERS=(chromium-headless-shell chromium google-chrome)
-SERVICE_POLICY=/usr/sbin/policy-rc.d # Debian asks it before it starts a service
+SERVICE_POLICY=/usr/sbin/policy-rc.d # Debian runs it before it starts a service
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() {
@@ -31,7 +31,7 @@ install_packages() ( # a subshell, so that its trap is its own
     leftovers=("$log")
     trap 'rm -f "${leftovers[@]}"' EXIT
     if [ ! -e "$SERVICE_POLICY" ]; then
-        # The lab starts sshd, munged and the rest in its own hosts; on this machine nothing is to start.
+        # The lab starts sshd, munged and so on in its own hosts; nothing should start on this machine.
         leftovers+=("$SERVICE_POLICY")
         printf '#!/bin/sh\nexit 101\n' >"$SERVICE_POLICY"
         chmod 755 "$SERVICE_POLICY"
@@ -39,14 +39,14 @@ install_packages() ( # a subshell, so that its trap is its own
     if ! { "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@"; } \
         >"$log" 2>&1 </dev/null; then
         tail -n 5 "$log" >&2
-        say "apt-get could not install them; its last lines are above"
+        say "apt-get failed to install them; see its output above"
     fi
 )
 
 missing_lab_packages() {
     local pair
     for pair in "${LAB_PROGRAMS[@]}"; do
-        # sshd, nft and ethtool live where an ordinary user's PATH does not look.
+        # sshd, nft and ethtool are in directories that are not in an ordinary user's PATH.
         PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || printf '%s\n' "${pair##*:}"
     done
 }
@@ -65,14 +65,14 @@ prepare_lab() {
     fi
     if [ -n "$missing" ]; then
         say "missing Debian packages: $missing"
-        say "what needs them is skipped; to have it all: sudo apt-get install $missing"
+        say "tests that need them are skipped; install them with: sudo apt-get install $missing"
     fi
 }
 
-prepare_browser() { # by itself: not every Debian or Ubuntu has the package, and apt would then install nothing
+prepare_browser() { # separately: some versions of Debian and Ubuntu lack the package, and apt would then install nothing
     command -v "${BROWSERS[@]}" >/dev/null && return
     [ "$(uname)" = Linux ] && can_install && install_packages chromium-headless-shell
-    command -v "${BROWSERS[@]}" >/dev/null || say "there is no Chromium, so the page of a job is not tested in a browser"
+    command -v "${BROWSERS[@]}" >/dev/null || say "Chromium is not installed, so the dashboard is not tested in a browser"
 }
 
 check_python() {
@@ -97,20 +97,20 @@ prepare_venv() {
     local python=${PYTHON:-python3} wanted
     if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
         check_python "$python"
-        say "making $VENV with $("$python" --version 2>&1)"
+        say "creating $VENV with $("$python" --version 2>&1)"
         make_venv "$python"
     elif [ -n "${PYTHON:-}" ] && [ "$("$python" --version 2>&1)" != "$("$VENV/bin/python" --version 2>&1)" ]; then
         check_python "$python"
-        say "making $VENV anew with $("$python" --version 2>&1)"
+        say "re-creating $VENV with $("$python" --version 2>&1)"
         make_venv "$python"
     fi
     wanted=$(cat requirements/*.txt pyproject.toml | cksum)
     if [ "$(cat "$INSTALLED" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
-    say "installing torch and the test tools into $VENV (minutes the first time)"
+    say "installing torch and the test tools in $VENV (takes minutes the first time)"
     local pip=("$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-input)
-    # torch first and alone, so that nothing else can pull in another version of it.
+    # torch first and alone, so that nothing else can install a different version of it.
     "${pip[@]}" -r requirements/torch.txt
     "${pip[@]}" -r requirements/dev.txt -r requirements/docs.txt
     "${pip[@]}" --no-build-isolation --no-deps -e .

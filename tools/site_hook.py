@@ -22,6 +22,9 @@ ROOT_PAGES = {
 }
 """Files of the repository's root that are pages of the site too, without a copy in docs/."""
 
+LAST_IN_SEARCH = "---\nsearch:\n  boost: 0.3\n---\n\n"
+"""People who search the site want guides before the changelog and the architecture."""
+
 FOREIGN = re.compile(r'<(?:script|img|iframe|link(?![^>]*rel="canonical"))[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
 LINK = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 CONSOLE = re.compile(r'<div class="language-console highlight">(.*?)</div>', re.DOTALL)
@@ -30,10 +33,19 @@ EMPTY_HEAD = re.compile(r"<thead>\s*<tr>(?:\s*<th[^>]*>\s*</th>)+\s*</tr>\s*</th
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages of the repository's root; mkdocs calls this."""
-    for source, page in ROOT_PAGES.items():
-        text = (ROOT / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=LINK.sub(site_link, text)))
+    pages = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in ROOT_PAGES.items()}
+    pages["support.md"] = support_matrix((ROOT / "README.md").read_text(encoding="utf-8"))
+    for page, text in pages.items():
+        files.append(File.generated(config, page, content=f"{LAST_IN_SEARCH}{LINK.sub(site_link, text)}"))
     return files
+
+
+def support_matrix(readme: str) -> str:
+    """The section `Support` of the README as a page."""
+    found = re.search(r"^## Support\n(.*?)(?=^## )", readme, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise SystemExit("README.md: the section `## Support` is missing")
+    return f"# Support matrix\n{found.group(1)}"
 
 
 def site_link(link: re.Match[str]) -> str:
@@ -69,8 +81,8 @@ def with_commands(page: str) -> Callable[[re.Match[str]], str]:
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Refuse a page that would load something from the network; mkdocs calls this."""
+    """Raise an error for a page that would load something from the network; called by mkdocs."""
     found = FOREIGN.search(output)
     if found:
-        raise SystemExit(f"{page.file.src_uri}: the page would load something from the network: {found.group()}")
+        raise SystemExit(f"{page.file.src_uri}: the page would load from the network: {found.group()}")
     return output

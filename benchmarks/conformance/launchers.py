@@ -190,7 +190,7 @@ def streams_of(folder: Path, ranks: int) -> dict[str, bytes]:
     streams = {f"rank {rank} {name}": b"" for rank in range(ranks) for name in ("stdout", "stderr")}
     order = folder / "order"
     for line in order.read_text().splitlines() if order.exists() else []:
-        rank, stream, size = (int(word) for word in line.split())
+        rank, stream, size = (int(word) for word in line.split()[:3])
         streams[f"rank {rank} {'stdout' if stream == 1 else 'stderr'}"] += rest[rank][:size]
         rest[rank] = rest[rank][size:]
     return streams

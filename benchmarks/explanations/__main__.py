@@ -44,7 +44,7 @@ def page(scores: Sequence[Score]) -> str:
     rows = [score for score in scores if score.fault.why]
     ordinary = [score for score in scores if not score.fault.why]
     lines = [
-        "| row | fault | runs | found | rank or host named | right words | right fix | seconds |",
+        "| row | fault | runs | found | rank or host named | right explanation | right fix | seconds |",
         "|---|---|---|---|---|---|---|---|",
         *(line(group) for group in by_title.values()),
         "",

@@ -155,11 +155,11 @@ FAULTS: tuple[Fault, ...] = (
         title="an exception, and louder ones after it",
         mode="raise",
         named=r"rank {culprit} on h2 failed first.*ValueError: bad sample in shard 7 \(script\.py:\d+\)",
-        why=r"then failed because (its connection|their connections) to rank \d broke|Muster then stopped",
+        why=r"then failed because (its connection|their connections) to rank \d broke|then stopped by Muster",
     ),
     Fault(
         row=47,
-        title="an exception told 1.5 s after louder ones",
+        title="an exception reported 1.5 s after louder ones",
         mode="slow_raise",
         named=r"rank {culprit} on h2 failed first.*ValueError: bad sample in shard 7 \(script\.py:\d+\)",
         why=r"then failed because (its connection|their connections) to rank \d broke",
@@ -218,7 +218,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         row=0,
-        title="SIGKILL by somebody",
+        title="SIGKILL by another process",
         mode="kill",
         hosts=TWO_HOSTS,
         torch=False,

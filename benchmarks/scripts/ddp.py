@@ -1,4 +1,4 @@
-"""Train a small model with DDP and write down when the first optimiser step was done."""
+"""Train a small model with DDP and write down when the first optimizer step was done."""
 
 # torch is typed in part only.
 # pyright: reportUnknownMemberType=false

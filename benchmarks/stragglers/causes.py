@@ -212,7 +212,7 @@ CAUSES = (
         needs=_root("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
     ),
     Cause(
-        name="a busy neighbour on its CPU",
+        name="a busy neighbor on its CPU",
         make=neighbour,
         words="Other processes use its CPUs",
         needs=_root("/proc/self/schedstat"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -55,6 +55,8 @@ class RunSpec:
     """The ssh program, with options that come before all others."""
     python: str | None = None
     """Python on the hosts; None for the same path as here, else python3."""
+    host_python: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Python on single hosts, by name, instead of `python`."""
 
     # Engine
     engine: str = "auto"
@@ -75,6 +77,8 @@ class RunSpec:
     """Environment variables for every rank; they override all others."""
     sync: bool = False
     """Copy the working directory to each host and run there."""
+    fetch: tuple[str, ...] = ()
+    """Paths and globs of files to copy back from there when the ranks have ended."""
     preload: tuple[str, ...] = ()
     """Modules to import once per host, in addition to torch."""
     zygote: bool = True
@@ -125,6 +129,20 @@ class RunSpec:
         """The script's command line, for display."""
         return " ".join((*(("-m",) if self.kind == "module" else ()), self.target, *self.args))
 
+    def python_on(self, host: Host) -> str | None:
+        """Return the Python on a host."""
+        return self.host_python.get(host.name, self.python)
+
+    def python_on_all(self, hosts: Sequence[Host]) -> str | None:
+        """Return the Python on all hosts, for engines that start one command for all; UsageError if they differ."""
+        found = {self.python_on(host): host for host in hosts}
+        if len(found) > 1:
+            listed = " and ".join(f"{python or 'the default'} on {host.name}" for python, host in found.items())
+            raise UsageError(
+                f"this engine needs the same Python on every host, got {listed}", hint="give one with --python PATH"
+            )
+        return next(iter(found), self.python)
+
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             value: object = getattr(self, name)
@@ -139,7 +157,7 @@ class RunSpec:
             if getattr(self, name) not in allowed:
                 words = " or ".join(map(repr, allowed))
                 raise UsageError(f"{name} must be {words}, got {getattr(self, name)!r}", hint=f"leave {name} out")
-        for name in ("args", "ssh", "mpi_args", "container_args", "preload", "notify"):
+        for name in ("args", "ssh", "mpi_args", "container_args", "preload", "fetch", "notify"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a list, got {getattr(self, name)!r}", hint="write [...]")
         for name in ("only_ranks", "only_local_ranks"):

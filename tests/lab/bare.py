@@ -17,7 +17,7 @@ RECIPES: dict[str, list[str]] = {
     "hello": [],
     "message_passing": [],
     "check_config": [],
-    "mnist": ["--made_up=300", "--epochs=1", "--batch_size=10"],
+    "mnist": ["--synthetic=300", "--epochs=1", "--batch_size=10"],
     "resnet50": [
         "--use_syn",
         "--steps_syn=1",
@@ -169,7 +169,7 @@ def check_recipes(out: str, hosts: Sequence[str], launcher: str) -> None:
     assert len(re.findall(r"^accuracy: [01]\.\d{4}$", out, re.MULTILINE)) == 1, out
     assert f"on synthetic: {2 * world} images, 1000 classes; {world} rank" in out
     assert len(re.findall(r"^images/s: .* end to end", out, re.MULTILINE)) == 2, out
-    assert f"parameters on {world} made-up clips, 0.0 hours; {world} rank" in out
+    assert f"parameters on {world} synthetic clips, 0.0 hours; {world} rank" in out
     assert len(re.findall(r"^mels/s: .* end to end", out, re.MULTILINE)) == 1, out
 
 

@@ -58,7 +58,7 @@ def test_bus_bandwidth_is_right_within_5_percent_on_a_link_of_known_rate(two_hos
     (pair,) = report["pairs"]
     assert is_what_the_link_gives([pair["there"], pair["back"]], link), pair
     assert [row["wrong"] for row in report["rows"]] == [0] * 8
-    assert report["verdict"][0].startswith("What the network should give is not known: eth0 of h1 is virtual")
+    assert report["verdict"][0].startswith("The expected network bandwidth is unknown: eth0 of h1 is virtual")
 
 
 @NEEDS_ROOT
@@ -67,9 +67,9 @@ def test_a_host_with_a_slow_cable_is_named_and_the_files_are_left(cluster: Lab, 
     argv = ["-H", "h1,h2,h3", "--min", "64K", "--max", "64K", "--out", "found", "--only"]
     done = run_in(cluster, "h1", shared, *argv, "all-to-all,reduce-scatter,pairs", command="bench", timeout=100)
     assert done.code == 0, done.said
-    named = [line for line in done.out.splitlines() if "is the odd host" in line]
+    named = [line for line in done.out.splitlines() if "is slower than the other hosts" in line]
     assert len(named) == 1, done.said
-    assert named[0].startswith("# h3 is the odd host: at its best it sends "), done.said
+    assert named[0].startswith("# h3 is slower than the other hosts: it sends at most "), done.said
     # 65536 bytes are no multiple of three floats: a rank's part is rounded down, as in nccl-tests.
     rows = [line.split() for line in done.out.splitlines() if " float " in line]
     assert [row[:3] + row[-1:] for row in rows] == [["65532", "5461", "float", "0"]] * 2, done.said
@@ -81,10 +81,10 @@ def test_a_host_with_a_slow_cable_is_named_and_the_files_are_left(cluster: Lab, 
     assert (shared / "found" / "bench.svg").read_text().startswith("<svg")
 
 
-def test_one_rank_runs_and_says_what_it_cannot_show(tmp_path: Path):
+def test_one_rank_runs_and_reports_that_it_measures_no_link(tmp_path: Path):
     done = run_here(tmp_path, "--max", "4K", "--factor", "64", command="bench")
     assert done.code == 0, done.said
-    assert [line for line in done.out.splitlines() if line.startswith("# There is one rank")], done.said
+    assert [line for line in done.out.splitlines() if line.startswith("# There is only one rank")], done.said
     operations = [line for line in done.out.splitlines() if line.startswith("# ") and "-" in line.split()[1]]
     assert operations == ["# all-reduce", "# all-gather", "# reduce-scatter", "# all-to-all"]
 
@@ -104,7 +104,7 @@ if os.environ["RANK"] == "0":
     assert json.loads(done.out)["efficiency"] == {"weak": {"1": 1.0, "2": 0.9}, "strong": {"1": 1.0, "2": 0.45}}
 
 
-def test_a_script_without_a_rate_is_told_how_to_print_one(tmp_path: Path):
+def test_a_script_without_a_rate_gets_a_hint_how_to_print_one(tmp_path: Path):
     (tmp_path / "train.py").write_text("print('loss 0.5')\n")
     done = run_here(tmp_path, "--nproc", "1", "--scaling", "train.py", command="bench")
     assert done.code == 125

@@ -48,7 +48,14 @@ pytestmark = [
     ),
 ]
 
-SHOWN = {f"[{socket.gethostname()} ": "[box ", f"@{socket.gethostname()} ": "@box ", BIN: "/home/ann/venv/bin"}
+HERE = socket.gethostname()
+SHOWN = {
+    f"[{HERE} ": "[box ",
+    f"@{HERE} ": "@box ",
+    f" on {HERE} ": " on box ",
+    f"(local): {HERE}": "(local): box",
+    BIN: "/home/ann/venv/bin",
+}
 """What the documents call what this machine calls otherwise."""
 
 

@@ -168,7 +168,7 @@ def test_a_torch_that_cannot_be_watched_is_told_in_one_line_and_runs(tmp_path: P
     done = run_here(tmp_path, "--nproc", "2", "--no-check", "--env", "TORCH_FR_BUFFER_SIZE=0", "train.py")
     assert done.code == 0, done.said
     assert (
-        done.err.count("detection is disabled for this job: TORCH_FR_BUFFER_SIZE=0 turns torch's flight recorder off")
+        done.err.count("detection is disabled for this job: TORCH_FR_BUFFER_SIZE=0 disables torch's flight recorder")
         == 1
     )
 

@@ -294,7 +294,7 @@ def test_logs_follow_a_job_over_a_restart_to_its_end_and_keep_every_byte(user: U
     labelled = [re.sub(rb"^\[\S+ 0\] ", b"", line) for line in (first_line + out).splitlines()]
     whole = [b"10%", b"20%", b"100%", b"no newline"]
     assert labelled == [b"\xff attempt 0", *whole, b"\xff attempt 1", *whole]
-    assert words.startswith(b"muster: attempt 1\nmuster: rank 0 on ")
+    assert words.startswith(b"muster: attempt 1\nmuster: attempt 0: rank 0 on ")
     assert b"\nmuster: done after " in words
     assert user.job(job_id)["status"] == "done"
     first = user.muster("logs", job_id, "--attempt", "0", "--rank", "0").out
@@ -343,6 +343,57 @@ def test_two_running_jobs_have_to_be_named(user: User) -> None:
     assert f"2 jobs are running: {second}, {first}" in done.err
     wrong = user.muster("stop", "nothing-like-it")
     assert (wrong.code, wrong.err.startswith("error: job `nothing-like-it` not found")) == (2, True)
+
+
+def test_jobs_have_names_and_all_are_stopped_at_once(user: User) -> None:
+    first, second = user.detach("--name", "baseline", *FOR_EVER), user.detach("--name", "lr-01", *FOR_EVER, nproc=1)
+    assert re.fullmatch(r"\d{8}-\d{6}-lr-01-[0-9a-f]{4}", second)
+    assert user.muster("top", "--once", "baseline").out.startswith(f"{first}  running, ")
+    assert f"{second}: running\n" in user.muster("show", "lr-01").out
+    refused = user.muster("stop")
+    assert (refused.code, f"2 jobs are running: {second}, {first}" in refused.err) == (2, True), refused.said
+    stopped = user.muster("stop", "--all")
+    assert stopped.code == 0, stopped.said
+    assert stopped.err.count("was stopped by muster stop; no process of it is left") == 2
+    assert [job["status"] for job in user.jobs().values()] == ["stopped", "stopped"]
+    assert user.muster("stop", "--all").err == "muster: no job is running\n"
+
+
+@pytest.mark.torch
+def test_a_hang_shows_in_ps_and_its_report_stays(user: User) -> None:
+    (user.folder / "hangs.py").write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 1: time.sleep(1000)\n"
+        "dist.all_reduce(torch.ones(1))\n"
+    )
+    done = user.muster("run", "--detach", "--no-check", "--nproc", "2", "--hang-after", "2", "hangs.py", timeout=100)
+    job_id = done.out.strip()
+    wait_until("the hang", lambda: user.job(job_id)["status"].startswith("hung "), 60)
+    row, why = user.muster("ps").out.splitlines()[1:]
+    assert re.match(rf"{job_id} +hung \d+ s ", row)
+    assert "hangs.py:3" in why
+    assert "hangs.py:3" in user.muster("logs").err
+    assert user.muster("stop").code == 0
+    shown = user.muster("show")
+    assert shown.code == 0, shown.said
+    assert re.search(r"^hang at .*hangs.py:3", shown.out, re.MULTILINE)
+    assert re.search(r"^Stack trace of rank 1 on ", shown.out, re.MULTILINE)
+    assert "stopped by muster stop" in shown.out
+
+
+def test_the_verdict_on_a_failed_job_is_printed_again(user: User) -> None:
+    (user.folder / "fails.py").write_text("print('begun', flush=True)\n{}['lr']\n")
+    failed = user.muster("run", *FAST, "--nproc", "1", "fails.py")
+    assert failed.code == 1, failed.said
+    verdict = failed.err.partition("muster: rank 0")[2].partition("muster: failed")[0]
+    assert "KeyError: 'lr'" in verdict
+    logs, shown = user.muster("logs"), user.muster("show")
+    assert (logs.code, shown.code) == (0, 0)
+    assert verdict in logs.err
+    assert "KeyError: 'lr'" in shown.out
+    assert "ended, exit code 1" in shown.out
+    assert "    rank 0 on " in user.muster("ps").out
 
 
 def test_a_short_grace_overrides_a_long_one(user: User) -> None:

@@ -106,7 +106,7 @@ def test_a_module_that_is_not_there_is_told_in_one_sentence(steps: ModuleType, f
     shutil.rmtree(folder / "project")
     with pytest.raises(muster.LaunchError) as caught:
         launch(steps.rank)
-    assert "there is no module `steps` there, which steps.rank needs" in caught.value.message
+    assert "steps.rank needs the module `steps`, which is not installed there" in caught.value.message
     assert "register_pickle_by_value" in (caught.value.hint or "")
     assert "Traceback" not in str(caught.value)
 
@@ -208,7 +208,7 @@ def leave(how: str) -> Any:
         ("3", "ended with exit code 3 at test_launch.py:"),
         ("in words", "in words (test_launch.py:"),
         ("os._exit", "rank 0 on {host} exited with code 0 before lambda returned"),
-        ("lock", "its result (dict) cannot be pickled: cannot pickle '_thread.lock' object"),
+        ("lock", "could not pickle its result (dict): cannot pickle '_thread.lock' object"),
     ],
 )
 def test_a_rank_that_leaves_without_a_result_is_named(how: str, sentence: str):
@@ -312,7 +312,7 @@ def test_another_python_on_a_host_is_told_before_the_start(folder: Path, steps: 
     with pytest.raises(muster.MusterError, match=r"it has Python 3\.9, but lambda can be sent only to"):
         launch(lambda: 1, nproc=1, options=pretends)
     assert launch(steps.rank, nproc=1, options=pretends) == [0]  # which is only named
-    with pytest.raises(muster.LaunchError, match="it holds code, and the caller has another version of Python"):
+    with pytest.raises(muster.LaunchError, match="it contains code, and the caller runs a different version of Python"):
         launch(steps.code, nproc=1, options=pretends)
 
 

@@ -69,8 +69,8 @@ def test_it_learns_from_idx_files_packed_or_not(python, data, tmp_path):
     assert (tmp_path / "p.svg").read_text().count("<polyline") == 2
 
 
-def test_made_up_digits_need_no_files_and_can_be_learnt(python):
-    done = python.run(MNIST, "--made_up", 2000, "--epochs", 2, "--batch_size", 20, "--share", "measured")
+def test_synthetic_digits_need_no_files_and_can_be_learned(python):
+    done = python.run(MNIST, "--synthetic", 2000, "--epochs", 2, "--batch_size", 20, "--share", "measured")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("measured shares: ")
     assert accuracy(done.last) > 0.9
@@ -79,7 +79,7 @@ def test_made_up_digits_need_no_files_and_can_be_learnt(python):
 def test_data_that_cannot_be_used_is_one_sentence(python, data, tmp_path):
     wrong(
         python.run(MNIST, "--data", tmp_path / "none"),
-        "none holds no train-images-idx3-ubyte.gz, and it cannot be downloaded",
+        "none has no train-images-idx3-ubyte.gz, and the download failed",
     )
     write_mnist(tmp_path, 20, 10)
     images = tmp_path / "train-images-idx3-ubyte"
@@ -87,21 +87,21 @@ def test_data_that_cannot_be_used_is_one_sentence(python, data, tmp_path):
     images.write_bytes(whole[:-100])
     wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte has 15,580 bytes of data instead of 15,680")
     images.write_bytes(b"\x89PNG, a picture")
-    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte is no idx file of bytes")
+    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte is not an idx file of bytes")
     images.write_bytes(b"")
-    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte is no idx file of bytes")
+    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte is not an idx file of bytes")
     images.unlink()
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(whole)[:-50])
-    wrong(python.run(MNIST, "--data", tmp_path), "train-images-idx3-ubyte.gz cannot be read")
+    wrong(python.run(MNIST, "--data", tmp_path), f"cannot read {tmp_path}/train-images-idx3-ubyte.gz")
     images.write_bytes(whole)
     write_idx(tmp_path / "train-labels-idx1-ubyte", (19,), bytes(19))
-    wrong(python.run(MNIST, "--data", tmp_path), "holds 20 images and 19 labels")
+    wrong(python.run(MNIST, "--data", tmp_path), "has 20 images but 19 labels")
     wrong(
         python.run(MNIST, "--data", data, "--batch_size", 601),
-        "a batch of 601 samples is larger than the data, which has 600",
+        "a batch of 601 samples is larger than the data set, which has 600",
     )
-    wrong(python.run(MNIST, "--data", data, "--share", "8,2"), "2 shares were given for 1 rank")
-    wrong(python.run(MNIST, "--data", data, "--share", "half"), "--share half is not understood")
+    wrong(python.run(MNIST, "--data", data, "--share", "8,2"), "got 2 shares for 1 rank")
+    wrong(python.run(MNIST, "--data", data, "--share", "half"), "invalid --share half")
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_checkpoints_alone(python, data, tmp_path):
@@ -109,7 +109,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_checkpoints_alone(
     first = python.run(MNIST, *argv, "--epochs", 1)
     assert first.code == 0, first.err
     before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
-    wrong(python.run(MNIST, *argv, "--epochs", 1), "holds the checkpoints of another run, up to step 12")
+    wrong(python.run(MNIST, *argv, "--epochs", 1), "already has checkpoints of a run, up to step 12")
     wrong(python.run(MNIST, *argv, "--epochs", 4, "--lr", "1e30", "--resume"), "the loss is nan at step", code=125)
     assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()} == before
 
@@ -137,7 +137,7 @@ from muster.recipes.mnist import fetch
 into = Path({str(tmp_path / "into")!r})
 assert fetch({base!r} + "good.gz", into / "good.gz", {md5!r}) == ""
 assert (into / "good.gz").read_bytes() == {content!r}
-assert "is not the file of MNIST" in fetch({base!r} + "good.gz", into / "bad.gz", "0")
+assert "has the wrong MD5 sum" in fetch({base!r} + "good.gz", into / "bad.gz", "0")
 assert "404" in fetch({base!r} + "absent.gz", into / "absent.gz", "0")
 assert "refused" in fetch("http://127.0.0.1:9/", into / "nobody.gz", "0")
 assert [path.name for path in into.iterdir()] == ["good.gz"]
@@ -170,14 +170,14 @@ def test_by_itself_on_two_nodes_of_unequal_size(data):
 
 
 def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time():
-    argv = ["-n", 2, "-g", "1,1", "--made_up", 100, "--timeout", 2]
+    argv = ["-n", 2, "-g", "1,1", "--synthetic", 100, "--timeout", 2]
     with reserved_port() as port:
         alone = start(*argv, "-i", 0, "--master-addr", "127.0.0.1", "--master-port", port)
         lost = start(*argv, "-i", 1, "--master-addr", "no-such-host.invalid")
         (_, alone_err), (_, lost_err) = alone.communicate(timeout=150), lost.communicate(timeout=150)
     assert (alone.returncode, lost.returncode) == (125, 125), alone_err + lost_err
     assert re.match(
-        r"error: rank 1 of 2 did not come to 127.0.0.1:\d+ within 2 s\nhint: -i 0 has rank 0, -i 1 has rank 1",
+        r"error: rank 1 of 2 did not reach rank 0 at 127.0.0.1:\d+ within 2 s\nhint: -i 0 has rank 0, -i 1 has rank 1",
         alone_err,
     )
     assert re.match(r"error: rank 1 on \S+ could not reach rank 0 at no-such-host.invalid:29500 within 2 s: ", lost_err)
@@ -185,17 +185,17 @@ def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time():
 
 
 def test_nodes_that_make_no_sense_are_refused_at_once(python):
-    wrong(python.run(MNIST, "-n", 2, "-g", "2,1"), "the nodes do not know where node 0 is")
-    wrong(python.run(MNIST, "-n", 3, "-g", "2,1"), "-n 3 -g 2,1 is not understood")
-    wrong(python.run(MNIST, "-g", "two"), "-g two is not understood")
+    wrong(python.run(MNIST, "-n", 2, "-g", "2,1"), "the address of node 0 is unknown")
+    wrong(python.run(MNIST, "-n", 3, "-g", "2,1"), "invalid -n 3 -g 2,1")
+    wrong(python.run(MNIST, "-g", "two"), "invalid -g two")
     wrong(python.run(MNIST, "-n", 0), "-n 0")
-    wrong(python.run(MNIST, "-n", 2, "-g", 2, "-i", 2, "--master-addr", "a"), "-i 2 is none of 2 nodes")
+    wrong(python.run(MNIST, "-n", 2, "-g", 2, "-i", 2, "--master-addr", "a"), "-i must be from 0 to 1, got 2")
 
 
 def test_a_launcher_and_spawning_together_are_refused(tmp_path):
     done = run_here(tmp_path, "--quiet", "-m", MNIST, "-g", "2")
     assert done.code == 2
-    assert "error: muster run started this process already" in done.err
+    assert "error: muster run has already started this process" in done.err
 
 
 KILLED = """
@@ -219,7 +219,7 @@ runpy.run_module("muster.recipes.mnist", run_name="__main__", alter_sys=True)
 
 
 def test_a_killed_and_resumed_run_ends_with_the_loss_of_one_that_was_not(tmp_path):
-    argv = ["--made_up", "1200", "--epochs", "2", "--batch_size", "10", "--save_every", "10", "--log_every", "10"]
+    argv = ["--synthetic", "1200", "--epochs", "2", "--batch_size", "10", "--save_every", "10", "--log_every", "10"]
 
     def run(folder: str, *more: str) -> Done:
         words = [*argv, "--model_dir", str(tmp_path / folder), *more]

@@ -12,7 +12,7 @@ from launching import run_here
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
-# In float64 nothing but an error can make a difference. Some scales of normalisations are negative, and none is the
+# In float64 nothing but an error can make a difference. Some scales of normalizations are negative, and none is the
 # identity; two blocks in a stage are what needs every path.
 STEPS = """
 import copy, dataclasses, sys
@@ -150,12 +150,12 @@ def test_two_ranks_with_unequal_shares_train_as_with_ddp(tmp_path):
 def test_what_the_fused_step_cannot_train_is_said_in_words(tmp_path):
     assert eval(run(tmp_path, OBSTACLES)) == [
         "",
-        "it computes in bf16",
+        "it requires bf16",
         "it needs --channels_last",
-        "it is for ResNet-50, -101 and -152",
-        "it has no 3x3 stem",
-        "images of 100 pixels are no multiple of 8",
-        "images of 32 pixels are smaller than 64",
+        "it supports only ResNet-50, -101 and -152",
+        "it does not support the 3x3 stem",
+        "image size must be a multiple of 8, got 100",
+        "image size must be at least 64, got 32",
     ]
 
 
@@ -163,7 +163,7 @@ def test_without_a_gpu_there_is_nothing_to_check(tmp_path):
     command = [sys.executable, "-m", "muster.recipes.resnet50.fused.check"]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (2, "")
-    words = "error: the fused step cannot be checked here: it needs a GPU of compute capability 9.0 or newer\nhint: "
+    words = "error: cannot check the fused step: it needs a GPU of compute capability 9.0 or newer\nhint: "
     assert done.stderr.startswith(words)
 
 

@@ -110,12 +110,10 @@ for name in ("hello", "message_passing", "check_config"):
 def test_a_backend_that_cannot_be_had_is_one_sentence_that_names_gloo(tmp_path):
     done = run(sys.executable, script(tmp_path, REFUSED))
     assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 2"] * 6
-    sentences = done.stderr.splitlines()
-    assert len(sentences) == 6
-    assert all("use gloo" in sentence for sentence in sentences)
-    assert sentences[0] == (
-        f"error: backend nccl needs a GPU, but rank 0 on {socket.gethostname()} sees no GPU: use gloo"
-    )
+    errors, hints = done.stderr.splitlines()[::2], done.stderr.splitlines()[1::2]
+    assert len(errors) == len(hints) == 6
+    assert all("use backend gloo" in hint for hint in hints)
+    assert errors[0] == f"error: backend nccl is not available: rank 0 on {socket.gethostname()} has no visible GPU"
 
 
 LIFE = """
@@ -124,7 +122,7 @@ import muster, torch, torch.distributed as dist
 world = muster.init(timeout=30)
 assert (world.rank, world.size, world.local_rank, world.local_size) == (0, 1, 0, 1), world
 assert world.device == torch.device("cpu") and world.backend == dist.get_backend() == "gloo"
-assert world.backend_reason == "there is no GPU"
+assert world.backend_reason == "no GPU is visible"
 world.close()
 world.close()
 assert not dist.is_initialized()
@@ -142,8 +140,8 @@ assert dist.is_initialized(), "a group that was there before is left alone"
 dist.destroy_process_group()
 
 for wrong, words in (
-    (dict(backend="tcp"), "no backend `tcp`"),
-    (dict(rank=0), "rank and world_size go together"),
+    (dict(backend="tcp"), "unknown backend `tcp`"),
+    (dict(rank=0), "rank and world_size must be given together"),
     (dict(rank=1, world_size=2), "MASTER_ADDR is not set"),
 ):
     try:
@@ -215,7 +213,7 @@ def test_a_rank_that_never_comes_is_named_on_either_side(tmp_path):
             for rank, at in ((0, port), (1, nobodys))
         ]
         zero, one = (side.communicate(timeout=100) for side in sides)
-    assert zero == (f"rank 1 of 2 did not come to 127.0.0.1:{port} within 1 s\n", "")
+    assert zero == (f"rank 1 of 2 did not reach rank 0 at 127.0.0.1:{port} within 1 s\n", "")
     assert one[1] == ""
     assert re.fullmatch(
         r"rank 1 on \S+ could not reach rank 0 at 127.0.0.1:\d+ within 1 s: Connection refused\n", one[0]
@@ -233,7 +231,7 @@ def test_a_taken_port_is_named(tmp_path):
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
-    assert done.stdout == f"rank 0 cannot listen on port {port} of {socket.gethostname()}: Address already in use\n"
+    assert done.stdout == f"rank 0 could not listen on port {port} of {socket.gethostname()}: Address already in use\n"
     assert done.stderr == ""
 
 

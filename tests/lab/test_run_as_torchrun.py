@@ -37,7 +37,7 @@ def ran(folder: Path, *argv: str) -> Done:
 
 def sentences(done: Done) -> list[str]:
     """What Muster says of the command line."""
-    return re.findall(r"^muster: ((?:ignoring|--nnodes|\S+ gets) .*)$", done.err, re.MULTILINE)
+    return re.findall(r"^muster: ((?:ignoring|--nnodes|\S+ receives) .*)$", done.err, re.MULTILINE)
 
 
 def test_a_command_line_of_torchrun_runs_as_it_is(folder: Path) -> None:

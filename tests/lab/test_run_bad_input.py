@@ -129,7 +129,7 @@ def test_a_host_where_nothing_listens_for_ssh_is_named(on_hosts: Callable[..., D
 def test_two_bad_hosts_are_both_named_with_their_hints(on_hosts: Callable[..., Done]) -> None:
     done = on_hosts("-H", "h2:1,gpu98:1,gpu99:1", "train.py")
     assert done.code == 125
-    assert re.search(r"^error: 2 of 3 hosts cannot be used\n  gpu98: .*\n  gpu99: ", done.err, re.MULTILINE), done.said
+    assert re.search(r"^error: 2 of 3 hosts are not usable\n  gpu98: .*\n  gpu99: ", done.err, re.MULTILINE), done.said
     assert "hint: " in done.err
     assert RAN not in done.out
 
@@ -176,7 +176,7 @@ def test_a_hostfile_that_is_a_folder_is_refused(tmp_path: Path) -> None:
 def test_a_missing_ssh_client_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     done = run_here(tmp_path, "-H", "far:1", "train.py", PATH=str(tmp_path))
-    check(done, 125, "^far: `ssh` cannot be started", "install the OpenSSH client")
+    check(done, 125, "^far: could not start `ssh`", "install the OpenSSH client")
 
 
 # --- Python and torch -----------------------------------------------------------------------------------------

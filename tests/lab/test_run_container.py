@@ -325,7 +325,7 @@ def scancel(site: Site, job: EngineJob) -> None:
     site.lab.run("h1", ["scancel", job.id], timeout=30)
     # 143: where a rank was about to ignore SIGTERM, and got it before.
     assert job.wait(40).code in (125, 143)
-    assert "it was cancelled (scancel)" in job.err
+    assert "it was canceled (scancel)" in job.err
 
 
 def qdel(site: Site, job: EngineJob) -> None:
@@ -436,7 +436,7 @@ def test_an_image_that_one_host_lacks_is_named_with_that_host(site: Site) -> Non
 
 
 NO_PYTHON = (["--python", "/no/python"], f"^h2: Python not found in {IMAGE}$", "--python PATH")
-NO_FOLDER = (["--container-args", "-v /no/folder:/x"], "^h2: podman did not start .*/no/folder", "by hand there")
+NO_FOLDER = (["--container-args", "-v /no/folder:/x"], "^h2: podman could not start .*/no/folder", "by hand there")
 NO_PROGRAM = (["--container", "apptainer"], "^h2: apptainer not found$", "--container")
 
 

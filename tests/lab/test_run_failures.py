@@ -84,7 +84,7 @@ def test_the_first_failing_rank_its_host_and_what_happened_are_told(
     assert re.search(
         rf"^muster: rank 1 on h3 failed first, \d+\.\d s after the start: {words}", done.err, re.MULTILINE
     ), done.said
-    assert "Muster then stopped 2 other ranks" in done.err
+    assert "2 other ranks were then stopped by Muster" in done.err
     assert re.search(rf"^muster: failed after .*exit code {code}; logs in ", done.err, re.MULTILINE), done.said
 
 

@@ -74,9 +74,14 @@ def test_a_host_that_hides_what_it_uses_runs_its_ranks_all_the_same(tmp_path: Pa
     done = run(tmp_path, "unshare", "--mount", "sh", "-c", hide)
     assert done.returncode == 0, done.stderr
     assert "all of it" in done.stdout
-    assert done.stderr.count("could not determine what the host uses (KeyError: b'MemTotal'); the job continues") == 1
+    assert (
+        done.stderr.count(
+            "could not determine the resource usage of the host (KeyError: b'MemTotal'); the job continues"
+        )
+        == 1
+    )
     log = debug_log(tmp_path).read_text()
-    assert ": unseen what=what the host uses why=KeyError: b'MemTotal'\nTraceback " in log
+    assert ": unseen what=the resource usage of the host why=KeyError: b'MemTotal'\nTraceback " in log
     assert "host_metrics.py" in log
 
 

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from emulator import seen
 from launching import MUSTER, PLAIN, Job, run_here, without_silence
 from waiting import wait_until
 
@@ -59,14 +60,56 @@ def test_stdout_and_stderr_of_a_rank_stay_apart(folder: Path) -> None:
     assert "to out" not in done.err
 
 
-def test_a_progress_bar_keeps_its_returns_in_the_log_and_gives_lines_on_a_pipe(folder: Path) -> None:
+def test_a_progress_bar_keeps_its_returns_in_the_log_and_gives_its_first_and_last_state_on_a_pipe(folder: Path) -> None:
     (folder / "bar.py").write_text(
         "import sys, time\nfor n in (10, 20, 30): sys.stderr.write(f'\\r{n}%'); sys.stderr.flush(); time.sleep(0.05)\n"
         "sys.stderr.write('\\n')\n"
     )
     done = run_here(folder, "--nproc", "1", "--no-zygote", "bar.py")
     assert done.log(0) == b"\r10%\r20%\r30%\n"
-    assert re.findall(rf"^\[{HOST} 0\] (\d+%)$", done.err, re.MULTILINE) == ["10%", "20%", "30%"]
+    assert re.findall(rf"^\[{HOST} 0\] (\d+%)$", done.err, re.MULTILINE) == ["10%", "30%"]
+
+
+def test_tracebacks_that_only_echo_the_first_failure_are_folded_on_the_screen_and_whole_in_the_logs(
+    folder: Path,
+) -> None:
+    (folder / "echo.py").write_text(
+        "import sys, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "tensor = torch.ones(1)\n"
+        "dist.all_reduce(tensor)\n"
+        "if dist.get_rank() == 1: raise ValueError('the cause')\n"
+        "for _ in range(10**6):\n"
+        "    print('step', file=sys.stderr)\n"  # so that the agent is busy with stderr when the exception comes
+        "    dist.all_reduce(tensor)\n"
+    )
+    done = run_here(folder, "--nproc", "3", "echo.py")
+    assert "Connection closed by peer" not in done.err
+    assert "[rank" not in done.err, "the label of the screen is enough"
+    assert done.err.count(f"[{HOST} 1] ValueError: the cause") == 1
+    logged = [rank for rank in (0, 2) if b"Traceback" in done.log(rank)]
+    for rank in logged:
+        assert re.search(
+            rf"^muster: rank {rank} on {HOST} lost its connection to another rank; traceback folded, "
+            rf"see \S+/attempt-0/rank-{rank}\.log$",
+            done.err,
+            re.MULTILINE,
+        )
+    assert logged or "2 other ranks were then stopped" in done.err
+
+
+def test_an_error_that_hits_all_ranks_alike_is_reported_once(folder: Path) -> None:
+    (folder / "all.py").write_text(
+        "import os, pathlib, time\n"
+        "pathlib.Path('ready-' + os.environ['RANK']).touch()\n"
+        "while len(list(pathlib.Path().glob('ready-*'))) < 4: time.sleep(0.01)\n"
+        "open('/no/such/file')\n"
+    )
+    done = run_here(folder, "--nproc", "4", "--no-zygote", "all.py")
+    assert done.code == 1
+    assert "muster: all 4 ranks failed the same way" in done.err
+    assert done.err.count("] Traceback") == 1
+    assert done.err.count("; traceback folded, see ") == 3
 
 
 def test_output_is_seen_while_the_script_still_runs(folder: Path) -> None:
@@ -142,19 +185,19 @@ def test_a_terminal_gets_colours_and_a_progress_bar_that_renews_itself(folder: P
     text = on_terminal(folder, "--nproc 2", "--no-zygote", "bar.py")
     colours = set(re.findall(rf"(\x1b\[\d+m)\[{HOST} \d\]\x1b\[0m", text))
     assert len(colours) == 2, repr(text)
-    assert "10%\r\x1b[K" in text, repr(text)
     plain = on_terminal(folder, "--nproc 2", "--no-zygote", "bar.py", NO_COLOR="1")
-    assert "\x1b[" not in plain.replace("\r\x1b[K", ""), repr(plain)
-    assert f"[{HOST} 0] after\n" in plain
+    assert not re.search(r"\x1b\[[0-9;]*m", plain), repr(plain)
+    lines = seen(plain, 10**6)
+    assert {f"[{HOST} {rank}] {text}" for rank in (0, 1) for text in ("30%", "after")} < set(lines), lines
+    assert not [line for line in lines if line.endswith(("10%", "20%"))], "only the last state stays"
 
 
 @pytest.mark.torch
 def test_a_terminal_shows_live_what_is_waited_for_and_wipes_it(folder: Path) -> None:
     (folder / "who.py").write_text("print('done now')")
     text = on_terminal(folder, "--nproc 1", "who.py", NO_COLOR="1")
-    assert re.search(r"muster: importing torch[^\n]*\(\d+ s\)\r\x1b\[K", text), repr(text)
-    visible = [line.rpartition("\x1b[K")[2] for line in text.split("\n")]
-    assert not [line for line in visible if "importing" in line], repr(text)
+    assert re.search(r"muster: importing torch[^\n]*\(\d+ s\)", text), repr(text)
+    assert not [line for line in seen(text, 10**6) if "importing" in line], repr(text)
 
 
 def test_a_reader_that_leaves_ends_the_job_quietly(folder: Path) -> None:

@@ -249,7 +249,7 @@ def test_a_job_folder_that_the_hosts_do_not_share_is_enough_for_ssh(engine: PbsE
     ("nodefile", "error"),
     [
         (None, "PBS_NODEFILE is not set"),
-        ("/nowhere", "PBS_NODEFILE /nowhere cannot be read"),
+        ("/nowhere", "could not read PBS_NODEFILE /nowhere"),
         ("/dev/null", "PBS_NODEFILE lists no hosts"),
         ("/etc/passwd", "line 1 of PBS_NODEFILE is not a host name"),
     ],

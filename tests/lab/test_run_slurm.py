@@ -227,7 +227,7 @@ def test_scancel_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None
     engine.shell(f"scancel {job.id}")
     done = job.wait(30)
     assert done.code == 143, done.said
-    assert f"\nmuster: Slurm ended job {job.id}: it was cancelled (scancel)\n" in done.err, done.said
+    assert f"\nmuster: Slurm ended job {job.id}: it was canceled (scancel)\n" in done.err, done.said
     assert "failed first" not in done.err, done.said
     gone(engine)
 
@@ -240,7 +240,7 @@ def test_scancel_while_the_hosts_import_torch_is_told_as_that(engine: SlurmEngin
     engine.shell(f"scancel {job.id}")
     done = job.wait(30)
     assert done.code == 125, done.said
-    assert f"\nerror: Slurm ended job {job.id}: it was cancelled (scancel)\n" in done.err, done.said
+    assert f"\nerror: Slurm ended job {job.id}: it was canceled (scancel)\n" in done.err, done.said
     assert "Traceback" not in done.err
     gone(engine)
 
@@ -252,7 +252,7 @@ def test_scancel_of_ranks_that_ignore_it_is_told_as_that_and_leaves_nothing(engi
     done = job.wait(30)
     assert done.code in (125, 137), done.said
     last = done.err.splitlines()[-4:]
-    assert f"muster: Slurm ended job {job.id}: it was cancelled (scancel)" in last, done.said
+    assert f"muster: Slurm ended job {job.id}: it was canceled (scancel)" in last, done.said
     assert "sent by neither Muster nor" not in done.err, done.said
 
 
@@ -270,7 +270,7 @@ def test_scancel_of_a_batch_job_is_told_as_that_although_its_shell_dies_first(
     # From Slurm, and perhaps from the controller, which Slurm has signalled too.
     heard = set(re.findall(r"\[h\d (\d)\] heard SIGTERM", log.read_text()))
     assert heard == {"0", "1"}, log.read_text()
-    assert re.search(rf"stopped by SIGTERM after .* \(Slurm ended job {number}: it was cancelled", log.read_text()), (
+    assert re.search(rf"stopped by SIGTERM after .* \(Slurm ended job {number}: it was canceled", log.read_text()), (
         log.read_text()
     )
 
@@ -296,7 +296,7 @@ def test_ranks_that_end_in_good_order_when_slurm_ends_the_job_are_told_as_that(e
     done = job.wait(30)
     assert done.code == 0, done.said
     assert done.out.count("heard SIGTERM") == 3, done.said
-    assert f"Slurm ended job {job.id}: it was cancelled (scancel); all ranks ended normally" in done.err
+    assert f"Slurm ended job {job.id}: it was canceled (scancel); all ranks ended normally" in done.err
 
 
 # --- the time limit (last: it needs its time) -----------------------------------------------------------------

@@ -246,4 +246,4 @@ def test_variables_that_make_no_sense_are_refused(engine: SlurmEngine, env: dict
 def test_an_allocation_that_is_over_is_reported(engine: SlurmEngine) -> None:
     env = {"SLURM_JOB_ID": "4711", "SLURM_JOBID": "4711"}
     done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "train.py", **env)
-    check_refusal(done, 125, "[Ii]nvalid job id", "get a new one")
+    check_refusal(done, 125, "[Ii]nvalid job id", "request a new one")

@@ -100,6 +100,8 @@ REQUESTS: dict[str, Fields] = {
     "examine": {"ranks": [0], "seconds": 1.5},
     "stop": {"grace": 5.0, "interrupt": False},
     "stdin": {"piece": "", "last": True},
+    "read_results": {"what": "find", "names": ["out/*.pt"]},
+    "more_results": {},
     "bye": {},
 }
 
@@ -123,6 +125,14 @@ REPLIES: dict[str, Fields] = {
     "examine": {"ranks": {"0": USE}, "queues": {"10.0.0.2": 100}, "gpus": [GPU]},
     "stop": {"left": [12]},
     "stdin": {"closed": False},
+    "read_results": {},
+    "more_results": {
+        "files": [{"path": "out/a.pt", "size": 3, "mtime_ns": 1}],
+        "path": "",
+        "piece": "",
+        "problem": "",
+        "over": False,
+    },
 }
 
 EVENTS: dict[str, Fields] = {

@@ -100,7 +100,7 @@ def test_gauges_that_fail_are_told_once_and_come_back(talk: Talk, rank: Any):
         gauges.due = 0.0
         talk.agent.gauge()
     unseen, told = talk.hear(), talk.hear()
-    assert (unseen["t"], unseen["what"]) == ("unseen", "what the host and its ranks use")
+    assert (unseen["t"], unseen["what"]) == ("unseen", "the resource usage of the host and its ranks")
     assert told["ranks"]["0"]["pid"] == pid
 
 
@@ -131,4 +131,4 @@ def test_why_the_agent_ends_without_being_asked_is_for_the_log(talk: Talk):
     talk.agent.end("SIGHUP")
     talk.agent.stop_everything()
     note = talk.hear()
-    assert (note["t"], note["text"]) == ("log", "the agent ends: SIGTERM")
+    assert (note["t"], note["text"]) == ("log", "the agent exits: SIGTERM")

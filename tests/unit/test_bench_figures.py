@@ -33,7 +33,7 @@ def test_sizes_are_read_in_steps_of_1024(text: str, size: int):
 
 @pytest.mark.parametrize("text", ["", "0", "-8", "1.5M", "1T", "lots", "9" * 40])
 def test_what_is_not_a_size_is_refused(text: str):
-    with pytest.raises(UsageError, match="is not a size"):
+    with pytest.raises(UsageError, match="invalid size `"):
         read_size(text)
 
 
@@ -49,7 +49,7 @@ def test_the_largest_size_is_measured_even_if_no_step_hits_it():
 
 
 def test_a_smallest_size_above_the_largest_is_refused():
-    with pytest.raises(UsageError, match="2 MB, is above the largest, 1 MB"):
+    with pytest.raises(UsageError, match=r"\(2 MB\) is larger than the largest \(1 MB\)"):
         sizes_between(2 << 20, 1 << 20, 2)
 
 
@@ -128,7 +128,7 @@ def test_the_matrices_say_who_sends_and_who_receives():
         "#       h1    h2",
         "  h1     -  42.1",
         "  h2  42.1     -",
-        "# bandwidth from the rank of the line to the rank of the column (GB/s)",
+        "# bandwidth from the rank of the row to the rank of the column (GB/s)",
         "#      h1   h2",
         "  h1    -  1.1",
         "  h2  0.9    -",
@@ -197,7 +197,7 @@ def test_a_run_that_broke_off_gives_no_report():
     collector = Collector()
     for record in RECORDS:
         collector.take(MARKER + json.dumps(record))
-    with pytest.raises(MusterError, match="without their last measurements"):
+    with pytest.raises(MusterError, match="exited before all measurements were complete"):
         collector.report(["a", "b"])
 
 
@@ -213,7 +213,7 @@ def test_the_figure_has_a_curve_for_each_operation_and_a_cell_for_each_pair():
 
 
 def test_a_figure_of_one_rank_says_that_nothing_was_sent():
-    assert "no data went from one rank to another" in texts(bandwidth_figure(report(hosts=("h1",))))
+    assert "no data was transferred between ranks" in texts(bandwidth_figure(report(hosts=("h1",))))
 
 
 def test_the_figure_of_scaling_shows_both_kinds_by_ranks():
@@ -238,5 +238,5 @@ def test_json_and_svg_are_always_written_and_png_only_where_a_program_can(
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(MusterError, match="file/new cannot be written: not a directory"):
+    with pytest.raises(MusterError, match=r"cannot write to .*file/new: not a directory"):
         save(tmp_path / "file" / "new", "bench", {}, "")

@@ -78,7 +78,7 @@ def test_the_batch_is_read_and_replaced_as_it_was_written(args: list[str]):
 
 def test_a_command_without_a_batch_has_none_and_a_strange_one_is_refused():
     assert batch_of(["t.py", "--batch", "3"], "--batch-size") is None
-    with pytest.raises(UsageError, match="no batch size to share out"):
+    with pytest.raises(UsageError, match="must be a positive integer, got `auto`"):
         batch_of(["t.py", "--batch-size", "auto"], "--batch-size")
 
 
@@ -87,22 +87,22 @@ def runs(*rates: tuple[str, int, float]) -> Scaling:
     return Scaling(command="t.py", thing="images", runs=tuple(made))
 
 
-def test_efficiency_is_the_speed_up_over_the_ranks():
+def test_efficiency_is_the_speedup_per_rank():
     scaling = runs(("weak", 4, 3000), ("weak", 1, 1000), ("strong", 4, 2000))
     assert scaling.curves() == {"weak": {1: 1.0, 4: 0.75}, "strong": {1: 1.0, 4: 0.5}}
     assert sentences(scaling) == [
-        "Weak scaling: 4 ranks do 3.00 times the work of one, 75 % of 4.",
-        "Strong scaling: 4 ranks are 2.00 times as fast at the same work, 50 % of 4.",
+        "Weak scaling: 4 ranks do 3.00 times the work of one (efficiency 75 %).",
+        "Strong scaling: 4 ranks are 2.00 times as fast at the same work (efficiency 50 %).",
     ]
     assert table(scaling)[:4] == [
-        "# weak scaling: each rank does as much as one alone",
-        "#   ranks  hosts   batch      images/s  speed-up  efficiency",
+        "# weak scaling: same batch size on every rank",
+        "#   ranks  hosts   batch      images/s   speedup  efficiency",
         "        1      1      64          1000      1.00     100.0 %",
         "        4      1      64          3000      3.00      75.0 %",
     ]
 
 
-def test_more_than_is_possible_is_said_to_be_no_finding():
+def test_an_impossible_efficiency_is_reported_as_a_disturbed_measurement():
     assert "measure again" in sentences(runs(("weak", 1, 100), ("weak", 2, 300)))[-1]
     assert len(sentences(runs(("weak", 1, 100), ("weak", 2, 205)))) == 1
 
@@ -141,10 +141,10 @@ def bench(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["train.py"], "unexpected `train.py`"),
         (["--only", "all-reduce,nothing"], "must be some of all-reduce,"),
         (["--factor", "1"], "must be at least 2"),
-        (["--min", "1G", "--max", "1M"], "is above the largest"),
+        (["--min", "1G", "--max", "1M"], "is larger than the largest"),
         (["--scaling", "missing.py"], "script missing.py not found"),
         (["--scaling", "-m"], "no module given"),
-        (["--max", "big"], "`big` is not a size"),
+        (["--max", "big"], "invalid size `big`"),
     ],
 )
 def test_a_wrong_command_line_is_refused_before_anything_starts(tmp_path: Path, argv: list[str], words: str):

@@ -268,7 +268,7 @@ def test_a_master_port_that_is_taken_names_who_has_it():
     assert "pid 7 (python old.py)" in found.what
 
 
-@pytest.mark.parametrize("problem", ["another machine or program answered", "connected, but nothing was said"])
+@pytest.mark.parametrize("problem", ["another machine or program answered", "connected, but received nothing"])
 def test_a_stranger_behind_the_master_port_is_told_where_it_is_met(problem: str):
     (found,) = findings(with_master(cluster(master_port=29500), "", problem, ""))
     assert (found.row, found.hosts) == (9, ("c",))

@@ -247,7 +247,7 @@ def test_the_reason_names_the_variables_that_decided():
     reason = detect({**ALLOCATION, **OPEN_MPI_5}).reason
     assert "OMPI_COMM_WORLD_RANK=3" in reason
     assert "from gpu03 on, the first host of SLURM_JOB_NODELIST" in reason
-    assert f"at port {job_port('prterun-login-48@1')}, which is made from the job's id (PMIX_NAMESPACE)" in reason
+    assert f"at port {job_port('prterun-login-48@1')}, which is derived from the job id (PMIX_NAMESPACE)" in reason
     assert "where mpirun runs (OMPI_MCA_orte_hnp_uri)" in detect(OPEN_MPI).reason
     assert "MASTER_ADDR is not set" in detect({"RANK": "0", "WORLD_SIZE": "2"}).reason
 

@@ -235,7 +235,7 @@ def test_the_verdict_tells_the_explanation_and_then_what_to_do():
     told = lines([end(1, message=texts.MODEL_COUNT), end(0, message=texts.CLOSED, time=10.2)])
     assert told[0].startswith("the model differs between ranks")
     assert told[1].startswith("Fix: build it from the same arguments")
-    assert told[2].startswith("1 other rank then failed because its connection to rank 1 broke: rank 0 on h1")
+    assert told[2].startswith("1 other rank then failed because its connection to rank 1 broke: rank 0")
 
 
 def test_the_verdict_explains_the_cause_and_not_the_loudest():

@@ -93,7 +93,7 @@ def test_a_rank_0_that_finds_all_its_ports_taken_says_so(job):
         for port in range(meeting.port, meeting.port + PORTS):
             taken.enter_context(socket.create_server(("", port)))
         with pytest.raises(
-            MusterError, match=rf"ports {meeting.port} to {meeting.port + PORTS - 1} of \S+ are all taken"
+            MusterError, match=rf"ports {meeting.port} to {meeting.port + PORTS - 1} of \S+ are all in use"
         ):
             Answer(meeting, 4711)
 
@@ -103,8 +103,8 @@ def test_a_rank_0_that_never_comes_is_one_sentence_with_the_places_tried(job):
     with pytest.raises(MusterError) as caught:
         find_rank_0(meeting, who="rank 1 on box", limit=3)
     assert caught.value.message.startswith(
-        "rank 1 on box found no rank 0 within 3 s: "
-        f"127.0.0.1, ports {meeting.port} to {meeting.port + PORTS - 1}: nobody listens; no-such-host.invalid, "
+        "rank 1 on box could not find rank 0 within 3 s: "
+        f"127.0.0.1, ports {meeting.port} to {meeting.port + PORTS - 1}: connection refused; no-such-host.invalid, "
     )
     assert "MASTER_ADDR=host" in caught.value.hint
 
@@ -112,7 +112,7 @@ def test_a_rank_0_that_never_comes_is_one_sentence_with_the_places_tried(job):
 def test_after_the_roll_call_nobody_answers(job):
     meeting = meet(job, HERE)
     Answer(meeting, 4711).close()
-    with pytest.raises(MusterError, match="nobody listens"):
+    with pytest.raises(MusterError, match="connection refused"):
         find_rank_0(meeting, who="rank 1", limit=0.1)
 
 

@@ -238,7 +238,8 @@ for _ in range(2):
 assert set(os.listdir("/proc/self/fd")) == open_before
 unseen, *told = sent
 assert "Traceback" in unseen.pop("traceback")
-assert unseen == {"t": "unseen", "what": "what its GPUs do", "why": "OSError: [Errno 24] Too many open files"}, unseen
+why = "OSError: [Errno 24] Too many open files"
+assert unseen == {"t": "unseen", "what": "the state of its GPUs", "why": why}, unseen
 assert [message["ranks"]["0"]["pid"] for message in told] == [os.getpid()] * 2
 assert told[0]["host"]["memory_total"]
 reader.step()

@@ -24,6 +24,7 @@ from muster.errors import HostError, MusterError
 from muster.jobs import job_client
 from muster.jobs.location import address
 from muster.jobs.state import Report
+from muster.output.lines import Line
 from muster.output.screen import Screen
 
 pytestmark = pytest.mark.timeout(100)
@@ -172,7 +173,7 @@ def test_a_follower_gets_the_last_lines_all_that_follow_and_the_exit_code(door: 
 
 def test_a_line_that_renews_itself_is_kept_once(door: OpenDoor):
     for number in range(50):
-        door.screen._show(2, f"{number} %", "\r")
+        door.screen.rank_line("h1", 0, 1, 2, Line(f"{number} %", "\r"))
     door.screen.warning("last")
     follower = job_client.follow(door.folder, last=2)
     assert next(follower) == {"stream": 2, "text": "muster: last", "end": "\n"}
@@ -194,7 +195,7 @@ def test_a_slow_follower_loses_lines_with_a_word_and_nobody_waits_for_it(door: O
     assert next(slow) is not None
     for turn in range(60):  # 60 MB, which nobody reads
         for number in range(1000):
-            door.screen._show(1, f"{turn} {number} {'x' * 1000}", "\n")
+            door.screen.rank_line("h1", 0, 1, 1, Line(f"{turn} {number} {'x' * 1000}", "\n"))
         door.ask()
     got = 0
     for line in slow:
@@ -212,7 +213,7 @@ def test_a_job_ends_at_once_although_a_follower_reads_nothing(door: OpenDoor):
     door.screen.warning("first")
     next(slow)
     for number in range(5000):
-        door.screen._show(1, f"{number} {'x' * 1000}", "\n")
+        door.screen.rank_line("h1", 0, 1, 1, Line(f"{number} {'x' * 1000}", "\n"))
     door.close()
 
 

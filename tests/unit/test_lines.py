@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.output.lines import Line, LineSplitter
+from muster.output.lines import Line, LineSplitter, without_rank_tag
 
 
 def split(*pieces: str) -> list[Line]:
@@ -36,6 +36,40 @@ def test_a_progress_bar_gives_one_line_for_each_state():
 
 def test_tqdm_which_writes_the_return_before_the_bar_gives_no_empty_lines():
     assert split("\r10%", "\r20%", "\n") == [Line("10%", "\r"), Line("20%", "\n")]
+
+
+def test_the_state_of_a_progress_bar_is_known_before_its_line_ends():
+    splitter = LineSplitter()
+    assert (splitter.feed("text"), splitter.bar) == ([], "")
+    splitter = LineSplitter()
+    for text, bar in (("\r10%", "10%"), ("\r20", "20"), ("%", "20%"), ("\n", ""), ("plain", ""), ("\r", "plain")):
+        splitter.feed(text)
+        assert splitter.bar == bar
+
+
+def test_nested_bars_of_tqdm_are_states_and_their_empty_lines_are_left_out():
+    up = "\x1b[A"
+    assert split(f"\router 0%\n\rinner 1%{up}\n\rinner 2%{up}\nafter\n") == [
+        Line("outer 0%", "\n"),
+        Line("inner 1%", "\r"),
+        Line("inner 2%", "\r"),
+        Line("after", "\n"),
+    ]
+    assert split(f"\r3rd 1%{up}{up}\n\n\r3rd 2%{up}{up}\n\n\n") == [
+        Line("3rd 1%", "\r"),
+        Line("3rd 2%", "\r"),
+        Line("", "\n"),
+    ]
+    splitter = LineSplitter()
+    splitter.feed(f"\rinner 1%{up}")
+    assert splitter.bar == "inner 1%"
+
+
+def test_the_tag_that_torch_puts_before_errors_is_left_out():
+    assert without_rank_tag("[rank1]: ValueError", 1) == "ValueError"
+    assert without_rank_tag("[rank1]:   File", 1) == "  File"
+    assert without_rank_tag("[rank1]:[W1116 warning", 1) == "[W1116 warning"
+    assert without_rank_tag("[rank1]: of another", 11) == "[rank1]: of another"
 
 
 def test_windows_line_ends_are_newlines_even_when_cut_in_two():

@@ -134,7 +134,7 @@ def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
 
 def test_rubbish_on_the_channel_loses_the_host_with_a_reason():
     async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
-        with pytest.raises(HostError, match="writes on its channel"):
+        with pytest.raises(HostError, match="another program wrote to the agent's channel"):
             await link.request("hold", limit=30, whom="")
         assert events == [{"t": "host", "state": "lost"}]
 

@@ -17,7 +17,6 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import HeardRank, RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.controller.notifications import Notifier
 from muster.engines.engine import Launch
 from muster.engines.local.engine import LocalEngine
 from muster.output.log_files import LogFiles
@@ -44,8 +43,7 @@ def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path:
     status, link = make_status()
     monitor = watcher_of(status, screen, tmp_path)
     events = EventStream(Guard(screen.warning))
-    straggler, notifier = StragglerMonitor(status, screen), Notifier(status, (), screen.warning)
-    observers = Observers(status, JobFiles(status, tmp_path, logs), monitor, straggler, notifier, events)
+    observers = Observers(status, JobFiles(status, tmp_path, logs), monitor, StragglerMonitor(status, screen), events)
 
     def no_words() -> str:
         raise LookupError("nothing is waited for")

@@ -15,9 +15,10 @@ from sample_status import make_status
 from tools.protocol_page import tables
 
 from muster.agent.agent import Agent
+from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
-from muster.controller.controller import Controller
 from muster.controller.events import EventStream, Guard
+from muster.controller.host_events import HostEvents
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_server import _problem_of
 from muster.controller.monitor.rank_monitor import RankMonitor
@@ -128,11 +129,14 @@ def after(*data: bytes) -> AgentLink:
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        (encode({**OUT, "text": 3}), "far: its agent broke the protocol: message `out`: the field `text` must be str"),
-        (b"[]\n", "far: its agent broke the protocol: a message must be a JSON object, not list"),
-        (b'{"t": "lost"}\n', "far: its agent broke the protocol: unknown message `lost`"),
-        (b'{"re": []}\n', "far: its agent broke the protocol: a message lacks the field `t`"),
-        (b"Segmentation fault\n", "far: something that is not the agent writes on its channel"),
+        (
+            encode({**OUT, "text": 3}),
+            "far: its agent violated the protocol: message `out`: the field `text` must be str",
+        ),
+        (b"[]\n", "far: its agent violated the protocol: a message must be a JSON object, not list"),
+        (b'{"t": "lost"}\n', "far: its agent violated the protocol: unknown message `lost`"),
+        (b'{"re": []}\n', "far: its agent violated the protocol: a message lacks the field `t`"),
+        (b"Segmentation fault\n", "far: another program wrote to the agent's channel"),
     ],
 )
 def test_a_host_that_sends_nonsense_is_lost_with_that_sentence(message: bytes, sentence: str):
@@ -169,7 +173,9 @@ def test_a_reply_that_is_not_as_the_protocol_has_it_fails_its_request():
         asyncio.get_running_loop().call_soon(link.on_data, encode({"re": 1, **reply}))
         await link.request("hold", limit=20, whom="")
 
-    with pytest.raises(HostError, match="far: its agent broke the protocol: message `reply to hold` lacks the field"):
+    with pytest.raises(
+        HostError, match="far: its agent violated the protocol: message `reply to hold` lacks the field"
+    ):
         asyncio.run(ask({}))
     with pytest.raises(HostError, match="far: its agent refused `hold`: unknown message"):
         asyncio.run(ask({"refused": "unknown message `hold`"}))
@@ -249,14 +255,13 @@ def test_somebody_subscribes_to_every_event():
     async def subscribed() -> set[str]:
         stream = EventStream(Guard(print))
         status, link = await asyncio.to_thread(make_status)
-        halves: Any = [object.__new__(kind) for kind in (Attempt, RankMonitor, StragglerMonitor, Controller)]
-        attempt, monitor, straggler, controller = halves
+        halves: Any = [object.__new__(kind) for kind in (Attempt, RankMonitor, StragglerMonitor)]
+        attempt, monitor, straggler = halves
         status.subscribe(stream, "")
         monitor.subscribe(stream, "")
         straggler.subscribe(stream, "")
         attempt.subscribe(stream)
-        controller.events = stream
-        controller.subscribe()
+        HostEvents(Agents.__new__(Agents), stream, print, lambda host, why: None)
         return {*stream._handlers, *link._own}
 
     assert asyncio.run(subscribed()) == {*events.EVENTS, *tables()["local"]}

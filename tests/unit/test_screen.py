@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from emulator import seen
 from waiting import ending
 
 SHOW = """
@@ -23,6 +24,16 @@ screen = Screen(quiet="quiet" in sys.argv)
 folder = Path(sys.argv[1])
 {body}
 screen.close()
+"""
+
+
+WAIT = """
+import time
+def wait():
+    deadline, quiet = time.monotonic() + 20, 0
+    while quiet < 5 and time.monotonic() < deadline:
+        quiet = 0 if screen._queue.qsize() or screen._is_stale else quiet + 1
+        time.sleep(0.02)
 """
 
 
@@ -86,9 +97,30 @@ def test_every_line_of_several_carries_the_name(tmp_path: Path):
     assert on_pipes('screen.warning("one\\ntwo")', tmp_path).stderr == b"muster: one\nmuster: two\n"
 
 
-def test_states_of_a_progress_bar_are_lines_where_no_terminal_is(tmp_path: Path):
-    body = 'screen.rank_line("h1", 0, 1, 2, Line("10%", "\\r")); screen.rank_line("h1", 0, 1, 2, Line("20%", "\\n"))'
-    assert on_pipes(body, tmp_path).stderr == b"[h1 0] 10%\n[h1 0] 20%\n"
+def bars(*states: str, rank: int = 0, stream: int = 2) -> str:
+    return "".join(f'screen.rank_line("h1", {rank}, 1, {stream}, Line({text!r}, "\\r"));' for text in states) + "\n"
+
+
+def test_of_a_progress_bar_that_moves_fast_a_pipe_gets_the_first_and_the_last_state(tmp_path: Path):
+    many = [f"{n}%" for n in range(1, 100)]
+    assert on_pipes(bars(*many), tmp_path).stderr == b"[h1 0] 1%\n[h1 0] 99%\n"
+    ended = bars(*many) + 'screen.rank_line("h1", 0, 1, 2, Line("100%", "\\n"))'
+    assert on_pipes(ended, tmp_path).stderr == b"[h1 0] 1%\n[h1 0] 100%\n"
+    rank_ended = bars(*many) + 'screen.rank_ended("h1", 0, 1); screen.info("after")'
+    assert on_pipes(rank_ended, tmp_path).stderr == b"[h1 0] 1%\n[h1 0] 99%\nmuster: after\n"
+
+
+def test_a_pipe_gets_a_state_of_each_rank_in_each_interval_even_if_the_bar_stands_still(tmp_path: Path):
+    body = "import time\nfrom muster.output import progress_bars\nprogress_bars.INTERVAL = 0.3\n"
+    body += bars("1%", "2%") + bars("5%", "6%", rank=1) + "time.sleep(1)\nscreen.info('later')\n"
+    lines = on_pipes(body, tmp_path).stderr.decode().splitlines()
+    assert sorted(lines) == ["[h1 0] 1%", "[h1 0] 2%", "[h1 1] 5%", "[h1 1] 6%", "muster: later"]
+    assert lines[-1] == "muster: later"
+
+
+def test_a_line_that_only_completes_the_state_a_pipe_has_got_is_not_repeated(tmp_path: Path):
+    body = bars("100%") + 'screen.rank_line("h1", 0, 1, 2, Line("100%", "\\n"));' * 2
+    assert on_pipes(body, tmp_path).stderr == b"[h1 0] 100%\n[h1 0] 100%\n"
 
 
 def test_no_escape_codes_where_no_terminal_is(tmp_path: Path):
@@ -118,21 +150,97 @@ def test_an_empty_no_color_does_not_switch_colours_off(tmp_path: Path):
 
 def test_the_live_line_renews_itself_and_is_wiped_before_other_lines(tmp_path: Path):
     body = """
-screen.status("1 of 2 up")
-screen.status("2 of 2 up")
-screen.rank_line("h1", 0, 1, 1, Line("hello", "\\n"))
+screen.status("1 of 2 up"); wait()
+screen.status("2 of 2 up"); wait()
+screen.rank_line("h1", 0, 1, 1, Line("hello", "\\n")); wait()
 """
-    text = on_terminal(body, tmp_path, NO_COLOR="1")
-    assert text == "muster: 1 of 2 up\r\x1b[Kmuster: 2 of 2 up\r\x1b[K[h1 0] hello\n"
+    text = on_terminal(WAIT + body, tmp_path, NO_COLOR="1")
+    assert text.index("1 of 2 up") < text.index("2 of 2 up")
+    assert seen(text) == ["[h1 0] hello"]
+    assert text.endswith("hello\n")
 
 
 def test_a_live_line_leaves_nothing_behind_at_the_end(tmp_path: Path):
-    assert on_terminal('screen.status("waiting")', tmp_path, NO_COLOR="1").endswith("waiting\r\x1b[K")
+    text = on_terminal(f'{WAIT}screen.status("waiting"); wait()', tmp_path, NO_COLOR="1")
+    assert "waiting" in text
+    assert seen(text) == []
 
 
-def test_a_progress_bar_renews_itself_on_a_terminal(tmp_path: Path):
-    body = 'screen.rank_line("h1", 0, 1, 2, Line("10%", "\\r")); screen.rank_line("h1", 0, 1, 2, Line("20%", "\\n"))'
-    assert on_terminal(body, tmp_path, NO_COLOR="1") == "[h1 0] 10%\r\x1b[K[h1 0] 20%\n"
+def test_each_rank_has_one_progress_bar_below_all_other_lines_of_a_terminal(tmp_path: Path):
+    body = "import os\n" + WAIT + "screen.status('waiting'); wait()\n"
+    for n in (10, 20, 30):
+        body += bars(f"{n} %", rank=1) + bars(f"{n + 1} %", rank=0) + "wait()\n"
+        body += f'screen.rank_line("h1", {n % 3}, 1, 1, Line("line {n}", "\\n")); wait()\n'
+    text = on_terminal(body + "screen._thread.join(0.5); os._exit(0)", tmp_path, NO_COLOR="1")
+    assert seen(text) == [
+        "[h1 1] line 10",
+        "[h1 2] line 20",
+        "[h1 0] line 30",
+        "[h1 0] 31 %",
+        "[h1 1] 30 %",
+    ]
+    assert "[h1 0] 11 %" in text
+
+
+def test_what_a_bar_showed_last_stays_on_the_terminal(tmp_path: Path):
+    ended = bars("10 %") + 'screen.rank_ended("h1", 0, 1); screen.info("after")'
+    assert seen(on_terminal(ended, tmp_path)) == ["[h1 0] 10 %", "muster: after"]
+    assert seen(on_terminal(bars("10 %", "20 %"), tmp_path)) == ["[h1 0] 20 %"]
+    assert seen(on_terminal(bars("10 %", "    "), tmp_path)) == [], "tqdm clears a bar with blanks"
+    complete = bars("10 %") + 'screen.rank_line("h1", 0, 1, 2, Line("100 %", "\\n"))'
+    assert seen(on_terminal(complete, tmp_path)) == ["[h1 0] 100 %"]
+
+
+def test_bars_fit_the_terminal_and_leave_room_for_other_lines(tmp_path: Path):
+    body = WAIT + "".join(bars("x" * 200, rank=rank) for rank in range(40)) + "wait(); import os; os._exit(0)"
+    lines = seen(on_terminal(body, tmp_path, NO_COLOR="1"))
+    assert len(lines) == 12
+    assert all(len(line) <= 79 for line in lines)
+    assert lines[-1] == "… and 29 more progress bars"
+
+
+def test_a_bar_keeps_its_colors_and_no_other_escape_sequence(tmp_path: Path):
+    text = on_terminal(WAIT + bars("\x1b[32mgreen\x1b[2J\x1b[0m") + "wait()", tmp_path)
+    assert "\x1b[32mgreen\x1b[0m" in text
+    assert "\x1b[2J" not in text
+
+
+def test_a_dumb_terminal_gets_lines_instead_of_bars(tmp_path: Path):
+    text = on_terminal(bars("10 %", "20 %") + 'screen.status("waiting")', tmp_path, TERM="dumb")
+    assert text == "[h1 0] 10 %\nmuster: waiting\n[h1 0] 20 %\n"
+
+
+def test_bars_stay_away_while_somebody_types_behind_a_prompt(tmp_path: Path):
+    body = (
+        WAIT
+        + """
+screen.rank_prompt("h1", 0, 1, 1, "name? ")
+"""
+        + bars("10 %", rank=1)
+        + "time.sleep(0.3)\nscreen.debug('x')\nwait(); import os; os._exit(0)"
+    )
+    text = on_terminal(body, tmp_path, NO_COLOR="1")
+    assert text.index("name? ") < text.index("debug: x") < text.index("10 %")
+
+
+def test_severity_has_a_color_on_a_terminal(tmp_path: Path):
+    body = """
+screen.info("plain"); screen.warning("careful"); screen.failure("broken"); screen.notice("Fix: mend")
+""".replace("mend", "repair")
+    assert on_terminal(body, tmp_path).splitlines() == [
+        "\x1b[2mmuster:\x1b[0m plain",
+        "\x1b[33mmuster: careful\x1b[0m",
+        "\x1b[1;31mmuster: broken\x1b[0m",
+        "\x1b[2mmuster:\x1b[0m \x1b[1;36mFix:\x1b[0m repair",
+    ]
+
+
+def test_force_color_wants_colors_everywhere_and_no_color_wins(tmp_path: Path):
+    body = 'screen.failure("x")'
+    assert on_pipes(body, tmp_path, FORCE_COLOR="1").stderr == b"\x1b[1;31mmuster: x\x1b[0m\n"
+    assert on_pipes(body, tmp_path, FORCE_COLOR="1", NO_COLOR="1").stderr == b"muster: x\n"
+    assert "\x1b[1;31m" in on_terminal(body, tmp_path, FORCE_COLOR="1", TERM="dumb")
+    assert on_pipes(body, tmp_path, FORCE_COLOR="").stderr == b"muster: x\n"
 
 
 def test_after_a_prompt_the_next_line_begins_a_line_whether_or_not_enter_was_pressed(tmp_path: Path):
@@ -198,7 +306,8 @@ screen.repeat(2, "muster: waiting (1 s)", "\\r")
 screen.repeat(2, "[h1 0] 10%", "\\r")
 """
     assert on_pipes(body, tmp_path).stderr == b"[h1 0] 10%\n"
-    assert on_terminal(body, tmp_path, NO_COLOR="1") == "muster: waiting (1 s)\r\x1b[K[h1 0] 10%\r\x1b[K"
+    assert seen(on_terminal(body, tmp_path, NO_COLOR="1")) == ["[h1 0] 10%"]
+    assert "muster: waiting (1 s)" in on_terminal(WAIT + body + "wait()", tmp_path, NO_COLOR="1")
 
 
 def test_all_that_is_shown_is_given_beside_without_colours(tmp_path: Path):

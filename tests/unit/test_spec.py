@@ -14,7 +14,7 @@ from muster.errors import UsageError
 from muster.hosts import Host
 from muster.spec import RunSpec
 
-OF_THE_COMMAND = {"command", "detach", "dry_run", "help", "hostfile", "module", "slurm_args"}
+OF_THE_COMMAND = {"command", "detach", "dry_run", "env_file", "help", "hostfile", "module", "slurm_args"}
 """What `muster run` does itself, before or instead of a run."""
 
 

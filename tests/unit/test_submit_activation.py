@@ -105,7 +105,7 @@ def test_a_named_environment_that_cannot_be_used_is_refused(tmp_path: Path, venv
     (venv / "bin" / "muster").unlink()
     with pytest.raises(UsageError, match="Muster is not installed") as refused:
         named_activation(str(venv), {})
-    assert refused.value.hint == "install Muster in that environment"
+    assert f"'{venv}/bin/pip' install ." in (refused.value.hint or "")
     fake_muster(tmp_path / "bare")
     with pytest.raises(UsageError, match="bin/activate is missing"):
         named_activation(str(tmp_path / "bare"), {})

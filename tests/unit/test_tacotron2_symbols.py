@@ -80,5 +80,5 @@ def test_letters_without_a_symbol_are_found():
 
 
 def test_an_unknown_cleaner_is_named():
-    with pytest.raises(muster.UsageError, match="no text cleaner klingon"):
+    with pytest.raises(muster.UsageError, match="unknown text cleaner klingon"):
         find_cleaners(["klingon"])

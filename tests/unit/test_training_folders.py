@@ -49,7 +49,7 @@ def test_a_file_that_became_shorter_or_went_makes_a_checkpoint_damaged(tmp_path)
     assert [complete.step for complete in found] == [4]
     assert "step-00000001 is damaged: __0_0.distcp has 60 bytes instead of 100" in damaged[0]
     assert "step-00000002 is damaged: .metadata is missing" in damaged[1]
-    assert f"step-00000003 is damaged: {MARKER} cannot be read" in damaged[2]
+    assert f"step-00000003 is damaged: cannot read {MARKER}" in damaged[2]
 
 
 def test_the_newest_stay(tmp_path):
@@ -66,7 +66,7 @@ def test_room_is_made_of_what_interrupted_runs_left_and_never_of_a_complete_chec
     save(tmp_path, 2, complete=False)
     save(tmp_path, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
-    with pytest.raises(UsageError, match="step-00000003 is complete already: it is not overwritten"):
+    with pytest.raises(UsageError, match="step-00000003 already has a complete checkpoint"):
         make_room(tmp_path, folder_of(tmp_path, 3))
     assert steps(tmp_path) == [1, 3]
 

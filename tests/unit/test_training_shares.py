@@ -42,11 +42,11 @@ def test_without_shares_all_ranks_take_the_same():
 @pytest.mark.parametrize(
     ("given_shares", "words"),
     [
-        ((8, 2, 1), "3 shares were given for 2 ranks"),
-        ((0, 0), "0,0 are no shares"),
-        ((-1, 2), "-1,2 are no shares"),
-        ((float("nan"), 2), "nan,2 are no shares"),
-        ((float("inf"), 2), "inf,2 are no shares"),
+        ((8, 2, 1), "got 3 shares for 2 ranks"),
+        ((0, 0), "invalid shares 0,0"),
+        ((-1, 2), "invalid shares -1,2"),
+        ((float("nan"), 2), "invalid shares nan,2"),
+        ((float("inf"), 2), "invalid shares inf,2"),
     ],
 )
 def test_shares_that_make_no_sense_are_refused(given_shares, words):

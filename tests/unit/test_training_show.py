@@ -86,5 +86,5 @@ def test_metrics_are_lines_of_json_and_a_resumed_run_adds_to_them(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="metrics cannot be written to"):
+    with pytest.raises(UsageError, match="cannot write metrics to"):
         Metrics(tmp_path / "file")

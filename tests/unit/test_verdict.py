@@ -39,6 +39,26 @@ def test_the_failure_that_came_first_is_told_whatever_the_order_of_the_news():
         assert "1 other rank then failed: rank 0 on h1 (KeyError: 'late')" in result.notes[0]
 
 
+def test_a_failure_that_hits_all_ranks_alike_is_reported_once():
+    ends = [end(rank, 1, time=10.0 + rank, summary="ModuleNotFoundError: x", place="train.py:3") for rank in range(4)]
+    result = verdict(ends)
+    assert result.sentence == (
+        "all 4 ranks failed the same way, 10.0 s after the start: ModuleNotFoundError: x (train.py:3)"
+    )
+    assert result.notes == ()
+    assert result.exit_code == 1
+    for other in (replace(ends[3], status=-15, stopped=True), replace(ends[3], status=0, summary="")):
+        result = verdict([*ends[:3], other])
+        assert result.sentence.startswith("rank 0 on h1 failed first")
+        assert result.notes[0] == "2 other ranks then failed the same way: ranks 1, 2"
+    assert verdict(ends[:1]).sentence.startswith("rank 0 on h1 failed first")
+
+
+def test_ranks_that_only_lost_their_connections_did_not_fail_the_same_way():
+    ends = [end(rank, 1, time=10.0, summary=PEER_GONE, place="train.py:3") for rank in range(3)]
+    assert verdict(ends).sentence.startswith("rank 0 on h1 failed first")
+
+
 def test_a_symptom_does_not_hide_the_cause_that_was_noticed_a_little_later():
     # Rank 0 hears that rank 1 is gone before rank 1's host has told of its end.
     ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, -signal.SIGSEGV, time=10.4)]
@@ -53,7 +73,7 @@ def test_a_rank_that_closes_its_connections_seconds_before_it_says_why_is_the_ca
     ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, 1, time=12.5, summary="ValueError: bad sample")]
     result = verdict(ends)
     assert result.sentence.startswith("rank 1 on h2 failed first, 12.5 s after the start: ValueError: bad sample")
-    assert result.notes[0].startswith("1 other rank then failed because its connection to rank 1 broke: rank 0 on h1")
+    assert result.notes[0].startswith("1 other rank then failed because its connection to rank 1 broke: rank 0")
 
 
 def test_an_exception_raised_because_of_a_symptom_is_one_too():
@@ -141,7 +161,7 @@ def test_ranks_that_muster_stopped_are_no_failures():
     result = verdict(ends)
     assert result.sentence.startswith("rank 1 on h2 failed first")
     assert result.exit_code == 7
-    assert result.notes == ("Muster then stopped 3 other ranks",)
+    assert result.notes == ("3 other ranks were then stopped by Muster",)
 
 
 def test_the_traceback_stands_below_the_sentence_and_the_last_words_where_there_is_none():
@@ -195,8 +215,8 @@ def test_the_exit_code_is_the_scripts_own_as_a_shell_would_show_it(status: int, 
 def test_a_lost_host_is_named_and_ranks_elsewhere_that_failed_of_it_are_not_the_cause():
     # The loss is noticed seconds after the survivors got their broken connections.
     ends = [end(0, 1, time=10.0, summary=PEER_GONE, host="h1")]
-    result = verdict(ends, [HostLoss(host="h2", why="nothing heard from it for 5 s", time=15.0)])
-    assert result.sentence == "host h2 is lost: nothing heard from it for 5 s"
+    result = verdict(ends, [HostLoss(host="h2", why="no message from it for 5 s", time=15.0)])
+    assert result.sentence == "host h2 is lost: no message from it for 5 s"
     assert result.exit_code == 125
     assert "rank 0 on h1" in result.notes[0]
     assert result.fix.startswith("check that it is up")
@@ -209,7 +229,7 @@ def test_of_two_lost_hosts_the_first_is_named():
 
 def test_a_rank_that_failed_of_its_own_before_a_host_was_lost_is_the_cause():
     ends = [end(0, 1, time=10.0, summary="ValueError: bad", host="h1")]
-    result = verdict(ends, [HostLoss(host="h2", why="the connection to it broke", time=12.0)])
+    result = verdict(ends, [HostLoss(host="h2", why="connection lost", time=12.0)])
     assert "ValueError: bad" in result.sentence
     assert result.exit_code == 1
 

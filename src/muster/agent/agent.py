@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..shared.events import Up
     from .check_probes import Probing
     from .host_metrics import Gauges
+    from .job_results import ResultFiles
     from .slow_rank_probe import Examination
 
     class Config(TypedDict):
@@ -82,6 +83,7 @@ class Agent:
         self.held_port: socket.socket | None = None
         self.unpacking: code_sync.Unpacking | None = None
         self.probing: Probing | None = None
+        self.results: ResultFiles | None = None
         self.examination: Examination | None = None
         self.gauges: Gauges | None = None
         self._gauges_from: tuple[float, bool] | None = None
@@ -103,6 +105,8 @@ class Agent:
             "examine": self.do_examine,
             "stop": self.do_stop,
             "stdin": self.ranks.stdin.take,
+            "read_results": self.do_read_results,
+            "more_results": self.do_more_results,
             "bye": self.do_bye,
         }
         """What answers each request, given its fields and its id; None: the reply comes later, or there is none."""
@@ -151,7 +155,7 @@ class Agent:
         self.gauge()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if nothing waits to be read: after a freeze of this host the controller's words do.
-            self.end(f"nothing heard from the controller for {LEASE:g} s")
+            self.end(f"no message from the controller for {LEASE:g} s")
 
     def examine(self) -> None:
         """Go on with watching the ranks from outside, if that is asked for."""
@@ -174,7 +178,7 @@ class Agent:
 
                 self.gauges = Gauges(self.selector, self.send, self._gauges_from[1], self.guard)
         except Exception as error:
-            self.guard.failed("what the host and its ranks use", error)
+            self.guard.failed("the resource usage of the host and its ranks", error)
 
     def end_gauges(self) -> None:
         """No more of them: what is left of the job's processes now is to end."""
@@ -196,9 +200,11 @@ class Agent:
     def stop_everything(self) -> None:
         """The end of the agent: ranks get a short grace, then everything below is killed, the spawner last."""
         if self.why_ended:
-            self.guard.note(f"the agent ends: {self.why_ended}")
+            self.guard.note(f"the agent exits: {self.why_ended}")
         if self.probing is not None:
             self.probing.drop()
+        if self.results is not None:
+            self.results.end()
         self.end_gauges()
         self.ranks.stop(None, min(self.grace, LAST_GRACE))
         while self.ranks.stopping is not None:
@@ -368,6 +374,20 @@ class Agent:
         """End all ranks and what they started."""
         self.end_gauges()
         self.ranks.stop(number, message["grace"], interrupt=message["interrupt"])
+
+    def do_read_results(self, message: requests.ReadResults, number: int) -> replies.Done:
+        """Begin to look for files that the ranks have left, or to read them."""
+        from .job_results import ResultFiles  # only --fetch asks
+
+        if self.results is not None:
+            self.results.end()
+        self.results = ResultFiles(self.selector, self.transmit, message, code_sync.code_folder(self.job))
+        return {}
+
+    def do_more_results(self, message: requests.MoreResults, number: int) -> None:
+        """Send the next part of them."""
+        if self.results is not None:
+            self.results.more(number)
 
     def do_bye(self, message: requests.Bye, number: int) -> None:
         """The job is over."""

@@ -31,13 +31,17 @@ def fingerprint(data: bytes) -> list[int]:
     return [len(data), zlib.crc32(data)]
 
 
+def code_folder(job: str) -> str:
+    """Where --sync puts the code of a job: the rule of muster.job.state_folder, on this host."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "muster", "jobs", job, "code")
+
+
 class Unpacking:
     """A tar archive that arrives in pieces and becomes a folder of the job; a child unpacks it meanwhile."""
 
     def __init__(self, job: str) -> None:
-        # The rule of muster.job.state_folder, on this host.
-        state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        self.folder = os.path.join(state, "muster", "jobs", job, "code")
+        self.folder = code_folder(job)
         # Hosts that share a home folder unpack at the same time: each into a folder of its own, and one becomes `code`.
         self.mine = f"{self.folder}.{os.uname().nodename}.{os.getpid()}"
         os.makedirs(self.mine, mode=0o700)
@@ -89,5 +93,5 @@ class Unpacking:
     def outcome(self, status: int) -> Unpacked:
         """The reply: the folder, or that it could not be written (the child has said why on stderr)."""
         if status:
-            return {"problem": "see the line above", "folder": ""}
+            return {"problem": "see the message above", "folder": ""}
         return {"problem": "", "folder": self.folder}

@@ -93,7 +93,7 @@ class Dial:
         self.socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setblocking(False)
         if not address:
-            self.problem = "this name is not known here"
+            self.problem = "could not resolve this name"
             return
         code = self.socket.connect_ex((address, target["port"]))
         if code not in (0, errno.EINPROGRESS):
@@ -120,7 +120,7 @@ class Dial:
 
     def give_up(self) -> None:
         """The time is over."""
-        self.problem = "connected, but nothing was said" if self.connected else "no answer"
+        self.problem = "connected, but received nothing" if self.connected else "no answer"
 
 
 class Dialing:

@@ -142,7 +142,7 @@ def enter(order: Order, space: dict[str, object]) -> None:
     while not line.endswith(b"\n"):
         byte = channel.recv(1)
         if not byte:
-            leave(NO_WAY, "muster did not want an agent on %s as `%s`" % (own_name(), hello["key"]))
+            leave(NO_WAY, "the controller rejected the agent on %s with the key `%s`" % (own_name(), hello["key"]))
         line += byte
     space.update(channel=channel, take=channel.recv)
     exec(line, space)

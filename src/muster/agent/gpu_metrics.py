@@ -194,7 +194,7 @@ class Nvml:
         found: list[GpuGauges] = []
         for index, device in enumerate(self._devices()):
             if not device:
-                found.append({"index": index, "name": "does not answer"})
+                found.append({"index": index, "name": "not responding"})
                 continue
             name = create_string_buffer(96)
             self.library.nvmlDeviceGetName(device, name, 96)

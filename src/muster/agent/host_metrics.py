@@ -78,7 +78,7 @@ class Gauges:
             try:
                 self.gpus.step()
             except OSError as error:  # no further process or pipe is allowed now
-                self.guard.failed("what its GPUs do", error)
+                self.guard.failed("the state of its GPUs", error)
         if now >= self._look_at:
             self._children = processes.children()
             self._look_at = now + max(_LOOK_FOR_CHILDREN, (time.monotonic() - now) / _SHARE)
@@ -97,7 +97,7 @@ class Gauges:
         try:
             return {} if self.host is None else self.host.read(now)
         except Exception as error:  # a container may hide /proc/stat or /proc/meminfo
-            self.guard.failed("what the host uses", error)
+            self.guard.failed("the resource usage of the host", error)
             return {}
 
     def _of_rank(self, rank: Rank, now: float) -> RankGauges:

@@ -142,7 +142,7 @@ class LocalRanks:
     def start(self, message: Start) -> Problem:
         """Start this host's ranks of a new attempt."""
         if self.spawner is None:
-            return {"problem": "the process that starts ranks has died"}
+            return {"problem": "the process that starts ranks died"}
         for look in self.looks:
             self.send(look.reply())  # it would go on with descriptors that are closed now, or somebody else's
         self.looks = []
@@ -356,6 +356,8 @@ class LocalRanks:
                 self._reports.take(stream.rank, line)
         else:
             text = stream.decoder.decode(data, final=not data)
+            if stream.number == 2:
+                self._read_reports(stream.rank)
             if text:
                 self.send({"t": "out", "rank": stream.rank, "stream": stream.number, "text": text})
                 if self.ranks[stream.rank].has_stdin:
@@ -363,6 +365,12 @@ class LocalRanks:
         if not data:
             self._forget(stream)
         return bool(data)
+
+    def _read_reports(self, rank: int) -> None:
+        """Read what a rank has reported: its exception must reach the controller before the traceback it prints."""
+        for _ in range(_DRAIN):
+            if not self._on_stream(self.ranks[rank].streams[2]):
+                break
 
     def _watch(self, stream: Stream) -> None:
         if stream.read >= 0 and not self._paused and stream.read not in self.selector.get_map():

@@ -172,7 +172,7 @@ def _start(
         pid = os.fork()
     except OSError as error:
         if number != _STORE:
-            os.write(fds[2], f"muster: rank {number} cannot be started: {error.strerror} (ulimit -u)\n".encode())
+            os.write(fds[2], f"muster: could not start rank {number}: {error.strerror} (ulimit -u)\n".encode())
         return 0
     if pid:
         return pid
@@ -212,7 +212,7 @@ def _exec_rank(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
         argv = [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config))]
         os.execve(sys.executable, argv, env)
     except BaseException as error:
-        os.write(2, f"muster: cannot start {sys.executable}: {error}\n".encode())
+        os.write(2, f"muster: could not start {sys.executable}: {error}\n".encode())
     finally:
         os._exit(127)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any, NoReturn
 
 from muster.errors import UsageError
@@ -49,6 +49,33 @@ class Parser(argparse.ArgumentParser):
     def shown_options(self) -> list[str]:
         """Return the options that --help lists."""
         return [name for name, action in self._option_string_actions.items() if action.help != argparse.SUPPRESS]
+
+
+class Inverse(argparse.Action):
+    """`--no-sync` for `--sync`: hidden from --help, it overrides a default of a configuration file."""
+
+    is_inverse = True
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: object) -> None:
+        super().__init__(option_strings, dest, nargs=0, const=const, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *given: object) -> None:
+        """Set the value."""
+        setattr(namespace, self.dest, self.const)
+
+
+def flag(group: argparse._ActionsContainer, names: str, about: str, **settings: Any) -> None:
+    """Add a flag, and its inverse: `--no-sync` for `--sync`, `--zygote` for `--no-zygote`."""
+    option(group, names, about, **settings)
+    first = names.split()[0]
+    action = group._option_string_actions[first]
+    group.add_argument(inverse(first), dest=action.dest, action=Inverse, const=not action.const)
+
+
+def inverse(name: str) -> str:
+    """Return the flag with the opposite meaning."""
+    bare = name.removeprefix("--no-")
+    return f"--{bare}" if bare != name else f"--no-{name.removeprefix('--')}"
 
 
 def option(group: argparse._ActionsContainer, names: str, about: str, **settings: Any) -> None:

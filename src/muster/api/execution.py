@@ -87,7 +87,7 @@ def _show_dashboard(controller: Controller) -> str:
         why = error.strerror or error
         controller.screen.warning(f"could not start the dashboard ({why}); the job continues without it")
         return ""
-    controller.screen.warning(f"dashboard: {address}")
+    controller.screen.notice(f"dashboard: {address}")
     return (
         f"the dashboard {address} stops {LINGER / 60:.0f} minutes after its last reader leaves; "
         f"`muster dashboard {controller.job.id}` starts it again"

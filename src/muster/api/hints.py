@@ -37,7 +37,8 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "--quiet": ("--silent", "-q"),
     "--python": ("--executable", "--interpreter"),
     "--out": ("--output", "--output-dir", "-o"),
-    "--follow": ("--tail", "--watch", "-F"),
+    "--lines": ("--tail",),
+    "--follow": ("--watch", "-F"),
     "--partition": ("--qos", "-p", "-q"),
     "--all": ("--everything", "-a"),
 }
@@ -119,7 +120,9 @@ def _options_among(parser: argparse.ArgumentParser, args: Sequence[str], text: s
     for position, word in enumerate(args):
         name = word.partition("=")[0].replace("_", "-")
         action = parser._option_string_actions.get(name)
-        if action is None or not re.match(r"--\w|-H|-np$", name) or name == "--help" or _mentions(text, name):
+        if action is None or hasattr(action, "is_inverse") or not re.match(r"--\w|-H|-np$", name):
+            continue
+        if name == "--help" or _mentions(text, name):
             continue
         takes_value = action.nargs != 0 and "=" not in word
         yield (word, *args[position + 1 : position + 2]) if takes_value else (word,)

@@ -48,7 +48,7 @@ def launch(
     Muster places, starts, monitors and stops the ranks exactly as `muster run` does, with the environment variables of
     torchrun. Call it from a script, a notebook or any thread; it returns when all ranks have ended.
 
-    hosts, nproc, engine, env, image, quiet: same as the options of `muster run`; `hosts` may be a list.
+    hosts, nproc, engine, env, image, quiet: same as the options of `muster run`; `hosts` may be a list, with groups.
     timeout: seconds after which Muster stops the job and raises TimeoutError.
     options: other options of `muster run`, written as on the command line: "--sync --restarts 2", or a list of words.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from muster.controller.notifications import check_ways
+from muster.controller.result_paths import check_patterns
 from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
 from muster.controller.source_code import find_script, is_below
 from muster.engines.choice import choose
@@ -66,6 +67,7 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
         flag = "--container" if spec.container else "--container-args"
         raise UsageError(f"{flag} needs --image", hint="add `--image IMAGE`")
     check_ways(spec.notify)
+    check_patterns(spec.fetch, sync=spec.sync)
     if spec.sync and os.path.isabs(spec.target) and is_below(spec.target, spec.cwd):
         # Run the copy, not the original file.
         spec = replace(spec, target=os.path.relpath(spec.target, spec.cwd))

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from muster.api.arguments import Parser, natural, option, port, positive, seconds
+from muster.api.arguments import Parser, flag, natural, option, port, positive, seconds
 from muster.api.torchrun_options import add_torchrun, refuse
+from muster.config import host_groups, host_pythons, read_configuration
 from muster.engines.container.container import PROGRAMS
 from muster.engines.engine import Engine, words
 from muster.engines.table import NAMES, built_in
@@ -24,9 +25,14 @@ from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts, read_hostfile
 from muster.spec import RunSpec
 
+if TYPE_CHECKING:
+    from muster.api.env_file import EnvFile
+    from muster.config.configuration import Configuration
+
 _MOST_RANKS = 1_000_000
 _FIELDS = frozenset(field.name for field in fields(RunSpec))
 _option = partial(option, default=argparse.SUPPRESS)
+_flag = partial(flag, default=argparse.SUPPRESS)
 
 _SWITCHES = {
     "zygote": "start each rank as a fresh Python process instead of a fork; slower, nothing is shared",
@@ -39,7 +45,7 @@ _SWITCHES = {
 def add_where(p: Parser) -> None:
     """Add the options for hosts and ranks per host."""
     where = p.add_argument_group("hosts")
-    option(where, "-H --hosts HOSTS", "hosts to run on: name, user@name, name:8, name:0,2,5, gpu[01-04]:8")
+    option(where, "-H --hosts HOSTS", "hosts to run on: name, user@name, name:8, name:0,2,5, gpu[01-04]:8, @group")
     option(where, "--hostfile FILE", "read hosts from FILE, one per line (`host slots=8`)")
     option(where, "--lab N", "run on N virtual hosts on this machine, created for this job", type=positive)
     _option(where, "--nproc N", "ranks per host unless HOSTS gives a number (default: one per GPU)", type=positive)
@@ -73,13 +79,14 @@ def add_what(p: Parser) -> None:
     what = p.add_argument_group("job")
     option(what, "-m", "run a module, as `python -m` does", dest="module")
     _option(what, "--name NAME", "name of the job, to use in `muster logs NAME` (default: that of the script)")
-    about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
-    option(what, "--env NAME[=VALUE]", about, action="append", default=[])
-    _option(what, "--sync", "copy the working directory (files git would track) to each host and run there")
+    add_env(what)
+    _flag(what, "--sync", "copy the working directory (files git would track) to each host and run there")
+    about = "with --sync, copy files matching PATH (a path or glob) back when the ranks have ended (repeatable)"
+    option(what, "--fetch PATH", about, action="append", default=[])
     about = "import MODULE once per host before the ranks start, in addition to torch (repeatable)"
     option(what, "--preload MODULE", about, action="append", default=[])
     for name, about in _SWITCHES.items():
-        _option(what, f"--no-{name}", about, dest=name, action="store_false")
+        _flag(what, f"--no-{name}", about, dest=name, action="store_false")
     _option(what, "--restarts N", "restart all ranks after a failure, up to N times (default: 0)", type=natural)
     about = "time for ranks to exit after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)"
     _option(what, "--grace DURATION", about, type=seconds)
@@ -90,31 +97,39 @@ def add_what(p: Parser) -> None:
     about = "when the job ends or hangs: run a shell command, `desktop`, or post to a URL (repeatable)"
     option(what, "--notify WHAT", about, action="append", default=[])
     about = "run in the background, even after logout; prints the job's id when its ranks have started"
-    option(what, "--detach", about)
+    flag(what, "--detach", about)
 
 
 def add_screen(p: Parser) -> None:
     """Add the options for output."""
     screen = p.add_argument_group("output")
-    option(screen, "--dry-run", "print the plan and all commands without running anything")
+    flag(screen, "--dry-run", "print the plan and all commands without running anything")
     add_quiet(screen)
     add_debug(screen)
     about = "show output of these ranks only (0 or 0,4-7); log files keep all output"
     _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=_ranks)
-    _option(screen, "--dashboard", "serve the dashboard while the job runs and print its address")
+    _flag(screen, "--dashboard", "serve the dashboard while the job runs and print its address")
     _option(screen, "--dashboard-port PORT", "port of the dashboard (default: a free one)", type=port)
     _option(screen, "--page", argparse.SUPPRESS, dest="dashboard")  # their former names
     _option(screen, "--page-port PORT", argparse.SUPPRESS, dest="dashboard_port", type=port)
 
 
+def add_env(group: argparse._ArgumentGroup) -> None:
+    """Add `--env` and `--env-file`."""
+    about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
+    option(group, "--env NAME[=VALUE]", about, action="append", default=[])
+    about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
+    option(group, "--env-file FILE", about, action="append", default=[])
+
+
 def add_quiet(group: argparse._ArgumentGroup) -> None:
     """Add `--quiet`."""
-    _option(group, "--quiet", "print only errors from Muster")
+    _flag(group, "--quiet", "print only errors from Muster")
 
 
 def add_debug(group: argparse._ArgumentGroup) -> None:
     """Add `--debug`."""
-    _option(group, "--debug", "print the debug log to stderr as well")
+    _flag(group, "--debug", "print the debug log to stderr as well")
 
 
 def run_parser(**settings: Any) -> Parser:
@@ -130,6 +145,27 @@ def run_parser(**settings: Any) -> Parser:
     return p
 
 
+def parse_options(p: Parser, argv: Sequence[str], command: str, *, places: bool = True) -> argparse.Namespace:
+    """Parse the command line of a command that starts ranks, on top of the defaults of the configuration files.
+
+    Adds `config`, `origins` (settings of the files by name) and `typed` (names set on the command line) to the result.
+    Without `places`, the files do not decide where to run.
+    """
+    options = given = p.parse_args(argv)
+    config = read_configuration()
+    given.origins = {}
+    if config is not None:
+        from muster.api.config_defaults import Parsers, with_defaults
+
+        parsers = Parsers(command=command, own=p, shared=p if command == "run" else run_parser())
+        options = with_defaults(parsers, argv, given, config, places=places)
+    options.config = config
+    options.typed = frozenset(name for name, value in vars(given).items() if value != p.get_default(name))
+    if "python" not in options.typed:
+        options.host_python = host_pythons(config)
+    return options
+
+
 def spec_of(options: argparse.Namespace, command: Sequence[str], **fixed: Any) -> RunSpec:
     """Return the run that parsed options and a script with its arguments describe; `fixed` fields override them."""
     target, *args = command or [""]
@@ -143,11 +179,33 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
     given = {name: value for name, value in vars(options).items() if name in _FIELDS}
     given |= {
         "hosts": _hosts(options),
-        "env": parse_env(options.env, os.environ),
+        "env": _environment(options),
         "preload": tuple(getattr(options, "preload", ())),
+        "fetch": tuple(getattr(options, "fetch", ())),
         "notify": tuple(getattr(options, "notify", ())),
     }
-    return {name: value for name, value in given.items() if value not in (None, {}, ())}
+    return {name: value for name, value in given.items() if value not in (None, ()) and (value != {} or name != "env")}
+
+
+def _environment(options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variables for every rank: of the configuration files, of --env-file, and of --env."""
+    config: Configuration | None = getattr(options, "config", None)
+    env = {name: str(setting.value) for name, setting in config.env.items()} if config is not None else {}
+    for path in options.env_file:
+        env |= _env_file(path).values
+    return env | parse_env(options.env, os.environ)
+
+
+def _env_file(path: str) -> EnvFile:
+    from muster.api.env_file import read_env_file
+
+    return read_env_file(path, os.environ)
+
+
+def copied_names(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the environment variables whose values here the ranks get: NAME alone in --env or in an --env-file."""
+    in_files = [name for path in options.env_file for name in _env_file(path).copied]
+    return tuple(dict.fromkeys([*in_files, *(name for name in options.env if "=" not in name)]))
 
 
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
@@ -157,7 +215,10 @@ def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
         flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
         raise UsageError(f"{flags} cannot be used together", hint="leave one of them out")
     if options.hosts is not None:
-        return parse_hosts(options.hosts)
+        configured = getattr(options, "origins", {}).get("hosts")
+        source = configured.place if configured is not None else "-H"
+        config = options.config if hasattr(options, "config") else read_configuration()
+        return parse_hosts(options.hosts, source=source, groups=host_groups(config))
     if options.hostfile is not None:
         return read_hostfile(options.hostfile)
     return None
@@ -204,6 +265,8 @@ def spec_with(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
         hint = f"did you mean {near[0]}?" if near else "the options are the fields of muster.RunSpec"
         raise UsageError(f"unknown option {unknown[0]}", hint=hint)
     values = {name: _value(name, value) for name, value in given.items() if value is not None}
+    if "hosts" in values and not {"python", "host_python"} & values.keys():
+        values["host_python"] = host_pythons(read_configuration())
     if "env" in values:
         values["env"] = {**spec.env, **values["env"]}
     return replace(spec, **values)
@@ -213,7 +276,7 @@ def _value(name: str, value: Any) -> Any:
     """Convert a field's value from the forms a Python caller may write."""
     if name == "hosts":
         listed: list[object] = [value] if isinstance(value, str) else list(value)
-        return parse_hosts(",".join(map(str, listed)))
+        return parse_hosts(",".join(map(str, listed)), groups=host_groups(read_configuration()))
     if name == "env":
         return {variable: str(text) for variable, text in value.items()}
     if name in ("only_ranks", "only_local_ranks") and not isinstance(value, int):
@@ -235,10 +298,14 @@ def parse_words(words: Sequence[str]) -> argparse.Namespace:
     if engine is not None:
         hint = "run this program inside the allocation; launch() then uses its hosts"
         raise UsageError(f"options: launch() does not support {engine.allocation_option}", hint=hint)
-    for name, (flag, hint) in refused.items():
+    for name, (typed, hint) in refused.items():
         if getattr(options, name):
-            raise UsageError(f"options: launch() does not support {flag}", hint=hint)
+            raise UsageError(f"options: launch() does not support {typed}", hint=hint)
     refuse(options)
+    if hasattr(options, "python"):
+        options.host_python = {}
+    elif options.hosts or options.hostfile:
+        options.host_python = host_pythons(read_configuration())
     return options
 
 

@@ -32,7 +32,8 @@ def run(
     Muster places, starts, monitors and stops the ranks exactly as `muster run` does; call it from a script, a notebook
     or any thread. `script` is the path of a script, or a RunSpec. The options are the fields of RunSpec with their
     defaults: hosts (a string such as "a:8,b:8" or a list), nproc, engine, env, image, sync, restarts, quiet and so on;
-    `kind="module"` runs a module, as `python -m` does.
+    `kind="module"` runs a module, as `python -m` does. `hosts` may contain host groups of a configuration file, such as
+    "@lab"; option defaults of configuration files do not apply.
     After `timeout` seconds Muster stops the job and raises TimeoutError.
 
     A script that fails is an outcome, not an exception: see Outcome.ok, exit_code, message, rank and traceback.

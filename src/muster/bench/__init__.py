@@ -1,1 +1,1 @@
-"""`muster bench` on the controller's side: what to measure, and what the measurements mean; pure but for the edges."""
+"""The controller's side of `muster bench`: what to measure, and what the measurements mean; mostly pure functions."""

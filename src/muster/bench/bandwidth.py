@@ -1,7 +1,8 @@
-"""Bandwidths as nccl-tests defines them, so that figures can be laid side by side.
+"""Bandwidths as defined by nccl-tests, so that results are comparable.
 
-The algorithm bandwidth is the size over the time. The bus bandwidth is what each rank's link must have carried at
-least, and does not depend on the number of ranks: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+The algorithm bandwidth is the size divided by the time. The bus bandwidth is the minimum that each rank's link must
+have carried; it does not depend on the number of ranks:
+https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
     "all-to-all": lambda n: (n - 1) / n,
     "send-recv": lambda n: 1.0,
 }
-"""By operation: the bus bandwidth over the algorithm bandwidth, for n ranks."""
+"""Ratio of bus bandwidth to algorithm bandwidth for n ranks, by operation."""
 
 OPERATIONS = tuple(BUS_FACTORS)
 
 
 def bus_bandwidth(operation: str, size: int, seconds: float, ranks: int) -> float:
-    """Bytes per second over the busiest link, where `size` is the whole array: the parts of all ranks together."""
+    """Bytes per second over the busiest link; `size` is the whole array, that is the parts of all ranks together."""
     return size / seconds * BUS_FACTORS[operation](ranks)

@@ -1,4 +1,4 @@
-"""From the lines that rank 0 prints to a report."""
+"""Build a report from the lines that rank 0 prints."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from muster.bench.measurements import Carrier, LeftOut, Pair, Rank, Report, Row
 from muster.errors import MusterError
 
 MARKER = "@muster-bench "
-"""What such a line begins with; a library that prints something does not."""
+"""Prefix of such a line, which distinguishes it from other output."""
 
 
 class World(TypedDict):
-    """What measures: for each rank its host's number and, with a GPU, its name, PCIe link and NVLinks."""
+    """The ranks that measure: each rank's host number and, with a GPU, its name, PCIe link and NVLinks."""
 
     ranks: list[dict[str, Any]]
     backend: str
@@ -24,7 +24,7 @@ class World(TypedDict):
 
 
 class Collector:
-    """Takes the records of one run, in their order."""
+    """Collects the records of one run, in order."""
 
     world: World
     """The first record."""
@@ -39,7 +39,7 @@ class Collector:
         self.complete = False
 
     def take(self, line: str) -> dict[str, Any] | None:
-        """Read a line; None if it is not for us."""
+        """Parse a line and return its record, or None if it is not a measurement."""
         if not line.startswith(MARKER):
             return None
         record = json.loads(line[len(MARKER) :])
@@ -65,13 +65,13 @@ class Collector:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.world["ranks"])
 
     def report(self, hosts: Sequence[str]) -> Report:
-        """The report; `hosts` are the names of the plan, in its order."""
+        """Build the report; `hosts` are the host names in the order of the plan."""
         if not self.complete:
-            raise MusterError("the ranks ended without their last measurements")
+            raise MusterError("the ranks exited before all measurements were complete")
         return Report(
             backend=self.world["backend"],
             device=self.world["device"],
@@ -100,5 +100,5 @@ class Collector:
 
 
 def pcie_bandwidth(transfers: float, lanes: int) -> float:
-    """Bytes per second each way of a PCIe link: up to 5 GT/s 8 bits travel as 10, above as 128 in 130."""
+    """Bytes per second each way of a PCIe link, with 8b/10b encoding up to 5 GT/s and 128b/130b above."""
     return transfers * lanes / 8 * (0.8 if transfers <= 5e9 else 128 / 130)

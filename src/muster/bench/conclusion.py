@@ -1,4 +1,4 @@
-"""The verdict in words: what the links should give, what they give, who is the odd one, what was left out."""
+"""The verdict as text: expected and measured bandwidth, outliers, and what was not measured."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from muster.bench.odd import ODD, odd_ones
 from muster.text import duration, rate_text, size_text
 
 FULL = 1 << 20
-"""Bytes below which an operation tells of latency, not of what a link carries."""
+"""Size in bytes below which an operation measures latency rather than bandwidth."""
 
 GOOD = 0.8
-"""From this part of what a link carries on, nothing is missing: protocols and the first packets take the rest."""
+"""Fraction of a link's capacity that counts as full speed; protocols and startup take the rest."""
 
 
 def verdict(report: Report) -> list[str]:
     """Sentences, the most important first."""
     said = [
-        f"WRONG DATA: {row.operation} of {size_text(row.size)} left {row.wrong} elements with a wrong value."
+        f"WRONG DATA: {row.operation} of {size_text(row.size)} produced {row.wrong} wrong elements."
         for row in report.rows
         if row.wrong
     ]
@@ -32,7 +32,7 @@ def verdict(report: Report) -> list[str]:
 
 
 def _reached(report: Report, limit: Limit) -> list[str]:
-    """What pairs and operations give, and how much of the limit that is."""
+    """The measured bandwidth of pairs and operations, as a fraction of the limit."""
     said: list[str] = []
     host_of = {rank.number: rank.host for rank in report.ranks}
     apart = len(report.hosts) > 1
@@ -44,10 +44,10 @@ def _reached(report: Report, limit: Limit) -> list[str]:
     found: list[str] = []
     if rates:
         who = "hosts" if apart else "ranks"
-        found.append(f"a pair of {who} {rate_text(usual)} in the median{_share(usual, limit)}")
+        found.append(f"median of pairs of {who} {rate_text(usual)}{_share(usual, limit)}")
     if best is not None:
         share = _share(best.busbw, limit)
-        found.append(f"{best.operation} {rate_text(best.busbw)} of bus bandwidth{share}, at {size_text(best.size)}")
+        found.append(f"{best.operation} {rate_text(best.busbw)} bus bandwidth{share} at {size_text(best.size)}")
     if found:
         said.append(f"Measured with {report.backend}: {'; '.join(found)}.")
     highest = max(usual, best.busbw if best else 0.0)
@@ -62,35 +62,34 @@ def _share(rate: float, limit: Limit) -> str:
 
 def _judgment(part: float, report: Report) -> str:
     if part >= GOOD:
-        return "That is what such a link gives."
+        return "This is the full speed of the link."
     if part >= ODD:
-        return "That is a little less than such a link gives (80 % and more)."
+        return "This is slightly below the full speed of the link (80 % or more)."
     if report.backend == "gloo":
         return (
-            "That is less than the link can carry. gloo moves data with one CPU thread and one connection for each "
-            "pair of ranks, so on a fast link that may be the limit and not the link."
+            "This is less than the link can carry. gloo uses one CPU thread and one connection for each pair of ranks, "
+            "so on a fast link gloo may be the bottleneck rather than the link."
         )
-    return "That is less than the link can carry: look for a wrong interface, a slow port or other traffic."
+    return "This is less than the link can carry. Check for a wrong network interface, a slow port or other traffic."
 
 
 def _odd(report: Report) -> list[str]:
     found = odd_ones(report)
     if found or not report.pairs or (report.device == "cpu" and len(report.hosts) == 1):
         return found
-    return [f"No {'host or ' if len(report.hosts) > 2 else ''}link is below {100 * ODD:.0f} % of the median."]
+    return [f"No {'host or ' if len(report.hosts) > 2 else ''}link is slower than {100 * ODD:.0f} % of the median."]
 
 
 def _alone(report: Report) -> list[str]:
     (rank,) = report.ranks
     calls = [row for row in report.rows if row.operation == "all-reduce"]
-    quick = f"; a call of all-reduce takes {duration(calls[0].time)} at {size_text(calls[0].size)}" if calls else ""
+    call = f"; an all-reduce call takes {duration(calls[0].time)} at {size_text(calls[0].size)}" if calls else ""
     said = [
-        f"There is one rank, so no data went from one to another: this shows that {report.backend} works here and its "
-        f"results are right{quick}. It cannot show what links between GPUs or hosts give: the bandwidths above are of "
-        "no link."
+        f"There is only one rank, so no data was transferred: this shows that {report.backend} works and its results "
+        f"are correct{call}. The bandwidths above do not measure any link; use at least 2 ranks for that."
     ]
     if "memory" in rank.copies:
-        return [*said, f"Memory of {rank.host} is copied at {rate_text(rank.copies['memory'])}."]
+        return [*said, f"Memory copies on {rank.host} run at {rate_text(rank.copies['memory'])}."]
     return [*said, f"{rank.gpu}: {copies_sentence(rank)}."]
 
 
@@ -98,18 +97,19 @@ def _left_out(report: Report) -> list[str]:
     said: list[str] = []
     paired = {report.ranks[rank].host for pair in report.pairs for rank in (pair.a, pair.b)}
     if paired and len(paired) < len(report.hosts):
-        said.append(f"Pairs were measured among the first {len(paired)} of {len(report.hosts)} hosts only.")
+        said.append(f"Pairs were measured only among the first {len(paired)} of {len(report.hosts)} hosts.")
     late = [left for left in report.left_out if left.why == "time"]
     if late:
         names = ", ".join(f"{left.operation} from {size_text(left.size)}" for left in late)
         slowest = max(late, key=lambda left: left.seconds)
         said.append(
-            f"Left out to save time: {names}; one call of {slowest.operation} would take about "
-            f"{duration(slowest.seconds)} there. `--max 1G` measures all the same."
+            f"Skipped to save time: {names}; one call of {slowest.operation} would take about "
+            f"{duration(slowest.seconds)}. Use --max 1G to measure them anyway."
         )
     if any(left.why == "memory" for left in report.left_out):
         rank = report.ranks[report.narrowest]
         said.append(
-            f"Sizes above {size_text(report.room)} were left out: rank {rank.number} on {rank.host} has not the memory."
+            f"Sizes above {size_text(report.room)} were skipped: rank {rank.number} on {rank.host} does not have "
+            "enough memory."
         )
     return said

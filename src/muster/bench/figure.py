@@ -1,4 +1,4 @@
-"""The figures, as SVG: bus bandwidth by size with the matrix of the pairs, and efficiency by ranks."""
+"""The figures, as SVG: bus bandwidth by size with the matrix of pairs, and efficiency by number of ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ rect.paper { fill: #ffffff } .cell { fill: #2da44e } .end { text-anchor: end } .
 
 
 def bandwidth_figure(report: Report) -> str:
-    """Bus bandwidth over size for each operation, what the link can carry, and the bandwidth of every pair."""
+    """Bus bandwidth by size for each operation, the capacity of the link, and the bandwidth of every pair."""
     curves = {
         name: [(row.size, row.busbw) for row in report.rows if row.operation == name and row.busbw > 0]
         for name in dict.fromkeys(row.operation for row in report.rows)
@@ -43,7 +43,7 @@ def bandwidth_figure(report: Report) -> str:
 
 
 def efficiency_figure(curves: Mapping[str, Mapping[int, float]], title: str) -> str:
-    """Efficiency over ranks for each kind of scaling; 1 is as many times faster as there are ranks."""
+    """Efficiency by number of ranks for each kind of scaling; 1 is perfect scaling."""
     ranks = sorted({number for curve in curves.values() for number in curve})
     top = max(1.0, *(value for curve in curves.values() for value in curve.values()))
     steps = [step / 5 for step in range(ceil(top * 5 - 1e-9) + 1)]
@@ -64,7 +64,7 @@ def _curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str, limit
     sizes = [size for curve in curves.values() for size, _ in curve]
     rates = [rate for curve in curves.values() for _, rate in curve] + ([limit] if limit else [])
     if not sizes:
-        return [_text(_LEFT, _TOP - 22, title, "title"), _text(_LEFT, _TOP, "no data went from one rank to another")]
+        return [_text(_LEFT, _TOP - 22, title, "title"), _text(_LEFT, _TOP, "no data was transferred between ranks")]
     first, last = floor(log2(min(sizes))), max(ceil(log2(max(sizes))), floor(log2(min(sizes))) + 1)
     low, high = floor(log10(min(rates))), max(ceil(log10(max(rates))), floor(log10(min(rates))) + 1)
 
@@ -86,7 +86,7 @@ def _curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str, limit
 
 
 def _axes(title: str, name: str, columns: Mapping[float, str], marks: Mapping[float, str]) -> list[str]:
-    """The title, the labels below and beside the figure, by their place, and the grid."""
+    """The title, the axis labels by position, and the grid."""
     lines = [_text(_LEFT, _TOP - 22, title, "title"), _text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 42, name, "middle")]
     for y, label in marks.items():
         lines += [_across(y, "grid"), _text(_LEFT - 8, y + 4, label, "end")]
@@ -94,7 +94,7 @@ def _axes(title: str, name: str, columns: Mapping[float, str], marks: Mapping[fl
 
 
 def _curve(points: Sequence[tuple[float, float]], number: int, name: str, line: int) -> list[str]:
-    """A curve, and its name on a line of the list at the right, where names never lie on each other."""
+    """A curve, and its name in the legend at the right, where names never overlap."""
     color = _COLORS[number % len(_COLORS)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in points]
@@ -104,13 +104,13 @@ def _curve(points: Sequence[tuple[float, float]], number: int, name: str, line: 
 
 
 def _heat_map(report: Report, left: float) -> tuple[list[str], float, float]:
-    """The bandwidth of every pair as a square of numbers, fuller where it is higher."""
+    """The bandwidth of every pair as a heat map with numbers."""
     names, rates = rank_names(report.ranks), directed(report.pairs)
     ranks = sorted({rank for pair in rates for rank in pair})
     highest = max(rates.values())
     scale, unit = (1e9, "GB/s") if highest >= 1e9 else (1e6, "MB/s")
     start = left + 8 * max(len(names[rank]) for rank in ranks)
-    lines = [_text(start, _TOP - 22, f"Pairs, from line to column ({unit})", "title")]
+    lines = [_text(start, _TOP - 22, f"Pairs, from row to column ({unit})", "title")]
     for row, a in enumerate(ranks):
         y = _TOP + 24 + _CELL / 2 * row
         lines.append(_text(start - 8, y + 18, names[a], "end"))

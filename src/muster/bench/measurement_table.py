@@ -1,4 +1,4 @@
-"""The measurements as text: the columns of nccl-tests, and the matrices of the pairs."""
+"""The measurements as text: the columns of nccl-tests, and the matrices of pairs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row_line(row: Row) -> str:
 
 
 def matrices(pairs: Sequence[Pair], ranks: Sequence[Rank]) -> list[str]:
-    """Latency and bandwidth of every pair, a line for the rank that sends and a column for the one that receives."""
+    """Latency and bandwidth of every pair, with one row per sender and one column per receiver."""
     if not pairs:
         return []
     names = rank_names(ranks)
@@ -46,7 +46,7 @@ def matrices(pairs: Sequence[Pair], ranks: Sequence[Rank]) -> list[str]:
     return [
         "# latency of 8 bytes, one way (us)",
         *_matrix(both_ways, names, lambda seconds: significant(seconds * 1e6)),
-        f"# bandwidth from the rank of the line to the rank of the column ({unit})",
+        f"# bandwidth from the rank of the row to the rank of the column ({unit})",
         *_matrix(rates, names, lambda rate: significant(rate / scale)),
     ]
 
@@ -60,7 +60,7 @@ def directed(pairs: Sequence[Pair]) -> dict[tuple[int, int], float]:
 
 
 def rank_names(ranks: Sequence[Rank]) -> dict[int, str]:
-    """The host's name for a rank that is alone there, else host and rank as in the labels of `muster run`."""
+    """The host name of a rank that is alone on its host, otherwise host and rank as in the labels of `muster run`."""
     often = Counter(rank.host for rank in ranks)
     return {rank.number: rank.host if often[rank.host] == 1 else f"{rank.host} {rank.number}" for rank in ranks}
 
@@ -83,5 +83,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _number(value: float) -> str:
-    """As many digits as a reader needs; below 0.0001 it is nothing, as in nccl-tests."""
+    """Format with as many digits as needed; below 0.0001 it is zero, as in nccl-tests."""
     return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"

@@ -1,4 +1,4 @@
-"""What was measured, as data."""
+"""The measurements, as data."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Row:
     type: str
     ranks: int
     seconds: tuple[float, ...]
-    """For each block of calls the time of one call on the slowest rank."""
+    """Seconds per call on the slowest rank, for each block of calls."""
     wrong: int
-    """Elements with another value than they should have, on all ranks together."""
+    """Number of elements with a wrong value, on all ranks together."""
 
     @property
     def time(self) -> float:
-        """The median, in seconds."""
+        """The median time in seconds."""
         return median(self.seconds)
 
     @property
     def spread(self) -> float:
-        """How far the middle half of the times lies apart, as a part of the median."""
+        """The interquartile range of the times, as a fraction of the median."""
         if len(self.seconds) < 2:
             return 0.0
         low, _, high = quantiles(self.seconds, n=4, method="inclusive")
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two ranks by themselves."""
+    """A measurement between two ranks."""
 
     a: int
     b: int
@@ -74,19 +74,19 @@ class Carrier:
     speed: float | None
     """Bits per second, as the kernel reports them."""
     virtual: bool
-    """No cable is behind it, so its speed is only a word."""
+    """Whether it has no physical link, so that its reported speed means nothing."""
     mtu: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """Where a rank ran."""
+    """A rank, its host and its hardware."""
 
     number: int
     host: str
     gpu: str = ""
     pcie: float | None = None
-    """Bytes per second each way of the GPU's PCIe link, without what protocols take."""
+    """Bytes per second each way of the GPU's PCIe link, without protocol overhead."""
     nvlink: tuple[float, ...] = ()
     """Bytes per second each way of each of its NVLinks."""
     copies: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -100,11 +100,11 @@ class LeftOut:
 
     operation: str
     size: int
-    """The first of them."""
+    """The smallest of them, in bytes."""
     why: str
-    """memory or time."""
+    """"memory" or "time"."""
     seconds: float = 0.0
-    """What one call would have taken."""
+    """Estimated duration of one call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +120,13 @@ class Report:
     pairs: tuple[Pair, ...]
     left_out: tuple[LeftOut, ...] = ()
     room: int
-    """The largest size every rank has memory for."""
+    """The largest size in bytes for which every rank has enough memory."""
     narrowest: int
-    """The rank that has the least."""
+    """The rank with the least memory."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts, in the order of their ranks."""
+        """The hosts, in rank order."""
         return tuple(dict.fromkeys(rank.host for rank in self.ranks))
 
     def as_data(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which host, link or GPU is not like the others."""
+"""Finds outliers: hosts, links or GPUs that are slower than the others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from muster.bench.measurements import Report
 from muster.text import duration, rate_text
 
 ODD = 0.7
-"""Below this part of the median a bandwidth is odd."""
+"""Fraction of the median below which a bandwidth is an outlier."""
 
 SLOW = 3.0
-"""Above this many medians a latency is odd: it varies more than a bandwidth does."""
+"""Multiple of the median above which a latency is an outlier; latencies vary more than bandwidths."""
 
 _MOST_NAMED = 5
 
@@ -22,12 +22,12 @@ _Key = TypeVar("_Key", str, tuple[str, str])
 
 
 def odd_ones(report: Report) -> list[str]:
-    """A sentence for each host, link or GPU that is odd; hosts before links, so that the cause comes first."""
+    """A sentence for each outlier; hosts come before links, so that the cause comes first."""
     return [*_network(report), *_inside(report), *_copies(report)]
 
 
 def _network(report: Report) -> list[str]:
-    """A slow host has no good link at all, so hosts are held against each other by the best link of each."""
+    """Compare hosts by the best link of each, because a slow host has no good link at all."""
     host_of = {rank.number: rank.host for rank in report.ranks}
     rates = (((host_of[a], host_of[b]), rate) for (a, b), rate in directed(report.pairs).items())
     times = (((host_of[pair.a], host_of[pair.b]), pair.latency) for pair in report.pairs)
@@ -41,19 +41,19 @@ def _network(report: Report) -> list[str]:
 
 def _odd_hosts(links: Mapping[tuple[str, str], float]) -> tuple[list[str], list[str], list[str]]:
     sends, receives = (_by_key(max, ((link[end], rate) for link, rate in links.items())) for end in (0, 1))
-    if len(sends) < 3:  # of two hosts nobody can say which is the odd one
+    if len(sends) < 3:  # with two hosts it is unknown which one is slow
         return [], [], []
     senders, receivers = _below(sends), _below(receives)
     usual = {"sends": median(sends.values()), "receives": median(receives.values())}
     said: list[str] = []
     for host in sends:
         found = [
-            f"{does} {rate_text(best[host])}, {_percent(best[host], usual[does])} of the hosts' median"
+            f"{does} at most {rate_text(best[host])}, {_percent(best[host], usual[does])} of the median host"
             for does, best, odd in (("sends", sends, senders), ("receives", receives, receivers))
             if host in odd
         ]
         if found:
-            said.append(f"{host} is the odd host: at its best it {', and '.join(found)}.")
+            said.append(f"{host} is slower than the other hosts: it {', and '.join(found)}.")
     return said, senders, receivers
 
 
@@ -62,7 +62,7 @@ def _odd_links(links: Mapping[str, float]) -> list[str]:
     odd = _below(links)
     return _few(
         [
-            f"{link} is an odd link: {rate_text(links[link])}, {_percent(links[link], usual)} of the links' median."
+            f"{link} is a slow link: {rate_text(links[link])}, {_percent(links[link], usual)} of the median link."
             for link in sorted(odd, key=lambda link: links[link])
         ],
         "links",
@@ -76,7 +76,7 @@ def _late(latencies: Mapping[tuple[str, str], float]) -> list[str]:
     usual = median(nearest.values())
     late = {host for host, latency in nearest.items() if latency > SLOW * usual}
     said = [
-        f"{host} is far away: 8 bytes take {duration(nearest[host])} at least, and {duration(usual)} between others."
+        f"{host} has a high latency: 8 bytes take at least {duration(nearest[host])}, vs. {duration(usual)} elsewhere."
         for host in nearest
         if host in late
     ]
@@ -84,7 +84,7 @@ def _late(latencies: Mapping[tuple[str, str], float]) -> list[str]:
     usual = median(rest.values()) if rest else 0.0
     return said + _few(
         [
-            f"{a} and {b} are far apart: 8 bytes take {duration(latency)}, and {duration(usual)} between others."
+            f"{a} and {b} have a high latency: 8 bytes take {duration(latency)}, vs. {duration(usual)} elsewhere."
             for (a, b), latency in rest.items()
             if latency > SLOW * usual
         ],
@@ -93,7 +93,7 @@ def _late(latencies: Mapping[tuple[str, str], float]) -> list[str]:
 
 
 def _inside(report: Report) -> list[str]:
-    """Links between GPUs of a host; those between processes on CPUs have no wire that could be bad."""
+    """Links between GPUs of a host; between processes on CPUs there is no physical link."""
     if report.device == "cpu":
         return []
     names = rank_names(report.ranks)
@@ -106,18 +106,18 @@ def _inside(report: Report) -> list[str]:
 
 def _copies(report: Report) -> list[str]:
     said: list[str] = []
-    for way, words in (("to_gpu", "filled"), ("from_gpu", "emptied")):
+    for way, words in (("to_gpu", "receives data from"), ("from_gpu", "sends data to")):
         rates = {
             f"the GPU of rank {rank.number} on {rank.host}": rank.copies[way]
             for rank in report.ranks
             if way in rank.copies
         }
-        said += _held_against_others(rates, f"is {words} from its host")
+        said += _slower_than_others(rates, f"{words} its host")
     memory = _by_key(max, ((rank.host, rank.copies["memory"]) for rank in report.ranks if "memory" in rank.copies))
-    return said + _held_against_others(memory, "copies memory")
+    return said + _slower_than_others(memory, "copies memory")
 
 
-def _held_against_others(rates: Mapping[str, float], does: str) -> list[str]:
+def _slower_than_others(rates: Mapping[str, float], does: str) -> list[str]:
     if len(rates) < 3:
         return []
     usual = median(rates.values())
@@ -128,7 +128,7 @@ def _held_against_others(rates: Mapping[str, float], does: str) -> list[str]:
 
 
 def _by_key(pick: Callable[[float, float], float], items: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
-    """The largest value of each key, or the smallest."""
+    """The largest or smallest value of each key."""
     found: dict[_Key, float] = {}
     for key, value in items:
         found[key] = pick(value, found.get(key, value))

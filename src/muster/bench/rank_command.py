@@ -1,4 +1,4 @@
-"""The command lines of the rank side, which is sent to the hosts: they need torch, and no Muster."""
+"""The command lines of the ranks; their code is sent to the hosts, which need torch but not Muster."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from muster.bench.collect import MARKER
 
 MODULE = "muster_bench"
-"""What `python -m` runs on the hosts."""
+"""The module that `python -m` runs on the hosts."""
 
 
 def collectives(
     *, backend: str, operations: Sequence[str], sizes: Sequence[int], pairs: bool, call_limit: float | None
 ) -> list[str]:
-    """The command that measures; a call that would take more than `call_limit` seconds is left out."""
+    """The command that measures; calls that would take more than `call_limit` seconds are skipped."""
     return _command(
         what="collectives",
         marker=MARKER,
@@ -28,7 +28,7 @@ def collectives(
 
 
 def training_step(*, backend: str, batch_size: int) -> list[str]:
-    """The command that trains a small network and prints its rate."""
+    """The command that trains a small network and prints its throughput."""
     return _command(what="step", backend=backend, batch_size=batch_size)
 
 

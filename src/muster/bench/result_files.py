@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: its data as JSON, its figure as SVG and, where a program can make it, as PNG."""
+"""The result files of a benchmark: data as JSON, the figure as SVG and, if a converter is installed, as PNG."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ _CONVERTERS = {
     "rsvg-convert": ("rsvg-convert", "--zoom=2", "--output={png}", "{svg}"),
     "inkscape": ("inkscape", "--export-dpi=192", "--export-filename={png}", "{svg}"),
 }
-"""Programs that turn an SVG into a PNG; the figure has no need of a drawing library."""
+"""Programs that convert SVG to PNG, so that no drawing library is needed."""
 
 _CONVERT_LIMIT = 60.0
 
 
 def save(folder: Path, name: str, data: Mapping[str, Any], svg: str) -> list[Path]:
-    """Write the files into a folder, which is made if need be, and return those that could be written."""
+    """Write the files to a directory, which is created if missing, and return their paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
     except OSError as error:
         raise MusterError(
-            f"{folder} cannot be written: {(error.strerror or str(error)).lower()}", hint="--out names another folder"
+            f"cannot write to {folder}: {(error.strerror or str(error)).lower()}",
+            hint="choose another directory: --out DIR",
         ) from None
     paths = [folder / f"{name}.json", folder / f"{name}.svg"]
     return [*paths, *([png] if (png := as_png(paths[1])) is not None else [])]
 
 
 def as_png(svg: Path) -> Path | None:
-    """Convert a figure with a program of this machine; None where none can."""
+    """Convert a figure with a program on this machine, or return None if there is none."""
     png = svg.with_suffix(".png")
     for program, words in _CONVERTERS.items():
         if shutil.which(program) is None:

@@ -1,7 +1,7 @@
-"""How the rate of a training script grows with its ranks.
+"""How the throughput of a training script scales with its ranks.
 
-Weak scaling: every rank has as much to do as one alone, so n ranks should do n times as much in a second.
-Strong scaling: the batch of one rank is shared out, so n ranks should be n times as fast at the same work.
+Weak scaling: every rank has as much to do as a single rank, so n ranks should do n times as much per second.
+Strong scaling: the batch of one rank is divided among the ranks, so n ranks should be n times as fast.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from muster.text import significant
 Kind = Literal["weak", "strong"]
 
 _MEANING: dict[Kind, tuple[str, str]] = {
-    "weak": ("each rank does as much as one alone", "do {} times the work of one"),
-    "strong": ("one rank's batch is shared out", "are {} times as fast at the same work"),
+    "weak": ("same batch size on every rank", "do {} times the work of one"),
+    "strong": ("one rank's batch divided among all ranks", "are {} times as fast at the same work"),
 }
 
 _TOO_GOOD = 1.1
-"""An efficiency above this is no scatter of the measurement."""
+"""Efficiency above which the result is more than measurement noise."""
 
 _THINGS = r"images?|imgs?|samples?|tokens?|sequences?|seqs?|examples?|frames?|utterances?|items?"
 _NUMBER = r"[0-9][0-9,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
@@ -36,7 +36,7 @@ _RATES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """How much a job does in a second, all ranks together."""
+    """Throughput of a job per second, all ranks together."""
 
     value: float
     thing: str
@@ -51,7 +51,7 @@ class Run:
     ranks: int
     hosts: int
     batch: int | None
-    """Of one rank, where the command says it."""
+    """Batch size per rank, if the command gives it."""
     rate: float
 
 
@@ -65,12 +65,12 @@ class Scaling:
     notes: tuple[str, ...] = ()
 
     def of_kind(self, kind: Kind) -> list[Run]:
-        """The runs that tell one kind of scaling, from few ranks to many; one rank alone belongs to both."""
+        """The runs of one kind of scaling, by number of ranks; the run with one rank belongs to both."""
         runs = [run for run in self.runs if run.kind == kind or run.ranks == 1]
         return sorted(runs, key=lambda run: run.ranks) if any(run.kind == kind for run in runs) else []
 
     def efficiency(self, kind: Kind) -> dict[int, float]:
-        """By ranks: the rate over that of one rank, as a part of the ranks."""
+        """The speedup divided by the number of ranks, by number of ranks."""
         runs = self.of_kind(kind)
         return {run.ranks: run.rate / (runs[0].rate * run.ranks) for run in runs}
 
@@ -84,7 +84,7 @@ class Scaling:
 
 
 def read_rate(line: str) -> Rate | None:
-    """The last rate in a line: `1234.5 images/s`, `tokens/s: 1,234` or `12 samples per second`; None without one."""
+    """The last rate in a line, such as `1234.5 images/s`, `tokens/s: 1,234` or `12 samples per second`, or None."""
     found = [match for pattern in _RATES for match in pattern.finditer(line)]
     if not found:
         return None
@@ -94,13 +94,13 @@ def read_rate(line: str) -> Rate | None:
 
 
 def rank_counts(total: int) -> list[int]:
-    """1, 2, 4 … and all of them."""
+    """1, 2, 4, … and the total."""
     counts = [1 << power for power in range(total.bit_length()) if 1 << power < total]
     return [*counts, total]
 
 
 def first_ranks(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
-    """The hosts with as many slots as the first `count` ranks need."""
+    """The hosts with the slots of the first `count` ranks."""
     chosen: list[Host] = []
     for host in hosts:
         slots = min(host.slots or 0, count - sum(other.slots or 0 for other in chosen))
@@ -110,18 +110,18 @@ def first_ranks(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
 
 
 def batch_of(args: Sequence[str], option: str) -> int | None:
-    """The value of the option that says a rank's batch; None where the command does not say it."""
+    """The batch size per rank from the script's arguments, or None if they do not give it."""
     at = _position(args, option)
     if at is None:
         return None
     text = args[at].partition("=")[2] if "=" in args[at] else args[at + 1] if at + 1 < len(args) else ""
     if not text.isdigit() or int(text) == 0:
-        raise UsageError(f"{option} {text}: that is no batch size to share out among ranks", hint="give it as a number")
+        raise UsageError(f"{option} must be a positive integer, got `{text}`")
     return int(text)
 
 
 def with_batch(args: Sequence[str], option: str, batch: int) -> list[str]:
-    """The arguments of a script with another batch size."""
+    """The arguments of a script with a different batch size."""
     at = _position(args, option)
     assert at is not None
     if "=" in args[at]:
@@ -130,16 +130,16 @@ def with_batch(args: Sequence[str], option: str, batch: int) -> list[str]:
 
 
 def _position(args: Sequence[str], option: str) -> int | None:
-    """Where an option stands, be it written with dashes or, as `--batch_size`, with underscores."""
+    """The index of an option, written with dashes or, like `--batch_size`, with underscores."""
     names = [word.partition("=")[0].replace("_", "-") for word in args]
     wanted = option.replace("_", "-")
     return names.index(wanted) if wanted in names else None
 
 
 def table(scaling: Scaling) -> list[str]:
-    """The runs with their speed-up and efficiency, weak before strong."""
+    """The runs with their speedup and efficiency, weak before strong."""
     lines: list[str] = []
-    titles = ("ranks", "hosts", "batch", f"{scaling.thing}/s", "speed-up", "efficiency")
+    titles = ("ranks", "hosts", "batch", f"{scaling.thing}/s", "speedup", "efficiency")
     for kind, (words, _) in _MEANING.items():
         runs = scaling.of_kind(kind)
         efficiency = scaling.efficiency(kind)
@@ -161,7 +161,7 @@ def table(scaling: Scaling) -> list[str]:
 
 
 def sentences(scaling: Scaling) -> list[str]:
-    """What it comes to."""
+    """A summary of the results."""
     said: list[str] = []
     for kind, (_, words) in _MEANING.items():
         runs = scaling.of_kind(kind)
@@ -169,7 +169,7 @@ def sentences(scaling: Scaling) -> list[str]:
             last = runs[-1]
             times = words.format(f"{last.rate / runs[0].rate:.2f}")
             part = 100 * scaling.efficiency(kind)[last.ranks]
-            said.append(f"{kind.capitalize()} scaling: {last.ranks} ranks {times}, {part:.0f} % of {last.ranks}.")
+            said.append(f"{kind.capitalize()} scaling: {last.ranks} ranks {times} (efficiency {part:.0f} %).")
     if any(part > _TOO_GOOD for curve in scaling.curves().values() for part in curve.values()):
-        said.append("More than 100 % can only be if one rank alone was disturbed: measure again on quiet machines.")
+        said.append("An efficiency above 100 % means that other load slowed the run with one rank; measure again.")
     return [*said, *scaling.notes]

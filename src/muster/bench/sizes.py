@@ -1,4 +1,4 @@
-"""The sizes that are measured, as they are typed."""
+"""Parsing of the sizes to measure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def read_size(text: str) -> int:
-    """Bytes of `64K`, `16M`, `1G` or `4096`, in steps of 1024 as nccl-tests counts them."""
+    """Bytes of `64K`, `16M`, `1G` or `4096`, with units of 1024 as in nccl-tests."""
     match = re.fullmatch(r"([0-9]{1,15})([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None or int(match[1]) == 0:
-        raise UsageError(f"`{text}` is not a size", hint="write it like 8, 64K, 16M or 1G")
+        raise UsageError(f"invalid size `{text}`", hint="write it like 8, 64K, 16M or 1G")
     return int(match[1]) * _SCALE[match[2].upper()]
 
 
 def sizes_between(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
-    """The smallest size, each next one `factor` times larger, and the largest."""
+    """The smallest size, then each `factor` times the previous one, and the largest."""
     if smallest > largest:
         raise UsageError(
-            f"the smallest size, {size_text(smallest)}, is above the largest, {size_text(largest)}",
-            hint="--min and --max say them",
+            f"the smallest size ({size_text(smallest)}) is larger than the largest ({size_text(largest)})",
+            hint="set them with --min and --max",
         )
     sizes = [smallest]
     while sizes[-1] < largest:

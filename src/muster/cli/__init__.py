@@ -22,7 +22,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "setup": ("muster.cli.setup", "Set up ssh logins without a password"),
     "bench": ("muster.cli.bench", "Benchmark collectives and links, and how a script scales"),
     "submit": ("muster.cli.submit", "Write or submit a batch script for Slurm or PBS"),
+    "config": ("muster.cli.config", "Show the options in effect and where they come from"),
     "recipes": ("muster.cli.recipes", "List the training recipes, or copy one to start from"),
+    "completion": ("muster.cli.completion", "Print a completion script for bash, zsh or fish"),
     "lab": ("muster.cli.lab", "Run virtual hosts on this machine, with fault injection"),
 }
 

@@ -13,11 +13,13 @@ from muster.api.hints import refuse_misplaced
 from muster.api.run_options import (
     add_debug,
     add_engine,
+    add_env,
     add_network,
     add_quiet,
     add_where,
     allocate,
     asking_for_allocation,
+    parse_options,
     spec_of,
 )
 from muster.bench.bandwidth import OPERATIONS
@@ -56,7 +58,7 @@ Exit code: 0; 1 if an operation produced wrong data or a rank failed; otherwise 
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of `muster bench`."""
     p = Parser(
         prog="muster bench",
@@ -74,8 +76,7 @@ def parser() -> argparse.ArgumentParser:
     about = f"largest size (default: {size_text(LARGEST)}, or less if a call would take more than {CALL_LIMIT:g} s)"
     option(what, "--max SIZE", about, type=read_size)
     option(what, "--factor N", "factor between consecutive sizes (default: 8)", type=_factor, default=8)
-    about = "set an environment variable in every rank (repeatable)"
-    option(what, "--env NAME[=VALUE]", about, action="append", default=[])
+    add_env(what)
     scaling = p.add_argument_group("scaling")
     option(scaling, "--scaling", "run a script on 1, 2, 4 … ranks and compare the rates it prints")
     option(scaling, "-m", "SCRIPT is a module, as for `python -m`", dest="module")
@@ -96,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the benchmark and return the exit code."""
     begin = time.time()
-    options = parser().parse_args(argv)
+    options = parse_options(parser(), argv, "bench")
     if (options.command or options.module) and not options.scaling:
         what = options.command[0] if options.command else "-m"
         raise UsageError(

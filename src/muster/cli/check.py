@@ -15,10 +15,12 @@ from muster.api.prepared import lab_hosts, prepare
 from muster.api.run_options import (
     add_debug,
     add_engine,
+    add_env,
     add_network,
     add_where,
     allocate,
     asking_for_allocation,
+    parse_options,
     spec_of,
 )
 from muster.check.cluster_facts import Cluster
@@ -56,7 +58,7 @@ itself failed.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of `muster check`."""
     p = Parser(
         prog="muster check",
@@ -71,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     option(what, "--deep", "also start ranks on the hosts, as a job would; takes longer")
     about = "a file or directory that every host must have (repeatable)"
     option(what, "--data PATH", about, action="append", default=[])
-    option(what, "--env NAME[=VALUE]", "an environment variable of the job (repeatable)", action="append", default=[])
+    add_env(what)
     option(what, "-m", "SCRIPT is a module, as for `python -m`", dest="module")
     option(what, "--strict", "exit with code 1 if there are warnings")
     option(what, "--json", "print JSON")
@@ -83,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Check the hosts and return the exit code."""
     begin = time.monotonic()
-    options = parser().parse_args(argv)
+    options = parse_options(parser(), argv, "check")
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     spec = spec_of(options, command, check=False)
     if command:

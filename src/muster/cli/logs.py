@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from muster.api.arguments import Parser, has_unit, natural, option, seconds
 from muster.errors import UsageError
 from muster.jobs.job_folders import KeptJob, find, fresh, read_job, running_or_last
-from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, rank_log
+from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, pieces_before_last, rank_log
 from muster.jobs.ps_text import SILENT, moment
 from muster.jobs.show_text import verdict
 from muster.output.lines import as_bytes
@@ -98,7 +98,7 @@ def _since(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(
-            f"`{printable(text)}` is not a time; type a duration such as 5m, or 14:30, or '2026-11-16 14:30'"
+            f"must be a duration such as 5m or a time such as 14:30 or '2026-11-16 14:30', got `{printable(text)}`"
         ) from None
 
 
@@ -106,7 +106,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(f"`{printable(text)}` is not a regular expression ({error})") from None
+        raise argparse.ArgumentTypeError(f"invalid regular expression `{printable(text)}` ({error})") from None
 
 
 def _check(job: KeptJob, attempt: int | None, rank: int | None) -> None:
@@ -140,7 +140,7 @@ class _Reader:
         self._choice = choice
         self._follow = follow
         self._terminal = sys.stdout.isatty()
-        self._color = self._terminal and wants_color()
+        self._color = wants_color(self._terminal)
         self._has_times = True
         self._unfinished = False
         """The last line on the terminal is one that renews itself."""
@@ -167,7 +167,10 @@ class _Reader:
         choice = self._choice
         rank = choice.rank if choice.is_plain else None
         plain = None if rank is None else Tail(rank_log(self._job.folder, attempt, rank))
-        merged = Merged(attempt_folder(self._job.folder, attempt), since=choice.since)
+        folder = attempt_folder(self._job.folder, attempt)
+        skips = choice.last is not None and choice.pattern is None
+        skip = pieces_before_last(folder, choice.last or 0, choice.rank) if skips else 0
+        merged = Merged(folder, since=choice.since, skip=skip)
         looked = time.monotonic()
         is_first = choice.last is not None
         while self._follow:

@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from muster.api.arguments import Parser
 from muster.api.hints import misplaced
 from muster.api.prepared import Prepared, lab_hosts, make_job, prepare
-from muster.api.run_options import allocate, asking_for_allocation, run_parser, spec_of
+from muster.api.run_options import allocate, asking_for_allocation, parse_options, run_parser, spec_of
 from muster.api.torchrun_options import explain, refuse
 from muster.cli.script_command import read_command
 from muster.engines.engine import Choice, this_host
@@ -24,6 +23,8 @@ from muster.spec import RunSpec
 
 if TYPE_CHECKING:
     from muster.cli.detach import Background
+    from muster.controller.controller import Controller
+    from muster.controller.diagnosis.verdict import Verdict
 
 EXAMPLES = f"""\
 examples:
@@ -32,6 +33,7 @@ examples:
   muster run -H gpu[01-04]:8,box:2 train.py          five hosts over ssh, 34 ranks
   muster run -H big:0,2,5 train.py                   three GPUs of one host
   muster run --hostfile hosts.txt -m mypkg.train     hosts from an MPI or DeepSpeed hostfile
+  muster run -H @lab train.py                        hosts of a group in muster.toml
   muster run train.py                                inside a Slurm or PBS job: all its hosts
   muster run --engine slurm --slurm-args "-N4 --gpus-per-node=2" train.py
   muster run --engine mpi -H a:2,b:2 train.py        ranks started by mpirun, for scripts that use MPI
@@ -44,6 +46,7 @@ examples:
 
 Put Muster's options before the script, and the script's own options after it. torchrun's options work here as well.
 Underscores in options are the same as dashes: --dry_run.
+Defaults of options can be set in muster.toml; `muster config` shows what is in effect.
 
 {fill("Environment variables that Muster copies to other hosts: " + ", ".join(CARRIED) + ".", 105)}
 
@@ -61,10 +64,10 @@ def parser() -> Parser:
     )
 
 
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options, and the script with its arguments, if given."""
+def parse(argv: Sequence[str], *, places: bool = True) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and the script with its arguments, if given; without `places`, hosts are not configured."""
     p = parser()
-    options = p.parse_args(argv)
+    options = parse_options(p, argv, "run", places=places)
     return options, read_command(p, options)
 
 
@@ -109,7 +112,14 @@ def run(prepared: Prepared, begin: float, background: Background | None = None) 
         allocation = prepared.choice.allocation
         background.settle(prepared.job.id, f"the job ends when {allocation} ends" if allocation else "")
     on_started = background.started if background is not None else None
-    run_job = partial(in_foreground, on_started=on_started, stdin=True)
+
+    def run_job(controller: Controller) -> Verdict:
+        if background is None:
+            from muster.cli.suspend import Suspension
+
+            controller.to_background = Suspension(controller)
+        return in_foreground(controller, on_started=on_started, stdin=True)
+
     return execute(prepared, run_job, begin=begin).exit_code
 
 

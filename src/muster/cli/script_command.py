@@ -113,8 +113,8 @@ def _variable(switch: str) -> str:
 def _set_python(options: argparse.Namespace, word: str) -> None:
     """Set --python to the interpreter of the typed python or torchrun, unless it is given."""
     found = _interpreter(word)
-    if found and not hasattr(options, "python"):
-        options.python = found
+    if found and "python" not in options.typed:
+        options.python, options.host_python = found, {}
 
 
 def _interpreter(word: str) -> str | None:

@@ -21,7 +21,7 @@ key to each host that lacks it (ssh asks for your password on that host, once), 
 Host key checking is never disabled.
 
 options:
-  -H HOSTS         name, user@name, gpu[01-04]
+  -H HOSTS         name, user@name, gpu[01-04], @group
   --hostfile FILE  read hosts from FILE, one per line
   --between        also set up and test logins between all pairs of hosts, as mpirun needs on many hosts
 
@@ -46,6 +46,7 @@ def main(argv: list[str]) -> int:
 
 def ssh(argv: list[str]) -> int:
     """Set up logins over ssh."""
+    from muster.config import host_groups, read_configuration
     from muster.engines.ssh.setup_ssh import SshSetup
     from muster.hosts import parse_hosts, read_hostfile
 
@@ -56,7 +57,10 @@ def ssh(argv: list[str]) -> int:
     options: argparse.Namespace = p.parse_args(argv)
     if (options.hosts is None) == (options.hostfile is None):
         raise UsageError("muster setup ssh: give -H or --hostfile", hint="`muster setup ssh -H host1,host2`")
-    hosts = parse_hosts(options.hosts) if options.hosts is not None else read_hostfile(options.hostfile)
+    if options.hosts is not None:
+        hosts = parse_hosts(options.hosts, groups=host_groups(read_configuration()))
+    else:
+        hosts = read_hostfile(options.hostfile)
     setup = SshSetup(hosts, say=_say, ask=_ask)
     done = setup.run() and (not options.between or setup.run_between())
     return 0 if done else EXIT_LEFT

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from muster.api.arguments import Parser, option, positive, with_dashes
 from muster.api.hints import nearest, refuse_misplaced
 from muster.api.prepared import make_job
-from muster.api.run_options import asking_for_allocation, spec_of
+from muster.api.run_options import asking_for_allocation, copied_names, parse_options, spec_of
 from muster.api.torchrun_options import refuse
 from muster.cli import run
 from muster.engines.engine import Choice
@@ -100,7 +100,7 @@ class CommandLine:
 def main(argv: list[str]) -> int:
     """Print or submit the script the command line describes and return the exit code."""
     line = split(argv)
-    options = parser().parse_args(line.own)
+    options = parse_options(parser(), line.own, "submit")
     scheduler = choose(options)
     request = make_request(options, line, scheduler)
     scheduler.check(request)
@@ -185,7 +185,7 @@ def choose(options: argparse.Namespace) -> Scheduler:
 
 def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Scheduler) -> Request:
     """Return the request; checks everything that can be checked before the job runs."""
-    run_options, script = run.parse([*line.run, *line.script])
+    run_options, script = run.parse([*line.run, *line.script], places=False)
     for dest, (flag, instead) in _NOT_IN_A_JOB.items():
         if getattr(run_options, dest) is not None:
             raise UsageError(f"{flag} cannot be used with `muster submit`: the scheduler chooses hosts", hint=instead)
@@ -218,7 +218,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         modules=tuple(options.modules),
         extra=tuple(check_extra(scheduler.mark, line) for line in options.extra),
         nproc=spec.nproc,
-        variables=tuple(name for name in run_options.env if "=" not in name),
+        variables=copied_names(run_options),
     )
 
 

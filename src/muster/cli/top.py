@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 def _frame(job: KeptJob, height: int | None = None) -> list[str]:
     size = shutil.get_terminal_size()
-    color = sys.stdout.isatty() and wants_color()
+    color = wants_color(sys.stdout.isatty())
     return frame(job, width=size.columns, height=height or size.lines, now=time.time(), color=color)
 
 

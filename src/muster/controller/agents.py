@@ -167,6 +167,14 @@ class Agents:
                 left.setdefault(link.name, []).extend(pids)
         return left
 
+    async def why_ended(self, *, hit: bool) -> str | None:
+        """Why the scheduler ended the job, if it did; after a `hit`, wait a second for its message."""
+        hit = hit or all(link.lost for link in self.links)
+        give_up = time.monotonic() + (1.0 if hit else 0.0)
+        while self.connector.why_ended() is None and time.monotonic() < give_up:
+            await asyncio.sleep(0.05)
+        return self.connector.why_ended()
+
     def hurry(self, grace: float, on_loss: OnLoss) -> None:
         """Shorten the grace period of a stop in progress."""
         self._begin(self.stop(grace, on_loss))

@@ -16,7 +16,8 @@ from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
-from muster.output.lines import Line, LineSplitter
+from muster.controller.traceback_folding import TracebackFolder, reason_to_fold
+from muster.output.lines import Line, LineSplitter, without_rank_tag
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
@@ -25,6 +26,7 @@ from muster.shared.reports import FunctionRaised, FunctionReturned, Left, Piece,
 from muster.shared.spawner_messages import Storeless
 from muster.shared.user_code import is_musters
 from muster.shared.wire import ProtocolError
+from muster.text import tilde
 
 _LAST_LINES = 300
 """Number of stderr lines kept per rank for the verdict: the reason of a crash precedes the stacks of all threads."""
@@ -34,6 +36,9 @@ _DYING_LIMIT = 3.0
 
 _CAUSE_LIMIT = 3.0
 """Seconds to wait for the cause from the rank that left, when other ranks have only lost their connection."""
+
+_SAME_LIMIT = 0.5
+"""Seconds to wait for other ranks to fail the same way, when one fails before its first collective."""
 
 _FRAME = re.compile(r'File "(.*?)"')
 
@@ -46,6 +51,7 @@ class _RankState:
     """The state of one rank while it runs."""
 
     splitters: dict[int, LineSplitter] = field(default_factory=lambda: {1: LineSplitter(), 2: LineSplitter()})
+    folder: TracebackFolder = field(default_factory=TracebackFolder)
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     raised: Raised | None = None
     exited: SysExit | None = None
@@ -105,6 +111,8 @@ class Attempt:
         """Some process could not be killed, so the job must not be restarted."""
         self._width = len(str(plan.world_size - 1))
         self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
+        self._tracebacks: dict[int, int] = {}
+        """Hashes of the tracebacks on the screen, and the rank that printed each first."""
 
     def subscribe(self, events: EventStream) -> None:
         """Subscribe to the events of the ranks."""
@@ -140,7 +148,31 @@ class Attempt:
         state.raised, state.exited = event, None
         state.done = event["done"]
         state.groups = event.get("groups", state.groups)
+        if self._is_shown(event["rank"]):
+            self._expect_traceback(link.name, event)
         asyncio.get_running_loop().call_later(_DYING_LIMIT, self._if_still_dying, state)
+
+    def _expect_traceback(self, host: str, event: Raised) -> None:
+        """Fold the traceback that the rank is about to print, if it adds nothing to what the screen shows."""
+        rank, traceback = event["rank"], event.get("traceback", "")
+        end = RankEnd(
+            rank=rank,
+            host=host,
+            status=1,
+            time=event["time"],
+            summary=event["summary"],
+            message=event["message"],
+            traceback=traceback,
+        )
+        reason = reason_to_fold(end, self._tracebacks)
+        if reason:
+            self._ranks[rank].folder.expect(traceback, f"{reason}; traceback folded, see {tilde(self._log_of(rank))}")
+
+    def _log_of(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.log"
+
+    def _is_shown(self, rank: int) -> bool:
+        return self.only is None or rank in self.only
 
     def _on_sysexit(self, link: AgentLink, event: SysExit) -> None:
         state = self._state(event["rank"])
@@ -189,9 +221,13 @@ class Attempt:
 
     def _on_output(self, link: AgentLink, event: Out) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
-        lines = self._splitter(rank, stream).feed(text)
-        self.logs.write(self.folder / f"rank-{rank}.log", text, f"{rank} {stream}")
-        self._show(link.name, rank, stream, lines)
+        splitter = self._splitter(rank, stream)
+        lines = splitter.feed(text)
+        self.logs.write(self._log_of(rank), text, f"{rank} {stream}")
+        if splitter.bar:
+            lines.append(Line(splitter.bar, "\r"))
+        # Of the states of a progress bar, only the last matters.
+        self._show(link.name, rank, stream, [line for line in lines[:-1] if line.end != "\r"] + lines[-1:])
 
     def _splitter(self, rank: int, stream: int) -> LineSplitter:
         splitter = self._state(rank).splitters.get(stream)
@@ -203,14 +239,20 @@ class Attempt:
         """A rank waits for input: show its output although the line is incomplete."""
         rank, stream = event["rank"], event["stream"]
         for line in self._splitter(rank, stream).finish():
-            if self.only is None or rank in self.only:
+            if self._is_shown(rank):
                 self.screen.rank_prompt(link.name, rank, self._width, stream, line.text)
 
     def _show(self, host: str, rank: int, stream: int, lines: Sequence[Line]) -> None:
-        for line in lines:
-            if stream == 2 and line.text.strip():
-                self._ranks[rank].last_words.append(line.text)
-            if self.only is None or rank in self.only:
+        state = self._ranks[rank]
+        lines = [line._replace(text=without_rank_tag(line.text, rank)) for line in lines]
+        if stream == 2:
+            state.last_words.extend(line.text for line in lines if line.text.strip() and line.end != "\r")
+        if not self._is_shown(rank):
+            return
+        for line in state.folder.pass_on(lines) if stream == 2 else lines:
+            if isinstance(line, str):
+                self.screen.notice(line)
+            else:
                 self.screen.rank_line(host, rank, self._width, stream, line)
 
     def _on_exit(self, link: AgentLink, event: Exit) -> None:
@@ -218,6 +260,9 @@ class Attempt:
         state = self._state(rank)
         for stream, splitter in state.splitters.items():
             self._show(link.name, rank, stream, splitter.finish())
+        for line in state.folder.give_up():
+            self.screen.rank_line(link.name, rank, self._width, 2, line)
+        self.screen.rank_ended(link.name, rank, self._width)
         raised, exited, left = state.raised, state.exited, state.left
         groups = left["groups"] if left else state.groups
         # An exception precedes the exit it leads to: its time shows better which rank was first.
@@ -245,10 +290,12 @@ class Attempt:
         end = state.end = with_facts(end, event.get("facts"))
         # If this rank only lost its connection, another rank may still have to report the cause.
         is_known = not end.is_symptom or bool(self.ended_well)
-        if not self.running or (end.failed and is_known):
+        if not self.running:
             self.over.set()
         elif end.failed:
-            asyncio.get_running_loop().call_later(_CAUSE_LIMIT, self.over.set)
+            # A missing module or file, or a wrong option, hits all ranks alike before they meet.
+            limit = _CAUSE_LIMIT if not is_known else _SAME_LIMIT if end.status > 0 and state.done == 0 else 0
+            asyncio.get_running_loop().call_later(limit, self.over.set)
 
     @property
     def running(self) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +15,16 @@ from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
-from muster.controller.events import EventStream, Guard, HostChange
-from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.events import EventStream, Guard
+from muster.controller.fetched_results import FetchedResults
+from muster.controller.host_events import HostEvents
+from muster.controller.links.link import LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.controller.notifications import Notifier
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.summary import Timeline, show_failure, show_summary
@@ -34,7 +34,6 @@ from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
-from muster.shared.events import Signaled
 from muster.shared.wire import HEARTBEAT, LAST_GRACE
 from muster.text import count, names, tilde
 
@@ -76,19 +75,19 @@ class Controller:
             self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
         )
         straggler = StragglerMonitor(self.status, screen)
-        self.notifier = Notifier(self.status, job.spec.notify, screen.warning)
-        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.notifier, self.events)
-        self.subscribe()
+        self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
+        self.hosts = HostEvents(self.agents, self.events, screen.warning, self.on_loss)
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
+        self.results = FetchedResults(job, screen)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.spec.grace
         self.stopped_by = ""
         """What ended the job from outside: a signal, `muster stop`, a timeout."""
         self.signal: signal.Signals | None = None
+        self.to_background: Callable[[], None] | None = None
         self._body: asyncio.Task[Verdict] | None = None
-        self._passed_on: set[signal.Signals] = set()
         self._bug = ""  # the internal error that ended the job
 
     # --- the whole ------------------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ class Controller:
                 raise
             finally:
                 self.observers.finish()
-                await self.notifier.end()
+                await self.observers.announce_end()
 
     async def live(self) -> Verdict:
         """The job from start to end; whatever happens, no process is left."""
@@ -145,6 +144,7 @@ class Controller:
             return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
+        verdict = self.results.add_to(verdict)
         if self.summary:
             show_summary(self.screen, verdict, self.timeline, self.job, self.folder, self.agents.connector.why_ended())
         return verdict
@@ -191,8 +191,8 @@ class Controller:
     def on_signal(self, number: signal.Signals) -> None:
         """End the job; if it seems to hang, after saving stack traces."""
         self.timeline.note(f"received {signal.Signals(number).name}")
-        if self.status.phase == "ended":
-            return  # only --notify is waited for, a few seconds at most
+        if self.results.interrupt() or self.status.phase == "ended":
+            return  # the ranks have ended
         why = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
         if not self.stopped_by:
@@ -201,6 +201,8 @@ class Controller:
 
     def on_request(self, grace: float | None) -> None:
         """End the job as SIGTERM does, for `muster stop`; a second request can only shorten the grace period."""
+        if self.results.interrupt():
+            return
         if not self.stopped_by:
             self.signal = signal.SIGTERM
             self.grace = self.grace if grace is None else grace
@@ -215,8 +217,11 @@ class Controller:
         self.monitor.stacks_then(lambda: None if self.stopped_by else self.stop(why))
 
     def on_ctrl_z(self) -> None:
-        """Ignore Ctrl-Z: a stopped controller would send no heartbeats and lose its job."""
-        self.screen.warning("Ctrl-Z is ignored; press Ctrl-C to stop the job")
+        """Move to the background, or ignore Ctrl-Z: a stopped controller would send no heartbeats and lose its job."""
+        if self.to_background is not None:
+            self.to_background()
+        else:
+            self.screen.warning("Ctrl-Z is ignored; press Ctrl-C to stop the job")
 
     def stop(self, why: str) -> None:
         """End the job for an outside reason: gracefully the first time, at once the second time."""
@@ -328,11 +333,7 @@ class Controller:
 
     async def scheduler_reason(self, *, hit: bool = False) -> str | None:
         """Why the scheduler ended the job, if it did; its message may arrive a moment after its signals."""
-        hit = hit or signal.SIGTERM in self._passed_on or all(link.lost for link in self.agents.links)
-        give_up = time.monotonic() + (1.0 if hit else 0.0)
-        while self.agents.connector.why_ended() is None and time.monotonic() < give_up:
-            await asyncio.sleep(0.05)
-        return self.agents.connector.why_ended()
+        return await self.agents.why_ended(hit=hit or signal.SIGTERM in self.hosts.signals)
 
     async def stop_ranks(self) -> None:
         """End everything that still runs on the remaining hosts."""
@@ -357,7 +358,10 @@ class Controller:
         try:
             if self.attempt is not None:
                 await self.stop_ranks()
+                self.waiting_for = self.results.progress if self.job.spec.fetch else None
+                await self.results.copy(self.agents.leaders)
         finally:
+            self.waiting_for = None
             await self.agents.close(limit=LAST_GRACE + 8)
 
     # --- events ---------------------------------------------------------------------------------------------
@@ -375,27 +379,3 @@ class Controller:
                 said = now
                 self.screen.status(f"{self.waiting_for()} ({now:.0f} s)")
             await asyncio.sleep(HEARTBEAT)
-
-    def subscribe(self) -> None:
-        """Handle the events of hosts; the attempt handles those of ranks."""
-        self.events.subscribe(HostChange, self.on_host_change)
-        self.events.subscribe(Signaled, self.on_scheduler_signal)
-
-    def on_host_change(self, link: AgentLink, event: HostChange) -> None:
-        """Report a host that is silent, back or lost; before ranks start, a loss fails the pending request."""
-        if link.lost is not None:
-            if sum(other.lost is not None for other in self.agents.links if other.name == link.name) == 1:
-                self.screen.warning(f"lost {link.lost.message}")
-            self.on_loss(link.name, link.lost.why)
-        elif link in self.agents.leaders:
-            silent = f"has been silent for {link.silence:.1f} s"
-            self.screen.warning(f"{link.name} {silent if event['state'] == 'silent' else 'is back'}")
-
-    def on_scheduler_signal(self, link: AgentLink, event: Signaled) -> None:
-        """Report once that ranks received a signal from outside; all hosts report it within a moment."""
-        number = signal.Signals(event["number"])
-        if number not in self._passed_on:
-            self._passed_on.add(number)
-            self.screen.warning(
-                f"the ranks on {link.name} received {number.name} from {self.agents.scheduler or 'outside'}"
-            )

@@ -123,6 +123,7 @@ class Notifier:
         status = self._status
         if not self._ways or status.exit_code is None:
             return
+        self.tick()
         took = f"after {age(time.time() - status.begin)}"
         failed = f"failed {took} with exit code {status.exit_code}: {status.sentence}"
         how = failed if status.exit_code else f"done {took}"

@@ -12,6 +12,9 @@ from muster.controller.links.link import AgentLink, LinkLost
 _PIECE = 1 << 15
 """Maximum bytes per message: input that is sent but not read is lost to the command after `muster run`."""
 
+_BETWEEN_LOOKS = 0.3
+"""Seconds between two checks whether a job in the background has come to the foreground."""
+
 
 def is_for_ranks() -> bool:
     """Whether there is something to read: a pipe, a file, or a terminal where this job is in the foreground."""
@@ -61,6 +64,9 @@ async def _read() -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(0).st_mode):  # a regular file is always ready and cannot be polled
             await _readable()
+            while os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():  # in the background: what is typed is for the shell
+                await asyncio.sleep(_BETWEEN_LOOKS)
+                await _readable()
         return os.read(0, _PIECE)
     except OSError:
         return b""  # the terminal is closed, or a device that cannot be polled

@@ -45,10 +45,10 @@ class Timeline:
 
 def show_failure(screen: Screen, verdict: Verdict) -> None:
     """Show which rank failed first and why."""
-    screen.warning(verdict.sentence)
+    screen.failure(verdict.sentence)
     screen.show_block(verdict.detail)
     for line in verdict.lines:
-        screen.warning(line)
+        screen.notice(line)
 
 
 def show_summary(
@@ -65,4 +65,4 @@ def show_summary(
         return
     if not is_function:  # the failure of a function is raised as an exception
         show_failure(screen, verdict)
-    screen.warning(f"failed after {took}; logs in {tilde(folder)}")
+    screen.failure(f"failed after {took}; logs in {tilde(folder)}")

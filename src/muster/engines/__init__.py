@@ -1,1 +1,1 @@
-"""Which engine runs a job, and on which hosts; one folder per engine."""
+"""The engines, one package each, and the choice between them."""

@@ -1,4 +1,4 @@
-"""What a scheduler has given to the job that Muster runs in."""
+"""The hosts that a scheduler has allocated to the job that Muster runs in."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from muster.text import count
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """The hosts of one job of a scheduler; `str(allocation)` is how the screen shows it."""
+    """The hosts of a scheduler's job; `str(allocation)` is its display form."""
 
     kind: str
     """What the scheduler's users call it: `Slurm allocation`, `PBS job`."""
     id: str
-    """The job's name in the scheduler's own commands: `4711`, `12.server`."""
+    """The job id in the scheduler's own commands: `4711`, `12.server`."""
     hosts: tuple[Host, ...]
-    """Each host once; the first is where rank 0 runs."""
+    """Each host once; rank 0 runs on the first."""
     groups: tuple[int, ...] = ()
-    """The group of each host in a heterogeneous job; empty where there are none."""
+    """The group of each host in a heterogeneous job; empty for other jobs."""
     notes: tuple[str, ...] = ()
-    """What was worked out from what, a short sentence each; printed at the start."""
+    """How the numbers of ranks and GPUs were determined; short sentences that are printed at the start."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}, {count(len(self.hosts), 'host')}"
@@ -33,7 +33,7 @@ class Allocation:
         return all(self._own(host) is not None for host in hosts)
 
     def pick(self, hosts: Sequence[Host] | None, nproc: int | None) -> tuple[Host, ...]:
-        """All hosts, or those the user picked; the user's number of ranks wins over the scheduler's."""
+        """All hosts, or those the user selected; the user's number of ranks takes precedence over the scheduler's."""
         if hosts is None:
             return tuple(host if nproc is None else replace(host, slots=None) for host in self.hosts)
         picked: list[Host] = []
@@ -47,7 +47,7 @@ class Allocation:
         return tuple(picked)
 
     def _own(self, host: Host) -> Host | None:
-        """The host of the job that is meant; one of the two names may have its domain, the other not."""
+        """The host of the job with this name, with or without a domain in either name."""
         for own in self.hosts:
             if own.name in (host.name, host.name.partition(".")[0]) or host.name == own.name.partition(".")[0]:
                 return own

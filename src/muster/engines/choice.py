@@ -1,4 +1,4 @@
-"""Which engine runs a job, and on which hosts: from what the user asked for and what the environment shows."""
+"""Chooses the engine and the hosts of a job from the user's options and the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.spec import RunSpec
 
 
 def choose(spec: RunSpec, env: Mapping[str, str]) -> Choice:
-    """Settle the engine and its hosts."""
+    """Choose the engine and its hosts."""
     if spec.engine == "auto":
         return _automatic(spec, env)
     engine = load(spec.engine)
@@ -24,7 +24,7 @@ def choose(spec: RunSpec, env: Mapping[str, str]) -> Choice:
 
 
 def _automatic(spec: RunSpec, env: Mapping[str, str]) -> Choice:
-    """The engine of the job we are in, unless the user names hosts outside it; else ssh or local."""
+    """The engine of the surrounding scheduler job, unless the user gives hosts outside it; otherwise ssh or local."""
     found = None if spec.lab else detect(env)
     if found is None:
         return load("local" if spec.hosts is None else "ssh").choose(spec, env)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from muster.submit.scheduler import Scheduler
 
 PIPED_AGENT = bootstrap.COMMAND
-"""What `python -c` runs to become an agent that talks over its stdin and stdout; no shell finds anything to expand."""
+"""Code for `python -c` that starts an agent on stdin and stdout; contains nothing that a shell would expand."""
 
 DIALING_AGENT = dial_back.COMMAND
-"""The same for an agent that dials back: it reads its order from MUSTER_DIAL, or from the file named ORDER_FILE."""
+"""The same for an agent that dials back; it reads its order from MUSTER_DIAL or from the file ORDER_FILE."""
 
 ORDER_FILE = "{order}"
-"""Stands in a command line for the file with the order, where the environment does not reach the agent."""
+"""Placeholder in a command line for the file with the order, for agents that the environment does not reach."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,26 +40,26 @@ class AgentSpec:
 
     host: Host
     name: str
-    """What stands before each line of its ranks; no two hosts have the same."""
+    """Prefix of each line of its ranks; unique per host."""
     key: str = ""
-    """What an agent that dials back says of itself, so that it is known which one it is."""
+    """Identifies an agent that dials back."""
     rank: int | None = None
-    """The one rank it serves; None for all of its host."""
+    """The one rank it serves; None for all ranks of its host."""
     inherits: bool = False
-    """Whether the agent has the environment of `muster run` already."""
+    """Whether the agent inherits the environment of `muster run`."""
     here: bool = False
-    """Whether this is the machine `muster run` runs on, outside any container."""
+    """Whether it runs on the same machine as `muster run`, outside any container."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartCommand:
-    """One process that is started here and brings up some agents."""
+    """A command that is run on this machine to start one or more agents."""
 
     argv: tuple[str, ...]
     agents: tuple[AgentSpec, ...]
-    """Over pipes exactly one."""
+    """Exactly one if the channel is pipes."""
     remote: bool = True
-    """Whether the agents run elsewhere, so that this process is only the way to them."""
+    """Whether the agents run on other machines, so that this process is only the connection to them."""
     box: Container | None = None
     """The container the agents run in."""
 
@@ -68,25 +68,25 @@ class StartCommand:
 
     @property
     def program(self) -> str:
-        """The name of the program."""
+        """The name of the program, without its directory."""
         return os.path.basename(self.argv[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """All that is started here for one job, and how its agents talk to the controller."""
+    """All commands that are started for one job, and how its agents communicate with the controller."""
 
     engine: Engine
     commands: tuple[StartCommand, ...]
     """In the order of the hosts."""
     channel: Literal["pipes", "dial-back"]
-    """The stdin and stdout of each command, or a TLS connection that each agent opens to the controller."""
+    """`pipes`: stdin and stdout of each command; `dial-back`: a TLS connection that each agent opens."""
     pull_limit: float = 0.0
-    """Seconds in which an image may have to come first, where no host can say that it pulls one."""
+    """Extra seconds for pulling an image, for engines whose hosts cannot report that they are pulling one."""
 
     @property
     def name(self) -> str:
-        """The engine's."""
+        """The name of the engine."""
         return self.engine.name
 
     @property
@@ -96,13 +96,13 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """The command lines, for people."""
+        """The command lines, for display."""
         return [without_scripts(str(command)) for command in self.commands]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The engine, its hosts, and what the user is told about it."""
+    """The engine, its hosts, and messages for the user about the choice."""
 
     engine: Engine
     hosts: tuple[Host, ...]
@@ -111,54 +111,54 @@ class Choice:
 
 
 class Engine(ABC):
-    """One way to start agents. Only `name` and `launch` must be given; the rest has defaults.
+    """One way to start agents. Only `name` and `launch` are required; everything else has defaults.
 
-    Nothing here runs a program of the job: `launch` returns command lines, which the controller starts.
+    An engine does not run programs of the job itself: `launch` returns command lines that the controller starts.
     """
 
     name: str = ""
-    """As in `--engine NAME`."""
+    """The value for `--engine`."""
     takes_lab: bool = False
-    """Whether it reaches the virtual hosts of `--lab`."""
+    """Whether it can reach the virtual hosts of `--lab`."""
     no_zygote: str = ""
-    """Why ranks cannot be forked from a process that has imported torch; empty where they can."""
+    """Error for options that need the zygote; empty if the engine supports it."""
     no_restarts: str = ""
-    """Why `--restarts` cannot work; empty where it can."""
+    """Error for `--restarts`; empty if the engine supports restarts."""
 
     # Agents that dial back
     key_from: tuple[str, ...] = ()
-    """The variables, best first, in which an agent finds its key; none where it is on its command line."""
+    """Environment variables in which an agent finds its key, in order of preference; empty if it is an argument."""
     unset: tuple[str, ...] = ()
-    """Variables of ours that would change what the start commands do."""
+    """Environment variables to remove for the start commands, because they would change their behavior."""
     signals_from: str = ""
-    """Who else signals the ranks, and means them: a scheduler's name, as in `SIGTERM from Slurm`."""
+    """Name of the scheduler whose signals are meant for the ranks, as in `SIGTERM from Slurm`."""
     killed_at_once: bool = False
-    """Whether a start command may kill its agents without a warning, when they still have something to tell."""
+    """Whether a start command may kill its agents without warning, before they have sent their last messages."""
 
-    # Failures of a rank that the limits of its job explain
+    # Rank failures that are explained by the limits of the scheduler's job
     job_kind: str = ""
-    """What a job is called where it owns the limits of a rank: `Slurm job`."""
+    """What the scheduler's job is called in explanations: `Slurm job`."""
     more_memory: str = ""
-    """What to do when such a job ran out of memory."""
+    """How to fix a job that ran out of memory."""
     more_cpus: str = ""
-    """How to ask for more CPUs, with an example."""
+    """Example of how to request more CPUs."""
     services: Mapping[str, str] = {}
-    """Its daemons on a host, whose limits ranks inherit, and the systemd unit of each."""
+    """The scheduler's daemons on a host, whose limits the ranks inherit, and the systemd unit of each."""
 
     # Command line
     outside_job: tuple[str, str] | None = None
-    """What is wrong and what to do where it is named outside a job of its scheduler; None if it also runs there."""
+    """Error and hint if the engine is used outside a job of its scheduler; None if that is allowed."""
     allocation_option: str = ""
-    """The option that asks for a new allocation, such as `--slurm-args`; see `allocate`."""
+    """The option that requests a new allocation, such as `--slurm-args`; see `allocate`."""
 
     # --- where to run ---------------------------------------------------------------------------------------
 
     def detect(self, env: Mapping[str, str]) -> Allocation | None:
-        """The job of this engine's scheduler that we are in, if any."""
+        """The scheduler's job that this process runs in, if any."""
         return None
 
     def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
-        """The hosts for a run that names this engine: those of its job, else the user's."""
+        """Choose the hosts for a run with this engine: those of the scheduler's job, or those the user gave."""
         allocation = self.detect(env)
         if allocation is not None:
             return in_allocation(self, spec, allocation)
@@ -172,24 +172,24 @@ class Engine(ABC):
 
     @abstractmethod
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
-        """What to start here so that an agent comes up for every host; `folder` is the job's on this machine."""
+        """Return the commands that start an agent for every host; `folder` is the job directory on this machine."""
 
     def carried(self, env: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
-        """The variables that travel to hosts whose agents do not inherit ours."""
+        """The environment variables to send to hosts whose agents do not inherit them."""
         return carried(env)
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
-        """Variables for a rank besides the plan's own: what it would find had the scheduler started it."""
+        """Additional environment variables for a rank: those it would have if the scheduler had started it."""
         return {}
 
     def login(self, command: StartCommand) -> tuple[str, ...] | None:
-        """What a person types before a command to run it on that host: nothing for this machine, None if unknown."""
+        """The prefix to type before a command to run it on that host: empty for this machine, None if unknown."""
         return None if command.remote else ()
 
     # --- failures -------------------------------------------------------------------------------------------
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
-        """Why the agents of a command have not come: it ended with this code and printed this."""
+        """Explain why a command with this exit code and output did not start its agents."""
         failure = container_failure(command, text)
         if failure is not None:
             return failure
@@ -201,44 +201,45 @@ class Engine(ABC):
         )
 
     def program_hint(self, command: StartCommand) -> str:
-        """What helps where the program of a command is not on this machine."""
+        """The hint if the program of a command is missing on this machine."""
         return f"check that it is installed here: `{command.argv[0]} --version`"
 
     def is_final(self, line: str) -> bool:
-        """Whether this line of a command says that an agent will not come, although the command may wait on."""
+        """Whether this line of output means that an agent will not start, although the command may keep running."""
         return line.startswith("muster: ")
 
     def why_ended(self, line: str) -> str | None:
-        """The reason why the scheduler ended the job, if this line of a command gives one."""
+        """Why the scheduler ended the job, if this line of output says so."""
         return None
 
     def why_over(self, command: StartCommand, code: int | None) -> str | None:
-        """Why the scheduler ended the job, if a command that ended with this code took its agents along."""
+        """Why the scheduler ended the job, if a command that exited with this code ended its agents."""
         return None
 
     def usual_reason(self, number: int) -> str | None:
-        """What a signal to `muster run` mostly means inside a job of this engine."""
+        """What a signal to `muster run` usually means inside a job of this engine's scheduler."""
         return None
 
     # --- the command line -----------------------------------------------------------------------------------
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:  # noqa: B027, most engines have none
-        """Add options of its own: each fills the field of RunSpec with its name, and a value of one with the metavar
-        ARGS may begin with a dash.
+        """Add command-line options of the engine; each sets the RunSpec field with its name.
+
+        Values of options with the metavar ARGS may start with a dash.
         """
 
     def allocate(self, asked: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
-        """Get the allocation that `allocation_option` asks for, and run `muster ARGV` inside it; the exit code."""
+        """Get the allocation that `allocation_option` requests, run `muster ARGV` in it, and return the exit code."""
         raise UsageError(f"--engine {self.name} cannot request an allocation", hint="run this command inside one")
 
     @property
     def batch(self) -> Scheduler | None:
-        """How `muster submit` writes and queues a batch job; None without a batch system."""
+        """The scheduler that `muster submit` uses; None without a batch system."""
         return None
 
 
 def in_allocation(engine: Engine, spec: RunSpec, allocation: Allocation) -> Choice:
-    """The hosts of a scheduler's job, or those of them that the user picked."""
+    """Choose the hosts of a scheduler's job, or those of them that the user selected."""
     nothing_said = spec.hosts is None and spec.nproc is None
     return Choice(
         engine=engine,
@@ -249,12 +250,12 @@ def in_allocation(engine: Engine, spec: RunSpec, allocation: Allocation) -> Choi
 
 
 def this_host() -> Host:
-    """The machine `muster run` runs on."""
+    """The machine that `muster run` runs on."""
     return Host(name=socket.gethostname().partition(".")[0] or "localhost")
 
 
 def one_per_host(hosts: Sequence[Host], *, inherits: bool = False) -> tuple[AgentSpec, ...]:
-    """An agent for each host, known by the host's name when it dials back."""
+    """One agent per host; its key is the host name."""
     return tuple(
         AgentSpec(host=host, name=name, key=host.name, inherits=inherits)
         for host, name in zip(hosts, labels(hosts), strict=True)
@@ -262,12 +263,12 @@ def one_per_host(hosts: Sequence[Host], *, inherits: bool = False) -> tuple[Agen
 
 
 def in_container(agent: tuple[str, ...], box: Container | None, *, shares_processes: bool = False) -> tuple[str, ...]:
-    """The command line of an agent, inside the container if there is one."""
+    """The command line of an agent, wrapped in the container if there is one."""
     return replace(box, shares_processes=shares_processes).run(agent) if box else agent
 
 
 def container_failure(command: StartCommand, text: str) -> MusterError | None:
-    """What went wrong with the container of a command, if this text says so."""
+    """The error of the command's container, if this output contains one."""
     reason = container_reason(command.box, text) if command.box is not None else None
     if reason is None:
         return None
@@ -276,7 +277,7 @@ def container_failure(command: StartCommand, text: str) -> MusterError | None:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The value of an option as a shell would cut it into words."""
+    """Split the value of an option into words as a shell would."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
@@ -284,7 +285,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def leaders(agents: Sequence[AgentSpec]) -> list[int]:
-    """The first agent of each host, as positions: it speaks for the host where there are several."""
+    """The positions of the first agent of each host, which reports for the host if there are several."""
     seen: set[str] = set()
     found: list[int] = []
     for position, agent in enumerate(agents):

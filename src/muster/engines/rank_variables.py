@@ -1,4 +1,4 @@
-"""What a launcher tells a process about its place in the job; all that ranks use of engines goes through here."""
+"""Reads a process's rank from its launcher's environment variables; the only part of the engines that ranks use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from muster.errors import UsageError
 LOOPBACK = "127.0.0.1"
 
 Ask = Literal["PMI", "PMIx"]
-"""The services of MPI launchers that know where rank 0 is: MPICH's and Intel's, and that of Open MPI 5."""
+"""Services of MPI launchers that know the host of rank 0: PMI (MPICH, Intel MPI) and PMIx (Open MPI 5)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clue:
-    """Something that leads to rank 0."""
+    """Where to look for rank 0."""
 
     hosts: tuple[str, ...] = ()
     ask: Ask | None = None
@@ -30,7 +30,7 @@ ONE_HOST = Clue(hosts=(LOOPBACK,), reason=f"all ranks are on one host, so rank 0
 
 @dataclass(frozen=True, kw_only=True)
 class RankVariables:
-    """The place of a process in its job, as its launcher's variables tell it; None where they do not say."""
+    """The rank of a process and related values from its launcher's variables; None if they are not set."""
 
     launcher: str
     rank: int
@@ -38,15 +38,15 @@ class RankVariables:
     local_rank: int | None
     local_size: int | None
     why: str
-    """The variables behind it."""
+    """The variables that were used."""
     job: tuple[str, str] | None
-    """The name of the variable, or of several, with the job's id, and that id."""
+    """The name or names of the variables with the job id, and the id."""
     clue: Clue | None = None
-    """Where rank 0 is looked for."""
+    """Where to look for rank 0."""
 
 
 def read_rank(env: Mapping[str, str]) -> RankVariables | None:
-    """What the first launcher that has started this process tells it."""
+    """Read the variables of the first launcher that started this process."""
     for variable, place in LAUNCHERS:
         found = _function(place)(env) if variable in env else None
         if found is not None:
@@ -55,7 +55,7 @@ def read_rank(env: Mapping[str, str]) -> RankVariables | None:
 
 
 def complete(env: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment with what launchers keep in files."""
+    """The environment with the variables that launchers keep in files."""
     for variable, place in COMPLETIONS:
         if variable in env:
             env = _function(place)(env)
@@ -63,7 +63,7 @@ def complete(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def job_hosts(env: Mapping[str, str]) -> Clue | None:
-    """Where rank 0 is most likely, from the hosts of the scheduler's job we are in."""
+    """The most likely host of rank 0, from the hosts of the surrounding scheduler job."""
     for variable, place in JOB_HOSTS:
         if env.get(variable):
             return _function(place)(env, variable)
@@ -76,7 +76,7 @@ def _function(place: str) -> Any:
 
 
 def rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
-    """The numbers in these two variables, which must fit each other."""
+    """Read rank and size from these two variables, and check that they are consistent."""
     if size_name not in env:
         raise UsageError(
             f"{rank_name}={env[rank_name]} is set but {size_name} is not",
@@ -92,7 +92,7 @@ def rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tup
 
 
 def optional(env: Mapping[str, str], name: str) -> int | None:
-    """The number in this variable, if it is set."""
+    """The number in this variable; None if it is not set."""
     return _number(env, name) if name in env else None
 
 
@@ -104,11 +104,11 @@ def _number(env: Mapping[str, str], name: str) -> int:
 
 
 def joined(env: Mapping[str, str], *names: str) -> tuple[str, str] | None:
-    """An id of the job made of the variables that are set, with their names."""
+    """The names and values of those variables that are set, joined into a job id."""
     there = [name for name in names if env.get(name)]
     return (" and ".join(there), " ".join(env[name] for name in there)) if there else None
 
 
 def first(env: Mapping[str, str], *names: str) -> tuple[str, str] | None:
-    """The first of the variables that is there, with its value."""
+    """The first of these variables that is set, with its value."""
     return next(((name, env[name]) for name in names if env.get(name)), None)

@@ -1,4 +1,4 @@
-"""The engines there are: one line for each, and those that other packages add."""
+"""The table of engines, including those that other packages add."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from muster.engines.allocation import Allocation
     from muster.engines.engine import Engine
 
-# `auto` asks in this order whether we are in a job of one. Slurm comes before PBS, because its plugin spank_pbs sets
-# PBS_* variables in Slurm's own jobs.
+# `auto` tries them in this order. Slurm comes before PBS, because its plugin spank_pbs sets PBS_* variables in Slurm
+# jobs.
 ENGINES = {
     "local": "muster.engines.local.engine:LocalEngine",
     "ssh": "muster.engines.ssh.engine:SshEngine",
@@ -24,19 +24,19 @@ ENGINES = {
     "pbs": "muster.engines.pbs.engine:PbsEngine",
     "mpi": "muster.engines.mpi.engine:MpiEngine",
 }
-"""Name and class of each engine, imported when it is used."""
+"""Name and class of each engine; imported on use."""
 
 GROUP = "muster.engines"
-"""The entry points by which other packages add engines.
+"""The entry point group through which other packages add engines.
 
-They are used only where `--engine` names one: reading the metadata of all installed packages takes 70 ms, as long as
-loading all of `muster run`, so neither `auto` nor `--help` looks at it.
+It is read only if `--engine` names an unknown engine: reading the metadata of all installed packages takes 70 ms, as
+long as loading all of `muster run`, so `auto` and `--help` do not use it.
 """
 
 
 @cache
 def load(name: str) -> Engine:
-    """The engine with this name; UsageError if there is none."""
+    """Return the engine with this name, or raise UsageError."""
     place = ENGINES.get(name)
     if place is not None:
         module, _, attribute = place.partition(":")
@@ -61,12 +61,12 @@ def _added(name: str) -> tuple[EntryPoint, ...]:
 
 
 def built_in() -> list[Engine]:
-    """The engines of Muster itself, in the order of the table."""
+    """Muster's own engines, in the order of the table."""
     return [load(name) for name in ENGINES]
 
 
 def detect(env: Mapping[str, str]) -> tuple[Engine, Allocation] | None:
-    """The job we are in, with the engine that knows it."""
+    """The scheduler's job that this process runs in, with its engine."""
     for engine in built_in():
         allocation = engine.detect(env)
         if allocation is not None:
@@ -75,7 +75,7 @@ def detect(env: Mapping[str, str]) -> tuple[Engine, Allocation] | None:
 
 
 class Names:
-    """What `--engine` takes: it lists the names of the table and also knows those of other packages."""
+    """The valid values of `--engine`: iterating lists Muster's own, `in` also accepts those of other packages."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(("auto", *ENGINES))
@@ -95,19 +95,19 @@ LAUNCHERS: tuple[tuple[str, str], ...] = (
     ("OMPI_COMM_WORLD_RANK", "muster.engines.mpi.environment:open_mpi_rank"),
     ("PMI_RANK", "muster.engines.mpi.environment:pmi_rank"),
     ("SLURM_STEP_ID", "muster.engines.slurm.environment:step_task"),
-    # PBS last: it tells a task where it runs but not how many there are.
+    # PBS last: its tasks know where they run but not how many there are.
     ("PBS_TASKNUM", "muster.engines.pbs.environment:job_task"),
 )
-"""A variable that marks a rank of each launcher, in the order they are asked, and what reads the others."""
+"""For each launcher, in order, a variable that its ranks have, and the function that reads the others."""
 
 COMPLETIONS: tuple[tuple[str, str], ...] = (("PBS_TASKNUM", "muster.engines.pbs.nodefile:with_nodefile"),)
-"""The same for launchers that keep a part of it in files: what adds it to the environment."""
+"""The same for launchers that keep some variables in files: the function that adds them to the environment."""
 
 JOB_HOSTS: tuple[tuple[str, str], ...] = (("SLURM_JOB_NODELIST", "muster.engines.slurm.environment:nodelist_clue"),)
-"""Variables with the hosts of a scheduler's job, which mpirun fills in their order."""
+"""Variables with the hosts of a scheduler's job, to which mpirun assigns ranks in that order."""
 
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID")
-"""Variables that tell two jobs of a scheduler apart."""
+"""Variables that identify a scheduler's job."""
 
 STEP_MARKS = ("SLURM_STEP_ID",)
-"""Set where a scheduler's own launcher may have set PMI_RANK too; its variables say more then."""
+"""Set by schedulers whose own launcher may also set PMI_RANK; their other variables are more complete."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.errors import UsageError
@@ -18,9 +18,14 @@ _SLOTS_HINT = "write `box:8` for eight ranks, `box:0,2,5` for three GPUs, `box:[
 _PORT_HINT = "write a port as ssh does, `ssh://box:2222`, with slots `ssh://box:2222:8`"
 _USER_HINT = "write a user as `alice@box`; put anything else into ~/.ssh/config (`User`)"
 
+_GROUP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _USER = re.compile(r"[^,\[\]:@/\s]*@")
 _USER_CHARS = re.compile(r"(?!-)[A-Za-z0-9._+-]*")
 _NEXT_GPU = re.compile(r"[ \t]*,[ \t]*(?=[0-9]+[ \t]*(?:,|$))")
+
+
+Group = tuple[str, str]
+"""A host group: its hosts as `-H` takes them, with or without other groups, and the file and line for errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +35,14 @@ class Mention:
     host: Host
     reader: Reader
     at: int
+    in_group: bool = False
 
     def error(self, sentence: str, *, hint: str) -> UsageError:
         """Return an error that points at this mention."""
         return self.reader.error(sentence, at=self.at, hint=hint)
 
 
-def parse_hosts(text: str, *, source: str = "-H") -> tuple[Host, ...]:
+def parse_hosts(text: str, *, source: str = "-H", groups: Mapping[str, Group] | None = None) -> tuple[Host, ...]:
     """Read a host list; errors start with `source` and point at the wrong character.
 
     Commas separate elements; spaces around them are ignored:
@@ -49,18 +55,32 @@ def parse_hosts(text: str, *, source: str = "-H") -> tuple[Host, ...]:
       are an IPv6 address
     - `ssh://alice@box:2222`, `ssh://box:2222:8`: a port, in the form of ssh. After `ssh://` the first number
       is the port and the second the slots; everywhere else numbers are slots
+    - `@lab`: the hosts of a group in `groups`
 
     A host listed more than once (same name, user and port) is one host at the position of its first mention:
     counts add up, GPU lists are merged, and plain mentions count one each, as for mpirun (`box,box` is two ranks).
+    A host that several groups list in the same way counts once.
     """
-    return merge(read_mentions(Reader(text, source)))
+    return merge(_without_repeats(read_mentions(Reader(text, source), groups=groups)))
 
 
-def read_mentions(reader: Reader, *, room: int = MAX_HOSTS) -> list[Mention]:
-    """Read a host list up to the end of `reader`, ranges expanded, duplicates kept."""
+def read_mentions(
+    reader: Reader,
+    *,
+    room: int = MAX_HOSTS,
+    groups: Mapping[str, Group] | None = None,
+    inside: tuple[str, ...] = (),
+) -> list[Mention]:
+    """Read a host list up to the end of `reader`, ranges and groups expanded, duplicates kept.
+
+    `inside` are the groups whose expansion this is part of.
+    """
     mentions: list[Mention] = []
     for _ in elements(reader):
         start = reader.at
+        if groups is not None and reader.accept("@"):
+            mentions += _read_group(reader, groups, inside, room=room - len(mentions))
+            continue
         url = reader.accept("ssh://")
         user = _read_user(reader)
         names = read_names(reader, room=room - len(mentions))
@@ -72,8 +92,47 @@ def read_mentions(reader: Reader, *, room: int = MAX_HOSTS) -> list[Mention]:
         if reader.next == "/":
             raise reader.error("unexpected `/`", hint=_PORT_HINT)
         hosts = (Host(name=name, user=user, port=port, slots=slots, gpus=gpus) for name in names)
-        mentions += (Mention(host=host, reader=reader, at=start) for host in hosts)
+        mentions += (Mention(host=host, reader=reader, at=start, in_group=bool(inside)) for host in hosts)
     return mentions
+
+
+def _read_group(reader: Reader, groups: Mapping[str, Group], inside: tuple[str, ...], *, room: int) -> list[Mention]:
+    at = reader.at - 1
+    name = reader.match(_GROUP_NAME) or ""
+    group = groups.get(name)
+    if group is None:
+        raise reader.error(f"unknown host group `@{name}`", at=at, hint=_group_hint(name, groups))
+    if reader.next == ":":
+        hint = f'write the number into the group: {name} = ["gpu01:8"]'
+        raise reader.error("a host group cannot be followed by a number", hint=hint)
+    if name in inside:
+        chain = " -> ".join(f"@{each}" for each in (*inside[inside.index(name) :], name))
+        raise reader.error(f"the host group contains itself: {chain}", at=at, hint="remove one of them")
+    return read_mentions(Reader(*group), room=room, groups=groups, inside=(*inside, name))
+
+
+def _group_hint(name: str, groups: Mapping[str, Group]) -> str:
+    from difflib import get_close_matches
+
+    from muster.text import names
+
+    near = get_close_matches(name, groups, 1)
+    if near:
+        return f"did you mean `@{near[0]}`?"
+    if groups:
+        return f"the groups are {names([f'@{each}' for each in groups])}"
+    return f'define it in muster.toml: [hosts] {name or "lab"} = ["gpu01:8", "gpu02:8"]; write a user as alice@box'
+
+
+def _without_repeats(mentions: Sequence[Mention]) -> Iterator[Mention]:
+    """Yield each mention, but of a host in groups only the first one, and none if it is also listed by itself."""
+    seen = {mention.host for mention in mentions if not mention.in_group}
+    for mention in mentions:
+        if mention.in_group:
+            if mention.host in seen:
+                continue
+            seen.add(mention.host)
+        yield mention
 
 
 def merge(mentions: Iterable[Mention]) -> tuple[Host, ...]:

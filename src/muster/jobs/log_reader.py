@@ -128,13 +128,37 @@ class LogTimes:
         return (self._times[rank][number] or None) if ends is not None and number < len(ends) else None
 
 
+def pieces_before_last(folder: Path, lines: int, rank: int | None) -> int:
+    """How many pieces of an attempt come before its last lines (those of `rank`), so that a long log is not read."""
+    ranks, lengths = array("l"), array("q")
+    ends = defaultdict[int, int](int)
+    for piece in LogPieces(folder).new():
+        ranks.append(piece.rank)
+        lengths.append(piece.length)
+        ends[piece.rank] += piece.length
+    wanted = lines + 2 * len(ends)  # each stream may begin with the rest of a line
+    for at in reversed(range(len(ranks))):
+        if wanted <= 0:
+            return at + 1
+        number, length = ranks[at], lengths[at]
+        ends[number] -= length
+        if rank is None or rank == number:
+            try:
+                with open_regular(folder / f"rank-{number}.log") as file:
+                    wanted -= os.pread(file.fileno(), length, ends[number]).count(b"\n")
+            except OSError:
+                return 0
+    return 0
+
+
 class Merged:
     """The lines of all ranks of an attempt, in the order in which they came."""
 
-    def __init__(self, folder: Path, *, since: float | None = None) -> None:
-        """With `since`, only what came then or later; what has no time is left out."""
+    def __init__(self, folder: Path, *, since: float | None = None, skip: int = 0) -> None:
+        """With `since`, only what came then or later; what has no time is left out. `skip` pieces are not read."""
         self._folder = folder
         self._since = since
+        self._skip = skip
         self._order = LogPieces(folder)
         self._behind: list[LogPiece] = []
         """Pieces that are announced and not written yet."""
@@ -149,7 +173,8 @@ class Merged:
         """The lines that are complete since the last time."""
         try:
             for piece in self._pieces():
-                if self._since is not None and (piece.time is None or piece.time < self._since):
+                if self._skip or (self._since is not None and (piece.time is None or piece.time < self._since)):
+                    self._skip = max(0, self._skip - 1)
                     self._at[piece.rank] = self._at.get(piece.rank, 0) + piece.length
                     continue
                 data = self._read(piece.rank, piece.length)

@@ -56,7 +56,7 @@ def verdict(job: KeptJob, now: float) -> list[str]:
     """How a job ended, or how it stands: sentences, and indented what belongs to them."""
     state = job.state
     if state is None:
-        return [f"job {job.id} has no readable state.json: Muster was killed at its start, or did not write the file"]
+        return [f"job {job.id} has no readable state.json: it is missing, damaged or belongs to another user"]
     lines: list[str] = []
     for report in (*_hangs(state), *_stragglers(state)):
         lines += _report(report)

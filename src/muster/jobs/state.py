@@ -32,7 +32,7 @@ class GpuState:
     clock_max: int | None = None
     temperature: int | None = None
     throttled: str = ""
-    """Why the driver holds its clock down, in words; empty when it does not."""
+    """Why the driver throttles its clock; empty when it does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class HostState:
     memory_used: int | None = None
     memory_total: int | None = None
     disk_wait: float | None = None
-    """Share of the time in which some task waited for a disk (0 to 1), where the kernel tells."""
+    """Share of the time in which some task waited for a disk (0 to 1), where the kernel reports it."""
     network_in: float | None = None
     """Bytes per second over all interfaces but loopback."""
     network_out: float | None = None
@@ -150,7 +150,7 @@ class JobState:
     host: str
     """The machine the controller runs on."""
     controller_birth: str = ""
-    """Tells the controller from a later process with its number (`jobs.location.birth`)."""
+    """Distinguishes the controller from a later process with the same id (`jobs.location.birth`)."""
     attempt: int = 0
     world_size: int = 0
     hosts: tuple[HostState, ...] = ()
@@ -169,7 +169,7 @@ class JobState:
     sentence: str = ""
     """How it ended, or what it is waiting for."""
     stopped_by: str = ""
-    """Who ended it from outside: `SIGINT`, `muster stop`; empty if nobody did."""
+    """What stopped it from outside: `Ctrl-C`, `muster stop`; empty if nothing did."""
     stuck: tuple[str, ...] = ()
     """Hosts on which a process of it could not be ended, because the kernel holds it."""
 

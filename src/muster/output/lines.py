@@ -21,10 +21,26 @@ class Line(NamedTuple):
     end: str
 
 
+def without_rank_tag(text: str, rank: int) -> str:
+    """A line of a rank without the `[rank1]:` that torch puts before it: the screen adds its own label."""
+    tag = f"[rank{rank}]:"
+    return text[len(tag) :].removeprefix(" ") if text.startswith(tag) else text
+
+
 _LONGEST = 1 << 20
 """Characters after which an unfinished line is shown in pieces; the log file has the whole line."""
 
 _ENDS = re.compile(r"\r\n|\n|\r")
+
+_UP = "\x1b[A"
+"""Moves the cursor up: nested bars of tqdm end with as many as they are lines below the first."""
+
+
+def _without_moves(text: str) -> str:
+    """The text without the cursor movements at its end."""
+    while text.endswith(_UP):
+        text = text[: -len(_UP)]
+    return text
 
 
 class LineSplitter:
@@ -35,6 +51,10 @@ class LineSplitter:
         self._length = 0
         self._open_return = False
         """The last character was a carriage return: it may be the first half of \\r\\n."""
+        self._is_bar = False
+        """The unfinished text follows a carriage return."""
+        self._down = 0
+        """Newlines to come that only lead back to a nested progress bar."""
 
     def feed(self, text: str) -> list[Line]:
         """The lines that `text` completes; only the new text is searched."""
@@ -45,10 +65,10 @@ class LineSplitter:
         lines: list[Line] = []
         start = 0
         for match in _ENDS.finditer(text):
-            line = Line(self._take(text[start : match.start()]), "\r" if match.group() == "\r" else "\n")
+            line = self._line(self._take(text[start : match.start()]), match.group())
             start = match.end()
-            # tqdm writes \r before the bar, which gives an empty piece before each bar.
-            if line.text or line.end == "\n":
+            self._is_bar = match.group() == "\r"
+            if line is not None:
                 lines.append(line)
         self._unfinished.append(text[start:])
         self._length += len(text) - start
@@ -56,11 +76,30 @@ class LineSplitter:
             lines.append(Line(self._take(""), ""))
         return lines
 
+    @property
+    def bar(self) -> str:
+        """The unfinished text where it is the state of a progress bar: before or after a carriage return."""
+        return _without_moves("".join(self._unfinished)) if self._is_bar or self._open_return else ""
+
     def finish(self) -> list[Line]:
         """The rest when the stream has ended."""
         self._open_return = False
         rest = self._take("")
         return [Line(rest, "")] if rest else []
+
+    def _line(self, text: str, end: str) -> Line | None:
+        """The line, unless it is one of the empty pieces around progress bars."""
+        if end == "\r":
+            return Line(text, "\r") if text else None  # tqdm writes \r before each bar
+        if text.endswith(_UP):
+            bar = _without_moves(text)
+            self._down = (len(text) - len(bar)) // len(_UP) - 1  # the newline leads back down by one line
+            return Line(bar, "\r")
+        if self._down and not text:
+            self._down -= 1
+            return None
+        self._down = 0
+        return Line(text, "\n")
 
     def _take(self, last: str) -> str:
         whole = "".join([*self._unfinished, last])

@@ -1,4 +1,4 @@
-"""The terminal, written by a thread of its own: a slow one never slows the job."""
+"""The terminal, written by a separate thread: a slow terminal never slows the job."""
 
 from __future__ import annotations
 
@@ -6,26 +6,44 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Mapping
-from typing import TextIO
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TextIO
 
 from muster.output.lines import Line, as_bytes
+from muster.output.progress_bars import BarArea, BarLines, Key, fitted, visible
 
-_DIM = 2
+_DIM = "2"
+_WARNING = "33"  # yellow
+_FAILURE = "1;31"  # bold red
+_ADVICE = "1;36"  # bold cyan
 _COLORS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 _MOST_QUEUED = 64 << 20
-"""Bytes that may wait for a screen that is not read (`| less`, Ctrl-S); more is left out there, never in the files."""
+"""Bytes that may be queued for a terminal that is not read (`| less`, Ctrl-S); more is dropped, never in the files."""
 
 _CLEAR = "\r\x1b[K"
 
 _PROMPT = "?"
 """The end of a line behind which a rank waits for input."""
 
+_LEAVE = "leave"
+"""In place of the end of a line: the terminal is about to be left."""
+
+_REDRAW = 0.1
+"""Seconds between two redraws of the progress bars."""
+
+_STATUS: Key = ("muster:", 2)
+"""The key of Muster's own status among the progress bars."""
+
 _LABEL = re.compile(r"muster:|\[\S+ +(?P<rank>\d+)\]")
+_ADVICE_LABEL = re.compile(r"(?:Fix|hint):")
+
+_Parts = Sequence[tuple[str, str]]
+"""Text with its style, as the parameters of an escape sequence; empty for plain text."""
 
 
 def rank_label(host: str, rank: int, width: int) -> str:
-    """What stands before each line of a rank; `width` is that of the highest rank's number."""
+    """The label before each line of a rank; `width` is that of the highest rank's number."""
     return f"[{host} {rank:>{width}}]"
 
 
@@ -34,13 +52,29 @@ def rank_color(rank: int) -> int:
     return _COLORS[rank % len(_COLORS)]
 
 
-def wants_color() -> bool:
-    """Whether the user wants colors on a terminal."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def wants_color(is_terminal: bool) -> bool:
+    """Whether to use colors: NO_COLOR forbids them, FORCE_COLOR wants them everywhere, else on a terminal only."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (is_terminal and not _is_dumb())
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
+
+
+class _Item(NamedTuple):
+    """A line, a prompt or a state of a progress bar on its way to the terminal."""
+
+    fd: int
+    text: str
+    end: str
+    key: Key | None
+    """Whose line it is: a line replaces the progress bar of the same key."""
 
 
 class Screen:
-    """Shows lines of ranks, Muster's own words and one live status line."""
+    """Shows lines of ranks, messages of Muster, progress bars and one live status line."""
 
     def __init__(
         self,
@@ -48,142 +82,255 @@ class Screen:
         quiet: bool = False,
         streams: Mapping[int, TextIO | None] | None = None,
     ) -> None:
-        """`streams` stand in for descriptors 1 and 2 where those are not what the user looks at, as in a notebook."""
+        """`streams` replace descriptors 1 and 2 where those are not what the user looks at, as in a notebook."""
         self.quiet = quiet
         self._streams = streams or {}
         self.closed_by_reader = threading.Event()
         """Set when nobody reads our stdout any more (`| head`)."""
         self.beside: Callable[[int, str, str], None] | None = None
-        """Gets every line too, as plain text: the stream, the text, how it ends. Called in any thread."""
+        """Called with every line as plain text: the stream, the text, its end. Called in any thread."""
         self.log: Callable[[str], None] = lambda text: None
-        """Gets what Muster itself says, and hosts, also what --quiet leaves out: for the debug log."""
-        self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
-        self._color = {fd: self._tty[fd] and wants_color() for fd in (1, 2)}
-        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        """Called with messages of Muster and of hosts, including those that --quiet hides: for the debug log."""
+        self._find_terminals()
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._queued = 0
         self._left_out = 0
         self._lock = threading.Lock()
-        self._unfinished = {1: "", 2: ""}
-        """How the line that is still open on each stream ended: by a carriage return, or as a prompt."""
+        # Only the thread uses these.
+        self._area = BarArea()
+        self._bar_lines = BarLines()
+        self._prompt: Key | None = None
+        """Who waits for input behind an open line."""
+        self._is_stale = False
+        self._drawn = 0.0
         self._thread = threading.Thread(target=self._work, name="muster-screen", daemon=True)
         self._thread.start()
 
+    def _find_terminals(self) -> None:
+        self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
+        self._live = {fd: self._tty[fd] and not _is_dumb() for fd in (1, 2)}
+        self._color = {fd: wants_color(self._tty[fd]) for fd in (1, 2)}
+
     def info(self, text: str) -> None:
-        """A sentence of Muster's own, on stderr; left out with --quiet."""
+        """A message of Muster on stderr; hidden by --quiet."""
         if self.quiet:
             self.log(text)
         else:
-            self.warning(text)
+            self.notice(text)
+
+    def notice(self, text: str) -> None:
+        """A message that --quiet does not hide."""
+        self._message(text, "")
 
     def warning(self, text: str) -> None:
-        """A sentence that --quiet does not silence: a warning or a failure."""
-        self.log(text)
-        for line in text.splitlines() or [""]:
-            self._show(2, f"muster: {line}" if line else "muster:", "\n", colored=len("muster:"))
+        """A warning, in yellow; --quiet does not hide it."""
+        self._message(text, _WARNING)
+
+    def failure(self, text: str) -> None:
+        """The failure or the hang of a job, in red; --quiet does not hide it."""
+        self._message(text, _FAILURE)
 
     def show_block(self, text: str) -> None:
-        """Text that stands by itself, such as a traceback."""
+        """Text without a label, such as a traceback."""
         for line in text.splitlines():
-            self._show(2, "  " + line, "\n")
+            self._show(2, [("  " + line, "")], "\n")
 
     def debug(self, text: str) -> None:
         """A line of the debug log, for --debug."""
         for line in text.splitlines():
-            self._show(2, f"muster: debug: {line}", "\n", colored=len(f"muster: debug: {line}"))
+            self._show(2, [(f"muster: debug: {line}", _DIM)], "\n")
 
     def status(self, text: str) -> None:
-        """What is being waited for: one line that renews itself on a terminal, a new line elsewhere."""
+        """What Muster waits for: one line that is updated on a terminal, a new line elsewhere."""
         if not self.quiet:
-            text = f"muster: {text}"
-            self._show(2, text, "\r" if self._tty[2] else "\n", colored=len(text))
+            self._show(2, [(f"muster: {text}", _DIM)], "\r" if self._live[2] else "\n", key=_STATUS)
 
     @property
     def is_live(self) -> bool:
-        """Whether a status line can renew itself."""
-        return self._tty[2]
+        """Whether a status line can be updated in place."""
+        return self._live[2]
 
     def rank_line(self, host: str, rank: int, width: int, stream: int, line: Line) -> None:
-        """One line of a rank, with `[host rank]` before it."""
-        label = rank_label(host, rank, width)
-        end = "\r" if line.end == "\r" and self._tty[stream] else "\n"
-        self._show(stream, f"{label} {line.text}", end, colored=len(label), color=rank_color(rank))
+        """One line of a rank after `[host rank]`; one that ends with a carriage return is a progress bar."""
+        self._show_rank(rank_label(host, rank, width), rank, stream, line.text, "\r" if line.end == "\r" else "\n")
 
     def rank_prompt(self, host: str, rank: int, width: int, stream: int, text: str) -> None:
-        """A line without an end, behind which a rank waits for input."""
-        label = rank_label(host, rank, width)
-        end = _PROMPT if self._tty[stream] else "\n"
-        self._show(stream, f"{label} {text}", end, colored=len(label), color=rank_color(rank))
+        """An incomplete line behind which a rank waits for input."""
+        self._show_rank(rank_label(host, rank, width), rank, stream, text, _PROMPT if self._tty[stream] else "\n")
+
+    def rank_ended(self, host: str, rank: int, width: int) -> None:
+        """Turn what the progress bars of a rank showed last into ordinary lines."""
+        for fd in (1, 2):
+            self._put(_Item(fd, "", "", (rank_label(host, rank, width), fd)))
 
     def host_line(self, host: str, text: str) -> None:
-        """A line the host itself wrote: ssh, a shell profile, an import."""
+        """A line of the host itself: ssh, a shell profile, an import."""
         self.log(f"[{host}] {text}")
-        self._show(2, f"[{host}] {text}", "\n")
+        self._show(2, [(f"[{host}] {text}", "")], "\n")
 
     def repeat(self, stream: int, text: str, end: str) -> None:
         """A line that the screen of another process has shown, with the colors it has on this one."""
         label = _LABEL.match(text)
-        if end == "\r" and not self._tty[stream]:
-            if label is not None and label["rank"] is None:
-                return  # a status that is renewed twice a second
-            end = "\n"
         if label is None:
-            self._show(stream, text, end)
-        else:
-            color = _DIM if label["rank"] is None else rank_color(int(label["rank"]))
-            self._show(stream, text, end, colored=label.end(), color=color)
+            self._show(stream, [(text, "")], "\n" if end == "\r" else end)
+        elif label["rank"] is not None:
+            self._show_rank(label.group(), int(label["rank"]), stream, text[label.end() + 1 :], end)
+        elif end != "\r":
+            self._show(stream, _message_parts(text[label.end() + 1 :], ""), end)
+        elif self._live[stream]:  # else it would be a new line twice a second
+            self._show(stream, [(text, _DIM)], end, key=_STATUS)
+
+    def move(self, files: Mapping[int, int], limit: float = 0.5) -> None:
+        """Write what is queued, for at most `limit` seconds, then redirect descriptors to other files."""
+        self._put(_Item(2, " ", _LEAVE, None))
+        deadline = time.monotonic() + limit
+        while self._queued and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for fd, file in files.items():
+            os.dup2(file, fd)
+        self._find_terminals()
 
     def close(self, limit: float = 10.0) -> None:
-        """Write out what is queued; a screen that is not read holds us no longer than `limit` seconds."""
-        for fd in (1, 2):
-            if self._unfinished[fd]:
-                is_bar = fd == 1 and self._unfinished[fd] == "\r"  # what it showed last stays
-                self._put(fd, b"\n" if is_bar else self._begin_line(fd).encode())
+        """Write what is queued, but wait at most `limit` seconds for a terminal that is not read."""
         self._queue.put(None)
         self._thread.join(limit)
 
-    def _show(self, fd: int, text: str, end: str, *, colored: int = 0, color: int = _DIM) -> None:
-        """Show a line, of which the first `colored` characters have a color where there are colors."""
+    def _message(self, text: str, style: str) -> None:
+        self.log(text)
+        for line in text.splitlines() or [""]:
+            self._show(2, _message_parts(line, style), "\n")
+
+    def _show_rank(self, label: str, rank: int, fd: int, text: str, end: str) -> None:
+        self._show(fd, [(label, str(rank_color(rank))), (f" {text}", "")], end, key=(label, fd))
+
+    def _show(self, fd: int, parts: _Parts, end: str, *, key: Key | None = None) -> None:
         if self.beside is not None:
-            self.beside(fd, text, "\n" if end == _PROMPT else end)
-        if colored and self._color[fd]:
-            text = f"\x1b[{color}m{text[:colored]}\x1b[0m{text[colored:]}"
-        begin = self._begin_line(fd) if self._tty[fd] else ""
-        self._unfinished[fd] = "" if end == "\n" else end
-        self._put(fd, as_bytes(begin + text + ("\n" if end == "\n" else "")))
+            self.beside(fd, "".join(text for text, _ in parts), "\n" if end == _PROMPT else end)
+        painted = "".join(f"\x1b[{style}m{text}\x1b[0m" if style and self._color[fd] else text for text, style in parts)
+        if end == "\r" and not "".join(visible(text) for text, _ in parts[1:] or parts).strip():
+            painted = ""  # tqdm clears a bar with blanks
+        self._put(_Item(fd, painted, end, key))
 
-    def _begin_line(self, fd: int) -> str:
-        """What brings a terminal to the beginning of an empty line, whichever stream wrote the last one."""
-        ends, self._unfinished = set(self._unfinished.values()), {1: "", 2: ""}
-        if _PROMPT not in ends:
-            return _CLEAR if "\r" in ends else ""
-        # Whether somebody has pressed Enter behind it, only the terminal knows. This many blanks lead into the next
-        # line if the cursor is behind the prompt, and not if it is at the beginning of a line, as in zsh.
-        try:
-            columns = os.get_terminal_size(fd).columns or 80
-        except OSError:
-            columns = 80
-        return " " * (columns - 1) + _CLEAR
-
-    def _put(self, fd: int, data: bytes) -> None:
+    def _put(self, item: _Item) -> None:
         with self._lock:
             if self._queued > _MOST_QUEUED:
                 self._left_out += 1
                 return
-            self._queued += len(data)
-        self._queue.put((fd, data))
+            self._queued += len(item.text)
+        self._queue.put(item)
+
+    # --- in the thread ----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            fd, data = item
-            self._write(fd, data)
+        while True:
+            try:
+                item = self._queue.get(timeout=self._patience())
+            except queue.Empty:
+                self._refresh()
+                continue
+            if item is None:
+                break
+            self._handle(item)
             with self._lock:
-                self._queued -= len(data)
+                self._queued -= len(item.text)
                 left_out, self._left_out = (self._left_out, 0) if self._queued == 0 else (0, self._left_out)
             if left_out:
-                self._write(
-                    2,
-                    f"muster: {left_out} lines not shown, the screen was too slow; the logs have them\n".encode(),
-                )
+                lost = f"muster: {left_out} lines not shown because the terminal was too slow; the log files have them"
+                self._handle(_Item(2, lost, "\n", None))
+            if self._is_stale and (time.monotonic() > self._drawn + _REDRAW or self._is_erased):
+                self._refresh()
+        self._finish()
+
+    def _patience(self) -> float | None:
+        """Seconds until progress bars have to be shown again; None if there is nothing to show."""
+        due = self._drawn + _REDRAW if self._is_stale else self._bar_lines.next_due()
+        return None if due is None else max(0.0, due - time.monotonic())
+
+    @property
+    def _is_erased(self) -> bool:
+        """Whether a line has removed the progress bars, and no other line follows at once."""
+        return bool(self._area.bars) and not self._area.drawn and self._queue.empty()
+
+    def _handle(self, item: _Item) -> None:
+        fd, text, end, key = item
+        if end == _LEAVE:
+            self._finish()
+        elif end == "" and key is not None:
+            self._end_bar(key)
+        elif end == "\r" and key is not None:
+            self._set_bar(key, text)
+        elif key is None or not self._bar_lines.ended_by(key, text):
+            for replaced in filter(None, (key, _STATUS)):
+                self._is_stale |= self._area.bars.pop(replaced, None) is not None
+            begin = self._begin_line(fd) if self._tty[fd] else ""
+            self._prompt = key if end == _PROMPT else self._prompt
+            self._write(fd, as_bytes(begin + text + ("\n" if end == "\n" else "")))
+
+    def _set_bar(self, key: Key, text: str) -> None:
+        if not self._live[key[1]]:
+            self._bar_lines.waiting[key] = text
+            self._write_due()
+            return
+        if self._prompt == key:  # it has read its input
+            self._write(self._area_fd, self._begin_line(self._area_fd).encode())
+        if text:
+            self._area.bars[key] = text
+        else:
+            self._area.bars.pop(key, None)
+        self._is_stale = True
+
+    def _end_bar(self, key: Key) -> None:
+        """Leave the last state of a bar as a line."""
+        last = self._area.bars.pop(key, "") or self._bar_lines.waiting.pop(key, "")
+        if last:
+            self._is_stale = True
+            self._handle(_Item(key[1], fitted(last, len(last)), "\n", None))
+
+    def _write_due(self) -> None:
+        for key, text in self._bar_lines.due(time.monotonic()):
+            self._write(key[1], as_bytes(text + "\n"))
+
+    def _begin_line(self, fd: int) -> str:
+        """What brings the terminal to the beginning of an empty line below all others."""
+        columns, _ = self._size(fd)
+        self._is_stale |= bool(self._area.bars)
+        if self._area.drawn:
+            self._write(self._area_fd, self._area.erase(columns).encode())
+        if self._prompt is None:
+            return ""
+        self._prompt = None
+        # Whether somebody has pressed Enter behind the prompt, only the terminal knows. This many blanks lead into the
+        # next line if the cursor is behind the prompt, and not if it is at the beginning of a line, as in zsh.
+        return " " * (columns - 1) + _CLEAR
+
+    def _refresh(self) -> None:
+        """Show the progress bars as they are now; not below a prompt, where the user types."""
+        self._write_due()
+        if self._is_stale and self._prompt is None:
+            columns, rows = self._size(self._area_fd)
+            text = self._area.erase(columns) + self._area.draw(columns, rows)
+            self._write(self._area_fd, as_bytes(text))
+            self._drawn = time.monotonic()
+        self._is_stale = False
+
+    def _finish(self) -> None:
+        """Leave the last state of every bar as a line."""
+        self._area.bars.pop(_STATUS, None)
+        for key in [*self._area.bars, *self._bar_lines.waiting]:
+            self._end_bar(key)
+        if self._area.drawn or self._prompt is not None:
+            self._write(self._area_fd, self._begin_line(self._area_fd).encode())
+
+    @property
+    def _area_fd(self) -> int:
+        return 2 if self._live[2] else 1
+
+    def _size(self, fd: int) -> tuple[int, int]:
+        try:
+            size = os.get_terminal_size(fd)
+        except OSError:
+            return 80, 24
+        return size.columns or 80, size.lines or 24
 
     def _write(self, fd: int, data: bytes) -> None:
         try:
@@ -197,14 +344,24 @@ class Screen:
             if fd == 1:
                 self.closed_by_reader.set()
         except OSError:
-            pass  # the terminal is gone; the logs are kept all the same
+            pass  # the terminal is closed; the log files are kept
 
     def _write_text(self, stream: TextIO | None, text: str) -> None:
         if stream is None:  # a program without a console has no stdout
             return
         try:
             stream.write(text)
-            if self._queue.empty():  # a notebook's stream waits for its server at each flush
+            if self._queue.empty():  # the stream of a notebook waits for its server at each flush
                 stream.flush()
         except ValueError:
-            pass  # it was closed meanwhile
+            pass  # it has been closed
+
+
+def _message_parts(line: str, style: str) -> _Parts:
+    """A message of Muster: the label dim unless the message has a style, what to do in a color of its own."""
+    if not line:
+        return [("muster:", style or _DIM)]
+    advice = _ADVICE_LABEL.match(line)
+    if advice is not None:
+        return [("muster:", _DIM), (" ", ""), (advice.group(), _ADVICE), (line[advice.end() :], "")]
+    return [(f"muster: {line}", style)] if style else [("muster:", _DIM), (f" {line}", "")]

@@ -1,1 +1,1 @@
-"""What runs inside a rank: it becomes the script, reports how far it is and why it failed, and exits as python does."""
+"""Code that runs inside a rank: it runs the script, reports progress and failures, and exits as python does."""

@@ -1,10 +1,9 @@
-"""Inside a rank: when it came to its collectives, from which the slowest rank is found.
+"""Reports when a rank arrived at its collectives, from which the controller detects stragglers.
 
-The times come from torch's flight recorder, which has the size that torch or the user gave it. Reading it costs 7
-microseconds for each call it holds, 14 ms for the 2000 of torch's default, with the GIL held. So it is read at most
-twice a second, and less often where that would take more than a five-hundredth of the time. All ranks look at the same
-moments, whole and half seconds, and tell of what was before: so they tell the same calls also of a script that makes
-thousands a second.
+The times come from torch's flight recorder, whose size torch or the user sets. Reading it takes 7 microseconds per
+recorded call, 14 ms for torch's default of 2000, with the GIL held. So it is read at most twice a second, and less
+often if that would take more than 0.2 % of the time. All ranks read at the same moments, whole and half seconds, and
+report the calls before that moment, so they report the same calls even if a script makes thousands per second.
 """
 
 from __future__ import annotations
@@ -20,39 +19,39 @@ if TYPE_CHECKING:
     from .reporter import Reporter
 
 _MOST = 64
-"""Calls in half a second that are told: all of them in most scripts, two kilobytes."""
+"""Maximum number of reported calls per half second: all calls of most scripts, two kilobytes."""
 
 _MOST_AT_ONCE = 512
-"""Calls per message, where half a second is too often."""
+"""Maximum number of calls per message if it covers more than half a second."""
 
 _MOST_STEPS = 128
-"""Steps of an optimizer per message."""
+"""Maximum number of optimizer steps per message."""
 
 _PERIOD = 0.5
-"""Seconds between two readings at least."""
+"""Minimum number of seconds between two readings."""
 
 _SHARE = 0.002
-"""Of the time, which reading may take."""
+"""Maximum share of time spent on reading."""
 
 
 class Arrivals:
-    """Reads and tells; `step` is called often."""
+    """Reads and reports arrivals; `step` is called often."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
         self.made: deque[tuple[int, float, float]] = deque(maxlen=_MOST_STEPS)
-        """The last steps of an optimizer: number, begin, end."""
+        """The last optimizer steps: number, begin, end."""
         self._period = _PERIOD
         self._due = 0.0
         self._took = 0.0
-        """Seconds of CPU a reading takes, on average."""
+        """Average CPU time of a reading in seconds."""
         self._told: dict[str, float] = {}
-        """The number of the last call told, by group."""
+        """The number of the last reported call, by group."""
         self._told_end = 0.0
         self._is_alone = os.environ.get("WORLD_SIZE") == "1"
 
     def step(self, moved: float) -> None:
-        """Report when this rank came to its last collectives, if it is time and something has `moved`."""
+        """Report when this rank arrived at its last collectives, if a report is due and it made progress since."""
         now = time.time()
         if now < self._due or moved <= self._told_end or self._is_alone:
             return

@@ -1,4 +1,4 @@
-"""Exceptions, values and places in the user's code, as text."""
+"""Formats exceptions, values and locations in the user's code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def text_of(value: object) -> str:
-    """A value as text, whatever its own code does."""
+    """`str(value)`, or a placeholder if that raises."""
     try:
         return str(value)
     except Exception:
@@ -21,14 +21,14 @@ def text_of(value: object) -> str:
 
 
 def summary_of(error: BaseException, message: str) -> str:
-    """Type and first line of an exception: errors of CUDA and NCCL go on with lines of general advice."""
+    """Type and first line of an exception; errors of CUDA and NCCL continue with lines of general advice."""
     name = type_name(error)
     first = message.strip().partition("\n")[0]
     return f"{name}: {first}" if first else name
 
 
 def type_name(value: object) -> str:
-    """The type of something, as an uncaught exception shows it."""
+    """The type name of a value, as an uncaught exception shows it."""
     kind = type(value)
     return (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
@@ -36,7 +36,7 @@ def type_name(value: object) -> str:
 
 
 def place_of(traceback: TracebackType | None) -> str:
-    """`file.py:12` of the innermost frame that is the user's, not a package's or the standard library's."""
+    """`file.py:12` of the innermost frame in the user's code, not in a package or the standard library."""
     from traceback import extract_tb
 
     frames = extract_tb(traceback)
@@ -47,7 +47,7 @@ def place_of(traceback: TracebackType | None) -> str:
 
 
 def innermost(frames: Sequence[FrameType]) -> str:
-    """`train.py:88 in step`: where the user's code is, of frames with the innermost first; empty where none is."""
+    """`train.py:88 in step`: the first of these frames in the user's code, innermost first; empty if there is none."""
     for frame in frames:
         code = frame.f_code
         if is_users(code.co_filename):

@@ -1,4 +1,4 @@
-"""Run code as the outermost frame of this thread, as `python script.py` does, with no frame of Muster's below it."""
+"""Runs code as the outermost frame of this thread, as `python script.py` does, without Muster's frames below it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _WORDS = 40
-"""Words of the thread state to search; the pointer to its current frame is among the first dozen."""
+"""Number of words of the thread state to search; the pointer to the current frame is among the first dozen."""
 
 _FRAME = 24
 """Offset in a frame object of the pointer to the interpreter's own frame, in CPython 3.11 and newer."""
 
 
 def call_outermost(function: Callable[[], object]) -> None:
-    """Call a function implemented in C; the frames that it creates have no frame below them.
+    """Call a function implemented in C so that the frames it creates have no frame below them.
 
     `inspect.stack()[-1]`, `sys._getframe().f_back` and `warnings.warn(..., stacklevel=2)` then see the script alone.
-    Where this interpreter's current frame cannot be found, the function runs above Muster's frames.
+    If the interpreter's current frame cannot be found, the function runs above Muster's frames.
     """
     slot = _current_frame()
     ours = _inner(sys._getframe()) if slot is not None else None
@@ -35,7 +35,7 @@ def call_outermost(function: Callable[[], object]) -> None:
 
 
 def _inner(frame: object) -> int | None:
-    """The address of the interpreter's own frame: behind a frame object, or the object itself before Python 3.11."""
+    """The address of the interpreter's own frame: inside a frame object, or the object itself before Python 3.11."""
     import ctypes
 
     if sys.version_info < (3, 11):
@@ -44,10 +44,10 @@ def _inner(frame: object) -> int | None:
 
 
 def _current_frame() -> ctypes.c_void_p | None:
-    """Where the interpreter keeps the pointer to the current frame of the main thread; None if that is unknown.
+    """The location of the interpreter's pointer to the current frame of the main thread; None if unknown.
 
-    CPython keeps it in the thread state, 3.11 and 3.12 in a structure on the C stack that the thread state points to.
-    Both are found by their contents, so no version's layout is assumed.
+    CPython keeps it in the thread state; 3.11 and 3.12 keep it in a structure on the C stack that the thread state
+    points to. Both are found by content, so no particular layout is assumed.
     """
     if sys.implementation.name != "cpython":
         return None
@@ -71,7 +71,7 @@ def _current_frame() -> ctypes.c_void_p | None:
 
 
 def _stack() -> tuple[int, int]:
-    """The addresses of the main thread's stack; an empty range where the kernel does not tell."""
+    """The address range of the main thread's stack; empty if the kernel does not show it."""
     try:
         with open("/proc/self/maps") as file:
             for line in file:

@@ -1,6 +1,6 @@
-"""Inside a rank: a function instead of a script. It comes as a pickle, and its result or exception goes back as one.
+"""Runs a function instead of a script: it arrives as a pickle, and its result or exception is sent back as one.
 
-What is unpickled here was pickled by the controller, which also sent this code; both came over the job's own channel.
+The pickle comes from the controller, which also sent this code, over the job's own channel.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from .reporter import Reporter
 
 _PIECE = 3 << 14
-"""Bytes of a pickle in one message: in base64 they fill the pipe to the agent just once."""
+"""Bytes of a pickle per message; in base64 they fill the pipe to the agent exactly once."""
 
 _LARGEST_EXCEPTION = 64 << 20
-"""Bytes of an exception that are sent: it must arrive before the ranks that wait for this one are ended."""
+"""Maximum size in bytes of an exception that is sent; it must arrive before the other ranks are stopped."""
 
 
 _caller: dict[str, Any] = {}
-"""What came before the function: its name, and what the caller has."""
+"""The header that precedes the function: its name and the caller's versions."""
 
 
 class Problem(Exception):
-    """Why there is no result, in words for the user: nothing that the function itself raised."""
+    """Why there is no result, as a message for the user; not raised by the function itself."""
 
     def __init__(self, sentence: str, hint: str) -> None:
         super().__init__(sentence)
@@ -41,7 +41,7 @@ class Problem(Exception):
 
 
 def run(fd: int, reporter: Reporter) -> int:
-    """Call the function that can be read from a descriptor, send what it returns, and return the exit code."""
+    """Read a function from a descriptor, call it, send its result, and return the exit code."""
     try:
         function, args, kwargs = _load(fd)
         try:
@@ -60,24 +60,24 @@ def run(fd: int, reporter: Reporter) -> int:
 
 def _load(fd: int) -> Any:
     package = sys.modules[__name__.partition(".")[0]]
-    # All ranks of a host share one file in memory; opened again, each has a place of its own in it.
+    # All ranks of a host share one file in memory; opening it again gives each its own file position.
     with open(f"/proc/self/fd/{fd}", "rb") as file:
         head = pickle.load(file)
         _caller.update(head)
         _provide_cloudpickle(head["cloudpickle"], head["modules"])
         _show_lines(head["lines"])
-        package.__dict__["is_loading"] = True  # a module that calls launch() when it is imported would never end
+        package.__dict__["is_loading"] = True  # otherwise a module that calls launch() on import would recurse forever
         try:
             return pickle.load(file)
         except ModuleNotFoundError as error:
             raise Problem(
-                f"there is no module `{error.name}` there, which {head['name']} needs", _MODULE_HINT
+                f"{head['name']} needs the module `{error.name}`, which is not installed there", _MODULE_HINT
             ) from None
         except AttributeError as error:
             if not str(error).startswith("Can't get attribute"):
                 raise
             raise Problem(
-                f"{head['name']} cannot be found there: {error}", "is the code there an older copy?"
+                f"could not find {head['name']} there: {error}", "check whether the code there is an older copy"
             ) from None
         finally:
             package.__dict__["is_loading"] = False
@@ -86,55 +86,55 @@ def _load(fd: int) -> Any:
 
 _MODULE_HINT = (
     "install it on that host, or send it along: `cloudpickle.register_pickle_by_value(MODULE)` before the launch, "
-    "or options=['--sync'] for this folder"
+    "or options=['--sync'] for the working directory"
 )
 
 
 def _pickled(result: Any) -> bytes:
     try:
         data = dumps(result)
-        why = "" if _fits_caller(data) else "it holds code, and the caller has another version of Python"
+        why = "" if _fits_caller(data) else "it contains code, and the caller runs a different version of Python"
     except Exception as error:
         data, why = b"", str(error).partition("\n")[0] or type(error).__name__
     if why:
         raise Problem(
-            f"its result ({type_name(result)}) cannot be pickled: {why}", "return plain values, arrays or tensors"
+            f"could not pickle its result ({type_name(result)}): {why}", "return plain values, arrays or tensors"
         )
     return data
 
 
 def send_exception(error: BaseException, reporter: Reporter) -> None:
-    """Send an exception so that it can be raised again: as it is, or else its class with what can be pickled of it."""
+    """Send an exception so that it can be re-raised: whole, or its class with the parts that can be pickled."""
     if not isinstance(error, Exception):
-        return  # KeyboardInterrupt and the like are about this process
+        return  # KeyboardInterrupt and similar concern only this process
     try:
         data = dumps(error)
-        pickle.loads(data)  # one whose __init__ takes something else than its `args` fails only here
+        pickle.loads(data)  # an exception whose __init__ does not accept its `args` fails only here
     except Exception:
         try:
             args = error.args if _travels(error.args) else (str(error),)
             state = {name: value for name, value in vars(error).items() if _travels(value)}
             data = dumps((type(error), args, state))
         except Exception:
-            return  # the report has all that can be told of it
+            return  # the report already contains everything else
     if len(data) <= _LARGEST_EXCEPTION and _fits_caller(data):
         _send(reporter, "raised", data)
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value, with the code of what is in no module."""
+    """Pickle a value, including the code of functions and classes that are not in a module."""
     import cloudpickle
 
     return vars(cloudpickle)["dumps"](value)
 
 
 def holds_code(data: bytes) -> bool:
-    """Whether a pickle holds functions or classes themselves, made by cloudpickle's helpers, not only their names."""
+    """Whether a pickle contains the code of functions or classes, not only their names."""
     return b"cloudpickle.cloudpickle" in data
 
 
 def _fits_caller(data: bytes) -> bool:
-    """Whether the caller may unpickle it: code of another Python would crash its interpreter when it runs."""
+    """Whether the caller can unpickle it: code from another Python version would crash its interpreter."""
     return _caller.get("python") == sys.version_info[:2] or not holds_code(data)
 
 
@@ -147,7 +147,7 @@ def _travels(value: Any) -> bool:
 
 
 def _send(reporter: Reporter, kind: str, data: bytes) -> None:
-    """Send a pickle in pieces; the last message says what it was, so that one cut short is never taken for whole."""
+    """Send a pickle in pieces; a final message completes it, so that a truncated one is never used."""
     view = memoryview(data)
     for at in range(0, len(data), _PIECE):
         reporter.send({"t": "piece", "piece": b64encode(view[at : at + _PIECE]).decode()})
@@ -155,7 +155,7 @@ def _send(reporter: Reporter, kind: str, data: bytes) -> None:
 
 
 def _show_lines(lines: dict[str, list[str]]) -> None:
-    """Let tracebacks here show the caller's source that is in no file, such as the cells of a notebook."""
+    """Let tracebacks show source lines of the caller that are not in a file, such as notebook cells."""
     import linecache
 
     for name, text in lines.items():
@@ -163,7 +163,7 @@ def _show_lines(lines: dict[str, list[str]]) -> None:
 
 
 def _provide_cloudpickle(version: str, sources: dict[str, str]) -> None:
-    """Make `import cloudpickle` give the version that the controller pickled with: this host's own, or the one sent."""
+    """Make `import cloudpickle` load the controller's version: the installed one if it matches, or the one sent."""
     try:
         import cloudpickle
 
@@ -177,7 +177,7 @@ def _provide_cloudpickle(version: str, sources: dict[str, str]) -> None:
 
 
 class _Sources:
-    """Imports modules from their text; the shortest name is the package."""
+    """Imports modules from source text; the shortest name is the package."""
 
     def __init__(self, sources: dict[str, str]) -> None:
         self.sources = sources

@@ -1,8 +1,8 @@
-"""Inside a rank: NCCL's flight recorder is not read while a CUDA graph is captured.
+"""Prevents reads of NCCL's flight recorder while a CUDA graph is captured.
 
-Reading it makes torch ask CUDA about the events of unfinished calls (`update_state` in FlightRecorderDetail.hpp). While
-any thread captures in the mode "global", which is the default, such a question from another thread ends the capture
-(pytorch issue 104487, where torch's own watchdog did so).
+Reading it makes torch query CUDA events of unfinished calls (`update_state` in FlightRecorderDetail.hpp). While any
+thread captures in the default mode "global", such a query from another thread invalidates the capture (pytorch issue
+104487, where torch's own watchdog did so).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_READING = 1.0
-"""Seconds to wait for the end of a reading, which takes 15 to 40 milliseconds where the recorder is full."""
+"""Seconds to wait for a read to finish; it takes 15 to 40 ms if the recorder is full."""
 
 _LONGEST = 600.0
-"""Seconds after which a capture is taken for one that was given up without its `capture_end`."""
+"""Seconds after which a capture counts as abandoned without `capture_end`."""
 
 
 class Captures:
-    """The captures that are open. A reader never waits for one; a capture waits for the end of a reading."""
+    """The active captures. A reader never waits for a capture; a capture waits for a read to finish."""
 
     def __init__(self) -> None:
         self.is_guarded = False
-        """Whether the captures of this process are seen at all."""
+        """Whether the captures of this process are tracked."""
         self._reading = allocate_lock()
         self._open: dict[int, float] = {}
-        """When each began, by the identity of its graph."""
+        """The start time of each capture, by the id of its graph."""
 
     def read(self, dump: Callable[[], bytes]) -> bytes | None:
-        """What `dump` returns; None, without calling it, while a capture is open."""
+        """Return `dump()`, or None without calling it while a capture is active."""
         if not self._reading.acquire(True, _LONGEST_READING):
             return None
         try:
@@ -42,7 +42,7 @@ class Captures:
             self._reading.release()
 
     def guard(self, graph: type[Any]) -> None:
-        """Have the captures of this class of graphs seen."""
+        """Track the captures of this graph class."""
         from functools import wraps
 
         captures = self
@@ -56,7 +56,7 @@ class Captures:
                 captures._begin(self)
                 return begin(self, *args, **kwargs)
             except BaseException:
-                if not is_again:  # torch refuses to begin one twice, and the first goes on
+                if not is_again:  # torch refuses to begin a capture twice, and the first one continues
                     captures._end(self)
                 raise
 
@@ -71,7 +71,7 @@ class Captures:
         self.is_guarded = True
 
     def _begin(self, graph: object) -> None:
-        """Note it, so that no reading begins from now on, and wait for the end of one that has begun."""
+        """Register a capture, so that no new read starts, and wait for a running read to finish."""
         self._open[id(graph)] = time.monotonic()
         if self._reading.acquire(True, _LONGEST_READING):
             self._reading.release()

@@ -1,9 +1,9 @@
-"""The end of a rank: all that python does at the end of a script, but without destroying torch.
+"""Ends a rank: does all that python does at the end of a script, but without destroying torch.
 
 Destroying what the zygote imported would cost 0.2 s of CPU per rank. Destroying a process group that the script left
-open is not safe at all: torch 2.13's gloo joins its threads while it holds the GIL, which they may be waiting for, and
-a thread that asks for the GIL of an interpreter that is shutting down aborts the process. So the script's own modules
-and objects end here, in the order python ends them and with the interpreter still whole; torch's stay.
+open is unsafe: torch 2.13's gloo joins its threads while it holds the GIL, which they may be waiting for, and a thread
+that requests the GIL of an interpreter that is shutting down aborts the process. So the script's own modules and
+objects are destroyed here, in python's order and with the interpreter still intact; torch's are not.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
     from weakref import ref
 
 _FLUSHED = {"TextIOWrapper": "_io", "BufferedWriter": "_io", "BufferedRandom": "_io"}
+"""File types that are flushed at exit, with their modules."""
+
 _CLOSED = {"GzipFile": "gzip", "BZ2File": "bz2", "LZMAFile": "lzma", "ZipFile": "zipfile"}
-"""Types of files, with their modules."""
+"""File types that are closed at exit, with their modules."""
 
 INTERRUPTED = -2
-"""Instead of an exit code: the script was ended by KeyboardInterrupt, so the process ends by SIGINT."""
+"""Used instead of an exit code if KeyboardInterrupt ended the script; the process then dies by SIGINT."""
 
 _FLUSH_FAILED = 120
-"""Exit code of python when the last flush of stdout or stderr fails."""
+"""Python's exit code if the final flush of stdout or stderr fails."""
 
 
 def leave(code: int, kept: Collection[str], *, is_forked: bool) -> NoReturn:
-    """End this process with an exit code; the modules named in `kept` are not destroyed.
+    """Exit with this code, without destroying the modules named in `kept`.
 
-    Whatever happens here, a script that ended well ends with 0, unless its last output could not be written.
+    Whatever happens here, a successful script exits with 0, unless its last output could not be written.
     """
     try:
         code = _finish(code, kept)
@@ -46,9 +48,9 @@ def leave(code: int, kept: Collection[str], *, is_forked: bool) -> NoReturn:
 
 
 def stop_at_exit_handlers() -> None:
-    """Have exit handlers of C libraries that are loaded from now on run when the process ends, and no earlier ones.
+    """Run only the exit handlers of C libraries that are loaded from now on when the process exits.
 
-    Called after torch is loaded: its C++ objects are not destroyed then. exit() calls the last handler first.
+    Called after torch is loaded, so that its C++ objects are not destroyed; exit() calls the last handler first.
     """
     from ..shared import processes
 
@@ -79,7 +81,7 @@ def _finish(code: int, kept: Collection[str]) -> int:
 
 
 def _flush(code: int) -> int:
-    """Write out stdout and stderr as python does: one that is closed or missing is no failure."""
+    """Flush stdout and stderr as python does; a closed or missing stream is not an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not getattr(stream, "closed", False):  # type: ignore[redundant-expr]
@@ -92,7 +94,7 @@ def _flush(code: int) -> int:
 
 
 def _silence_threads() -> None:
-    """Print no traceback of daemon threads from here on: python stops them, so what they run into is never seen."""
+    """Suppress tracebacks of daemon threads from now on: python would have stopped these threads."""
     import threading
 
     main, hook = threading.get_ident(), sys.unraisablehook
@@ -109,19 +111,19 @@ def _silence_threads() -> None:
 
 
 def _end_modules(kept: Collection[str]) -> None:
-    """End the script's modules and what they hold, as python's `finalize_modules` does for all modules.
+    """Destroy the script's modules and their contents, as python's `finalize_modules` does for all modules.
 
-    First each is taken out of sys.modules, so that those nobody refers to end, by reference count or by the garbage
-    collector; then the names in those that are left are set to None. Python has stopped daemon threads by then. Here
-    they run on, so while there are any, only the script itself ends, nothing that they may use; open files are written.
+    First each is removed from sys.modules, so that unreferenced ones are destroyed; then the names in the remaining
+    ones are set to None. Python has stopped daemon threads by then, but here they keep running. If there are any, only
+    the script itself is destroyed, nothing that the threads may use, and open files are flushed.
     """
     import gc
     import threading
     from types import ModuleType
     from weakref import ref
 
-    # python does so too. It also puts what refers to an object before it in the collector's list, so that a text file
-    # is flushed before the gzip file below it is closed.
+    # As python does. It also moves referrers before their referents in the collector's list, so that a text file is
+    # flushed before the gzip file below it is closed.
     gc.collect()
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         sys.__dict__.pop(name, None)
@@ -132,12 +134,12 @@ def _end_modules(kept: Collection[str]) -> None:
         _write_files()
     modules: list[ref[ModuleType]] = []
     for name in list(sys.modules) if is_alone else ["__main__"]:
-        module: Any = sys.modules[name]  # or whatever a package put there
+        module: Any = sys.modules[name]  # or any object that a package put there
         if name in kept or not isinstance(module, ModuleType) or not _ends_with_script(name, module):
             continue
         modules.append(ref(module))
         del module
-        sys.modules[name] = None  # type: ignore[assignment]  # what an import then meets, as at python's own end
+        sys.modules[name] = None  # type: ignore[assignment]  # as python's own shutdown does
     gc.collect()
     for reference in reversed(modules) if is_alone else ():
         module = reference()
@@ -148,10 +150,10 @@ def _end_modules(kept: Collection[str]) -> None:
 
 
 def _write_files() -> None:
-    """Write out the files that the script left open, and close those that need an end of their own."""
+    """Flush the files that the script left open, and close those whose format needs it."""
     import gc
 
-    # Only the exact types, so that no code of the script runs; what the zygote made is not among these objects.
+    # Only exact types, so that no code of the script runs; objects of the zygote are frozen and not listed.
     found: list[Any] = [thing for thing in gc.get_objects() if type(thing).__name__ in (*_FLUSHED, *_CLOSED)]
     for names in (_FLUSHED, _CLOSED):
         for thing in found:
@@ -163,7 +165,7 @@ def _write_files() -> None:
 
 
 def _ends_with_script(name: str, module: ModuleType) -> bool:
-    """Whether a module is the script's or an installed package's: what is left needs the standard library and torch."""
+    """Whether a module belongs to the script or a package; the rest of the shutdown needs torch and the stdlib."""
     if name.partition(".")[0] in ("torch", __name__.partition(".")[0]):
         return False
     names: dict[str, Any] = object.__getattribute__(module, "__dict__")
@@ -174,7 +176,7 @@ def _ends_with_script(name: str, module: ModuleType) -> bool:
 
 
 def _clear(module: ModuleType) -> None:
-    """Set the names of a module to None: first those with one underscore, then the others, as python does."""
+    """Set the names of a module to None as python does: first those with a single underscore, then the others."""
     names: dict[str, Any] = object.__getattribute__(module, "__dict__")
     for private in (True, False):
         for name in list(names):
@@ -186,7 +188,7 @@ def _clear(module: ModuleType) -> None:
 
 
 def _show_ignored(where: object, error: BaseException) -> None:
-    """Print an error as python prints one that it cannot raise any more, without frames of this module."""
+    """Print an error as python prints one that it can no longer raise, without frames of this module."""
     from traceback import format_exception
 
     try:
@@ -208,7 +210,7 @@ def _die_by_sigint() -> NoReturn:
 
 
 def _exit(code: int, *, is_forked: bool) -> NoReturn:
-    """Leave the process; exit handlers of C libraries run unless threads of a process group could still use them."""
+    """Exit the process, with exit handlers of C libraries unless threads of a process group could still use them."""
     from ..shared import processes
 
     try:

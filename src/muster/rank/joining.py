@@ -1,4 +1,4 @@
-"""Where a rank that is in `init_process_group` looks for the others: read from the variables of that call."""
+"""Finds out where a rank in `init_process_group` looks for the others, from the local variables of that call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def meeting(frames: Iterable[FrameType]) -> Meeting | None:
-    """The place, how many ranks are expected there and as which of them this one comes; None in no such call."""
+    """The address, the expected number of ranks and this one's rank; None outside of `init_process_group`."""
     for frame in frames:
         if frame.f_code.co_name == "init_process_group" and frame.f_globals.get("__name__") == C10D:
             return _read(frame.f_locals)
@@ -24,17 +24,17 @@ def meeting(frames: Iterable[FrameType]) -> Meeting | None:
 
 
 def _read(given: Mapping[str, Any]) -> Meeting:
-    """As torch reads it: the call's arguments, then the query of its URL, then the environment if that is the URL."""
+    """Read the values in torch's order: arguments, the query of the URL, then the environment if the URL is env://."""
     from urllib.parse import parse_qs, urlsplit
 
     if given.get("init_method") is None and given.get("store") is not None:
-        at, query, is_environment = "", {}, False  # the script brought a store: torch names a URL for its own
+        at, query, is_environment = "", {}, False  # the script passed its own store
     else:
         url = str(given.get("init_method") or "env://")
         parts = urlsplit(url)
         query, is_environment = parse_qs(parts.query), parts.scheme == "env"
         at = parts.netloc if parts.scheme == "tcp" else url.partition("?")[0]
-        if is_environment:  # as the script has left it
+        if is_environment:  # which the script may have changed
             at = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
 
     def number(argument: str, variable: str) -> int | None:
@@ -45,7 +45,7 @@ def _read(given: Mapping[str, Any]) -> Meeting:
 
 
 def _number(value: Any) -> int | None:
-    """A number from 0 on, in whatever form it was given; -1 means that it was not."""
+    """A non-negative integer in any form; None for anything else, such as torch's default of -1."""
     try:
         number = int(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What can be found out when a rank has failed: memory, disks, shared memory. Imported only then."""
+"""Facts about memory, disks and shared memory when a rank has failed; imported only then."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
     from ..shared.events import DiskFacts, FailureFacts, MemoryFacts
 
 _DISK_LIMIT = 0.5
-"""Seconds that all disks together may take to answer: one of a server that is gone never does."""
+"""Timeout in seconds for all disks together; a file system whose server is gone never answers."""
 
 _MOST_PATHS = 8
+"""Maximum number of paths that are reported."""
 
 _WRITING = re.compile(
     r"inline_container|PytorchStreamWriter|iostream error|No space left|requested and \d+ written|quota"
 )
-"""What exceptions say that are about a file that could not be written."""
+"""Matches exception messages about a file that could not be written."""
 
 
 # --- in the rank --------------------------------------------------------------------------------------------------
 
 
 def paths_of(error: BaseException, traceback: TracebackType | None) -> list[str]:
-    """The files an exception is about: those it names and, where a file could not be written, those its frames hold."""
+    """The files that an exception is about: those it names and, if a write failed, those in its local variables."""
     found: list[str] = []
     writing = False
     for one in _chain(error):
@@ -54,7 +55,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _paths_in_frames(traceback: TracebackType | None) -> list[str]:
-    """Paths and open files among the local variables, the innermost frame's first: torch does not say what it wrote."""
+    """Paths and open files in local variables, innermost frame first, because torch does not name the file."""
     frames: list[Any] = []
     while traceback is not None:
         frames.append(traceback.tb_frame)
@@ -65,8 +66,8 @@ def _paths_in_frames(traceback: TracebackType | None) -> list[str]:
             try:
                 path = _path(value) or _path(getattr(value, "name", None) if hasattr(value, "fileno") else None)
             except Exception:
-                continue  # variables of the script may be anything, and fail at a mere look
-            if path and not (isinstance(value, str) and os.sep not in value):  # most words are no paths
+                continue  # objects of the script may raise on any access
+            if path and not (isinstance(value, str) and os.sep not in value):  # most are not paths
                 found.append(path)
         if len(found) >= _MOST_PATHS:
             break
@@ -74,7 +75,7 @@ def _paths_in_frames(traceback: TracebackType | None) -> list[str]:
 
 
 def _path(value: object) -> str:
-    """A path as text, made absolute; empty where it is none."""
+    """An absolute path as text; empty if the value is not a path."""
     try:
         text = os.fsdecode(value)  # type: ignore[arg-type]
     except TypeError:
@@ -87,7 +88,7 @@ def _path(value: object) -> str:
 
 
 def facts(before: tuple[int | None, int | None], paths: list[str]) -> FailureFacts:
-    """What this host can tell of a rank that has just failed; `before` is what was counted some seconds ago."""
+    """Facts about this host after a rank has failed; `before` are the OOM kill counters from some seconds ago."""
     disks, shm = _disks(paths)
     return {"memory": _memory(before), "inside": _inside(), "disks": disks, "shm": shm}
 
@@ -99,10 +100,10 @@ def _memory(before: tuple[int | None, int | None]) -> MemoryFacts:
     limit, peak = None, None
     for folder in machine.control_groups("memory"):
         of_this = _number(folder, "memory.max", "memory.limit_in_bytes")
-        # Without a limit there is a number beyond all memory, or the word `max`.
+        # Without a limit, the file contains a number larger than all memory, or `max`.
         if of_this is not None and of_this < total and (limit is None or of_this < limit):
             limit, peak = of_this, _number(folder, "memory.peak", "memory.max_usage_in_bytes")
-            if peak is None:  # before Linux 5.19; there it is counted how often the limit was met
+            if peak is None:  # before Linux 5.19, which only counts how often the limit was reached
                 peak = limit if machine.counted(os.path.join(folder, "memory.events"), "oom") else 0
     return {"group_kills": group, "host_kills": host, "limit": limit, "peak": peak, "total": total}
 
@@ -119,7 +120,7 @@ def _total_memory() -> int:
 
 
 def _number(folder: str, *names: str) -> int | None:
-    """The number in the first of these files that there is."""
+    """The number in the first of these files that contains one."""
     for name in names:
         text = machine.read_text(f"{folder}/{name}").strip()
         if text.isdigit():
@@ -133,11 +134,11 @@ def _inside() -> str:
 
 
 _hanging: list[bool] = []
-"""Holds something once a disk has not answered: then none is asked again."""
+"""Not empty once a disk has not answered; then no disk is queried again."""
 
 
 def _disks(paths: list[str]) -> tuple[list[DiskFacts], DiskFacts | None]:
-    """The room on the disks under these paths and in /dev/shm; nothing where a disk does not answer in time."""
+    """Free space on the disks of these paths and in /dev/shm; disks that do not answer in time are missing."""
     from _thread import allocate_lock, start_new_thread
 
     shm = _room("/dev/shm")  # in memory, so it always answers
@@ -162,7 +163,7 @@ def _disks(paths: list[str]) -> tuple[list[DiskFacts], DiskFacts | None]:
 
 
 def _room(path: str) -> DiskFacts | None:
-    """The file system under a path that may not exist; None for one that cannot be written anyway."""
+    """Free space on the file system of a path that may not exist; None if it is read-only."""
     folder = path
     while not os.path.exists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
@@ -171,7 +172,7 @@ def _room(path: str) -> DiskFacts | None:
     except OSError:
         return None
     if status.f_flag & os.ST_RDONLY and folder == path:
-        return None  # always as full as a picture of a disk is
+        return None  # a read-only image is always full
     return {
         "path": path,
         "folder": folder,

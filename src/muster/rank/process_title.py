@@ -1,4 +1,4 @@
-"""The command line of this process as `ps`, psutil and nvidia-smi show it."""
+"""Sets the command line of this process as shown by `ps`, psutil and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIELDS = (26, 27, 45, 46, 47, None, 28, 48, 49, 50, 51)
 _ARG_START, _ARG_END, _ENV_START = 7, 8, 9
 
 _region: list[int] = []
-"""Where the arguments of this process begin and end, and how many there are; found before anything changes them."""
+"""Begin, end and number of this process's arguments, determined before anything changes them."""
 
 
 class _Map(ctypes.Structure):
@@ -33,15 +33,15 @@ class _Map(ctypes.Structure):
 
 
 def room_for(argv: Sequence[str]) -> list[str]:
-    """More arguments for a process that will later show `argv`: enough room for it, whatever else it began with."""
+    """Extra arguments for a process that will later show `argv`, to reserve enough space for it."""
     return [*argv, " " * 16]
 
 
 def set_title(argv: Sequence[str]) -> None:
     """Show `argv` as the command line of this process.
 
-    The memory still holds as many strings as at the start, the first unchanged where `argv` keeps it: setproctitle
-    looks for that. Only the end of what the kernel shows is moved, so psutil sees exactly `argv`.
+    The memory keeps its original number of strings, with the first one unchanged if `argv` keeps it, because
+    setproctitle checks for that. Only the end of the region that the kernel shows moves, so psutil sees exactly `argv`.
     """
     try:
         members = _members()
@@ -58,10 +58,10 @@ def set_title(argv: Sequence[str]) -> None:
         rest += b" " * (room - len(rest) - 1) + b"\0"
         ctypes.memmove(start, title + rest, end - start)
         members[_ARG_START], members[_ARG_END] = start, start + len(title)
-        members[_ENV_START] = members[_ARG_END]  # the kernel lets a longer title go on only there
+        members[_ENV_START] = members[_ARG_END]  # the kernel lets a longer title continue only there
         _show(members)
     except (OSError, ValueError, IndexError):
-        pass  # the old command line stays
+        pass  # keep the old command line
 
 
 def _members() -> list[int]:
@@ -73,6 +73,6 @@ def _members() -> list[int]:
 
 
 def _show(members: Sequence[int]) -> None:
-    """Tell the kernel where the arguments are; without CONFIG_CHECKPOINT_RESTORE it shows the fillers too."""
+    """Set the kernel's argument region; without CONFIG_CHECKPOINT_RESTORE it also shows the padding."""
     layout = _Map((ctypes.c_uint64 * len(_FIELDS))(*members), 0, 0, 0xFFFFFFFF)
     processes.libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(layout), ctypes.sizeof(layout), 0)

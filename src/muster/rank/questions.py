@@ -1,12 +1,12 @@
-"""What an agent can ask of a rank while its script runs."""
+"""Requests that an agent can send to a rank while its script runs."""
 
 from __future__ import annotations
 
 SIGNAL = 47
-"""SIGRTMIN + 13: has a rank write its stacks without its interpreter's help; USR1 and USR2 belong to users."""
+"""SIGRTMIN + 13: makes a rank write stack traces without its interpreter; USR1 and USR2 are left to users."""
 
 LOOK, STACKS = b"l", b"s"
-"""What the agent may write to a rank: tell where you are; tell it with all stacks and the last collectives."""
+"""Bytes that the agent writes to a rank: report your location; the same with stack traces and last collectives."""
 
 MARK, MOVED = b"m", b"i"
-"""Around SIGINT: note where the main thread is; tell whether it has moved since."""
+"""Bytes sent around SIGINT: note where the main thread is; report whether it has moved since."""

@@ -1,4 +1,4 @@
-"""What a rank tells its agent: an uncaught exception with its traceback, and how far the collectives have come."""
+"""Sends a rank's reports to its agent: uncaught exceptions with their traceback, and the progress of collectives."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .sampler import Sampler
 
 _LAST_CALLS = 3
-"""Collectives of each group that are told with an exception: they may differ from those of other ranks."""
+"""Number of collectives per group that are reported with an exception, to detect mismatches between ranks."""
 
 _LONGEST = 32_000
-"""Characters of a traceback that are kept: the end, where the cause is."""
+"""Maximum number of characters of a traceback that are sent, from the end, where the cause is."""
 
 
 class Reporter:
-    """Sends messages over the rank's report descriptor; silent in children the script forks."""
+    """Sends messages over the rank's report descriptor; does nothing in children that the script forks."""
 
     def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)
@@ -36,19 +36,19 @@ class Reporter:
         self.pid = os.getpid()
         self.socket = _identity(fd)
         self.told = 0
-        """The number of collectives last told."""
+        """The last reported number of collectives."""
         self.sampler: Sampler | None = None
         self._is_unwatched = False
         self._lock = allocate_lock()
-        """Held while one message is written: the sampling thread speaks too, and a long message is written in parts."""
+        """Held while a message is written: the sampling thread writes too, and long messages are written in parts."""
 
     @property
     def is_whole(self) -> bool:
-        """False in a child, and in a script that closed all descriptors and has its own file behind this number."""
+        """False in a child process, and if the script has closed the descriptor and reused its number."""
         return os.getpid() == self.pid and _identity(self.fd) == self.socket
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Send one message with the time of now; a lost agent is no reason to fail."""
+        """Send one message with the current time; errors are ignored if the agent is gone."""
         if not self.is_whole:
             return
         line = encode({**message, "time": time.time()})
@@ -60,7 +60,7 @@ class Reporter:
             pass
 
     def exception(self, error: BaseException, traceback: TracebackType | None) -> None:
-        """Tell of an uncaught exception, where it was raised, and how many collectives were done by then."""
+        """Report an uncaught exception, where it was raised, and how many collectives had been called."""
         from traceback import format_exception
 
         from .post_mortem import paths_of
@@ -82,41 +82,41 @@ class Reporter:
         )
 
     def left(self, how: str, place: str = "") -> None:
-        """Tell how a rank leaves that has no error: by the `end` of its script, or by sys.exit (`exit`)."""
+        """Report how a rank exits without an error: at the `end` of its script, or by sys.exit (`exit`)."""
         self.send({"t": "left", "how": how, "place": place, "groups": torch_adapter.group_numbers()})
 
     def problem(self, sentence: str, hint: str) -> None:
-        """Tell in words of our own why the rank fails."""
+        """Report a failure with a message and hint of Muster's own."""
         done = torch_adapter.collectives_begun()
         self.send({"t": "exception", "summary": sentence, "message": sentence, "hint": hint, "done": done})
 
     def watch_groups(self) -> None:
-        """Be there when the script creates a process group, and then sample its progress from a thread."""
+        """Install hooks that start the sampling thread when the script creates a process group."""
         from .torch_groups import Hooks
 
         hooks = Hooks(lambda: self.guard(self._joining), lambda: self.guard(self._start_sampling))
         self.guard(hooks.install)
 
     def guard(self, hook: Callable[[], None]) -> None:
-        """Run what is only for watching: an error in it costs the watch and is told, and never reaches the script."""
+        """Run monitoring code: an error in it disables monitoring and is reported, but never reaches the script."""
         try:
             hook()
         except Exception as error:
-            if not sys.is_finalizing():  # what a thread finds then is half gone
+            if not sys.is_finalizing():  # errors are expected while the interpreter shuts down
                 self.unwatched(summary_of(error, str(error)), kept_errors.traceback_of(error))
 
     def unwatched(self, why: str, traceback: str = "") -> None:
-        """Tell why this rank cannot be watched, the first time."""
+        """Report once why this rank cannot be monitored."""
         if not self._is_unwatched:
             self._is_unwatched = True
             self.send({"t": "unwatched", "why": why, "traceback": traceback})
 
     def _joining(self) -> None:
-        """The script begins to create its process group, which takes until all ranks do so."""
+        """The script starts to create its process group, which takes until all ranks do so."""
         if self.sampler is None:
             self.progress(0, joining=True)
-            # From here on it can be asked. Without a thread to ask it takes a signal to learn where it is, and torch's
-            # store, which sleeps between two tries to connect, would take that for a failure.
+            # Start the thread now. Without it, finding out where the rank is would take a signal, which torch's store
+            # treats as a failure while it sleeps between two attempts to connect.
             self._start_sampling()
 
     def _start_sampling(self) -> None:
@@ -124,20 +124,20 @@ class Reporter:
             return
         from .sampler import Sampler
 
-        # Started this late because gloo and NCCL make threads of their own now: a script that forks before it
-        # has a process group is as single-threaded as under plain python.
+        # Started this late, when gloo and NCCL create threads as well, so that a script that forks before it has a
+        # process group is as single-threaded as under plain python.
         self.sampler = Sampler(self)
         self.sampler.start()
 
     def last_look(self) -> None:
-        """Tell how far a script has come that may have ended between two samples."""
+        """Report the final progress of a script, which may have ended between two samples."""
         done = torch_adapter.collectives_begun()
         if done > self.told:
             more = {"groups": torch_adapter.group_numbers(), "steps": self.sampler.steps[1]} if self.sampler else {}
             self.progress(done, **more)
 
     def progress(self, done: int, **more: Any) -> None:
-        """Tell how many collectives are over, and what else is known; the first one's time matters to the user."""
+        """Report the number of finished collectives and other progress; the user sees the time of the first one."""
         for message in kept_errors.take():
             self.send(message)
         told, self.told = self.told, max(self.told, done)
@@ -145,7 +145,7 @@ class Reporter:
 
 
 def is_watched() -> bool:
-    """Whether hooks, a thread and a signal handler may be installed in this rank; MUSTER_WATCH=0 leaves them out."""
+    """Whether hooks, a thread and a signal handler may be installed in this rank; MUSTER_WATCH=0 disables them."""
     return os.environ.get("MUSTER_WATCH") != "0"
 
 

@@ -1,6 +1,6 @@
-"""A thread inside a rank that sees how far it has come, tells it, and answers when the agent asks where it is.
+"""A thread inside a rank that samples and reports its progress, and answers the agent's requests.
 
-It needs the interpreter's lock for each look: a rank that holds the lock in C code does not answer, which tells too.
+It needs the GIL for each sample. A rank that holds the GIL in C code does not answer, which is informative as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .reporter import Reporter
 
     class Stacks(TypedDict):
-        """The stacks of all threads, and what the main thread waits for."""
+        """The stack traces of all threads, and what the main thread waits for."""
 
         stack: str
         peer: int | None
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 
 
 _FIRST = 0.02
-"""Seconds between looks until the first collective, whose time is shown to the user."""
+"""Seconds between samples until the first collective, whose time is shown to the user."""
 
 _BETWEEN = 0.1
-"""Seconds between looks after it: each costs 10 us, 150 us on a machine that is busy and has forgotten the code."""
+"""Seconds between samples after that; each takes 10 us, or 150 us on a busy machine with cold caches."""
 
 _MOVING = 0.2
-"""Seconds between looks at a rank that moves from look to look."""
+"""Seconds between samples while each of them shows progress."""
 
 _TELL = 1.0
-"""Seconds between two messages at least."""
+"""Minimum number of seconds between two reports."""
 
 _STILL = 5.0
-"""Seconds between two messages when nothing moves."""
+"""Seconds between two reports without progress."""
 
 _STUCK = 1.0
-"""Seconds without progress after which a rank that does not handle its SIGINT is stuck, if it was never slower."""
+"""Seconds without progress after which a rank that has not handled SIGINT is stuck, unless it was slower before."""
 
 _DEEPEST = 100
 _MOST_THREADS = 64
 _TAIL = 8
-"""Collectives per group that are told on suspicion."""
+"""Number of collectives per group that are reported if a hang is suspected."""
 
 
 class Sampler:
-    """Looks five to ten times a second, tells at most once a second."""
+    """Samples five to ten times a second, reports at most once a second."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
@@ -70,10 +70,10 @@ class Sampler:
         """Steps of all optimizers, and of the training loop."""
         self.arrivals = Arrivals(reporter)
         self.moved = time.time()
-        """When anything last moved: a collective was called or finished, or an optimizer stepped."""
+        """The time of the last progress: a collective was called or finished, or an optimizer stepped."""
         self._seen: tuple[dict[str, tuple[int, int]], int] = ({}, 0)
         self._longest = 0.0
-        """The longest time between two moves, in seconds."""
+        """The longest time without progress so far, in seconds."""
         self._marked: tuple[FrameType | None, int] | None = None
         """Where the main thread was before SIGINT."""
         self._looks = self._waiting = 0
@@ -82,10 +82,10 @@ class Sampler:
         self._main = threading.main_thread().ident
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
+        """Start the sampling thread."""
         torch_adapter.hold_back_while_capturing()
         torch_adapter.count_steps(self.steps, self.arrivals.made)
-        # Guarded: the traceback of a thread would come out in the script's stderr.
+        # Guarded, because the traceback of a thread would appear in the script's stderr.
         run = (self._run,)
         threading.Thread(target=self.reporter.guard, args=run, name="muster-progress", daemon=True).start()
 
@@ -112,13 +112,13 @@ class Sampler:
             self.arrivals.step(self.moved)
 
     def _look(self) -> bool:
-        """See how far the groups are; True when anything has moved since the last look."""
+        """Read the progress of the groups; True if there was any since the last sample."""
         self.groups = torch_adapter.group_numbers()
         seen = (self.groups, self.steps[0])
         moves = seen != self._seen
         if moves:
             now = time.time()
-            if self._seen[0]:  # before its first group it loads
+            if self._seen[0]:  # before its first group, a rank loads code and data
                 self._longest = max(self._longest, now - self.moved)
             self._seen = seen
             self.moved = now
@@ -127,7 +127,7 @@ class Sampler:
         return moves
 
     def tell(self) -> None:
-        """Tell how far the rank has come, and what share of the time since the last word it waited."""
+        """Report the progress of the rank, and the share of time it has waited since the last report."""
         share = round(self._waiting / self._looks, 3) if self._looks else None
         self._looks = self._waiting = 0
         self._told_at, self._told_move = time.monotonic(), self.moved
@@ -146,7 +146,7 @@ class Sampler:
         }
 
     def _answer(self) -> bool:
-        """Answer what the agent asked; False when it is gone."""
+        """Answer the agent's requests; False if the agent is gone."""
         try:
             asked = os.read(self.reporter.fd, 64)
         except OSError:
@@ -158,7 +158,7 @@ class Sampler:
             self.reporter.send({"t": "marked"})
         if MOVED in asked:
             moved = self._marked != self._main_at()
-            # A step may be one long call: what is stuck takes longer than any step before.
+            # A step may be one long call, so a stuck rank must take longer than any step before.
             stuck = not moved and time.time() - self.moved > max(_STUCK, 2 * self._longest)
             self.reporter.send({"t": "moved", "moved": moved, "stuck": stuck})
         if LOOK in asked or STACKS in asked:
@@ -176,7 +176,7 @@ class Sampler:
         self.reporter.send(answer)
 
     def _stacks(self) -> Stacks:
-        """The stacks of all other threads as faulthandler writes them, the main thread last; and whom it waits for."""
+        """The stack traces of all other threads in faulthandler's format, main thread last, and what it waits for."""
         names = {ident: thread.name for ident, thread in list(vars(threading)["_active"].items())}
         frames = {ident: _frames(frame) for ident, frame in sys._current_frames().items()}
         frames.pop(threading.get_ident(), None)
@@ -196,13 +196,13 @@ class Sampler:
 
 
 def _frames(frame: FrameType | None) -> list[FrameType]:
-    """Its calls, the innermost first, without those of this package."""
+    """The frames from this one on, innermost first, without those of this package."""
     found: list[FrameType] = []
     ours = __name__.rpartition(".")[0] + "."
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module in (ours + "rank", ours + "call"):
-            break  # what called the script
+            break  # the frames that called the script
         if not module.startswith(ours):
             found.append(frame)
         frame = frame.f_back
@@ -210,9 +210,9 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
 
 
 def _waits_for_work(frame: FrameType) -> bool:
-    """Whether the innermost call is `work.wait()` of an asynchronous operation: C++ code, so its line is all there is.
+    """Whether the innermost frame calls `work.wait()` of an asynchronous operation, judged by its source line.
 
-    The other things that can be waited for have a frame of the standard library inside.
+    It is C++ code without a frame of its own; other waits have a frame of the standard library inside.
     """
     from linecache import getline
 
@@ -220,5 +220,5 @@ def _waits_for_work(frame: FrameType) -> bool:
 
 
 def _is_taken() -> bool:
-    """Whether the script uses our signal for something of its own."""
+    """Whether the script has its own handler for our signal."""
     return signal.getsignal(SIGNAL) not in (signal.SIG_DFL, None)

@@ -1,4 +1,4 @@
-"""Inside a rank: become what `python script.py` would be, run the user's script, and end as python would."""
+"""Runs the user's script in a rank as `python script.py` would, and exits as python would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .failure_text import place_of, text_of
 from .questions import SIGNAL
 from .reporter import Reporter, is_watched
 
-# signal, ctypes and the like are imported where they are used: 10 ms that a fresh rank does not pay.
+# signal, ctypes and others are imported where they are used, which saves a fresh rank 10 ms.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from ..shared.spawner_messages import FreshRankConfig, RankConfig, Target
 
 _LOADERS = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
-"""Modules of python that run or import the script."""
+"""Python's own modules that run or import the script."""
 
 _HOLD_LIMIT = 60.0
-"""Seconds that a rank which is done waits for others that are still creating a process group with it."""
+"""Seconds that a finished rank waits for others that are still creating a process group with it."""
 
 _HOLD_NOTICE = 2.0
-"""Seconds after which it says so."""
+"""Seconds after which it reports that it waits."""
 
 
 def main(config: FreshRankConfig) -> int:
-    """Run the rank in a fresh interpreter (`--no-zygote`); the ordinary end of python follows where it is safe."""
+    """Run the rank in a fresh interpreter (`--no-zygote`); python exits normally afterwards if that is safe."""
     from . import process_title
 
-    _take_stdio([config["stdin"]])  # descriptor 0 brought this code
+    _take_stdio([config["stdin"]])  # this code arrived on descriptor 0
     process_title.set_title([sys.executable, *command(config)])
     set_first_path(config)
     os.set_inheritable(config["stacks"], False)
@@ -50,7 +50,7 @@ def main(config: FreshRankConfig) -> int:
 
 
 def run_forked(config: Target, env: Mapping[str, str], fds: list[int]) -> NoReturn:
-    """Turn this fork of the zygote into a rank; `fds`: stdin, stdout, stderr, report, stacks, then any function."""
+    """Turn this fork of the zygote into a rank; `fds`: stdin, stdout, stderr, report, stacks, and a function if any."""
     import signal
 
     from ..shared import processes
@@ -72,9 +72,9 @@ def run_forked(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
 def _run(config: RankConfig, reporter: Reporter, *, is_forked: bool = False) -> int:
     import faulthandler
 
-    faulthandler.enable()  # a crash in C code then shows the Python line it came from
+    faulthandler.enable()  # shows the Python line of a crash in C code
     if is_watched():
-        # Where the interpreter cannot answer because C code holds its lock, this can. Forked children have it too.
+        # Works even while C code holds the GIL. Forked children inherit it.
         faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
         reporter.watch_groups()
     sys.argv = [config["target"], *_args(config)]
@@ -85,12 +85,12 @@ def _run(config: RankConfig, reporter: Reporter, *, is_forked: bool = False) -> 
         before = dict(os.environ)
         preloaded.hide(config["preload"], lambda package: _on_import(package, before, reporter))
     code = _guarded(lambda: _run_target(config, reporter), config, reporter)
-    # Also what comes after the script is guarded: signal handlers of the script may raise there.
+    # What follows the script is guarded as well, because its signal handlers may raise there.
     return _guarded(lambda: _after_script(code, reporter), config, reporter)
 
 
 def _guarded(run: Callable[[], int], config: Target, reporter: Reporter) -> int:
-    """The exit code of what is run, or of the exception that ends it."""
+    """Return the exit code of `run()`, or of the exception that it raises."""
     caught: BaseException
     try:
         return run()
@@ -111,7 +111,7 @@ def _after_script(code: int, reporter: Reporter) -> int:
 
 
 def _on_exception(error: BaseException, config: Target, reporter: Reporter) -> int:
-    """Report an uncaught exception and show it as python does; returns the exit code."""
+    """Report an uncaught exception, print it as python does, and return the exit code."""
     if isinstance(error, SystemExit):
         return _exit_code(error, reporter)
     traceback = _users_part(error.__traceback__)
@@ -135,7 +135,7 @@ def _on_exception(error: BaseException, config: Target, reporter: Reporter) -> i
 
 
 def _on_import(package: str, before: Mapping[str, str], reporter: Reporter) -> None:
-    """The script imports what the zygote has imported before it: have that follow the environment as it is now."""
+    """Apply the current environment when the script imports a package that the zygote has already imported."""
     from . import preloaded
 
     torch_adapter.set_threads(os.environ)
@@ -149,7 +149,7 @@ def _on_import(package: str, before: Mapping[str, str], reporter: Reporter) -> N
 def _hold(reporter: Reporter) -> None:
     """Wait until every member of this rank's process groups has created them, up to a limit.
 
-    A rank that ends closes its connections, and gloo fails in a rank that is still connecting to others then.
+    A rank that exits closes its connections, which makes gloo fail in ranks that are still connecting.
     """
     if not torch_groups.have_all_joined(_HOLD_NOTICE):
         reporter.send({"t": "held", "limit": _HOLD_LIMIT})
@@ -158,9 +158,9 @@ def _hold(reporter: Reporter) -> None:
 
 
 def set_first_path(config: Target) -> None:
-    """Make sys.path[0] what `python script.py` or `python -m` would make it; the zygote imports with it already.
+    """Set sys.path[0] as `python script.py` or `python -m` would; the zygote already imports with it.
 
-    A function finds what its caller would find: the folders before the interpreter's own, and those after them.
+    A function gets its caller's sys.path: the directories before the interpreter's own, and those after.
     """
     if config["kind"] == "function":
         first, last = ([os.path.abspath(folder) for folder in folders] for folders in config["path"])
@@ -168,22 +168,22 @@ def set_first_path(config: Target) -> None:
         return
     if getattr(sys.flags, "safe_path", False):
         return
-    # Nothing stood there before: what brought this code takes the empty entry of `python -c` out first.
+    # The empty entry of `python -c` has already been removed by the bootstrap code.
     is_script = config["kind"] == "script"
     sys.path.insert(0, os.path.dirname(os.path.realpath(config["target"])) if is_script else os.getcwd())
 
 
 def _run_target(config: RankConfig, reporter: Reporter) -> int:
-    """Run what the rank is for, and return its exit code."""
+    """Run the rank's script, module or function, and return its exit code."""
     from functools import partial
 
     from .frames import call_outermost
 
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
-    # Left in place when the script ends: pickling and multiprocessing's spawn look the script up here.
+    # Kept after the script ends, because pickle and multiprocessing's spawn look the script up here.
     sys.modules["__main__"] = main
-    if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, taken when the zygote imported it
+    if "__mp_main__" in sys.modules:  # multiprocessing's alias, created when the zygote imported it
         sys.modules["__mp_main__"] = main
     if config["kind"] == "function":
         from . import function_call
@@ -194,7 +194,7 @@ def _run_target(config: RankConfig, reporter: Reporter) -> int:
     if config["kind"] == "module":
         import runpy
 
-        # What `python -m` itself calls.
+        # The function that `python -m` itself calls.
         call_outermost(partial(vars(runpy)["_run_module_as_main"], config["target"], alter_argv=True))
         reporter.left("end")
         return 0
@@ -223,7 +223,7 @@ def _exit_code(error: SystemExit, reporter: Reporter) -> int:
 
 
 def _print(what: object) -> None:
-    """Print to stderr, if the script has left one."""
+    """Print to stderr, unless the script has closed it."""
     try:
         if sys.stderr is not None:  # type: ignore[redundant-expr]
             print(what, file=sys.stderr)
@@ -243,11 +243,11 @@ def _users_part(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _take_stdio(fds: list[int]) -> None:
-    """The rank's descriptors behind the streams of python, which write at once (`-u`), as under torchrun."""
+    """Use the rank's descriptors as stdin, stdout and stderr; output is unbuffered (`-u`), as under torchrun."""
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
-    # Built again as python builds it: the old one still takes its descriptor for the file that brought this code.
+    # Re-create sys.stdin as python does: the old object still refers to the file that this code came from.
     raw = io.FileIO(0, closefd=False)
     raw.name = "<stdin>"
     stdin = io.TextIOWrapper(io.BufferedReader(raw), sys.stdin.encoding, sys.stdin.errors, "\n", raw.isatty())
@@ -256,7 +256,7 @@ def _take_stdio(fds: list[int]) -> None:
 
 
 def _set_environment(env: Mapping[str, str]) -> None:
-    """Make the environment `env`, touching only what differs: setproctitle looks for the first variable's memory."""
+    """Change the environment to `env`, touching only what differs, because setproctitle relies on its memory."""
     for name in [name for name in os.environ if name not in env]:
         del os.environ[name]
     for name, value in env.items():
@@ -265,16 +265,16 @@ def _set_environment(env: Mapping[str, str]) -> None:
 
 
 def _forget_temporary_folder() -> None:
-    """Have tempfile look for its folder again: a script may set TMPDIR before it asks."""
+    """Reset tempfile's cached directory, because a script may set TMPDIR before it uses tempfile."""
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].__dict__["tempdir"] = None
 
 
 def command(config: Target) -> list[str]:
-    """The arguments of the python command line that this rank stands for."""
+    """The arguments of the python command line that this rank corresponds to."""
     return [*(["-m"] if config["kind"] == "module" else []), config["target"], *_args(config)]
 
 
 def _args(config: Target) -> list[str]:
-    """The script's arguments, with the rank's own number in them where they ask for it, as under torchrun."""
+    """The script's arguments, with `${local_rank}` replaced as under torchrun."""
     return [arg.replace("${local_rank}", os.environ.get("LOCAL_RANK", "")) for arg in config["args"]]

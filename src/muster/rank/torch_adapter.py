@@ -1,4 +1,4 @@
-"""Every private name of torch that Muster touches, in one place; `tests/lab/test_torch_adapter.py` holds them."""
+"""Every private name of torch that Muster uses, in one place; `tests/lab/test_torch_adapter.py` tests them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from ..shared.reports import RecordedCall, RecordedGroup
 
     Entry = dict[str, Any]
-    """A call as a flight recorder of torch holds it."""
+    """A call in torch's flight recorder."""
 
 C10D = "torch.distributed.distributed_c10d"
 
 _RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""Flight recorders: gloo's (and, in time, every backend's), and NCCL's own."""
+"""Flight recorders: gloo's (in future versions every backend's), and NCCL's own."""
 
 _NCCL = "_dump_nccl_trace"
 _FULL_RECORDERS = ("_dump_fr_trace", _NCCL)
-"""The same with the calls they hold."""
+"""The same with the recorded calls."""
 
 _captures = Captures()
 
 
 def collectives_begun() -> int:
-    """How many collectives have been called: exact, where the count of finished ones lags a moment behind."""
+    """How many collectives have been called; exact, whereas the count of finished ones lags slightly behind."""
     return sum(begun for begun, _ in group_numbers().values())
 
 
 def group_numbers() -> dict[str, tuple[int, int]]:
-    """Per process group the number of the last collective called and of the last finished, from the flight recorders.
+    """By process group, the numbers of the last collective called and the last one finished, from the flight recorders.
 
-    The groups are numbered as this process made them: another rank's group 1 may be another group. Calls of send and
-    recv are counted too, once a collective follows them. Empty when no group has one, or this torch has no recorder.
+    Groups are numbered in the order in which this process created them, so another rank's group 1 may be a different
+    group. Sends and receives are counted once a collective follows them. Empty without collectives or a recorder.
     """
-    c10d = sys.modules.get("torch._C._distributed_c10d")  # a script that has not imported it has done none
+    c10d = sys.modules.get("torch._C._distributed_c10d")  # without it, there were no collectives
     if c10d is None:
         return {}
     import json
@@ -58,13 +58,13 @@ def group_numbers() -> dict[str, tuple[int, int]]:
                 begun, finished = int(state["last_enqueued_collective"]), int(state["last_completed_collective"])
                 before = found.get(group, (0, 0))
                 found[group] = max(before[0], begun), max(before[1], finished)
-        except Exception as error:  # a recorder that changed its form must not disturb the script
+        except Exception as error:  # a changed recorder format must not disturb the script
             kept_errors.keep("reading the counters of the flight recorder", error)
     return {group: numbers for group, numbers in found.items() if numbers[0] > 0}
 
 
 def why_unwatched() -> str:
-    """Why the progress of collectives cannot be seen with this torch, or as it was started; empty when it can."""
+    """Why the progress of collectives is not available in this process; empty if it is."""
     import json
     import os
 
@@ -72,24 +72,25 @@ def why_unwatched() -> str:
     torch = sys.modules.get("torch")
     dumps = [vars(c10d)[name] for name in _RECORDERS if name in vars(c10d)] if c10d is not None else []
     if not dumps:
-        return f"torch {getattr(torch, '__version__', '')} has no flight recorder that Muster knows"
+        return f"torch {getattr(torch, '__version__', '')} has no flight recorder that Muster supports"
     try:
         known = any("pg_status" in json.loads(dump(includeCollectives=False)) for dump in dumps)
     except Exception:
         known = False
     if not known:
-        return f"the flight recorder of torch {getattr(torch, '__version__', '')} has a form that Muster does not know"
-    return f"{_RECORDED}=0 turns torch's flight recorder off" if os.environ.get(_RECORDED) == "0" else ""
+        version = getattr(torch, "__version__", "")
+        return f"the flight recorder of torch {version} has a format that Muster does not support"
+    return f"{_RECORDED}=0 disables torch's flight recorder" if os.environ.get(_RECORDED) == "0" else ""
 
 
 def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, RecordedGroup] | None:
     """The last collectives of each process group by its name, which is the same on all its ranks.
 
-    Each with its number, operation, sizes, types, whether it has finished, when and perhaps where it was called. 40 ms
-    where a recorder of 2000 calls is full, so it is asked for only on suspicion. Empty when this torch has none, None
+    Each has its number, operation, sizes, types, whether it has finished, when and possibly where it was called. Takes
+    40 ms for a full recorder of 2000 calls, so it is used only if a hang is suspected. Empty without a recorder, None
     while a CUDA graph is captured.
     """
-    # Telling the lines of the calls makes torch import its compiler, a second of CPU that the script did not ask for.
+    # The lines of the calls would make torch import its compiler, a second of CPU that the script did not ask for.
     places = "torch._dynamo.convert_frame" in sys.modules
     found: dict[str, RecordedGroup] = {}
     collectives: dict[str, list[Entry]] = {}
@@ -110,14 +111,14 @@ def recorder_tail(length: int, is_users: Callable[[str], bool]) -> dict[str, Rec
         except Exception as error:
             kept_errors.keep("reading the last collectives", error)
     for key, calls in collectives.items():
-        # Unfinished ones are kept however old they are: that is what the rank waits in.
+        # Keep unfinished calls however old they are, because the rank waits in them.
         old = [call for call in calls[:-length] if not _over(call)]
         found[key]["calls"] = [_call(call, is_users) for call in [*old[:length], *calls[-length:]]]
     return found
 
 
 def _entries(name: str, places: bool) -> Sequence[Entry] | None:
-    """All calls that a recorder holds, the oldest first; None while a CUDA graph is captured."""
+    """All calls in a recorder, oldest first; None while a CUDA graph is captured."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump: Callable[..., bytes] | None = vars(c10d).get(name) if c10d is not None else None
     if dump is None:
@@ -125,29 +126,29 @@ def _entries(name: str, places: bool) -> Sequence[Entry] | None:
     from pickle import loads
 
     dumped = _captures.read(lambda: dump(includeStackTraces=places))
-    # The recorder's own form is a pickle, made by this very process.
+    # The recorder's own format is a pickle, created by this process.
     return loads(dumped).get("entries", ()) if dumped is not None else None
 
 
 def hold_back_while_capturing() -> None:
-    """Read no recorder from now on while a CUDA graph is captured: that would end the capture (graph_capture.py)."""
+    """Do not read recorders while a CUDA graph is captured, which would invalidate the capture (graph_capture.py)."""
     if not hasattr(sys.modules.get("torch._C._distributed_c10d"), _NCCL):
         return
     try:
-        # torch.cuda.graph and torch.compile go through this one. torch.accelerator's is newer.
+        # torch.cuda.graph and torch.compile use this class; torch.accelerator's is newer.
         _captures.guard(vars(sys.modules["torch.cuda.graphs"])["CUDAGraph"])
         if "torch.accelerator.graphs" in sys.modules:
             _captures.guard(vars(sys.modules["torch.accelerator.graphs"])["Graph"])
     except (KeyError, AttributeError, TypeError):
-        pass  # `recent_calls` leaves NCCL's out
+        pass  # `recent_calls` then skips NCCL's recorder
 
 
 def _settled(entries: Sequence[Entry]) -> list[Entry]:
-    """The same calls of NCCL without the parts of coalesced collectives, and as completed what must be.
+    """NCCL's calls without the parts of coalesced collectives, and with calls that must be complete marked as such.
 
     torch never updates the state of a part (`_broadcast_oop` of an uneven all_gather, a send or recv of
-    batch_isend_irecv): only the coalesced call that follows its parts, with their number, tells. The collectives and
-    batches of a group run in order, so what stands before a completed one is over; single sends and recvs do not.
+    batch_isend_irecv), only that of the coalesced call that follows its parts with the same number. The collectives
+    and batches of a group run in order, so those before a completed one are complete; single sends and recvs are not.
     """
     kept: list[Entry] = []
     over: set[int] = set()
@@ -187,7 +188,7 @@ def _call(entry: Entry, is_users: Callable[[str], bool]) -> RecordedCall:
 
 
 def _members() -> dict[str, list[int]]:
-    """The ranks of each process group this process is in, by the group's name."""
+    """The ranks of each process group that this process is in, by group name."""
     try:
         world: Any = vars(sys.modules[C10D])["_world"]
         ranks = world.pg_group_ranks
@@ -198,7 +199,7 @@ def _members() -> dict[str, list[int]]:
 
 
 def peer_of(frame: FrameType) -> int | None:
-    """The rank that a frame of torch's `send` or `recv` waits for, where it is one of them and names it."""
+    """The rank that a frame of torch's `send` or `recv` waits for; None for other frames."""
     code = frame.f_code
     key = {"recv": "src", "irecv": "src", "send": "dst", "isend": "dst"}.get(code.co_name)
     if key is None or frame.f_globals.get("__name__") != C10D:
@@ -211,15 +212,15 @@ _RECORDED = "TORCH_FR_BUFFER_SIZE"
 
 
 def recent_calls() -> dict[str, list[list[float]]]:
-    """Of the collectives in the recorders, by their group's name: number, when called, and seconds taken if measured.
+    """The recorded collectives by group name: number, time of the call, and duration in seconds if measured.
 
-    A call has been measured where the backend does so: NCCL's with TORCH_NCCL_ENABLE_TIMING=1, never gloo's. NCCL's are
-    left out where captures of CUDA graphs are not seen, and all while one is open.
+    NCCL measures durations with TORCH_NCCL_ENABLE_TIMING=1, gloo never does. NCCL's calls are skipped if captures of
+    CUDA graphs are not tracked, and while one is active.
     """
     found: dict[str, list[list[float]]] = {}
     for name in _FULL_RECORDERS:
         if name == _NCCL and not _captures.is_guarded:
-            continue  # what comes twice a second would sooner or later meet a capture
+            continue  # reading twice a second would sooner or later collide with a capture
         try:
             for entry in _entries(name, places=False) or ():
                 if not entry.get("is_p2p"):
@@ -227,13 +228,13 @@ def recent_calls() -> dict[str, list[list[float]]]:
                     if entry.get("duration_ms") is not None:
                         call.append(entry["duration_ms"] / 1e3)
                     found.setdefault(str(entry["process_group"][0]), []).append(call)
-        except Exception as error:  # a recorder that changed its form must not disturb the script
+        except Exception as error:  # a changed recorder format must not disturb the script
             kept_errors.keep("reading the times of collectives", error)
     return found
 
 
 def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None:
-    """Have every step of any optimizer raise `steps[0]`, and put its number, begin and end into `made`.
+    """Count the steps of all optimizers in `steps[0]`, and append number, begin and end of each to `made`.
 
     `steps[1]` counts steps of the training loop: in a loop that steps several optimizers, all of these are one step.
     """
@@ -248,7 +249,7 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
     begun = [0.0]
     stepped = set[int]()  # the optimizers that have stepped in this step of the loop
 
-    # An error here would come out of the user's `step`; without it the steps are not counted, which is all.
+    # An error here would be raised from the user's `step`; without the hook, steps are merely not counted.
     def begin(*unused: Any) -> None:
         try:
             if not is_compiling():
@@ -258,7 +259,7 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
 
     def count(optimizer: Any, *unused: Any) -> None:
         try:
-            if not is_compiling():  # a compiled optimizer would be compiled again for every number
+            if not is_compiling():  # otherwise a compiled optimizer would be recompiled for every number
                 steps[0] += 1
                 if not stepped or id(optimizer) in stepped:
                     steps[1] += 1
@@ -273,7 +274,7 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
 
 
 def reseed() -> None:
-    """Give a forked rank fresh random state, as a new interpreter would have; `random` does so by itself."""
+    """Give a forked rank fresh random state, as a new interpreter would have; `random` reseeds itself."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.seed()
@@ -283,13 +284,13 @@ def reseed() -> None:
 
 
 def set_threads(env: Mapping[str, str]) -> None:
-    """Say again to torch and OpenBLAS how many threads to use: they read it when the zygote loaded them."""
+    """Set the thread counts of torch and OpenBLAS, which read them when the zygote loaded them."""
     torch = sys.modules.get("torch")
     omp = _number(env.get("OMP_NUM_THREADS"))
     if torch is not None and omp:
         import os
 
-        torch.set_num_threads(min(omp, len(os.sched_getaffinity(0))))  # torch itself goes no higher
+        torch.set_num_threads(min(omp, len(os.sched_getaffinity(0))))  # torch's own limit
     blas = _number(env.get("OPENBLAS_NUM_THREADS")) or omp
     if "numpy" in sys.modules and blas:
         _set_openblas_threads(blas)
@@ -303,7 +304,7 @@ def read_debug_level() -> None:
 
 
 def _number(text: str | None) -> int:
-    """The first number of `4` or `4,2` (nested levels); 0 where there is none, as libgomp does with nonsense."""
+    """The first number of `4` or `4,2` (nested levels); 0 if invalid, as in libgomp."""
     first = (text or "").split(",")[0].strip()
     return int(first) if first.isdigit() else 0
 
@@ -317,7 +318,7 @@ def _set_openblas_threads(count: int) -> None:
         try:
             library = ctypes.CDLL(path)
         except OSError:
-            continue  # the file was replaced since
+            continue  # the file has been replaced since
         for prefix in ("", "scipy_"):
             for suffix in ("", "64_", "_64"):
                 function = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
@@ -326,7 +327,7 @@ def _set_openblas_threads(count: int) -> None:
 
 
 def is_safe_to_fork() -> str:
-    """Why a process that has imported torch must not fork ranks; empty when it may."""
+    """Why a process that has imported torch must not fork ranks; empty if it may."""
     import os
     from threading import active_count
 
@@ -335,5 +336,5 @@ def is_safe_to_fork() -> str:
         return f"{threads} threads are running after the imports"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "CUDA is initialised after the imports"
+        return "CUDA is initialized after the imports"
     return ""

@@ -1,6 +1,6 @@
-"""A rank's process groups: hooks around their creation, the store they meet at, and who has joined.
+"""A rank's process groups: hooks around their creation, their store, and which ranks have joined.
 
-Like torch_adapter.py this knows private names of torch; `tests/lab/test_torch_adapter.py` holds them.
+Like torch_adapter.py, this uses private names of torch; `tests/lab/test_torch_adapter.py` tests them.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 _RENDEZVOUS = "torch.distributed.rendezvous"
 _JOINED = "muster/joined"
-"""The key under which a group's members count themselves once they have created it."""
+"""The store key with the number of members that have created the group."""
 
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 class Hooks:
-    """What runs around the creation of a process group. Nothing here may raise: it would come out of the script."""
+    """Hooks around the creation of a process group. They must not raise, because the script would see it."""
 
     def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         self.before = before
         """Called before the default group is created."""
         self.after = after
-        """Called when it exists."""
+        """Called after it has been created."""
         self.master_port = os.environ.get("MASTER_PORT", "")
-        """The port of the job's own store; a script may set another one."""
+        """The port of the job's own store; a script may use a different one."""
         self.made = 0
-        """How many default groups this process has created at the job's store."""
+        """Number of default groups that this process has created in the job's store."""
         self._is_joining = self._is_at_jobs_store = False
 
     def install(self) -> None:
-        """Take effect now, or when torch's c10d module is imported."""
+        """Install the hooks now, or when torch's c10d module is imported."""
         if C10D in sys.modules:
-            # Also in those that took it by `from … import` when the zygote imported them, as torch's device_mesh does.
+            # Also in modules that copied it by `from … import` in the zygote, such as torch's device_mesh.
             self.wrap([sys.modules[C10D], *sys.modules.values()])
         else:
             sys.meta_path.insert(0, _OnImport(self))
 
     def wrap(self, modules: list[ModuleType]) -> None:
-        """Wrap the functions of the first module, wherever one of these modules has them."""
+        """Wrap the functions of the first module in all of these modules that contain them."""
         names = vars(modules[0])
         if "init_process_group" in names:
             _replace(modules, "init_process_group", self._around_init(names["init_process_group"]))
@@ -91,10 +91,10 @@ class Hooks:
         return new_group
 
     def _around_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Fit the job's own store, which outlives a group and a rank, to scripts that create several groups.
+        """Adapt the job's own store, which outlives groups and ranks, to scripts that create several groups.
 
-        - A script that creates its group again must not find the first one's keys, so each has keys of its own.
-        - At another port than the job's there is no store yet: rank 0 opens one, as under plain python.
+        - A script that re-creates its group must not see the keys of the first one, so each group has its own prefix.
+        - On a port other than the job's there is no store yet: rank 0 opens one, as under plain python.
         """
         from functools import wraps
 
@@ -118,13 +118,13 @@ class Hooks:
 
 
 def _replace(modules: list[ModuleType], name: str, wrapped: Callable[..., Any]) -> None:
-    """Put a wrapped function into every one of these that has the function of the first."""
+    """Replace the function of the first module by its wrapper in all modules that contain it."""
     original = vars(modules[0])[name]
     for module in modules:
         try:
             names: dict[str, Any] = object.__getattribute__(module, "__dict__")  # vars() would load a lazy module
         except AttributeError:
-            continue  # whatever it is that a package put among the modules
+            continue  # an object that is not a module
         if names.get(name) is original:
             names[name] = wrapped
 
@@ -154,11 +154,11 @@ class _OnImport:
         return spec
 
 
-# --- who has joined -----------------------------------------------------------------------------------------------
+# --- which ranks have joined --------------------------------------------------------------------------------------
 
 
 def _groups() -> Iterator[tuple[Any, Any]]:
-    """The process groups of this process that are open, each with its store."""
+    """The open process groups of this process, each with its store."""
     world: Any = vars(sys.modules[C10D]).get("_world") if C10D in sys.modules else None
     for group, (backend, store) in list(getattr(world, "pg_map", {}).items()):
         if backend != "fake":
@@ -166,20 +166,20 @@ def _groups() -> Iterator[tuple[Any, Any]]:
 
 
 _made: list[ref[Any]] = []
-"""The groups this process has created, as far as they exist."""
+"""The groups that this process has created and that still exist."""
 
 _joining: list[ref[Any]] = []
-"""The groups that some members may still be creating. Neither they nor their stores are kept alive by this."""
+"""The groups that some members may still be creating; weak references, so they are not kept alive."""
 
 _watch: list[Thread] = []
-"""The thread that waits for them, as long as there are any."""
+"""The thread that waits for these groups, while there are any."""
 
 _lock = allocate_lock()
-"""Held while these two change."""
+"""Protects `_joining` and `_watch`."""
 
 
 def _count_in() -> None:
-    """Tell the other members, through the group's own store, that this process has created its groups."""
+    """Announce to the other members, through the group's store, that this process has created its groups."""
     from weakref import ref
 
     try:
@@ -191,19 +191,19 @@ def _count_in() -> None:
                 _made.append(ref(group))
                 if is_jobs and store.add(_JOINED, 1) < group.size():
                     _wait_for(_made[-1])
-    except Exception as error:  # a store of the script's own that cannot count
+    except Exception as error:  # the script's own store may not support counting
         kept_errors.keep("counting the members of a process group", error)
 
 
 def _is_of_ranks() -> bool:
-    """Whether the members of the default group are ranks of this job, not processes that the script has started."""
+    """Whether the members of the default group are ranks of this job, not processes that the script started."""
     dist: Any = sys.modules[C10D]
     rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     return str(dist.get_rank()) == rank and size.isdigit() and dist.get_world_size() <= int(size)
 
 
 def _wait_for(group: ref[Any]) -> None:
-    """Have the thread wait for all members of one more group."""
+    """Make the thread wait for all members of this group as well."""
     from threading import Thread
 
     with _lock:
@@ -214,14 +214,14 @@ def _wait_for(group: ref[Any]) -> None:
 
 
 def _wait_for_all() -> None:
-    """Wait until every member of the groups in `_joining` has created them, or that cannot be known any more."""
+    """Wait until all members of the groups in `_joining` have created them, or until that can no longer be known."""
     from time import sleep
 
     pause = 0.002
     while True:
         if not _is_complete(_joining[0]()):
             sleep(pause)
-            pause = min(1.1 * pause, 2.0)  # a tenth of the time waited: a thousand ranks must not wear the store out
+            pause = min(1.1 * pause, 2.0)  # a tenth of the time waited, to spare the store with a thousand ranks
             continue
         with _lock:
             _joining.pop(0)
@@ -231,7 +231,7 @@ def _wait_for_all() -> None:
 
 
 def _is_complete(wanted: Any) -> bool:
-    """Whether all members have created a group; True also of one that is destroyed or whose store is gone."""
+    """Whether all members have created a group; also True if it is destroyed or its store is gone."""
     try:
         return all(store.add(_JOINED, 0) >= group.size() for group, store in _groups() if group is wanted)
     except Exception:
@@ -241,7 +241,7 @@ def _is_complete(wanted: Any) -> bool:
 def have_all_joined(limit: float) -> bool:
     """Wait until every member of every group has created it, up to `limit` seconds; False if some have not.
 
-    The thread asks, not the caller: a script's own thread may hold the store's lock for as long as it likes.
+    The thread queries the store, not the caller, because a thread of the script may hold the store's lock indefinitely.
     """
     for thread in list(_watch):
         thread.join(limit)
@@ -249,12 +249,12 @@ def have_all_joined(limit: float) -> bool:
 
 
 def are_alive() -> bool:
-    """Whether a group exists, also one that the script has destroyed but a model of its own still refers to."""
+    """Whether a group exists, including one that the script has destroyed but still references, such as in a model."""
     return any(made() is not None for made in _made) or next(_groups(), None) is not None
 
 
 def keep_alive() -> None:
-    """Never destroy the groups that exist: the end of gloo's waits for threads that may wait for the GIL."""
+    """Never destroy existing groups: the destructor of a gloo group waits for threads that may wait for the GIL."""
     import ctypes
 
     for group in [*(made() for made in _made), *(group for group, _ in _groups())]:
@@ -262,7 +262,7 @@ def keep_alive() -> None:
 
 
 def leave_file_stores() -> None:
-    """Have the last rank remove the file of a `file://` store, as the store's own end does: another run may use it."""
+    """Let the last rank remove the file of a `file://` store, as the store's destructor does, for the next run."""
     try:
         for group, store in _groups():
             while hasattr(store, "underlying_store"):

@@ -1,1 +1,1 @@
-"""Programs to start from: they run under every launcher, and `muster recipes copy NAME` makes one yours."""
+"""Programs to start from: they run under every launcher, and `muster recipes copy NAME` gives you a copy to edit."""

@@ -1,12 +1,12 @@
-"""Show what each rank has: torch, CUDA, devices, and what the scheduler told it.
+"""Show the configuration of each rank: torch, CUDA, devices and scheduler variables.
 
     muster run -H gpu[01-04]:8 -m muster.recipes.check_config
     torchrun --nproc-per-node 2 -m muster.recipes.check_config
     mpirun -np 2 python -m muster.recipes.check_config
     python -m muster.recipes.check_config                    this machine only
 
-prints one block for each rank, in rank order. When the ranks cannot meet, each one prints its own block and
-then says why, because that is when one wants to read it.
+prints one block for each rank, in rank order. If the ranks cannot connect, each one prints its own block and then the
+error, because that is when the information is needed most.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import muster
 
 SCHEDULER_VARIABLE = re.compile(r"(SLURM|PBS|OMPI|PMI|PMIX)_")
 
-# PBS_JOBCOOKIE and SLURM_JWT let their reader act as the user; Open MPI keeps a key in *_transports
-# and the command line, whatever secrets it holds, in OMPI_ARGV.
+# PBS_JOBCOOKIE and SLURM_JWT let anyone who reads them act as the user; Open MPI stores a key in *_transports and the
+# command line, which may contain secrets, in OMPI_ARGV.
 SECRET = re.compile(r"PASS|SECRET|TOKEN|KEY|COOKIE|JWT|CRED|AUTH|_transports|ARGV", re.IGNORECASE)
 
 
 def main() -> None:
     """Join the world, collect every rank's report, print them on rank 0."""
     parser = argparse.ArgumentParser(
-        description="Show what each rank has: torch, CUDA, devices, and what the scheduler told it.",
+        description="Show the configuration of each rank: torch, CUDA, devices and scheduler variables.",
         allow_abbrev=False,
     )
     parser.add_argument("--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo")
-    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
+    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     report = [f"host : {socket.gethostname()}", *torch_report(), *scheduler_report(os.environ)]
@@ -59,7 +59,7 @@ def torch_report() -> list[str]:
     try:
         import torch
     except ImportError as error:
-        return [f"torch cannot be imported : {error}"]
+        return [f"cannot import torch : {error}"]
     lines = [f"torch version : {torch.__version__}", f"torch git version : {torch.version.git_version}"]
     if not torch.cuda.is_available():
         return [*lines, "no cuda available"]
@@ -73,7 +73,7 @@ def torch_report() -> list[str]:
 
 
 def scheduler_report(env: Mapping[str, str]) -> list[str]:
-    """List what Slurm, PBS and MPI left in the environment, without the values that nobody else may know."""
+    """List the environment variables of Slurm, PBS and MPI, without secret values."""
     return [
         f"{name} : {'(hidden)' if SECRET.search(name) else env[name]}"
         for name in sorted(env)

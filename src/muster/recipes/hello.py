@@ -6,7 +6,7 @@
     mpirun -np 2 python -m muster.recipes.hello
     python -m muster.recipes.hello                       a world of one
 
-prints one line for each rank, with the address where they met:
+prints one line for each rank, with the address of the rendezvous:
 
     [http://127.0.0.1:29500] hello from [box:gloo] process 0/2
     [http://127.0.0.1:29500] hello from [box:gloo] process 1/2
@@ -24,7 +24,7 @@ def main() -> None:
     """Join the world, greet, leave."""
     parser = argparse.ArgumentParser(description="Every rank says hello, in rank order.", allow_abbrev=False)
     parser.add_argument("--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo")
-    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
+    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     try:
@@ -40,8 +40,8 @@ def say_hello(world: muster.World) -> None:
 
     host = socket.gethostname()
     greeting = f"[http://{world.address}] hello from [{host}:{world.backend}] process {world.rank}/{world.size}"
-    # Taking turns with barriers would order the prints, not the output: each rank's text travels through its
-    # own pipe (mpirun, srun and ssh collect them as they come). One writer is in order everywhere.
+    # Barriers would order the calls of print, not the output: each rank's text goes through its own pipe, and mpirun,
+    # srun and ssh forward them as they arrive. Output of a single writer is in order everywhere.
     greetings = [""] * world.size if world.rank == 0 else None
     dist.gather_object(greeting, greetings, dst=0)
     if greetings:

@@ -4,7 +4,7 @@
     muster run -H gpu[01-04]:8,box:2 -m muster.recipes.message_passing
     torchrun --nproc-per-node 2 -m muster.recipes.message_passing
     mpirun -np 2 python -m muster.recipes.message_passing
-    python -m muster.recipes.message_passing                     a world of one: nobody to write to
+    python -m muster.recipes.message_passing                     a world of one: no messages
 
 prints, in the order in which it happens:
 
@@ -21,13 +21,13 @@ import muster
 
 
 def main() -> None:
-    """Join the world, pass the messages, leave."""
+    """Join the world, pass the messages, and leave."""
     parser = argparse.ArgumentParser(
         description="Rank 0 sends a tensor to each other rank, and each checks what it received.",
         allow_abbrev=False,
     )
     parser.add_argument("--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo")
-    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
+    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     try:
@@ -42,7 +42,7 @@ def pass_messages(world: muster.World) -> None:
     import torch
     import torch.distributed as dist
 
-    device = world.device if world.backend == "nccl" else torch.device("cpu")  # gloo sends from the CPU only
+    device = world.device if world.backend == "nccl" else torch.device("cpu")  # gloo sends only from the CPU
     message = torch.arange(4, device=device)
     if world.rank == 0:
         for receiver in range(1, world.size):
@@ -52,12 +52,12 @@ def pass_messages(world: muster.World) -> None:
         received = torch.zeros_like(message)
         dist.recv(received, src=0)
         if not torch.equal(received, message + 10 * world.rank):
-            sys.exit(f"error: rank {world.rank} received {received}, which rank 0 did not send to it")
+            sys.exit(f"error: rank {world.rank} received {received}, which is not what rank 0 sent")
         say(f"Rank {world.rank} has received data from rank 0")
 
 
 def say(line: str) -> None:
-    """Print a line in one piece: under `python -u`, as torchrun starts it, print() makes two, and ranks mix them."""
+    """Print a line with one write: with torchrun's `python -u`, print() makes two, and lines of ranks get mixed."""
     print(line + "\n", end="", flush=True)
 
 

@@ -8,13 +8,13 @@
     python -m muster.recipes.mnist -n 2 -g 8,2 -i 0 --master-addr node0
                                                                  8 processes here; on node1 the same with -i 1
 
-The four idx files are read from DIR, packed or not, and downloaded where they are missing. The last line printed is the
+The four idx files are read from DIR, compressed or not, and downloaded if missing. The last line printed is the
 accuracy on the test images, each counted once:
 
     accuracy: 0.9920
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateImportUsage=false, reportUnknownLambdaType=false
 
@@ -45,18 +45,18 @@ from torch.nn.parallel import DistributedDataParallel
 import muster
 
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-FILES = {  # with the MD5 sums that torchvision checks too
+FILES = {  # with the MD5 sums that torchvision also checks
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
 DOWNLOAD_LIMIT = 20.0
-"""Seconds that a mirror may stay silent."""
+"""Timeout of a mirror in seconds."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Every option, one line each."""
+    """All options, one line each."""
     parser = argparse.ArgumentParser(
         prog="mnist",
         usage="%(prog)s [options]; --help shows them",
@@ -65,38 +65,38 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     option = parser.add_argument
-    option("--data", default="data/mnist", help="the folder of the idx files; missing ones are downloaded into it")
-    option(
-        "--made_up", type=int, nargs="?", const=10_000, metavar="N", help="train on made-up digits (10000), no files"
-    )
-    option("--epochs", type=int, default=3, help="how often to go through the training images (default: 3)")
+    option("--data", default="data/mnist", help="directory of the idx files; missing ones are downloaded")
+    synthetic: dict[str, Any] = {"dest": "synthetic", "type": int, "nargs": "?", "const": 10_000, "metavar": "N"}
+    option("--synthetic", help="train on N synthetic digits instead of files (default: 10000)", **synthetic)
+    option("--made_up", "--made-up", help=argparse.SUPPRESS, **synthetic)  # the former name
+    option("--epochs", type=int, default=3, help="number of passes over the training images (default: 3)")
     option("--batch_size", type=int, default=100, help="images per step and process (default: 100)")
-    option("--lr", type=float, default=0.05, help="highest learning rate of one process, times their number (0.05)")
-    option("--seed", type=int, default=0, help="of the first weights and the order of the images (default: 0)")
-    option("--share", help="how much of each batch every rank takes: 8,2 or measured (default: all the same)")
+    option("--lr", type=float, default=0.05, help="peak learning rate of one process, times their number (0.05)")
+    option("--seed", type=int, default=0, help="seed of the initial weights and the image order (default: 0)")
+    option("--share", help="share of each batch for every rank: 8,2 or measured (default: equal)")
     option("--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo")
-    # What is kept.
-    option("--model_dir", help="save checkpoints into this folder (default: none are saved)")
-    option("--save_every", type=int, default=200, metavar="STEPS", help="how often (default: 200; always at the end)")
-    option("--keep", type=int, default=2, help="how many checkpoints stay (default: 2)")
-    option("--resume", action="store_true", help="go on from the newest complete checkpoint in --model_dir")
-    option("--log_every", type=int, default=100, metavar="STEPS", help="how often to print a line (default: 100)")
-    option("--metrics", metavar="DIR", help="write metrics.jsonl there, and for TensorBoard where it is installed")
-    option("--plot", metavar="FILE", help="draw loss and rate as an SVG")
-    # Without a launcher: this process starts the ranks of its node by itself.
+    # Output.
+    option("--model_dir", help="save checkpoints to this directory (default: save none)")
+    option("--save_every", type=int, default=200, metavar="STEPS", help="steps per checkpoint (200; always at the end)")
+    option("--keep", type=int, default=2, help="number of checkpoints to keep (default: 2)")
+    option("--resume", action="store_true", help="continue from the newest complete checkpoint in --model_dir")
+    option("--log_every", type=int, default=100, metavar="STEPS", help="steps per line of output (default: 100)")
+    option("--metrics", metavar="DIR", help="write metrics.jsonl and, if installed, TensorBoard logs to DIR")
+    option("--plot", metavar="FILE", help="plot loss and throughput as SVG")
+    # Without a launcher, this process starts the ranks of its node itself.
     option("-n", "--nodes", type=int, help="number of nodes, each started by hand")
-    option("-g", "--gpus", help="processes on each node: 8, or 8,2 where they differ")
-    option("-i", "--id", type=int, default=0, help="which node this is, from 0")
+    option("-g", "--gpus", help="processes on each node: 8, or 8,2 if they differ")
+    option("-i", "--id", type=int, default=0, help="index of this node, from 0")
     option("--master-addr", help="address of node 0 (default: MASTER_ADDR)")
     option("--master-port", help="a free port there (default: MASTER_PORT or 29500)")
     option("--timeout", type=float, help="seconds to wait for the other ranks (default: 300)")
-    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
+    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     option("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     return parser
 
 
 def main() -> None:
-    """Train in the world that a launcher made, or start the ranks of this node."""
+    """Train in the world created by a launcher, or start the ranks of this node."""
     parser = build_parser()
     args = parser.parse_args()
     try:
@@ -115,14 +115,14 @@ class ConvNet(nn.Sequential):
     def __init__(self) -> None:
         def stage(inputs: int, outputs: int) -> nn.Sequential:
             convolution = nn.Conv2d(inputs, outputs, kernel_size=5, padding=2, bias=False)
-            # The pool comes before the normalisation, which then has a quarter of the work.
+            # Pooling comes before normalization, which then has a quarter of the work.
             return nn.Sequential(convolution, nn.MaxPool2d(2), nn.BatchNorm2d(outputs), nn.ReLU())
 
         super().__init__(stage(1, 16), stage(16, 32), nn.Flatten(), nn.Linear(32 * 7 * 7, 10))
 
 
 def prepare(images: Tensor) -> Tensor:
-    """Turn bytes into what the network reads: mean 0 and deviation 1 over MNIST."""
+    """Convert bytes to the input of the network: mean 0 and standard deviation 1 over MNIST."""
     return images.unsqueeze(1).float().div_(255).sub_(0.1307).div_(0.3081)
 
 
@@ -159,13 +159,13 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
             progress.begin()
             optimizer.param_groups[0]["lr"] = args.lr * world.size * learning_rate(batch.progress / args.epochs)
             optimizer.zero_grad()
-            # The weight makes unequal shares count as they should: see muster.Batch.
+            # The weight accounts for unequal shares: see muster.Batch.
             loss = cross_entropy(ddp(prepare(images[batch.indices])), labels[batch.indices]) * batch.weight
             loss.backward()
             optimizer.step()
             progress.end(loss, batch.total)
             if checkpoints and args.save_every and progress.step % args.save_every == 0:
-                progress.flush()  # nothing is saved after a loss that is no number
+                progress.flush()  # raises an error if the loss is NaN or inf, so that nothing is saved then
                 checkpoints.save(progress.step, state)
 
     with progress.pause():
@@ -187,7 +187,7 @@ def learning_rate(done: float) -> float:
 def divide(
     world: muster.World, args: argparse.Namespace, ddp: DistributedDataParallel, images: Tensor, labels: Tensor
 ) -> muster.Batches:
-    """Understand --share, numbers or `measured`, and divide the images by it."""
+    """Parse --share, numbers or `measured`, and divide the images accordingly."""
     shares: list[float] | None = None
     if args.share == "measured":
         shares = measure(world, ddp.module, prepare(images[: args.batch_size]), labels[: args.batch_size])
@@ -195,13 +195,13 @@ def divide(
         try:
             shares = [float(share) for share in args.share.split(",")]
         except ValueError:
-            words = f"--share {args.share} is not understood"
-            raise muster.UsageError(words, hint="--share 8,2 or --share measured") from None
+            text = f"invalid --share {args.share}"
+            raise muster.UsageError(text, hint="use --share 8,2 or --share measured") from None
     return muster.Batches(len(images), args.batch_size, world, shares=shares, seed=args.seed, device=world.device)
 
 
 def measure(world: muster.World, model: nn.Module, images: Tensor, labels: Tensor) -> list[float]:
-    """Let every rank train alone for a second, on a copy of the model, to see how fast it is."""
+    """Let every rank train a copy of the model on its own for a second to measure its speed."""
     trial = copy.deepcopy(model)
     shares = muster.measure_shares(world, lambda: cross_entropy(trial(images), labels).backward())
     if world.rank == 0:
@@ -211,9 +211,9 @@ def measure(world: muster.World, model: nn.Module, images: Tensor, labels: Tenso
 
 @torch.no_grad()
 def evaluate(world: muster.World, model: nn.Module, images: Tensor, labels: Tensor, mine: range) -> float:
-    """Return the share of test images that are recognised; every rank looks at its part, and none is seen twice."""
+    """Return the fraction of test images that are classified correctly; each rank evaluates its own part."""
     for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)  # each rank has its own statistics of the last batch
+        dist.broadcast(buffer, src=0)  # each rank has its own batch statistics
     model.eval()
     right = torch.zeros((), dtype=torch.int64, device=world.device)
     for start in range(mine.start, mine.stop, 1000):
@@ -225,34 +225,34 @@ def evaluate(world: muster.World, model: nn.Module, images: Tensor, labels: Tens
 
 
 def load(world: muster.World, args: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return training images and labels and test images and labels, as bytes and numbers on the CPU."""
-    if args.made_up:
-        return *made_up_digits(args.made_up, seed=1), *made_up_digits(max(1, args.made_up // 5), seed=2)
+    """Return training images and labels and test images and labels, as bytes and integers on the CPU."""
+    if args.synthetic:
+        return *synthetic_digits(args.synthetic, seed=1), *synthetic_digits(max(1, args.synthetic // 5), seed=2)
     folder = Path(args.data)
     muster.together(world, lambda: download(folder) if world.local_rank == 0 else None)
     images, labels, test_images, test_labels = (read_idx(find(folder, name) or folder / name) for name in FILES)
     for some, others in ((images, labels), (test_images, test_labels)):
         if len(some) != len(others):
-            raise muster.UsageError(f"{folder} holds {len(some)} images and {len(others)} labels for them")
+            raise muster.UsageError(f"{folder} has {len(some)} images but {len(others)} labels")
     return images, labels.long(), test_images, test_labels.long()
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Return a file of MNIST, packed or not, if it is there."""
+    """Return the path of an MNIST file, compressed or not, if it exists."""
     return next((path for path in (folder / name.removesuffix(".gz"), folder / name) if path.exists()), None)
 
 
 def read_idx(path: Path) -> Tensor:
-    """Read a file of the idx format, packed or not: two zero bytes, type, dimensions, sizes, data."""
-    again = "remove it, and it is downloaded"
+    """Read a file in idx format, compressed or not: two zero bytes, type, dimensions, sizes, data."""
+    again = "remove the file to download it again"
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise muster.UsageError(f"{path} cannot be read: {error}", hint=again) from None
+        raise muster.UsageError(f"cannot read {path}: {error}", hint=again) from None
     dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     start = 4 + 4 * dimensions
     if not dimensions or len(content) < start:
-        raise muster.UsageError(f"{path} is no idx file of bytes", hint=again)
+        raise muster.UsageError(f"{path} is not an idx file of bytes", hint=again)
     sizes = struct.unpack(f">{dimensions}I", content[4:start])
     data = torch.frombuffer(bytearray(content), dtype=torch.uint8)[start:]
     wanted = torch.Size(sizes).numel()
@@ -262,27 +262,27 @@ def read_idx(path: Path) -> Tensor:
 
 
 def download(folder: Path) -> None:
-    """Fetch what is not there: each file whole and checked, or not at all."""
+    """Download missing files; each is checked and written atomically."""
     for name, md5 in FILES.items():
         if find(folder, name):
             continue
         troubles = [fetch(mirror + name, folder / name, md5) for mirror in MIRRORS]
         if all(troubles):
             raise muster.UsageError(
-                f"{folder} holds no {name}, and it cannot be downloaded: {'; '.join(troubles)}",
-                hint="--data DIR is where the four idx files are; --made_up trains without them",
+                f"{folder} has no {name}, and the download failed: {'; '.join(troubles)}",
+                hint="point --data DIR to the four idx files, or use --synthetic to train without them",
             )
 
 
 def fetch(url: str, target: Path, md5: str) -> str:
-    """Download one file, and say what went wrong; nothing if it is there."""
+    """Download one file; return the error, or an empty string on success."""
     if target.exists():
         return ""
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_LIMIT) as response:
             content = response.read()
         if hashlib.md5(content).hexdigest() != md5:
-            return f"{url} is not the file of MNIST (MD5)"
+            return f"{url} has the wrong MD5 sum"
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f"{target.name}.{os.getpid()}")
         draft.write_bytes(content)
@@ -294,14 +294,14 @@ def fetch(url: str, target: Path, md5: str) -> str:
     return ""
 
 
-def made_up_digits(count: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw digits as a pocket calculator does, at random places, thick and thin, in noise."""
+def synthetic_digits(count: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw seven-segment digits at random positions, with noise."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low: int, high: int) -> Tensor:
         return torch.randint(low, high, (count,), generator=generator)
 
-    # The seven segments as rows and columns of a 28x28 image, and which of them each digit lights.
+    # The seven segments as rows and columns of a 28x28 image, and which of them each digit uses.
     segments = [(4, 6, 8, 20), (4, 14, 8, 10), (4, 14, 18, 20), (13, 15, 8, 20), (14, 24, 8, 10), (14, 24, 18, 20)]
     segments.append((22, 24, 8, 20))
     lit = ["012456", "25", "02346", "02356", "1235", "01356", "013456", "025", "0123456", "012356"]
@@ -318,39 +318,39 @@ def made_up_digits(count: int, *, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def spawn_node(args: argparse.Namespace) -> None:
-    """Start the ranks of this node with mp.spawn, and tell what one of them had to say."""
+    """Start the ranks of this node with mp.spawn, and raise the error that one of them reports."""
     found = muster.detect(os.environ, sys.argv)
     if found.launcher != "python":
-        raise muster.UsageError(f"{found.launcher} started this process already", hint="leave -n, -g and -i out")
+        raise muster.UsageError(f"{found.launcher} has already started this process", hint="remove -n, -g and -i")
     counts = processes_per_node(args.nodes, args.gpus)
     if not 0 <= args.id < len(counts):
-        raise muster.UsageError(f"-i {args.id} is none of {len(counts)} nodes", hint="nodes count from 0")
+        raise muster.UsageError(f"-i must be from 0 to {len(counts) - 1}, got {args.id}")
     os.environ.update({"MASTER_ADDR": args.master_addr} if args.master_addr else {})
     os.environ.update({"MASTER_PORT": args.master_port} if args.master_port else {})
     if len(counts) > 1 and not os.environ.get("MASTER_ADDR"):
-        raise muster.UsageError("the nodes do not know where node 0 is", hint="--master-addr ADDRESS, on all of them")
-    words = mp.get_context("spawn").SimpleQueue()
-    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it warns of each rank that it ends
+        raise muster.UsageError("the address of node 0 is unknown", hint="pass --master-addr ADDRESS on all nodes")
+    errors = mp.get_context("spawn").SimpleQueue()
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it warns about each rank that it ends
     try:
-        mp.spawn(work, (sum(counts[: args.id]), sum(counts), args, words), nprocs=counts[args.id])
+        mp.spawn(work, (sum(counts[: args.id]), sum(counts), args, errors), nprocs=counts[args.id])
     except mp.ProcessExitedException as ended:
-        if words.empty():
+        if errors.empty():
             raise
-        error: muster.MusterError = words.get()
+        error: muster.MusterError = errors.get()
         if len(counts) > 1 and not isinstance(error, muster.UsageError):
             error.hint = f"{whereabouts(counts)}; each node needs the same -n, -g and --master-addr"
         raise error from ended
 
 
 def whereabouts(counts: list[int]) -> str:
-    """Say which ranks are on which node: `-i 0 has ranks 0 to 7, -i 1 has rank 8`."""
+    """Describe which ranks are on which node: `-i 0 has ranks 0 to 7, -i 1 has rank 8`."""
     firsts = [sum(counts[:node]) for node in range(len(counts))]
     ranks = [f"ranks {f} to {f + c - 1}" if c > 1 else f"rank {f}" for f, c in zip(firsts, counts, strict=True)]
     return ", ".join(f"-i {node} has {those}" for node, those in enumerate(ranks))
 
 
 def processes_per_node(nodes: int | None, text: str | None) -> list[int]:
-    """Understand -n and -g: `-g 8,2` is two nodes, `-n 2 -g 8` are two of the same kind."""
+    """Parse -n and -g: `-g 8,2` means two nodes, `-n 2 -g 8` two nodes with 8 processes each."""
     try:
         counts = [int(count) for count in (text or "1").split(",")]
     except ValueError:
@@ -358,12 +358,12 @@ def processes_per_node(nodes: int | None, text: str | None) -> list[int]:
     counts = counts * (1 if nodes is None else nodes) if len(counts) == 1 else counts
     if min(counts, default=0) < 1 or nodes not in (None, len(counts)):
         given = " ".join(f"{flag} {value}" for flag, value in (("-n", nodes), ("-g", text)) if value is not None)
-        raise muster.UsageError(f"{given} is not understood", hint="two nodes with 8 and 2 processes: -n 2 -g 8,2")
+        raise muster.UsageError(f"invalid {given}", hint="for two nodes with 8 and 2 processes: -n 2 -g 8,2")
     return counts
 
 
-def work(local_rank: int, first: int, size: int, args: argparse.Namespace, words: Any) -> None:
-    """Be one rank of a node; what it cannot do it says to the process that started it."""
+def work(local_rank: int, first: int, size: int, args: argparse.Namespace, errors: Any) -> None:
+    """Run one rank of a node and report an error to the process that started it."""
     rank = first + local_rank
     try:
         with muster.init(
@@ -372,7 +372,7 @@ def work(local_rank: int, first: int, size: int, args: argparse.Namespace, words
             train(world, args)
     except muster.MusterError as error:
         if not error.told:
-            words.put(error)
+            errors.put(error)
         sys.exit(error.exit_code)
 
 

@@ -38,7 +38,7 @@ def read(n):
  b=bytearray()
  while len(b)<n:
   c=take(n-len(b))
-  if not c:sys.exit("muster: the connection closed before the agent had arrived")
+  if not c:sys.exit("muster: the connection closed before the agent arrived")
   b+=c
  return bytes(b)
 parcel=[read(n) for n in {sizes}]

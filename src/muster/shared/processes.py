@@ -174,7 +174,7 @@ def start(argv: list[str], env: Mapping[str, str], *, cwd: str, stdin: int, stde
         os.chdir(cwd)
         os.execvpe(argv[0], argv, env)
     except BaseException as error:
-        os.write(2, f"muster: cannot start {argv[0]}: {error}\n".encode())
+        os.write(2, f"muster: could not start {argv[0]}: {error}\n".encode())
     finally:
         os._exit(127)
 

@@ -43,6 +43,25 @@ class Unpacked(Problem):
     folder: str
 
 
+class ResultFile(TypedDict):
+    """A file below the directory of --sync."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+class ResultPart(TypedDict):
+    """Some `files` that were found, or a base64 `piece` of the file `path`, which ends with an empty one."""
+
+    files: list[ResultFile]
+    path: str
+    piece: str
+    problem: str
+    over: bool
+    """Whether this is the last part."""
+
+
 class ProbeOutcome(TypedDict):
     """How one probe ended: its `value`, its `error`, or the seconds after which it `hung`."""
 
@@ -214,5 +233,7 @@ REPLIES: dict[str, type] = {
     "examine": Examined,
     "stop": Stopped,
     "stdin": StdinTaken,
+    "read_results": Done,
+    "more_results": ResultPart,
 }
 """The reply to each request that is answered, by the request's name."""

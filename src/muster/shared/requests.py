@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import TypedDict
+    from typing import Literal, TypedDict
 else:
     from .protocol import TypedDict
 
@@ -163,6 +163,17 @@ class SendStdin(_Piece):
     """Send a base64 piece of stdin for the rank that is `fed`."""
 
 
+class ReadResults(TypedDict):
+    """Look for files below the directory of --sync by paths or globs (`find`), or read files found so (`send`)."""
+
+    what: Literal["find", "send"]
+    names: Sequence[str]
+
+
+class MoreResults(TypedDict):
+    """Ask for the next part of what `read_results` finds or reads."""
+
+
 class Bye(TypedDict):
     """End the agent: the job is over."""
 
@@ -184,6 +195,8 @@ REQUESTS: dict[str, type] = {
     "examine": Examine,
     "stop": Stop,
     "stdin": SendStdin,
+    "read_results": ReadResults,
+    "more_results": MoreResults,
     "bye": Bye,
 }
 """Every request by its name, the value of `do`."""

@@ -32,8 +32,12 @@ def named_activation(path: str, env: Mapping[str, str]) -> Activation:
     if not folder.is_dir():
         raise UsageError(f"--venv {path}: no such directory", hint="give the directory that contains bin/activate")
     if not (folder / "bin" / "muster").exists():
-        is_python = (folder / "bin" / "python").exists()
-        hint = "install Muster in that environment" if is_python else "give the directory that contains bin/activate"
+        pip = f"{quote(str(folder / 'bin' / 'pip'))} install ."
+        hint = (
+            f"`{pip}` in a checkout of Muster installs it"
+            if (folder / "bin" / "python").exists()
+            else "give the directory that contains bin/activate"
+        )
         raise UsageError(f"--venv {path}: Muster is not installed there", hint=hint)
     comment = "The environment given with --venv."
     found = _conda(folder, comment, env) if _is_conda(folder) else _virtual(folder, comment)

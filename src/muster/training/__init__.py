@@ -1,1 +1,1 @@
-"""What a training loop needs beside its model: checkpoints, batches by share, progress. Public in `muster`."""
+"""What a training loop needs besides its model: checkpoints, batches by share, progress. Public in `muster`."""

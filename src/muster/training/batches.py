@@ -1,4 +1,4 @@
-"""`muster.Batches`: which samples each rank takes of every batch, and where a run stands in its data."""
+"""`muster.Batches`: which samples of every batch each rank takes, and the position of a run in its data."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Batch:
     """This rank's part of one batch."""
 
     indices: Tensor
-    """Samples of this rank; one, with weight 0, where its share is none, so that it still joins the collectives."""
+    """Samples of this rank. If its share is empty, one sample with weight 0, so that it still joins the collectives."""
     weight: float
-    """Times this rank's mean loss: then DDP's average over the ranks is the mean over the whole batch."""
+    """Factor for this rank's mean loss that makes DDP's average over the ranks the mean over the whole batch."""
     total: int
-    """Samples of the whole batch, over all ranks."""
+    """Number of samples of the whole batch, over all ranks."""
     end: int
-    """Where in the epoch the whole batch ends."""
+    """Position in the epoch at which the whole batch ends."""
     progress: float
-    """Where in the run the middle of the batch lies, in epochs: what a learning rate can follow."""
+    """Position of the middle of the batch in the run, in epochs, for learning rate schedules."""
 
 
 class Batches:
-    """The batches of one epoch after the other; its position can be saved and taken up by another number of ranks.
+    """The batches of consecutive epochs; a saved position can be resumed with a different number of ranks.
 
-    `batch_size` is for each rank, as people count; the whole batch, that times the ranks, is divided by `shares`
-    (one number for each rank, all the same without them). All ranks draw from one order of all samples, so none
-    is seen twice in an epoch. An incomplete last batch is left out, unless `drop_last` is False.
+    `batch_size` is per rank; the whole batch, `batch_size` times the number of ranks, is divided by `shares` (one
+    number for each rank; equal by default). All ranks draw from one permutation of all samples, so none is seen twice
+    in an epoch. An incomplete last batch is dropped unless `drop_last` is False.
     """
 
     def __init__(
@@ -53,37 +53,37 @@ class Batches:
     ) -> None:
         self.length, self.seed, self.epoch, self.position = length, seed, 0, 0
         self.total = batch_size * world.size
-        """Samples of a whole batch."""
+        """Number of samples of a whole batch."""
         self._rank, self._shares = world.rank, check_shares(shares, world.size)
         self._drop_last, self._device = drop_last, device
         if batch_size < 1:
-            raise UsageError(f"a batch of {batch_size} samples cannot be", hint="--batch_size counts from 1")
+            raise UsageError(f"batch size must be at least 1, got {batch_size}")
         if length < self.total and drop_last:
             ranks = f" ({batch_size} on each of {world.size} ranks)" if world.size > 1 else ""
             raise UsageError(
-                f"a batch of {self.total} samples{ranks} is larger than the data, which has {length}",
-                hint=f"--batch_size {max(1, length // world.size)} or less fits",
+                f"a batch of {self.total} samples{ranks} is larger than the data set, which has {length}",
+                hint=f"use --batch_size {max(1, length // world.size)} or less",
             )
 
     @property
     def progress(self) -> float:
-        """How far the run is, in epochs: 2.5 in the middle of the third."""
+        """Progress of the run in epochs: 2.5 in the middle of the third."""
         return self.epoch + self.position / self.length
 
     def __len__(self) -> int:
-        """How many batches are left in this epoch."""
+        """Number of batches left in this epoch."""
         left = self.length - self.position
         return left // self.total if self._drop_last else -(-left // self.total)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go through the rest of this epoch; the position moves with the batches, and at the end to the next epoch."""
+        """Iterate over the rest of this epoch; the position advances with each batch, and finally to the next epoch."""
         for batch in self.rest_of_epoch():
             self.position = batch.end
             yield batch
         self.epoch, self.position = self.epoch + 1, 0
 
     def rest_of_epoch(self) -> list[Batch]:
-        """Return the batches that are left in this epoch without moving the position, for loaders that run ahead."""
+        """Return the rest of this epoch's batches without moving the position, for loaders that prefetch."""
         import torch
 
         generator = torch.Generator().manual_seed((self.seed << 32) + self.epoch)
@@ -103,7 +103,7 @@ class Batches:
         )
 
     def mine(self, length: int) -> range:
-        """Return this rank's part of `length` samples in a row, as for an evaluation in which each counts once."""
+        """Return this rank's part of `length` consecutive samples, for evaluations that count each sample once."""
         sizes = split(length, self._shares)
         first = sum(sizes[: self._rank])
         return range(first, first + sizes[self._rank])
@@ -113,14 +113,14 @@ class Batches:
         return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "length": self.length}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
-        """Go to a saved position, that of a run with another number of ranks too."""
+        """Go to a saved position, which may come from a run with a different number of ranks."""
         for name, mine in (("length", self.length), ("seed", self.seed)):
             if state_dict[name] != mine:
                 raise UsageError(
-                    f"the checkpoint is of a run with {_WORDS[name]} {state_dict[name]}, and this one has {mine}",
-                    hint="resume with the data and the seed that it began with",
+                    f"the checkpoint was saved with {_WORDS[name]} {state_dict[name]}, but this run has {mine}",
+                    hint="resume with the same data and seed",
                 )
         self.epoch, self.position = state_dict["epoch"], state_dict["position"]
 
 
-_WORDS = {"length": "a data set of length", "seed": "the seed"}
+_WORDS = {"length": "a data set of length", "seed": "seed"}

@@ -1,6 +1,6 @@
-"""Does a checkpoint fit the run that wants it? Every mismatch is one sentence, and nothing is loaded by halves."""
+"""Check that a checkpoint fits the run that loads it; a mismatch is one sentence, and nothing is loaded partially."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 
 def check_about(complete: Complete, about: Mapping[str, Any]) -> None:
-    """Refuse the checkpoint of a run that said something else about itself."""
+    """Raise an error if the checkpoint was saved with different values of `about`."""
     for name, mine in about.items():
         theirs = complete.about.get(name)
         if theirs != mine:
             raise UsageError(
-                f"{complete.folder} was saved with {name} {theirs}, and this run has {name} {mine}",
-                hint=f"resume with {name} {theirs}, or begin anew in another folder",
+                f"{complete.folder} was saved with {name} {theirs}, but this run has {name} {mine}",
+                hint=f"resume with {name} {theirs}, or start a new run in another directory",
             )
 
 
 def load_parts(state: Mapping[str, Stateful], saved: Mapping[str, Any], folder: Path) -> None:
-    """Load every part of a run, or say which does not fit and why."""
+    """Load every part of a run, or raise an error about the first that does not fit."""
     import torch
 
     for name, part in state.items():
         if name not in saved:
-            raise UsageError(f"{folder} holds no {name}", hint="was it saved by another program?")
+            raise UsageError(f"{folder} has no {name}", hint="it may have been saved by another program")
         if isinstance(part, torch.nn.Module):
             difference = compare(saved[name], part.state_dict())
             if difference:
                 raise UsageError(
-                    f"{folder} holds another {name}: {difference}",
+                    f"{folder} has a different {name}: {difference}",
                     hint="resume with the architecture it was saved with",
                 )
     for name, part in state.items():
@@ -55,9 +55,9 @@ def load_parts(state: Mapping[str, Stateful], saved: Mapping[str, Any], folder: 
 
 
 def lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Put the optimizer's tensors into memory as the parameters lie there (channels last), as fused optimizers want it.
+    """Give the optimizer's tensors the memory format of the parameters (channels last), as fused optimizers need.
 
-    A checkpoint holds numbers and shapes, not strides.
+    A checkpoint stores values and shapes, not strides.
     """
     import torch
 
@@ -68,18 +68,18 @@ def lay_out(optimizer: torch.optim.Optimizer) -> None:
 
 
 def compare(saved: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
-    """Say how the weights of two models differ in name or shape; nothing if they do not."""
+    """Describe how the weights of two models differ in name or shape; empty if they do not."""
     for name, tensor in wanted.items():
         if name not in saved:
             return f"it has no {name}"
         if saved[name].shape != tensor.shape:
-            return f"its {name} is {_size(saved[name])} and this run's is {_size(tensor)}"
+            return f"its {name} is {_size(saved[name])}, but {_size(tensor)} in this run"
     extra = next((name for name in saved if name not in wanted), "")
-    return f"it has {extra} too" if extra else ""
+    return f"it also has {extra}" if extra else ""
 
 
 def check_finite(step: int, state: Mapping[str, Stateful], parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse to save a model that has come to grief: it would push the good checkpoints out."""
+    """Raise an error instead of saving a model with NaN or inf, which would replace good checkpoints."""
     import torch
 
     for name, part in state.items():
@@ -94,8 +94,8 @@ def check_finite(step: int, state: Mapping[str, Stateful], parts: Mapping[str, M
         if not all(finite):
             where = next(key for key, good in zip(floats, finite, strict=True) if not good)
             raise MusterError(
-                f"after step {step} the {name} holds values that are not finite ({where}): it is not saved",
-                hint="a lower learning rate or a longer warm-up helps; --resume goes on from the last good checkpoint",
+                f"the {name} has NaN or inf values after step {step} ({where}), so it was not saved",
+                hint="try a lower learning rate or a longer warmup; --resume continues from the last good checkpoint",
             )
 
 

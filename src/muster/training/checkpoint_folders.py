@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a folder for each step, complete once its marker is there."""
+"""Checkpoints on disk: one directory per step, complete once its marker exists."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from typing import Any
 from muster.errors import UsageError
 
 MARKER = "complete.json"
-"""Written last and removed first: a folder without it is the rest of an interrupted run."""
+"""Written last and removed first: a directory without it is left over from an interrupted run."""
 
 _NAME = re.compile(r"step-(\d{8,})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """A checkpoint whose every byte is on the disk."""
+    """A checkpoint that is completely on disk."""
 
     step: int
     folder: Path
     ranks: int
-    """How many ranks the run had."""
+    """Number of ranks of the run."""
     about: Mapping[str, Any]
-    """What the run said about itself, and a run that resumes must say too."""
+    """The run's `about`, which must be the same in a run that resumes it."""
 
 
 def folder_of(root: Path, step: int) -> Path:
-    """Name the folder of a step; the names sort as the steps do."""
+    """The directory of a step; the names sort in step order."""
     return root / f"step-{step:08d}"
 
 
 def find_complete(root: Path) -> tuple[list[Complete], list[str]]:
-    """Return the complete checkpoints of a folder, the oldest first, and a sentence about each damaged one."""
+    """Return the complete checkpoints in a directory, oldest first, and a sentence about each damaged one."""
     found: list[Complete] = []
     damaged: list[str] = []
     for step, folder in _steps(root):
@@ -48,7 +48,7 @@ def find_complete(root: Path) -> tuple[list[Complete], list[str]]:
             trouble = _difference(folder, marker["files"])
             complete = Complete(step=step, folder=folder, ranks=marker["ranks"], about=marker["about"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            damaged.append(f"{folder} is damaged: {MARKER} cannot be read ({error})")
+            damaged.append(f"{folder} is damaged: cannot read {MARKER} ({error})")
             continue
         if trouble:
             damaged.append(f"{folder} is damaged: {trouble}")
@@ -58,7 +58,7 @@ def find_complete(root: Path) -> tuple[list[Complete], list[str]]:
 
 
 def mark_complete(folder: Path, *, ranks: int, about: Mapping[str, Any]) -> None:
-    """Write the marker of a folder whose files are all on the disk; a crash leaves either all of it or nothing."""
+    """Atomically write the marker of a directory whose files are all on disk."""
     files = {path.name: path.stat().st_size for path in folder.iterdir()}
     text = json.dumps({"ranks": ranks, "about": dict(about), "files": files}, indent=1)
     draft = folder / f"{MARKER}.draft"
@@ -66,7 +66,7 @@ def mark_complete(folder: Path, *, ranks: int, about: Mapping[str, Any]) -> None
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    # The files' names must be on the disk before the marker's, and the marker's before older checkpoints go.
+    # The directory entries of the files must be on disk before the marker, and the marker before old ones are removed.
     _sync_folder(folder.parent)
     _sync_folder(folder)
     draft.replace(folder / MARKER)
@@ -74,25 +74,25 @@ def mark_complete(folder: Path, *, ranks: int, about: Mapping[str, Any]) -> None
 
 
 def remove(folder: Path) -> None:
-    """Remove a checkpoint; if that is interrupted, what is left is not taken for a complete one."""
+    """Remove a checkpoint; if interrupted, the rest does not look complete."""
     (folder / MARKER).unlink(missing_ok=True)
     shutil.rmtree(folder)
 
 
 def make_room(root: Path, folder: Path) -> None:
-    """Make the empty folder of a new checkpoint, and clear away what interrupted runs left."""
+    """Create the empty directory of a new checkpoint, and remove what interrupted runs left behind."""
     for _, left in _steps(root):
         if not (left / MARKER).exists():
             remove(left)
     if any(complete.folder == folder for complete in find_complete(root)[0]):
-        raise UsageError(f"{folder} is complete already: it is not overwritten", hint="choose another folder")
-    if folder.exists():  # damaged, and therefore not resumed from
+        raise UsageError(f"{folder} already has a complete checkpoint", hint="choose another directory")
+    if folder.exists():  # damaged, so the run did not resume from it
         remove(folder)
     folder.mkdir(parents=True)
 
 
 def prune(root: Path, keep: int) -> None:
-    """Remove all complete checkpoints but the newest `keep`; damaged ones are left for a person to look at."""
+    """Remove all complete checkpoints but the newest `keep`; damaged ones are kept for inspection."""
     for old in find_complete(root)[0][:-keep]:
         remove(old.folder)
 
@@ -117,6 +117,6 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        pass  # some network file systems sync no folders; the marker still comes last
+        pass  # some network file systems cannot sync directories; the marker is still written last
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""`muster.Checkpoints`: save a run while it goes on, and take it up again after any kind of end."""
+"""`muster.Checkpoints`: save a run while it continues, and resume it however it ended."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateImportUsage=false
 
@@ -32,26 +32,26 @@ WRITE_LIMIT = 600.0
 """Seconds that a checkpoint may take to reach the disk after the next one is due, or the run is over."""
 
 FAILURE_LIMIT = 10.0
-"""The same after the run has failed: others wait for this rank to end."""
+"""The same after the run has failed, when others wait for this rank to exit."""
 
 
 class Stateful(Protocol):
-    """A part of a run that can be saved: a model, an optimizer, `muster.Batches`, or an object of one's own."""
+    """A part of a run that can be saved: a model, an optimizer, `muster.Batches`, or your own object."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return what has to be saved."""
+        """Return the state to save."""
         ...
 
     def load_state_dict(self, state_dict: Any, /) -> object:
-        """Take over what was saved."""
+        """Restore a saved state."""
         ...
 
 
 class Checkpoints:
-    """The checkpoints of a run in one folder, for models that are the same in every rank (DDP).
+    """The checkpoints of a run in one directory, for models that are the same in every rank (DDP).
 
-    `folder` is used on the host of rank 0 only; the other ranks get what they need over the network. `keep` is how
-    many complete checkpoints stay. `about` (such as `{"arch": "resnet50"}`) must be the same when the run is resumed.
+    `folder` is used only on the host of rank 0; the other ranks get what they need over the network. `keep` is the
+    number of complete checkpoints to keep. `about`, such as `{"arch": "resnet50"}`, must be the same on resume.
     """
 
     def __init__(
@@ -60,23 +60,23 @@ class Checkpoints:
         import torch.distributed as dist
 
         if keep < 1:
-            raise UsageError(f"{keep} checkpoints cannot be kept", hint="keep at least 1")
+            raise UsageError(f"keep must be at least 1, got {keep}")
         self._root, self._world, self._keep, self._about = Path(folder), world, keep, dict(about or {})
         self._step: int | None = None
         self._lock: int | None = None
         self._writing: Path | None = None
         self._written = threading.Event()
         self._trouble: BaseException | None = None
-        # Rank 0 writes in a thread of its own, which must not meet the collectives of the training. nccl moves no
-        # data of the CPU, and mpi makes no groups of another kind.
+        # Rank 0 writes in a separate thread, which must not interfere with the collectives of the training. nccl does
+        # not transfer CPU data, and mpi cannot create groups of another backend.
         group = None if world.backend == "mpi" else dist.new_group([0], backend="gloo")
         self._alone: dict[str, Any] = {"no_dist": True} if world.backend == "mpi" else {"process_group": group}
 
     def begin(self, state: Mapping[str, Stateful], *, resume: bool) -> int:
-        """Return the step to go on from: that of the newest complete checkpoint, loaded into `state`, or 0.
+        """Load the newest complete checkpoint into `state` and return its step, or 0 if there is none.
 
-        Without `resume` a folder that holds checkpoints already is refused, so that nobody's run is overwritten.
-        All ranks call this, and all get the same answer or the same error.
+        Without `resume`, a directory that already has checkpoints is an error, so that no run is overwritten.
+        All ranks must call this, and all get the same result or the same error.
         """
         tensors: dict[str, Tensor] = {}
         complete: checkpoint_folders.Complete | None = None
@@ -91,12 +91,12 @@ class Checkpoints:
                 error = trouble
         complete, error = self._from_rank_0((complete, error))
         if error:
-            raise in_all_ranks(error, tells=self._world.rank == 0)
+            raise in_all_ranks(error, reports=self._world.rank == 0)
         if complete is None:
             return 0
         saved = put_together(self._spread(tensors))
         together(self._world, lambda: load_parts(state, saved["state"], complete.folder))
-        # A rank that the saved run did not have goes on with the seeds of its own script.
+        # A rank that the saved run did not have keeps the seeds set by the script.
         mine = saved["rng"].get(str(self._world.rank))
         if mine is not None:
             rng.restore(mine)
@@ -104,9 +104,9 @@ class Checkpoints:
         return complete.step
 
     def save(self, step: int, state: Mapping[str, Stateful]) -> None:
-        """Begin to write a checkpoint and return once `state` may change again; all ranks call this.
+        """Start writing a checkpoint and return once `state` may change again; all ranks must call this.
 
-        If the one before is still being written, rank 0 waits for it first: at most one interval is ever at risk.
+        If the previous one is still being written, rank 0 first waits for it, so at most one interval is at risk.
         """
         generators = self._to_rank_0(rng.capture())
         if generators is None or step == self._step:
@@ -122,31 +122,31 @@ class Checkpoints:
             self._take_root()
             checkpoint_folders.make_room(self._root, folder)
         except OSError as error:
-            raise MusterError(f"checkpoints cannot be written to {self._root}: {error}") from None
+            raise MusterError(f"cannot write checkpoints to {self._root}: {error}") from None
         self._step = step
         self._writing = folder
         self._written.clear()
-        # FileSystemWriter copies the tensors to the CPU's memory before async_save returns.
+        # FileSystemWriter copies the tensors to CPU memory before async_save returns.
         future: Any = dcp.async_save(tensors, storage_writer=dcp.FileSystemWriter(folder), **self._alone)
         future.add_done_callback(partial(self._complete, folder))
 
     def wait(self, limit: float = WRITE_LIMIT) -> None:
-        """Wait until what is being written is complete, and raise what went wrong with it."""
+        """Wait until the current write is complete, and raise its error, if any."""
         folder = self._writing
         if folder is None:
             return
-        if not wait_for(self._written.is_set, limit, lambda: f"rank 0 waits until {folder} is on the disk"):
-            raise MusterError(f"{folder} was not on the disk after {limit:.0f} s")
+        if not wait_for(self._written.is_set, limit, lambda: f"rank 0 is waiting for {folder} to be written"):
+            raise MusterError(f"writing {folder} timed out after {limit:.0f} s")
         self._writing = None
         trouble, self._trouble = self._trouble, None
         if trouble:
             raise MusterError(
-                f"{folder} could not be written: {_cause(trouble)}",
-                hint="is the disk full? the checkpoints before it are untouched",
+                f"could not write {folder}: {_cause(trouble)}",
+                hint="check for a full disk; earlier checkpoints are intact",
             ) from None
 
     def close(self) -> None:
-        """Wait for the last checkpoint and leave the folder to others."""
+        """Wait for the last checkpoint and release the directory."""
         try:
             self.wait()
         finally:
@@ -163,7 +163,7 @@ class Checkpoints:
         if error is None:
             self.close()
             return
-        try:  # the run has failed already, and a checkpoint in the making may be its best one
+        try:  # the run has failed, and the checkpoint being written may be its best one
             self.wait(FAILURE_LIMIT)
         except MusterError as trouble:
             sys.stderr.write(f"muster: {trouble}\n")
@@ -171,12 +171,12 @@ class Checkpoints:
     def _choose(self, resume: bool) -> checkpoint_folders.Complete | None:
         found, damaged = checkpoint_folders.find_complete(self._root)
         for sentence in damaged:
-            sys.stderr.write(f"muster: {sentence}; it is passed over\n")
+            sys.stderr.write(f"muster: {sentence}; skipped\n")
         newest = found[-1] if found else None
         if newest and not resume:
             raise UsageError(
-                f"{self._root} holds the checkpoints of another run, up to step {newest.step}",
-                hint="--resume continues it; another folder keeps both",
+                f"{self._root} already has checkpoints of a run, up to step {newest.step}",
+                hint="use --resume to continue it, or choose another directory",
             )
         return newest
 
@@ -189,16 +189,16 @@ class Checkpoints:
             entries: dict[str, Any] = reader.read_metadata().state_dict_metadata
             tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}
             dcp.load(tensors, storage_reader=reader, **self._alone)
-        # A damaged file fails in as many ways as it has bytes; torch wraps what happened into a BaseException.
+        # A damaged file can fail in any way; torch wraps the error in a BaseException.
         except (Exception, dcp.CheckpointException) as error:
             raise MusterError(
-                f"{folder} cannot be read: {_cause(error)}",
-                hint=f"`rm -r {folder}` makes the checkpoint before it the newest",
+                f"cannot read {folder}: {_cause(error)}",
+                hint=f"to use the previous checkpoint: rm -r {folder}",
             ) from error
         return tensors
 
     def _complete(self, folder: Path, done: Any) -> None:
-        """Write the marker in the thread that wrote the files, and only then remove what is old."""
+        """Write the marker, in the thread that wrote the files, and only then remove old checkpoints."""
         try:
             done.result()
             checkpoint_folders.mark_complete(folder, ranks=self._world.size, about=self._about)
@@ -209,7 +209,7 @@ class Checkpoints:
             self._written.set()
 
     def _take_root(self) -> None:
-        """Make sure that no other run writes to the same folder."""
+        """Make sure that no other run writes to the same directory."""
         if self._lock is not None:
             return
         import fcntl
@@ -217,13 +217,13 @@ class Checkpoints:
         self._root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            # A lock of lockf ends with this process, whatever its forked children (DataLoader's) still hold.
+            # A lockf lock ends with this process, even if forked children (of a DataLoader) keep the file open.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             os.close(descriptor)
-            raise UsageError(f"another run is writing its checkpoints to {self._root}") from None
+            raise UsageError(f"another run is writing checkpoints to {self._root}") from None
         except OSError:
-            pass  # a network file system without locks
+            pass  # the network file system has no locks
         self._lock = descriptor
 
     def _from_rank_0(self, value: Any) -> Any:
@@ -241,7 +241,7 @@ class Checkpoints:
         return values
 
     def _spread(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Give every rank what rank 0 has read, so that no host needs the folder but its own."""
+        """Send what rank 0 has read to every rank, so that only its host needs the directory."""
         import torch
         import torch.distributed as dist
 
@@ -258,7 +258,7 @@ class Checkpoints:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of what went wrong, under the wrapping of torch's CheckpointException."""
+    """The first line of the error inside torch's CheckpointException."""
     failures: dict[int, Any] = getattr(error, "failures", {})
     for failure in failures.values():
         error = failure[0] if isinstance(failure, tuple) else failure

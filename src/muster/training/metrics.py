@@ -1,4 +1,4 @@
-"""Where the numbers of a run go besides the screen: JSON lines, and TensorBoard where it is installed."""
+"""Metrics of a run, written as JSON lines and, if installed, to TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from muster.errors import UsageError
 FILE = "metrics.jsonl"
 
 Row = dict[str, float]
-"""The numbers of one moment by name, `step` among them."""
+"""The metrics of one step by name, including `step`."""
 
 
 class Metrics:
-    """A folder with one line of JSON for each moment of a run; a run that is resumed goes on in the same file."""
+    """A directory with a file of JSON lines; a resumed run appends to the same file."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
@@ -24,11 +24,11 @@ class Metrics:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file = (self._folder / FILE).open("a", encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"metrics cannot be written to {self._folder}: {error.strerror}") from None
+            raise UsageError(f"cannot write metrics to {self._folder}: {error.strerror}") from None
         self._status: Any = _tensorboard(self._folder)
 
     def write(self, row: Row) -> None:
-        """Write one line, so that whoever reads the file sees it at once."""
+        """Write one line and flush it, so that readers of the file see it immediately."""
         self._file.write(json.dumps({"time": round(time.time(), 3), **row}) + "\n")
         self._file.flush()
         if self._status is not None:
@@ -44,13 +44,13 @@ class Metrics:
 
 
 def read_rows(folder: str | Path) -> list[Row]:
-    """Return what runs wrote into a folder by step; where a resumed run did a step again, its line counts."""
+    """Return the rows in a directory by step; if a resumed run repeated a step, its row wins."""
     by_step: dict[float, Row] = {}
     for line in (Path(folder) / FILE).read_text(encoding="utf-8").splitlines():
         try:
             row: Row = json.loads(line)
         except ValueError:
-            continue  # a run that was killed in the middle of a line
+            continue  # the run was killed while it wrote this line
         by_step[row["step"]] = {**by_step.get(row["step"], {}), **row}
     return [by_step[step] for step in sorted(by_step)]
 

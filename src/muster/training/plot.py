@@ -1,4 +1,4 @@
-"""A plot of a run as an SVG: drawn by hand, so that no plotting library is needed on a cluster."""
+"""A plot of a run as SVG, drawn without a plotting library, which a cluster may not have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 220, 70, 20, 28, 34
 _TICKS = 4
-"""About so many marks on an axis."""
+"""Approximate number of marks on an axis."""
 
 _STYLE = """\
 text { font: 12px system-ui, sans-serif; fill: #24292f } .title { font-weight: 600 }
@@ -18,7 +18,7 @@ text { font: 12px system-ui, sans-serif; fill: #24292f } .title { font-weight: 6
 
 
 def svg(rows: Sequence[Mapping[str, float]], panels: Sequence[str]) -> str:
-    """Draw one panel below the other, each with the numbers of one name over the steps."""
+    """Draw one panel below the other, each with one metric by step."""
     known = {name: [(row["step"], row[name]) for row in rows if name in row] for name in panels}
     drawn = [(name, finite) for name, points in known.items() if (finite := [p for p in points if math.isfinite(p[1])])]
     size = f'viewBox="0 0 {WIDTH} {max(1, len(drawn)) * HEIGHT}"'
@@ -31,7 +31,7 @@ def ticks(low: float, high: float) -> list[float]:
     """Return round numbers that cover a range: the first at or below `low`, the last at or above `high`."""
     largest = max(abs(low), abs(high))
     span = high - low
-    if span <= 1e-9 * max(largest, 1e-3):  # a flat line, up to rounding: what is drawn beside it is as good as any
+    if span <= 1e-9 * max(largest, 1e-3):  # a flat line, up to rounding, for which any scale will do
         span = largest if largest > 1e-9 else 1.0
     power = 10.0 ** math.floor(math.log10(span / _TICKS))
     step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= _TICKS + 1e-9)

@@ -1,6 +1,6 @@
-"""`muster.Progress`: what a run shows while it goes on, on rank 0 only."""
+"""`muster.Progress`: progress output of a run, on rank 0 only."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Counts steps and shows loss, rate and time left: a line for each interval, or a bar on a terminal.
+    """Counts steps and shows loss, throughput and time left: a line for each interval, or a bar on a terminal.
 
-    Every rank calls `begin()` before each step and `end()` after it; once in `every` steps the ranks add up their
-    losses, and a loss that is no number ends the run in all of them. `metrics` is a folder for metrics.jsonl and,
-    where it is installed, TensorBoard; `plot` is an SVG file.
+    Every rank calls `begin()` before each step and `end()` after it; every `every` steps the ranks average their
+    losses, and a loss of NaN or inf ends the run on all ranks. `metrics` is a directory for metrics.jsonl and, if
+    installed, TensorBoard; `plot` is an SVG file.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Progress:
         plot: str | os.PathLike[str] | None = None,
     ) -> None:
         if every < 1:
-            raise UsageError(f"a line every {every} steps cannot be written", hint="--log_every counts from 1")
+            raise UsageError(f"--log_every must be at least 1, got {every}")
         self.step = step
-        """Steps done, those before a resume included."""
+        """Number of steps done, including those before a resume."""
         self._world, self._batches, self._epochs, self._every, self._unit = world, batches, epochs, every, unit
         self._shows = world.rank == 0
         self._folder = None if metrics is None else Path(metrics)
@@ -64,7 +64,7 @@ class Progress:
         self._loss: Tensor | None = None
 
     def begin(self) -> None:
-        """Start the clock of a step: its data are there."""
+        """Start timing a step, whose data is ready."""
         self._watch.begin()
 
     def end(self, loss: Tensor, count: int) -> None:
@@ -78,7 +78,7 @@ class Progress:
             self.flush()
 
     def flush(self) -> None:
-        """End the interval here: all ranks call it before what must not happen after a bad loss, such as saving."""
+        """End the interval; all ranks call it before actions that a bad loss must prevent, such as saving."""
         if self._loss is None:
             return
         loss = self._mean_loss(self._loss)
@@ -87,28 +87,30 @@ class Progress:
         interval, self._interval = self._interval, Tally()
         interval.stop()
         self._intervals += 1
-        if self._intervals == 2:  # the first, with its compilation and warm-up, counts only where it is all there is
+        if (
+            self._intervals == 2
+        ):  # the first one includes compilation and warmup, so it counts only if it is the only one
             self._run = Tally()
         self._run.join(interval)
         if not math.isfinite(loss):
             error = MusterError(
                 f"the loss is {loss} at step {self.step}, in epoch {self._batches.progress:.2f}",
-                hint="a lower learning rate or a longer warm-up helps; --resume goes on from the last checkpoint",
+                hint="try a lower learning rate or a longer warmup; --resume continues from the last checkpoint",
             )
-            raise in_all_ranks(error, tells=self._shows)
+            raise in_all_ranks(error, reports=self._shows)
         rates = {f"{self._unit}_per_s": interval.rate, f"{self._unit}_per_s_step": interval.step_rate}
         self.note(loss=loss, **rates)
         self._show(loss, interval)
 
     @contextmanager
     def pause(self) -> Generator[None, None, None]:
-        """Keep what is no training, such as an evaluation, out of the rates."""
+        """Exclude what is not training, such as an evaluation, from the throughput."""
         self.flush()
         yield
         self._interval = Tally()
 
     def note(self, **numbers: float) -> None:
-        """Keep numbers of this moment, such as `accuracy=0.99`, for metrics and plot."""
+        """Record metrics of this step, such as `accuracy=0.99`, for files and plot."""
         if self._shows:
             row: Row = {"step": self.step, "epoch": round(self._batches.progress, 4), **numbers}
             self._rows.append(row)
@@ -120,11 +122,11 @@ class Progress:
         if self._shows:
             if self._bar:
                 self._bar.clear()
-            sys.stdout.write(f"{line}\n")  # in one piece: torchrun's `python -u` writes what print gets piece by piece
+            sys.stdout.write(f"{line}\n")  # one write: with torchrun's `python -u`, print would make two
             sys.stdout.flush()
 
     def close(self) -> None:
-        """Show the rates of the whole run, and draw the plot."""
+        """Print the throughput of the whole run, and draw the plot."""
         self.flush()
         if not self._shows:
             return
@@ -143,11 +145,11 @@ class Progress:
                 self._plot.parent.mkdir(parents=True, exist_ok=True)
                 self._plot.write_text(svg(rows, panels), encoding="utf-8")
             except OSError as error:
-                raise UsageError(f"the plot cannot be written to {self._plot}: {error.strerror}") from None
+                raise UsageError(f"cannot write the plot to {self._plot}: {error.strerror}") from None
             self.say(f"plot: {self._plot}")
 
     def _mean_loss(self, total: Tensor) -> float:
-        """The mean over the interval's steps and the ranks; the same number in each of them."""
+        """The mean over the interval's steps and the ranks; the same on every rank."""
         import torch.distributed as dist
 
         if self._world.size > 1:
@@ -172,7 +174,7 @@ class Progress:
 
 
 class Tally:
-    """Steps, samples and seconds of a stretch of a run."""
+    """Steps, samples and seconds of an interval of a run."""
 
     def __init__(self) -> None:
         self.steps = self.count = 0
@@ -185,11 +187,11 @@ class Tally:
         self.count += count
 
     def stop(self) -> None:
-        """Read the clock."""
+        """Stop the clock."""
         self.seconds = time.perf_counter() - self._start
 
     def join(self, other: Tally) -> None:
-        """Add another stretch."""
+        """Add another interval."""
         self.steps += other.steps
         self.count += other.count
         self.seconds += other.seconds
@@ -197,7 +199,7 @@ class Tally:
 
     @property
     def rate(self) -> float:
-        """Samples per second of the clock on the wall, waiting for data and saving included."""
+        """Samples per second of wall-clock time, including waiting for data and saving."""
         return self.count / self.seconds if self.seconds else 0.0
 
     @property
@@ -207,7 +209,7 @@ class Tally:
 
 
 class Stopwatch:
-    """Adds up the time of steps: on a GPU with events in its stream, which nobody has to wait for."""
+    """Adds up the time of steps; on a GPU with events in its stream, so that nothing waits."""
 
     def __init__(self, world: World) -> None:
         import torch
@@ -219,7 +221,7 @@ class Stopwatch:
         self._seconds = 0.0
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start timing a step."""
         if self._cuda:
             self._begun = self._new_event()
             self._begun.record()
@@ -227,7 +229,7 @@ class Stopwatch:
             self._begun = time.perf_counter()
 
     def end(self) -> None:
-        """Mark the end of a stretch of time, as far as the GPU's queue shows it."""
+        """Stop timing a step, on a GPU at this point of its stream."""
         if self._begun is None:
             raise MusterError("Progress.end() without Progress.begin()")
         if self._cuda:
@@ -239,7 +241,7 @@ class Stopwatch:
         self._begun = None
 
     def read(self) -> float:
-        """Return the seconds since the last reading."""
+        """Return the seconds measured since the last call."""
         if self._events:
             self._events[-1][1].synchronize()
             self._seconds = sum(begun.elapsed_time(ended) for begun, ended in self._events) / 1000
@@ -249,10 +251,10 @@ class Stopwatch:
 
 
 class Bar:
-    """One line on a terminal that is drawn over and over."""
+    """A line on a terminal that is redrawn in place."""
 
     def draw(self, label: str, done: float, numbers: str) -> None:
-        """Draw it, as wide as the terminal lets it be."""
+        """Draw the bar within the width of the terminal."""
         columns = shutil.get_terminal_size().columns
         room = max(5, min(40, columns - len(label) - len(numbers) - 12))
         filled = round(room * done)
@@ -261,6 +263,6 @@ class Bar:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Wipe it for a line that stays."""
+        """Erase the bar before printing a line."""
         sys.stderr.write("\r\033[K")
         sys.stderr.flush()

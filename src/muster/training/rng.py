@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def capture() -> Tensor:
-    """Return the state of every generator that a training script may draw from, packed."""
+    """Return the packed state of every generator that a training script may use."""
     import torch
 
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
@@ -26,7 +26,7 @@ def capture() -> Tensor:
 
 
 def restore(packed: Tensor) -> None:
-    """Set every generator that was captured, as far as this process has it."""
+    """Restore every captured generator that exists in this process."""
     import torch
 
     state = unpack(packed)

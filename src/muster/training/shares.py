@@ -1,6 +1,6 @@
-"""Unequal ranks: how many samples of a batch each one takes."""
+"""Ranks of different speed: how many samples of a batch each one takes."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def split(total: int, shares: Sequence[float]) -> list[int]:
-    """Divide a number into whole parts as close to the shares as can be; they add up to it exactly.
+    """Divide a number into integer parts as close to the shares as possible; they add up to it exactly.
 
-    Of what rounding down leaves over, those get one more that lost most by it (the largest remainders).
+    What rounding down leaves over goes to the parts with the largest remainders.
     """
     whole = sum(shares)
     exact = [total * share / whole for share in shares]
@@ -30,25 +30,25 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
 
 
 def check_shares(shares: Sequence[float] | None, ranks: int) -> tuple[float, ...]:
-    """Return one share for each rank; all the same where none are given."""
+    """Return one share for each rank; equal shares by default."""
     if shares is None:
         return (1.0,) * ranks
     if len(shares) != ranks:
         raise UsageError(
-            f"{len(shares)} shares were given for {ranks} ranks",
-            hint=f"one share for each rank, such as {','.join(['1'] * ranks)}",
+            f"got {len(shares)} shares for {ranks} ranks",
+            hint=f"give one share per rank, such as {','.join(['1'] * ranks)}",
         )
     if not all(0 <= share < float("inf") for share in shares) or not sum(shares):
         given = ",".join(f"{share:g}" for share in shares)
-        raise UsageError(f"{given} are no shares", hint="shares are numbers from 0, and one at least is above it")
+        raise UsageError(f"invalid shares {given}", hint="shares must be at least 0, and one of them above 0")
     return tuple(map(float, shares))
 
 
 def measure_shares(world: World, work: Callable[[], object], *, seconds: float = 1.0) -> list[float]:
-    """Let every rank do the same work over and over, and return the speeds: shares for `muster.Batches`.
+    """Let every rank repeat the same work, and return the speeds as shares for `muster.Batches`.
 
-    `work` is a training step without its collectives. The first round warms up and is not counted; the others
-    run in all ranks at once, since ranks of one host may share its cores.
+    `work` is a training step without its collectives. The first round is a warmup and does not count; the others
+    run on all ranks simultaneously, because ranks of one host may share its cores.
     """
     import torch
     import torch.distributed as dist

@@ -1,6 +1,6 @@
-"""Failing together: an error of one rank ends all of them with one sentence, instead of a hang or a heap of traces."""
+"""Failing together: an error on one rank ends all of them with one message, instead of a hang or many tracebacks."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 HEAD_START = 5.0
-"""Seconds by which the rank that tells an error may be slower than the others, and is still heard."""
+"""Seconds that silent ranks wait before they exit, so that the rank that reports the error can finish first."""
 
 
 def together(world: World, work: Callable[[], Result]) -> Result:
-    """Do some work in every rank, such as reading the data, and return what it returns.
+    """Do some work on every rank, such as reading the data, and return its result.
 
-    If it raises a MusterError in any rank, all ranks raise that of the lowest one, and only that one tells it. Any
-    other exception is a bug and stays where it is.
+    If it raises a MusterError on any rank, all ranks raise that of the lowest one, and only that rank reports it. Any
+    other exception is a bug and stays on its rank.
     """
     import torch.distributed as dist
 
@@ -40,22 +40,22 @@ def together(world: World, work: Callable[[], Result]) -> Result:
     dist.all_gather_object(errors, mine)
     for rank, error in enumerate(errors):
         if error:
-            raise in_all_ranks(error, tells=rank == world.rank)
+            raise in_all_ranks(error, reports=rank == world.rank)
     return result[0]
 
 
-def in_all_ranks(error: MusterError, *, tells: bool) -> MusterError:
-    """Prepare an error that every rank raises: one tells it, the others leave without a word, and after it.
+def in_all_ranks(error: MusterError, *, reports: bool) -> MusterError:
+    """Prepare an error that every rank raises: one reports it, the others exit silently, and after it.
 
-    Launchers end all ranks as soon as one has left, so the others would take the words out of its mouth.
+    Launchers end all ranks as soon as one has exited, so the others could cut the report short.
     """
-    error.told = not tells
+    error.told = not reports
     if error.told:
         atexit.register(stay_until, time.monotonic() + HEAD_START)
     return error
 
 
 def stay_until(moment: float) -> None:
-    """Hold the end of this process back, if it comes too early; a launcher's SIGTERM or a Ctrl-C still ends it."""
+    """Delay the exit of this process until `moment`; a launcher's SIGTERM or Ctrl-C still ends it."""
     with suppress(KeyboardInterrupt):
         time.sleep(max(0.0, moment - time.monotonic()))

@@ -1,4 +1,4 @@
-"""State dicts as tensors: `take_apart` lifts the tensors out of a tree, `put_together` sets them in again."""
+"""State dicts as tensors: `take_apart` extracts the tensors from a tree, `put_together` restores the tree."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REST = "muster.rest"
-"""The name under which everything that is no tensor travels, packed."""
+"""The name of the packed remainder, everything that is not a tensor."""
 
 _SLOT = "muster.tensor"
 
 
 def take_apart(tree: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of a tree of dicts, lists and tuples under dotted names, and the rest of it as one more."""
+    """Return the tensors of a tree of dicts, lists and tuples by dotted names, plus one tensor with the rest."""
     tensors: dict[str, Tensor] = {}
     rest = _lift(tree, "", tensors)
     tensors[REST] = pack(rest)
@@ -31,7 +31,7 @@ def put_together(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def pack(value: object) -> Tensor:
-    """Turn numbers, strings, tensors and containers of them into a tensor of bytes."""
+    """Convert numbers, strings, tensors and containers of them to a tensor of bytes."""
     import torch
 
     file = io.BytesIO()
@@ -43,7 +43,7 @@ def unpack(packed: Tensor) -> Any:
     """Undo `pack`."""
     import torch
 
-    # weights_only: numbers, strings, tensors and containers, and no code that a file could bring along.
+    # weights_only: numbers, strings, tensors and containers, but no code from a file.
     return torch.load(io.BytesIO(packed.cpu().numpy().tobytes()), weights_only=True)
 
 
@@ -53,8 +53,8 @@ def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
     if isinstance(value, DTensor):
         raise MusterError(
-            f"{name} is spread over the ranks, and muster.Checkpoints keeps what is the same in every rank",
-            hint="torch.distributed.checkpoint itself saves the models of FSDP",
+            f"{name} is sharded over the ranks, but muster.Checkpoints saves only state that is the same on every rank",
+            hint="save FSDP models with torch.distributed.checkpoint",
         )
     if isinstance(value, torch.Tensor):
         tensors[name] = value.detach()
@@ -67,7 +67,7 @@ def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return parts if isinstance(value, list) else tuple(parts)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise MusterError(f"{name} cannot be saved: it is a {type(value).__name__}, not a tensor, number or string")
+    raise MusterError(f"cannot save {name}: it is a {type(value).__name__}, not a tensor, number or string")
 
 
 def _set_in(value: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -1,1 +1,1 @@
-"""What `muster bench` runs on every rank; it travels to the hosts by itself and needs nothing there but torch."""
+"""The code of a rank of `muster bench`; it is sent to the hosts and needs only torch there."""

@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Do what the settings ask for."""
+    """Run what the settings describe."""
     settings = json.loads(sys.argv[1])
     if settings.pop("what") == "step":
         from .training_step import train

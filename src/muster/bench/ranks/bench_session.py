@@ -1,4 +1,4 @@
-"""A whole benchmark on one rank, in the order the controller asked for."""
+"""A whole benchmark on one rank, in the order given by the controller."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .timed_operations import OPERATIONS
 from .timing import time_call
 
 _BUFFERS = 5
-"""Buffers of the largest size that an operation may need at once: two of ours, and copies that gloo makes."""
+"""Number of buffers of the largest size that an operation may need at once: two of ours, and gloo's copies."""
 
 
 def measure(
     *, marker: str, backend: str, operations: list[str], sizes: list[int], pairs: bool, call_limit: float | None
 ) -> None:
-    """Measure what the settings name, and tell it as it comes."""
+    """Measure what the settings describe, and report each result immediately."""
     group = Group(backend, marker)
     hosts: list[int] = group.gather(group.host)
     before = hardware.links()
@@ -56,7 +56,7 @@ def _introduce(group: Group) -> None:
 
 
 def _room(group: Group) -> int:
-    """The largest size for which every rank has the memory, half of what is free."""
+    """The largest size that fits into half of the free memory on every rank."""
     sharing = 1 if group.device.type == "cuda" else group.local_size
     room = hardware.free_memory(group.device) // (2 * sharing * _BUFFERS)
     rooms = group.gather(room)
@@ -68,7 +68,7 @@ def _room(group: Group) -> int:
 def _measure_operation(
     group: Group, name: str, sizes: list[int], call_limit: float | None, room: int, progress: tuple[int, int]
 ) -> None:
-    """Measure an operation at each size; `progress` is how many measurements are done before it, and of how many."""
+    """Measure an operation at each size; `progress` is the number of measurements done so far and their total."""
     done, of = progress
     last: tuple[int, float] | None = None
     seen: set[int] = set()
@@ -81,7 +81,7 @@ def _measure_operation(
             return
         group.tell("at", what=name, size=size, done=done + number, of=of)
         exercise = OPERATIONS[name](group, size)
-        if exercise.size in seen:  # the smallest arrays have one element for each rank
+        if exercise.size in seen:  # small sizes are rounded up to one element per rank
             continue
         seen.add(exercise.size)
         seconds = time_call(group, exercise.call)

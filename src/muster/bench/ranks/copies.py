@@ -1,4 +1,4 @@
-"""How fast memory is copied on each host, and to and from each GPU: what a single rank can show."""
+"""Copy rates of memory on each host, and to and from each GPU, which a single rank can measure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .group import Group
 from .timed_operations import WIDTH
 
 SIZE = 1 << 28
-"""Bytes: more than the caches of CPUs and GPUs."""
+"""Bytes per copy: larger than the caches of CPUs and GPUs."""
 
 _TIMES = 5
 
 
 def measure_copies(group: Group, largest: int) -> list[dict[str, float]]:
-    """Bytes per second of each rank's copies; the ranks of a host take turns, for they share its memory."""
+    """Bytes per second of each rank's copies; the ranks of a host take turns because they share its memory."""
     mine: dict[str, float] = {}
     count = max(1, min(SIZE, largest) // WIDTH)
     for turn in range(max(group.gather(group.local_size))):

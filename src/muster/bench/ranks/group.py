@@ -1,4 +1,4 @@
-"""The ranks of a benchmark: who is here, which of them speaks, and how they agree on a number."""
+"""The ranks of a benchmark: their process groups, reporting by rank 0, and exchanging values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 import torch.distributed
 
 dist: Any = torch.distributed
-"""Without its types, which torch gives only in part."""
+"""Untyped, because torch annotates it only partially."""
 
 COLLECTIVE_LIMIT = 600.0
-"""Seconds after which a collective is given up: a gigabyte over 15 Mbit/s."""
+"""Timeout of a collective in seconds: enough for 1 GB at 15 Mbit/s."""
 
 
 class Group:
-    """Two process groups: gloo to agree, and the one that is measured, which may be the same."""
+    """Two process groups: gloo for coordination, and the one that is measured, which may be the same."""
 
     def __init__(self, backend: str, marker: str) -> None:
         self.rank = int(os.environ["RANK"])
@@ -34,7 +34,7 @@ class Group:
         has_gpu = torch.cuda.is_available() and torch.cuda.device_count() > self.local_rank
         without = [rank for rank, has in enumerate(self.gather(has_gpu)) if not has]
         if backend == "nccl" and without:
-            raise SystemExit(f"nccl needs a GPU for each rank, and rank {without[0]} has none: use --backend gloo")
+            raise SystemExit(f"nccl needs a GPU for each rank, but rank {without[0]} has none; use --backend gloo")
         self.backend = backend or ("gloo" if without or not dist.is_nccl_available() else "nccl")
         self.device = torch.device("cpu")
         self.measured: Any = dist.group.WORLD
@@ -44,14 +44,14 @@ class Group:
             self.measured = dist.new_group(backend="nccl", timeout=limit)
 
     def close(self) -> None:
-        """Leave together: rank 0 keeps the store, and the watchdogs of NCCL still ask it."""
+        """Exit together, because rank 0 owns the store and NCCL's watchdogs still use it."""
         if self.backend == "nccl":
             dist.destroy_process_group(self.measured)
         self.barrier()
         dist.destroy_process_group()
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """Say something to the controller; only rank 0 is heard."""
+        """Send a record to the controller; only rank 0 does."""
         if self.rank == 0:
             print(self._marker + json.dumps({"t": kind, **fields}), flush=True)
 
@@ -60,24 +60,24 @@ class Group:
         dist.barrier()
 
     def gather(self, value: Any) -> list[Any]:
-        """The value of every rank, in their order, on every rank."""
+        """The values of all ranks, in rank order, on every rank."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
 
     def slowest(self, seconds: list[float]) -> list[float]:
-        """For each position the longest time any rank has there."""
+        """The maximum over all ranks, for each position."""
         times = torch.tensor(seconds, dtype=torch.float64)
         dist.all_reduce(times, dist.ReduceOp.MAX)
         return [float(each) for each in times]
 
     def settle(self) -> None:
-        """Wait until the device has done what it was asked for."""
+        """Wait until the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def zeros(self, count: int) -> torch.Tensor:
-        """A buffer where the measured backend wants it; not empty memory, whose denormal numbers add slowly."""
+        """A buffer on the device of the measured backend; zeroed, because denormal numbers are slow to add."""
         return torch.zeros(count, dtype=torch.float32, device=self.device)
 
 

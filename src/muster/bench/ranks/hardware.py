@@ -1,7 +1,7 @@
-"""What this rank's host says about itself: its links and how fast they are, and how much memory is free.
+"""Hardware facts of this rank's host: its links with their speeds, and its free memory.
 
-Nothing is guessed: a speed is what the kernel or nvidia-smi reports, and which link carried the data is read
-off its counters.
+Nothing is guessed: speeds are those reported by the kernel or nvidia-smi, and counters show which link carried the
+data.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def carriers(before: dict[str, Link], after: dict[str, Link]) -> list[dict[str, 
 
 
 def _interface(folder: Path) -> Link:
-    speed = _read(folder / "speed")  # Mbit/s; -1 or an error where nobody knows
-    # A cable is behind a device, a bond or a VLAN; the speed of a veth, a tap or a bridge is only a word.
+    speed = _read(folder / "speed")  # Mbit/s; -1 or an error if unknown
+    # Devices, bonds and VLANs have a physical link; the reported speed of a veth, tap or bridge means nothing.
     real = (folder / "device").exists() or re.search(r"DEVTYPE=(bond|vlan)", _read(folder / "uevent")) is not None
     return {
         "speed": int(speed) * 1e6 if speed.isdigit() and int(speed) > 0 else None,
@@ -65,14 +65,14 @@ def _interface(folder: Path) -> Link:
 
 
 def _with_address() -> set[str]:
-    """Interfaces that have an address, so no port of a bond or bridge, whose bytes would count twice."""
+    """Interfaces with an address; this excludes ports of a bond or bridge, whose bytes would be counted twice."""
     v4 = [line.split()[0] for line in _read(Path("/proc/net/route")).splitlines()[1:]]
     v6 = [line.split()[5] for line in _read(Path("/proc/net/if_inet6")).splitlines()]
     return {"lo", *v4, *v6}
 
 
 def gpu(device: Any) -> dict[str, object]:
-    """The GPU's name, its place on PCIe with that link's speed, and its NVLinks; empty for a CPU."""
+    """The GPU's name, the speed of its PCIe link, and its NVLinks; empty for a CPU."""
     if device.type != "cuda":
         return {}
     properties = _cuda().get_device_properties(device)
@@ -91,7 +91,7 @@ def _pcie(folder: Path) -> dict[str, float] | None:
 
 
 def _nvlink(address: str) -> list[float]:
-    """Bytes per second and direction of each NVLink that is up."""
+    """Bytes per second and direction of each active NVLink."""
     try:
         asked = subprocess.run(
             ["nvidia-smi", "nvlink", "--status", "-i", address],
@@ -106,7 +106,7 @@ def _nvlink(address: str) -> list[float]:
 
 
 def free_memory(device: Any) -> int:
-    """Bytes that this rank's host, container or GPU has left, all its ranks together for the host."""
+    """Free bytes of this rank's GPU, or of its host or container, which its ranks share."""
     if device.type == "cuda":
         return int(_cuda().mem_get_info(device)[0])
     left = [int(amount) << 10 for amount in re.findall(r"MemAvailable: +(\d+) kB", _read(Path("/proc/meminfo")))]
@@ -119,7 +119,7 @@ def free_memory(device: Any) -> int:
 
 
 def _cgroups() -> list[Path]:
-    """The folders of this process's memory cgroup, in version 1 and 2, inside a container and outside."""
+    """The directories of this process's memory cgroup, in version 1 and 2, inside a container and outside."""
     found: list[Path] = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Which pairs of ranks are measured, and which of them at the same time."""
+"""Which pairs of ranks are measured, and which of them simultaneously."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 MOST_RANKS = 16
-"""Up to this many ranks every pair is measured by itself; above it one rank stands for its host."""
+"""Up to this many ranks, every pair is measured on its own; above, one rank represents each host."""
 
 MOST_HOSTS = 64
-"""More hosts than this would take minutes and give a matrix nobody reads."""
+"""Maximum number of hosts; more would take minutes and produce an unreadable matrix."""
 
 
 def chosen_ranks(hosts: list[int]) -> list[int]:
-    """The ranks that stand for a world whose rank r runs on host hosts[r]."""
+    """The ranks whose pairs are measured, where rank r runs on host hosts[r]."""
     if len(hosts) <= MOST_RANKS:
         return list(range(len(hosts)))
     first = [rank for rank, host in enumerate(hosts) if hosts.index(host) == rank]
@@ -21,11 +21,11 @@ def chosen_ranks(hosts: list[int]) -> list[int]:
 
 
 def rounds(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """All pairs, one at a time; among more than 16 hosts as many at a time as need no host twice."""
+    """All pairs, one at a time; with more than 16 hosts, as many disjoint pairs at a time as possible."""
     if len(ranks) <= MOST_RANKS:
         yield from ([(a, b)] for at, a in enumerate(ranks) for b in ranks[at + 1 :])
         return
-    # The circle method of tournaments: one place stays, the others move on by one.
+    # The circle method of round-robin tournaments: one place is fixed, the others rotate.
     places: list[Any] = [*ranks, *([None] if len(ranks) % 2 else [])]
     for _ in range(len(places) - 1):
         half = len(places) // 2

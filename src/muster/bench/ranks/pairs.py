@@ -12,10 +12,10 @@ from .pair_schedule import chosen_ranks, rounds
 from .timed_operations import WIDTH
 
 LONGEST = 0.25
-"""Seconds of one transfer, if there are few pairs."""
+"""Maximum duration of one transfer in seconds."""
 
 SECONDS = 20.0
-"""For all transfers together, if the links are not slow."""
+"""Target duration of all transfers together, in seconds."""
 
 _TRANSFERS = 3
 _FIRST = 1 << 20
@@ -25,7 +25,7 @@ _FEWEST_PINGS = 20
 
 
 def measure_pairs(group: Group, hosts: list[int], largest: int) -> None:
-    """Measure every pair and tell each result; ranks outside a pair wait."""
+    """Measure every pair and report each result; ranks outside the pair wait."""
     ranks = chosen_ranks(hosts)
     schedule = list(rounds(ranks))
     seconds = min(LONGEST, SECONDS / (2 * _TRANSFERS * max(1, len(schedule))))
@@ -51,16 +51,16 @@ def _pair(group: Group, a: int, b: int, *, seconds: float, largest: int) -> dict
 
 
 class _Link:
-    """This rank and another one."""
+    """The link between this rank and a peer."""
 
     def __init__(self, group: Group, peer: int) -> None:
         self.group, self.peer = group, peer
         self.word = group.zeros(2)
 
     def latency(self, *, first: bool) -> float:
-        """Half of the time that 8 bytes need for the way there and back.
+        """Half the round-trip time of 8 bytes, in seconds.
 
-        Of many times the one that a tenth stay below: what else a machine does can only make them longer.
+        This is the 10th percentile of many measurements, because other load on a host can only make them longer.
         """
         once = [self._ping(first) for _ in range(3)][-1]
         pings = self._agree(int(_PINGS / max(once, 1e-7)), says=first)
@@ -68,7 +68,7 @@ class _Link:
         return times[len(times) // 10] / 2
 
     def bandwidth(self, *, sends: bool, seconds: float, largest: int) -> float:
-        """Bytes per second of the median transfer, of a size that takes about `seconds`."""
+        """Bytes per second of the median transfer, with a size that takes about `seconds`."""
         size = min(_FIRST, largest)
         data = self.group.zeros(size // WIDTH)
         self._transfer(data, sends)
@@ -79,13 +79,13 @@ class _Link:
         return size / median(self._transfer(data, sends) for _ in range(_TRANSFERS))
 
     def _agree(self, number: int, *, says: bool) -> int:
-        """One of the two says how much there is to do."""
-        told = torch.tensor([number], dtype=torch.int64)
+        """Use the number of the rank that `says` it on both ranks."""
+        agreed = torch.tensor([number], dtype=torch.int64)
         if says:
-            dist.send(told, self.peer)
+            dist.send(agreed, self.peer)
         else:
-            dist.recv(told, self.peer)
-        return int(told.item())
+            dist.recv(agreed, self.peer)
+        return int(agreed.item())
 
     def _ping(self, first: bool) -> float:
         start = time.perf_counter()
@@ -95,7 +95,7 @@ class _Link:
         return time.perf_counter() - start
 
     def _transfer(self, data: torch.Tensor, sends: bool) -> float:
-        """Move the data one way, and a word back when it has arrived: a sent buffer may still be on its way."""
+        """Send the data one way and wait for a reply, because a sent buffer may still be in transit."""
         self.group.settle()
         start = time.perf_counter()
         self._move(data, sends)

@@ -1,4 +1,4 @@
-"""The six operations: their buffers, the call that is timed, and the check of what it left.
+"""The six operations: their buffers, the timed call, and the check of the result.
 
 Sizes and counts are those of nccl-tests: the size is the whole array (for all-gather, reduce-scatter and
 all-to-all the parts of all ranks together), the count is what a rank passes to the call.
@@ -18,26 +18,26 @@ WIDTH = 4
 """Bytes of a float."""
 
 _PERIOD = 251
-"""A prime: blocks of any power of two that change places are noticed."""
+"""A prime, so that swapped blocks of any power of two are detected."""
 
 _PIECE = _PERIOD * 4096
-"""Elements that are filled or checked at a time, so that a check needs no second large buffer."""
+"""Number of elements filled or checked at a time, so that a check needs no second large buffer."""
 
 
 class Values(NamedTuple):
-    """The numbers `scale * ((offset + i) % 251) + plus`: whole, and exact in a float for thousands of ranks."""
+    """The values `scale * ((offset + i) % 251) + plus`: integers, exact as floats for thousands of ranks."""
 
     offset: int = 0
     scale: int = 1
     plus: int = 0
 
     def fill(self, tensor: torch.Tensor) -> None:
-        """Write them."""
+        """Fill a tensor with these values."""
         for start, values in self._pieces(tensor):
             tensor[start : start + len(values)] = values
 
     def wrong_in(self, tensor: torch.Tensor) -> int:
-        """How many elements are other numbers."""
+        """Number of elements that differ from these values."""
         return sum(
             int((tensor[start : start + len(values)] != values).sum().item()) for start, values in self._pieces(tensor)
         )
@@ -51,13 +51,13 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True)
 class Exercise:
-    """One operation at one size; it works in place where it sends and receives the same buffer."""
+    """One operation at one size; it works in place if it sends and receives the same buffer."""
 
     call: Call
     sent: torch.Tensor
     received: torch.Tensor
     expected: Sequence[Values]
-    """What must be received from ranks that sent `Values(plus=rank)`, in parts of the same length."""
+    """The expected result if each rank sends `Values(plus=rank)`, in parts of equal length."""
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ class Exercise:
         return len(self.received) // len(self.expected)
 
     def check(self, rank: int) -> int:
-        """Fill the buffers, call once, and count the elements that are wrong on this rank."""
+        """Fill the buffers, call once, and count the wrong elements on this rank."""
         self.received.fill_(-1)
         Values(plus=rank).fill(self.sent)
         self.call()
@@ -84,7 +84,7 @@ def all_reduce(group: Group, size: int) -> Exercise:
 
 
 def all_gather(group: Group, size: int) -> Exercise:
-    """Every rank gets the parts of all."""
+    """Every rank gets the parts of all ranks."""
     part, whole = _part_and_whole(group, size)
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
     return Exercise(
@@ -114,7 +114,7 @@ def broadcast(group: Group, size: int) -> Exercise:
 
 
 def all_to_all(group: Group, size: int) -> Exercise:
-    """Every rank gets one part from each."""
+    """Every rank gets one part from each rank."""
     part, sent = _part_and_whole(group, size)
     received = group.zeros(len(sent))
     mine = group.rank * len(part)
@@ -127,14 +127,14 @@ def all_to_all(group: Group, size: int) -> Exercise:
 
 
 def send_recv(group: Group, size: int) -> Exercise:
-    """Every rank sends to the next one and receives from the one before, all at the same time."""
+    """Every rank sends to the next one and receives from the previous one, simultaneously."""
     sent = group.zeros(max(1, size // WIDTH))
     received = group.zeros(len(sent))
     after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
 
     def call() -> None:
-        # The receiver is made ready first: gloo tells the peer so over the same connection as the data, and behind
-        # the data of a send that word would come too late for the two directions to run at the same time.
+        # Post the receive first: gloo notifies the peer over the same connection as the data, and behind the data of a
+        # send the notification would arrive too late for both directions to run simultaneously.
         both = [
             dist.P2POp(dist.irecv, received, before, group.measured),
             dist.P2POp(dist.isend, sent, after, group.measured),
@@ -156,7 +156,7 @@ OPERATIONS: dict[str, Callable[[Group, int], Exercise]] = {
 
 
 def _part_and_whole(group: Group, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A rank's part of an array, and the array, which has at least one element for each rank."""
+    """A rank's part of an array, and the array, which has at least one element per rank."""
     count = max(1, size // WIDTH // group.size)
     return group.zeros(count), group.zeros(count * group.size)
 

@@ -1,7 +1,7 @@
-"""How long a call takes: blocks of calls, each begun together, and for each block the slowest rank's time.
+"""Timing of calls in blocks that all ranks start together, taking the slowest rank's time of each block.
 
-A block of one call would, for small sizes, measure how well ranks leave a barrier. So small calls are made many
-in a row, as nccl-tests does, and the blocks give the median and the spread.
+For small sizes, a block of one call would measure how simultaneously ranks leave a barrier. So a block repeats small
+calls many times, as nccl-tests does, and the blocks give the median and the spread.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import time
 from .group import Call, Group
 
 BLOCK = 0.02
-"""Seconds a block takes at least; leaving a barrier differs by about 0.1 ms between ranks."""
+"""Minimum duration of a block in seconds; ranks leave a barrier within about 0.1 ms of each other."""
 
 BUDGET = 0.3
-"""Seconds for the blocks of one size, if a call is that quick."""
+"""Seconds for all blocks of one size, if the calls are short enough."""
 
 _FEWEST, _MOST = 3, 15
 
 
 def time_call(group: Group, call: Call) -> list[float]:
-    """Seconds for one call in each of several blocks, the same list on every rank."""
-    block(group, call, 1)  # connections and buffers are made at the first call
+    """Seconds per call in each of several blocks; the list is the same on every rank."""
+    block(group, call, 1)  # the first call creates connections and buffers
     (once,) = group.slowest([block(group, call, 1)])
     calls = max(1, round(BLOCK / max(once, 1e-7)))
-    if calls > 1:  # a single call is mostly waiting for the others
+    if calls > 1:  # a single short call mostly waits for the other ranks
         (together,) = group.slowest([block(group, call, calls)])
         once = together / calls
         calls = max(1, min(100_000, round(BLOCK / max(once, 1e-7))))
     blocks = max(_FEWEST, min(_MOST, round(BUDGET / max(calls * once, 1e-7))))
-    known = [once] if calls == 1 else []  # a slow call is not made more often than need be
+    known = [once] if calls == 1 else []  # do not repeat a slow call more often than necessary
     return known + group.slowest([block(group, call, calls) / calls for _ in range(blocks - len(known))])
 
 
 def block(group: Group, call: Call, calls: int) -> float:
-    """Seconds for some calls in a row, begun together with the other ranks."""
+    """Seconds for several calls in a row, started together with the other ranks."""
     group.settle()
     group.barrier()
     start = time.perf_counter()

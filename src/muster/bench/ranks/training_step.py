@@ -1,4 +1,4 @@
-"""The training step of `muster bench --scaling`: a plain network under DDP on made-up data, and its rate."""
+"""The training step of `muster bench --scaling`: the throughput of a plain network with DDP on synthetic data."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .group import Group
 from .timing import block
 
 SECONDS = 0.5
-"""How long the steps of one block take."""
+"""Duration of one block of steps, in seconds."""
 
 BLOCKS = 5
-"""The median of so many counts: a machine that is busy for a moment does not spoil it."""
+"""Number of blocks; their median is not affected by a moment of other load."""
 
 _WARM_UP = 5
 _WIDTH = 1024
 
 
 def train(*, backend: str, batch_size: int) -> None:
-    """Train for some seconds and print the samples per second of all ranks together."""
+    """Train for a few seconds and print the samples per second of all ranks together."""
     group = Group(backend, "")
     layers = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU()) for _ in range(4)]
     model = DistributedDataParallel(
@@ -39,7 +39,7 @@ def train(*, backend: str, batch_size: int) -> None:
         loss.backward()
         optimizer.step()
 
-    block(group, step, _WARM_UP)  # DDP arranges its buckets anew after the first step
+    block(group, step, _WARM_UP)  # DDP rebuilds its buckets after the first step
     (some,) = group.slowest([block(group, step, _WARM_UP)])
     steps = max(3, round(SECONDS * _WARM_UP / max(some, 1e-6)))
     seconds = median(group.slowest([block(group, step, steps) for _ in range(BLOCKS)]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from muster.controller.diagnosis.rank_end import HostLoss, RankEnd
 from muster.errors import EXIT_HANG, EXIT_MUSTER
-from muster.text import count, cut
+from muster.text import count, cut, rank_list
 
 FIX = "Fix: "
 """Prefix of the line that says what to do, as in `muster check`."""
@@ -89,7 +89,10 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
     if first is None:
         return Verdict(exit_code=0)
     left_early = _left_early(ends, first)
-    sentence = f"rank {first.rank} on {first.host} failed first, {_after(first.time - start)}: {describe(first)}"
+    followers = [end for end in failures if end is not first]
+    are_all = len(followers) + 1 == len(ends) > 1 and all(_is_same(first, end) for end in followers)
+    who = f"all {len(ends)} ranks failed the same way" if are_all else f"rank {first.rank} on {first.host} failed first"
+    sentence = f"{who}, {_after(first.time - start)}: {describe(first)}"
     from muster.controller.diagnosis.explain import explain  # most jobs do not fail
 
     explanation = explain(first, ends, left_early)
@@ -99,12 +102,11 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
             f"rank {left_early.rank} on {left_early.host} ended with exit code 0, {_after(left_early.time - start)}, "
             f"while other ranks still needed it; then rank {first.rank} on {first.host} failed: {describe(first)}"
         )
-    followers = [end for end in failures if end is not first]
-    if followers:
+    if followers and not are_all:
         notes.append(_followed(first, followers))
     stopped = sum(end.stopped for end in ends)
     if stopped:
-        notes.append(f"Muster then stopped {count(stopped, 'other rank')}")
+        notes.append(f"{count(stopped, 'other rank')} {'was' if stopped == 1 else 'were'} then stopped by Muster")
     last = first.last_words.splitlines()[-_LAST_LINES:] if first.last_words != first.summary else []
     return Verdict(
         exit_code=exit_code_of(first.status),
@@ -205,12 +207,25 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
 
 
 def _followed(first: RankEnd, followers: Sequence[RankEnd]) -> str:
-    """The ranks that failed after the first, and whether only because their connection to it broke."""
-    why = ""
+    """The ranks that failed after the first, and why if all have one reason: then it needs no details."""
+    how = ""
     if all(end.is_echo for end in followers) and not first.is_symptom:
         its = "its connection" if len(followers) == 1 else "their connections"
-        why = f" because {its} to rank {first.rank} broke"
-    return f"{count(len(followers), 'other rank')} then failed{why}: " + "; ".join(map(_short, followers[:4]))
+        how = f" because {its} to rank {first.rank} broke"
+    elif all(_is_same(first, end) for end in followers):
+        how = " the same way"
+    which = rank_list([end.rank for end in followers]) if how else "; ".join(map(_short, followers[:4]))
+    return f"{count(len(followers), 'other rank')} then failed{how}: {which}"
+
+
+def _is_same(first: RankEnd, other: RankEnd) -> bool:
+    """Whether two ranks failed in the same way at the same place, each by itself."""
+    said = bool(first.summary or first.place)
+    return (
+        said
+        and not first.is_symptom
+        and ((first.summary, first.place, first.status) == (other.summary, other.place, other.status))
+    )
 
 
 def _short(end: RankEnd) -> str:

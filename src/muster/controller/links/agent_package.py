@@ -1,4 +1,4 @@
-"""The code that runs on hosts as bytes that any interpreter can import."""
+"""Packs the code that runs on hosts into bytes that any interpreter can import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.shared import bootstrap
 
 
 def agent_payload(job_id: str, scheduler: str = "") -> bytes:
-    """What is sent to a new interpreter to make it the agent of a job; a `scheduler`'s signals it gives its ranks."""
+    """The bytes that turn a new interpreter into the agent of a job; it forwards `scheduler`'s signals to its ranks."""
     modules = {
         f"{name}.{module.name}": _load(f"{package.__name__}.{module.name}")
         for name, package in zip(bootstrap.FOLDERS, (agent, probes, rank, shared), strict=True)
@@ -27,7 +27,7 @@ def _load(name: str) -> tuple[str, CodeType]:
     spec = find_spec(name)
     assert spec is not None
     assert isinstance(spec.loader, InspectLoader)
-    # get_code reads the byte code python keeps beside the source; only a changed file is compiled.
+    # get_code uses python's cached byte code; only a changed file is compiled.
     source, code = spec.loader.get_source(name), spec.loader.get_code(name)
     assert source is not None
     assert code is not None

@@ -1,4 +1,4 @@
-"""The requests to an agent: which fields each takes, and what it is answered with."""
+"""The types of the requests to an agent and of their replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AgentRequests(ABC):
-    """The typed side of a link."""
+    """The typed request interface of a link."""
 
     @overload
     async def request(
@@ -73,10 +73,18 @@ class AgentRequests(ABC):
     async def request(
         self, do: Literal["stdin"], *, limit: float, **fields: Unpack[requests.SendStdin]
     ) -> replies.StdinTaken: ...
+    @overload
+    async def request(
+        self, do: Literal["read_results"], *, limit: float, **fields: Unpack[requests.ReadResults]
+    ) -> replies.Done: ...
+    @overload
+    async def request(
+        self, do: Literal["more_results"], *, limit: float, **fields: Unpack[requests.MoreResults]
+    ) -> replies.ResultPart: ...
     async def request(self, do: str, *, limit: float, **fields: object) -> object:
-        """Ask the agent for something and wait for its reply, at most `limit` seconds."""
+        """Send a request to the agent, and wait for its reply for at most `limit` seconds."""
         return await self._ask(do, limit, fields)
 
     @abstractmethod
     async def _ask(self, do: str, limit: float, fields: Mapping[str, object]) -> Any:
-        """Send the request, and return its reply once it has been validated."""
+        """Send a request, and return its validated reply."""

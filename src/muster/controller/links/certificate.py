@@ -1,4 +1,4 @@
-"""A certificate for one job: whoever dials the controller can tell it from any other program on that port."""
+"""A certificate for one job, by which agents verify that they are connected to its controller."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from muster.errors import MusterError
 
 
 def make_server_context() -> tuple[ssl.SSLContext, str]:
-    """A TLS server context with a fresh key, and the certificate (PEM) callers must insist on."""
+    """A TLS server context with a new key, and the certificate (PEM) that clients must require."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise MusterError(
-            "agents that dial back need the package `cryptography`, and this Python has none",
-            hint="type: python -m pip install cryptography",
+            "this engine needs the Python package `cryptography`, which is not installed",
+            hint="python -m pip install cryptography",
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "muster")])
     now = datetime.datetime.now(datetime.timezone.utc)
-    wide = datetime.timedelta(days=3650)  # clocks of hosts may be years off, and the key lives as long as the job
+    wide = datetime.timedelta(days=3650)  # host clocks may be years off, and the key is discarded with the job
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -42,7 +42,7 @@ def make_server_context() -> tuple[ssl.SSLContext, str]:
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    with tempfile.NamedTemporaryFile(prefix="muster-") as file:  # 0600, gone at once: ssl reads keys from files only
+    with tempfile.NamedTemporaryFile(prefix="muster-") as file:  # mode 0600; ssl reads keys only from files
         file.write(private + public)
         file.flush()
         context.load_cert_chain(file.name)

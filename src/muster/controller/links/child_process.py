@@ -1,4 +1,4 @@
-"""A child process with three pipes, woven into the event loop; nothing here waits or blocks."""
+"""A child process with three pipes, integrated into the event loop without blocking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("muster.child")
 
 
 class Child:
-    """A transport's process: bytes in, bytes out, words on stderr, and its end."""
+    """The process of a transport: its stdin, stdout, stderr and exit."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class Child:
         env: Mapping[str, str] | None = None,
         for_ranks: int | None = None,
     ) -> None:
-        """Start it; raises OSError when the program is not there. `for_ranks` is the stdin of its ranks."""
+        """Start the process; raises OSError if the program does not exist. `for_ranks` is the stdin of its ranks."""
         if for_ranks is not None:
             env = {**(os.environ if env is None else env), INHERITED: str(for_ranks)}
-        # A session of its own: Ctrl-C at the terminal is for the controller, which ends the agents in order.
+        # In its own session, so that Ctrl-C on the terminal reaches only the controller, which stops the agents.
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -57,7 +57,7 @@ class Child:
         os.set_blocking(stdin.fileno(), False)
         self._writer = Writer(stdin.fileno(), lambda data: os.write(stdin.fileno(), data))
         self._loop.add_reader(stdout.fileno(), self._read, stdout.fileno(), 1 << 18, on_data, on_closed)
-        # A ControlMaster left behind by ssh keeps stderr open, so its closing means nothing.
+        # A ControlMaster that ssh leaves behind keeps stderr open, so end of file on it is not significant.
         self._loop.add_reader(stderr.fileno(), self._read, stderr.fileno(), 1 << 16, on_words, lambda: None)
 
     def _read(self, fd: int, size: int, on_data: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class Child:
             on_closed()
 
     def send(self, data: bytes = b"") -> None:
-        """Write, now or when the child reads; a child that has gone is noticed by its stdout closing."""
+        """Write without blocking; if the child has exited, its stdout closes."""
         if self._files[0].closed:
             return
         try:
@@ -86,7 +86,7 @@ class Child:
             self._loop.remove_writer(self._writer.fd)
 
     async def exit_code(self, limit: float) -> int | None:
-        """How it ended; None if it has not within `limit` seconds."""
+        """The exit code; None if it has not exited within `limit` seconds."""
         deadline = time.monotonic() + limit
         while self._process.poll() is None and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
@@ -94,13 +94,13 @@ class Child:
         return self._process.returncode
 
     async def terminate(self, limit: float) -> None:
-        """Ask it to end, and wait for that at most `limit` seconds."""
+        """Send SIGTERM, and wait for the process to exit for at most `limit` seconds."""
         if self._process.poll() is None:
             self._process.terminate()
             await self.exit_code(limit)
 
     def close(self, *, kill: bool) -> None:
-        """Close the pipes, and end the process if asked; one that is not killed sees its stdin close."""
+        """Close the pipes, and kill the process if `kill`; otherwise it sees its stdin close."""
         if self._files[0].closed:
             return
         self._loop.remove_writer(self._writer.fd)
@@ -111,15 +111,15 @@ class Child:
             try:
                 self._process.wait(1)
             except subprocess.TimeoutExpired:
-                pass  # it is held by the kernel, and nothing of ours depends on it
+                pass  # it is stuck in the kernel, and nothing depends on it
         for file in self._files:
             file.close()
 
     def note_descendants(self) -> None:
-        """Note what lives below it now, to be found again when it has gone and they have another parent."""
+        """Record the current descendants, to find them again after the process has exited."""
         if self._process.poll() is None and os.path.isdir("/proc/self"):
             self._below |= {pid: birth(pid) for pid in processes.descendants(self._process.pid)}
 
     def kill_descendants(self) -> None:
-        """End what was noted and still lives."""
+        """Kill the recorded descendants that are still alive."""
         processes.kill([pid for pid, born in self._below.items() if born and birth(pid) == born], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Agents that dial back: a TLS port here, the processes that start them, and which caller is which agent."""
+"""Agents that dial back: the TLS port, the start commands, and matching connections to agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.agent.connectivity import free_port
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
 from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
-from muster.controller.links.piped import Words
+from muster.controller.links.piped import Output
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import ORDER_FILE, Launch, StartCommand
 from muster.errors import HostError, MusterError
@@ -28,28 +28,29 @@ from muster.shared.wire import VERSION, ProtocolError, check_version
 from muster.text import names
 
 _HELLO_LIMIT = 10.0
-"""Seconds a caller has to say who it is."""
+"""Seconds within which a client must identify itself."""
 
 _LONGEST_HELLO = 4096
+"""Maximum size of the hello line in bytes."""
 
 _END_LIMIT = 1.0
-"""Seconds for a start command to end by itself once its agents have gone."""
+"""Seconds for a start command to exit by itself after its agents have exited."""
 
 _TERM_LIMIT = 5.0
-"""Seconds for it to end when told to: mpirun takes its daemons down first, which would outlive its SIGKILL."""
+"""Seconds for it to exit after SIGTERM; mpirun stops its daemons first, which would survive its SIGKILL."""
 
 _TERM_LIMIT_AFTER_LOSS = 1.0
-"""The same where a host is lost: some launchers would wait for it for minutes."""
+"""The same if a host is lost, for which some launchers would wait for minutes."""
 
 
 class NobodyCame(HostError):
-    """An agent did not come in time, and nothing says why."""
+    """An agent did not connect in time, and the cause is unknown."""
 
 
 class DialedLine(asyncio.Protocol):
-    """One caller: first unknown, then the connection of the link whose agent it is."""
+    """A connection of a client, which becomes the connection of a link once the client has identified itself."""
 
-    why_lost = "the connection to it broke"
+    why_lost = "connection lost"
 
     def __init__(self, connector: DialedConnector) -> None:
         self._connector = connector
@@ -59,13 +60,13 @@ class DialedLine(asyncio.Protocol):
         self._too_late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody has dialed; it must say who it is."""
+        """A client has connected; it must identify itself."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._too_late = asyncio.get_running_loop().call_later(_HELLO_LIMIT, self.close)
 
     def data_received(self, data: bytes) -> None:
-        """Take the caller's hello, then all that its agent says."""
+        """Read the hello of the client, then the messages of its agent."""
         if self._link is not None:
             self._link.on_data(data)
             return
@@ -82,18 +83,18 @@ class DialedLine(asyncio.Protocol):
         self._link.attach(self, self._connector.payload)
 
     def eof_received(self) -> None:
-        """The agent's end has closed; asyncio would wait 30 s for the goodbye of TLS, which a killed one never says."""
+        """Close the connection at once; asyncio would wait 30 s for a TLS shutdown that a killed agent never sends."""
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller has gone."""
+        """The client has disconnected."""
         if self._too_late is not None:
             self._too_late.cancel()
         if self._link is not None:
             self._link.on_closed()
 
     def send(self, data: bytes) -> None:
-        """Write, now or when the agent reads."""
+        """Write without blocking."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -103,9 +104,9 @@ class DialedLine(asyncio.Protocol):
             self._transport.abort()
 
     async def explain(self, noise: str) -> HostError:
-        """Why no agent came, although one dialed."""
+        """Explain why an agent that connected did not start."""
         assert self._link is not None
-        last = noise.splitlines()[-1:] or ["its connection closed before it was up"]
+        last = noise.splitlines()[-1:] or ["its connection closed"]
         return LinkLost(self._link.name, f"the agent did not start: {last[0]}")
 
 
@@ -115,7 +116,7 @@ class Caller:
     def __init__(self, command: StartCommand, connector: DialedConnector, env: dict[str, str]) -> None:
         self.command = command
         self._connector = connector
-        self._words = Words(lambda line: connector.on_line(self, line))
+        self._words = Output(lambda line: connector.on_line(self, line))
         self._ending: asyncio.Task[None] | None = None
         try:
             self._child = Child(
@@ -123,7 +124,7 @@ class Caller:
             )
         except OSError as error:
             raise MusterError(
-                f"`{command.argv[0]}` cannot be started ({error.strerror})",
+                f"could not start `{command.argv[0]}` ({error.strerror})",
                 hint=connector.launch.engine.program_hint(command),
             ) from None
 
@@ -137,7 +138,7 @@ class Caller:
             self._connector.on_end(self.command, code)
 
     def give_up(self, code: int | None = None) -> None:
-        """No more agents will come: say why, with the words there are."""
+        """Fail the agents that have not connected, with an explanation from the output so far."""
         missing = [link for link in self._links if not link.is_attached]
         if missing and not missing[0].closing:
             error = self._connector.launch.engine.explain(self.command, code, self._words.text.strip())
@@ -145,7 +146,7 @@ class Caller:
                 link.fail(error)
 
     def allow_pull(self, line: str) -> None:
-        """Wait longer for all its agents if a host says that it pulls an image: they come together or not at all."""
+        """Wait longer for all its agents if a host is pulling an image; they start together or not at all."""
         pull = pull_in(line)
         if pull is not None:
             for link in self._links:
@@ -156,11 +157,11 @@ class Caller:
         return [link for link in self._connector.links if link.spec in self.command.agents]
 
     def note_helpers(self) -> None:
-        """Note what it has started here: the ssh clients of mpirun outlive it when their host is dead."""
+        """Record its descendants on this machine; mpirun's ssh clients survive it if their host is dead."""
         self._child.note_descendants()
 
     async def end(self) -> None:
-        """Wait a moment for it to end by itself, as it does once its agents have gone, then end it."""
+        """Wait briefly for it to exit by itself, as it does after its agents have exited, then end it."""
         self.note_helpers()
         lost = any(link.lost for link in self._links)
         if lost or await self._child.exit_code(_END_LIMIT) is None:
@@ -170,7 +171,7 @@ class Caller:
 
 
 class DialedConnector:
-    """Brings up agents that dial back, because what starts them gives them no stdin."""
+    """Starts agents that dial back, because their launcher gives them no stdin."""
 
     def __init__(self, launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> None:
         self.launch = launch
@@ -178,7 +179,7 @@ class DialedConnector:
         self.payload = b""
         self.called = list(dict.fromkeys(agent.name for agent in launch.agents))
         self.last_words = ""
-        """What the start commands printed last, while agents are missing."""
+        """The last output of the start commands while agents are missing."""
         self._folder = folder
         self._on_text = on_text
         self._token = secrets.token_hex(32)
@@ -189,7 +190,7 @@ class DialedConnector:
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
     ) -> None:
-        """Open the port, run the start commands, and wait until every agent has dialed."""
+        """Open the port, run the start commands, and wait until every agent has connected."""
         self.links, self.payload = links, payload
         context, certificate = make_server_context()
         sock = free_port()
@@ -201,13 +202,13 @@ class DialedConnector:
         for command in self.launch.commands:
             self._callers.append(self._start(command, order, env))
         if self.launch.pull_limit:
-            self.last_words = "a host without the image pulls it first"
+            self.last_words = "hosts that do not have the image pull it first"
         await self._all_up(max(limit, self.launch.pull_limit))
         for caller in self._callers:
             caller.note_helpers()
 
     def _order(self, port: int, certificate: str, limit: float) -> str:
-        """All that an agent needs to dial us, with the code that does it."""
+        """Everything that an agent needs to connect, including the code for it."""
         order: dial_back.Order = {
             "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
             "addresses": _own_addresses(),
@@ -234,7 +235,7 @@ class DialedConnector:
     async def _all_up(self, limit: float) -> None:
         waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came([link], limit))) for link in self.links]
         try:
-            # The first failure ends the wait: with these engines one missing agent ends the whole start.
+            # The first failure ends the wait: with these engines, one missing agent makes the whole start fail.
             await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
             failed = [task for task in waiting if task.done() and task.exception() is not None]
             if failed and isinstance(failed[0].exception(), NobodyCame):
@@ -249,34 +250,34 @@ class DialedConnector:
         command = next(command for command in self.launch.commands if missing[0].spec in command.agents)
         return NobodyCame(
             names(list(dict.fromkeys(link.name for link in missing))),
-            f"no agent has come from there within {limit:.0f} s of `{command.program}`",
-            hint=f"is every host up? the agents dial {' or '.join(_own_addresses())}: is there a firewall between?",
+            f"no agent connected within {limit:.0f} s of starting `{command.program}`",
+            hint=f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}",
         )
 
     def give_stdin(self) -> bool:
-        """Agents that dial back cannot inherit our stdin."""
+        """Agents that dial back cannot inherit stdin."""
         return False
 
     def admit(self, line: bytes) -> AgentLink | None:
-        """The link whose agent a caller is; None sends it away."""
+        """The link of the agent that sent this hello; None to reject the connection."""
         try:
             hello = json.loads(line)
             validate(hello, HELLO)
-        except (ValueError, RecursionError):  # whoever can reach the port can send anything
+        except (ValueError, RecursionError):  # anyone who can reach the port can send anything
             return None
         token, key = str(hello["token"]), str(hello["key"])
         if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
             return None
         try:
-            check_version(hello["protocol"], "an agent that came from there")
+            check_version(hello["protocol"], "an agent there")
         except ProtocolError as error:
-            self._on_text(hello["host"], f"{error}; it was sent away")
+            self._on_text(hello["host"], f"{error}; connection rejected")
             return None
         free = [link for link in self.links if link.spec.key == key and not link.is_attached and not link.closing]
         if free:
             return free[0]
-        if not any(link.closing for link in self.links):  # one that comes when the job is over is no surprise
-            self._on_text(hello["host"], f"an agent came as `{key}`, which is not awaited; it was sent away")
+        if not any(link.closing for link in self.links):  # late agents are normal when the job is over
+            self._on_text(hello["host"], f"rejected an agent with the unexpected key `{key}`")
         return None
 
     def on_line(self, caller: Caller, line: str) -> None:
@@ -294,15 +295,15 @@ class DialedConnector:
                 caller.give_up()
 
     def on_end(self, command: StartCommand, code: int | None) -> None:
-        """A start command has ended before the job was over."""
+        """A start command has exited before the end of the job."""
         self._why_ended = self._why_ended or self.launch.engine.why_over(command, code)
 
     def why_ended(self) -> str | None:
-        """What the scheduler said about ending the job, if it has."""
+        """Why the scheduler ended the job, if it did."""
         return self._why_ended
 
     async def close(self) -> None:
-        """End the start commands and close the port; the agents have gone."""
+        """End the start commands and close the port, after the agents have exited."""
         await asyncio.gather(*(caller.end() for caller in self._callers))
         if self._server is not None:
             self._server.close()
@@ -310,6 +311,6 @@ class DialedConnector:
 
 
 def _own_addresses() -> list[str]:
-    """Where this machine may be reached; loopback comes last, for agents beside us."""
+    """The addresses of this machine; loopback comes last, for agents on this machine."""
     found = sorted(interfaces(), key=lambda interface: interface["loopback"])
     return [address for interface in found for address in interface["addresses"]]

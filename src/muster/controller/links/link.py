@@ -1,4 +1,4 @@
-"""One agent's connection, whatever it runs over: requests and replies, events, and its heartbeat."""
+"""The connection to one agent over any transport: requests and replies, events, and the heartbeat."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from muster.shared.replies import REPLIES
 from muster.shared.wire import GREETING, LEASE, LineReader, ProtocolError, VersionError, check_version, encode
 
 SUSPECT_AFTER = 1.5
-"""Seconds of silence after which the screen names the host; LEASE decides."""
+"""Seconds without a message after which the screen names the host; after LEASE seconds it is lost."""
 
 _AGEING = 1.01
-"""By how much the shortest way counts for less with each ping: after a jump of a clock its offset is wrong."""
+"""Factor by which the shortest round trip is aged with each ping, because a clock may jump."""
 
 _log = logging.getLogger("muster.link")
 _LOGGED_FACTS = ("python", "version", "torch", "cpus", "gpus", "interfaces")
@@ -31,14 +31,14 @@ Result = TypeVar("Result")
 
 
 class LinkLost(HostError):
-    """The connection to a host that was up is gone."""
+    """The connection to a host was lost after it was up."""
 
 
 class Line(Protocol):
-    """The connection below a link: a transport's pipes, or a socket the agent dialed."""
+    """The connection below a link: the pipes of a transport, or a socket that the agent opened."""
 
     def send(self, data: bytes) -> None:
-        """Write, now or when the other side reads."""
+        """Write without blocking."""
         ...
 
     def close(self) -> None:
@@ -46,12 +46,12 @@ class Line(Protocol):
         ...
 
     async def explain(self, noise: str) -> MusterError:
-        """Why no agent came, found out from how the transport ended; `noise` is what came instead."""
+        """Explain why the agent did not start, from how the transport ended and its output, `noise`."""
         ...
 
     @property
     def why_lost(self) -> str:
-        """What it means that a connection which was up has closed."""
+        """What it means if an established connection closes."""
         ...
 
 
@@ -67,9 +67,9 @@ class AgentLink(AgentRequests):
         self.spec = spec
         self.name = spec.name
         self.facts = cast("Up", {})
-        """What the agent said of its host; empty until it is up."""
+        """The agent's facts about its host; empty until it is up."""
         self.clock_offset = 0.0
-        """This host's clock minus ours, in seconds; from the ping with the shortest way."""
+        """The host's clock minus the controller's, in seconds, from the ping with the shortest round trip."""
         self.lost: LinkLost | None = None
         self.closing = False
         self._on_event = on_event
@@ -93,27 +93,27 @@ class AgentLink(AgentRequests):
         self._explaining: asyncio.Task[None] | None = None
         self._too_late: asyncio.TimerHandle | None = None
 
-    # --- coming up ------------------------------------------------------------------------------------------
+    # --- startup --------------------------------------------------------------------------------------------
 
     @property
     def is_attached(self) -> bool:
-        """Whether there is, or was, a connection below."""
+        """Whether it has, or had, a connection."""
         return self._line is not None
 
     async def open(self, line: Line, payload: bytes, limit: float) -> None:
-        """Take a connection that has just been made, send the agent, and wait until it says what host it is on."""
+        """Use a new connection: send the agent's code over it, and wait until the agent is up."""
         self.attach(line, payload)
         await self.came_up(
             limit,
             HostError(
                 self.name,
                 f"no agent answered within {limit:.0f} s of logging in",
-                hint="is its home folder or its Python on a file system that hangs?",
+                hint="check whether its home directory or its Python is on a file system that hangs",
             ),
         )
 
     def attach(self, line: Line, payload: bytes) -> None:
-        """Take a connection and send the agent over it."""
+        """Use a connection, and send the agent's code over it."""
         self._line = line
         line.send(payload)
 
@@ -128,18 +128,18 @@ class AgentLink(AgentRequests):
                 self._too_late.cancel()
 
     def allow(self, limit: float, error: MusterError) -> None:
-        """Give the agent so many seconds from now to come up, instead of what it had; `error` is what then fails."""
+        """Replace the agent's startup timeout by `limit` seconds from now; then it fails with `error`."""
         if self._too_late is not None:
             self._too_late.cancel()
         self._too_late = asyncio.get_running_loop().call_later(limit, self.fail, error)
 
     def fail(self, error: MusterError) -> None:
-        """There will be no agent."""
+        """Fail the startup: the agent will not come up."""
         if not self._up.done():
             self._up.set_exception(error)
 
     def on_data(self, data: bytes) -> None:
-        """Bytes came over the connection."""
+        """Handle bytes from the connection."""
         self._last_heard = time.monotonic()
         try:
             messages = self._reader.feed(data)
@@ -147,7 +147,7 @@ class AgentLink(AgentRequests):
             self._lose(str(error))
             return
         except (ValueError, RecursionError):
-            self._lose("something that is not the agent writes on its channel")
+            self._lose("another program wrote to the agent's channel")
             return
         try:
             for message in messages:
@@ -155,9 +155,9 @@ class AgentLink(AgentRequests):
         except VersionError as error:
             self._lose(str(error))
         except ProtocolError as error:
-            self._lose(f"its agent broke the protocol: {error}")
-        except Exception as error:  # values that nobody can handle must not end a job that other hosts could go on with
-            self._lose(f"what its agent sent cannot be handled: {internal_error(error)}")
+            self._lose(f"its agent violated the protocol: {error}")
+        except Exception as error:  # unexpected values must not end the job on the other hosts
+            self._lose(f"could not handle a message from its agent: {internal_error(error)}")
 
     def _on_message(self, message: Any) -> None:
         validate(message, EVENTS)
@@ -187,7 +187,7 @@ class AgentLink(AgentRequests):
     def _on_up(self, message: Up) -> None:
         check_version(message["protocol"], "its agent")
         self.facts = message
-        # Good to the time a message takes, until the first ping comes back.
+        # Accurate to the latency of a message, until the first ping returns.
         self.clock_offset = message["time"] - time.time()
         _log.info("%s is up: %s", self.name, {name: message[name] for name in _LOGGED_FACTS if name in message})
         if not self._up.done():
@@ -197,7 +197,7 @@ class AgentLink(AgentRequests):
         self._lose(f"its agent failed: {internal_error(message['error'], message['traceback'])}")
 
     def on_closed(self) -> None:
-        """The agent's side of the connection closed."""
+        """The agent has closed its side of the connection."""
         self._explaining = asyncio.ensure_future(self._explain_end())
 
     async def _explain_end(self) -> None:
@@ -229,18 +229,18 @@ class AgentLink(AgentRequests):
         return answer
 
     def ping(self) -> None:
-        """Let the agent hear that its job is still wanted, if it is."""
+        """Send a ping, so that the agent keeps its ranks running."""
         if not (self.lost or self.closing) and self.facts:
             self._send({"do": "ping", "id": 0, "sent": time.time()})
 
     def beat(self) -> None:
-        """Send a ping, and notice how long nothing has been heard."""
+        """Send a ping, and check how long the host has been silent."""
         self.ping()
         if self.lost or self.closing or not self.facts:
             return
         silence = self.silence
         if silence > LEASE:
-            self._lose(f"nothing heard from it for {silence:.0f} s: it is off, hangs, or its network is cut")
+            self._lose(f"no message from it for {silence:.0f} s; it is down or hung, or its network is cut")
         elif silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
             self._hand_on({"t": "host", "state": "silent"})
@@ -250,25 +250,25 @@ class AgentLink(AgentRequests):
 
     @property
     def silence(self) -> float:
-        """Seconds since anything came from the host."""
+        """Seconds since the last message from the host."""
         return time.monotonic() - self._last_heard
 
     def excuse(self, seconds: float) -> None:
-        """Do not hold against the host what was our own delay."""
+        """Subtract a delay of the controller itself from the host's silence."""
         self._last_heard += seconds
 
     def our_time(self, theirs: float) -> float:
-        """A time of this host's clock as ours would have shown it."""
+        """Convert a time of the host's clock to the controller's clock."""
         return theirs - self.clock_offset
 
     @property
     def clock_error(self) -> float:
-        """How far `clock_offset` may be off, in seconds: half the shortest way there and back."""
+        """The maximum error of `clock_offset` in seconds: half the shortest round trip."""
         return self._round_trip / 2
 
     @property
     def noise(self) -> str:
-        """What came over the connection before the agent's greeting: words of a shell profile."""
+        """The output before the agent's greeting, for example of a shell profile."""
         return self._reader.noise.decode(errors="replace")
 
     def _on_pong(self, message: Pong) -> None:
@@ -296,10 +296,10 @@ class AgentLink(AgentRequests):
         self._hand_on({"t": "host", "state": "lost"})
         self._close_line()
 
-    # --- the end --------------------------------------------------------------------------------------------
+    # --- shutdown -------------------------------------------------------------------------------------------
 
     async def close(self, limit: float) -> None:
-        """Say goodbye and wait until the agent has ended what is left; drop the transport if it takes too long."""
+        """Ask the agent to shut down and wait for it; drop the transport after `limit` seconds."""
         self.closing = True
         if self.facts and not self.lost:
             self._send({"do": "bye", "id": 0})
@@ -316,9 +316,9 @@ def _is_reply(message: Any) -> bool:
 
 
 async def within(limit: float, future: asyncio.Future[Result], error: Exception) -> Result:
-    """Wait for a future, or raise `error` when the time is over.
+    """Wait for a future, or raise `error` after `limit` seconds.
 
-    Not asyncio.wait_for, which up to Python 3.11 swallows a cancel that comes together with the result.
+    Not asyncio.wait_for, which up to Python 3.11 swallows a cancellation that coincides with the result.
     """
 
     def too_late() -> None:
@@ -333,23 +333,23 @@ async def within(limit: float, future: asyncio.Future[Result], error: Exception)
 
 
 async def all_or_errors(what: Sequence[Awaitable[Result]]) -> list[Result]:
-    """Await everything, then raise: one failure as it is, several as one error that names each host."""
+    """Await everything, then raise: a single failure as is, several as one error that lists each host."""
     results = await asyncio.gather(*what, return_exceptions=True)
-    told: list[MusterError] = []
+    errors: list[MusterError] = []
     good: list[Result] = []
     for result in results:
         if isinstance(result, MusterError):
-            told.append(result)
+            errors.append(result)
         elif isinstance(result, BaseException):
             raise result
         else:
             good.append(result)
-    if len(told) == 1:
-        raise told[0]
-    if told:
-        lines = "\n".join(f"  {error.message}" for error in told)
-        hints = dict.fromkeys(error.hint for error in told if error.hint)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        lines = "\n".join(f"  {error.message}" for error in errors)
+        hints = dict.fromkeys(error.hint for error in errors if error.hint)
         raise MusterError(
-            f"{len(told)} of {len(what)} hosts cannot be used\n{lines}", hint="\n      ".join(hints) or None
+            f"{len(errors)} of {len(what)} hosts are not usable\n{lines}", hint="\n      ".join(hints) or None
         )
     return good

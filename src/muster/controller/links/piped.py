@@ -1,4 +1,4 @@
-"""Agents over pipes: one child process per host, whose stdin and stdout are the channel."""
+"""Agents over pipes: one child process per host, with its stdin and stdout as the channel."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from muster.errors import HostError, MusterError
 from muster.output.lines import LineSplitter
 
 LOGINS_AT_ONCE = 32
-"""Logins under way at a time: each costs 0.1 s of CPU here, and jump hosts drop callers beyond a limit."""
+"""Maximum number of simultaneous logins; each takes 0.1 s of CPU, and jump hosts limit connections."""
 
 
-class Words:
-    """What a child writes on its stderr: the end of it kept, and every line handed on."""
+class Output:
+    """The stderr output of a child: keeps the end of it, and passes on every line."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self.text = ""
@@ -29,7 +29,7 @@ class Words:
         self._splitter = LineSplitter()
 
     def feed(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Add output."""
         text = self._decoder.decode(data)
         self.text = (self.text + text)[-16_000:]
         for line in self._splitter.feed(text):
@@ -38,7 +38,7 @@ class Words:
 
 
 class PipeLine:
-    """A link's connection over the pipes of a child."""
+    """A link's connection over the pipes of a child process."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PipeLine:
         self._engine = engine
         self._link = link
         self._on_early_words = on_early_words
-        self._words = Words(self._on_line)
+        self._words = Output(self._on_line)
         try:
             self._child = Child(
                 command.argv,
@@ -64,7 +64,7 @@ class PipeLine:
         except OSError as error:
             raise HostError(
                 link.name,
-                f"`{command.argv[0]}` cannot be started ({error.strerror})",
+                f"could not start `{command.argv[0]}` ({error.strerror})",
                 hint=engine.program_hint(command),
             ) from None
 
@@ -79,38 +79,38 @@ class PipeLine:
                 self._link.allow(PULL_LIMIT, too_slow_pull(self._link.name, pull[1]))
 
     def send(self, data: bytes) -> None:
-        """Write, now or when the child reads."""
+        """Write without blocking."""
         self._child.send(data)
 
     def close(self) -> None:
-        """Close the pipes; a local agent is not killed: it sees that and ends its ranks before it goes."""
+        """Close the pipes; a local agent is not killed, because it sees that and ends its ranks before it exits."""
         self._child.close(kill=self.command.remote)
 
     async def explain(self, noise: str) -> MusterError:
-        """Why no agent came."""
+        """Explain why the agent did not start."""
         code = await self._child.exit_code(2.0)
-        return self._engine.explain(self.command, code, self._words.text.strip() or noise)  # nologin speaks on stdout
+        return self._engine.explain(self.command, code, self._words.text.strip() or noise)  # nologin writes to stdout
 
     @property
     def why_lost(self) -> str:
-        """What it means that the pipes have closed."""
-        return "the connection to it broke" if self.command.remote else "its agent died"
+        """What it means if the pipes close."""
+        return "connection lost" if self.command.remote else "its agent died"
 
 
 class PipedConnector:
-    """Brings up agents whose start commands are the channel to them."""
+    """Starts agents over the pipes of their start commands."""
 
     def __init__(self, launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> None:
         self.launch = launch
         self.called = [command.agents[0].name for command in launch.commands if command.remote]
-        """The hosts a user may have to wait for."""
+        """The hosts that the user may have to wait for."""
         self.gives_stdin = False
-        """Whether the agent of rank 0 inherits our stdin, for its ranks."""
+        """Whether the agent of rank 0 inherits stdin, for its ranks."""
         self.last_words = ""
-        """What a container program said last, while agents are missing."""
+        """The last output of a container program while agents are missing."""
 
     def give_stdin(self) -> bool:
-        """Let the agent of rank 0 inherit our stdin, if that is possible; to be called before connecting."""
+        """Let the agent of rank 0 inherit stdin, if possible; to be called before connecting."""
         self.gives_stdin = self.launch.agents[0].here
         return self.gives_stdin
 
@@ -120,7 +120,7 @@ class PipedConnector:
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
     ) -> None:
-        """Start an agent on every host, side by side; all failures together are raised at the end."""
+        """Start an agent on every host concurrently; raises all failures together at the end."""
         logins = asyncio.Semaphore(LOGINS_AT_ONCE)
 
         def begin(link: AgentLink, command: StartCommand) -> PipeLine:
@@ -145,8 +145,8 @@ class PipedConnector:
         )
 
     async def close(self) -> None:
-        """Nothing is left once the links are closed."""
+        """Nothing to do: closing the links is enough."""
 
     def why_ended(self) -> str | None:
-        """Nobody but the user ends these jobs."""
+        """No scheduler ends these jobs."""
         return None

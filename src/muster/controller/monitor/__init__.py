@@ -1,1 +1,1 @@
-"""What is known of a job while it runs, and what it means: all pure, from samples to findings in words."""
+"""Watches a running job: its status, hangs, stragglers and ranks that do not exit."""

@@ -1,4 +1,4 @@
-"""Watches ranks whose script has ended: which of them do not exit, and what they wait for."""
+"""Watches ranks whose script has ended, and reports those that do not exit with what they wait for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from muster.controller.monitor.stack_text import blocking_frame
 from muster.text import rank_list
 
 _TURN = 0.5
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks."""
 
 _NOTICE = 5.0
-"""Seconds from the end of a script to that of its process after which the rank is reported."""
+"""Seconds after the end of its script at which a rank that has not exited is reported."""
 
 
 class ExitMonitor:
-    """The watch over the ends of one attempt."""
+    """Watches how the ranks of one attempt exit."""
 
     def __init__(self, monitor: RankMonitor, attempt: Attempt) -> None:
         self.monitor = monitor
@@ -30,9 +30,9 @@ class ExitMonitor:
         self._reported: set[int] = set()
 
     async def watch(self) -> None:
-        """Watch until it is canceled, or the job is to be ended.
+        """Watch until canceled, or until a hang is to end the job.
 
-        A few seconds are worth a sentence, not an alarm: torch.compile waits at the end for its worker processes.
+        A delay of a few seconds is worth a message but is not a hang: torch.compile waits for its worker processes.
         """
         notice = min(_NOTICE, self.monitor.hang_after)
         while True:
@@ -54,7 +54,7 @@ class ExitMonitor:
                     return
 
     def _late(self, seconds: float) -> list[int]:
-        """The ranks whose script ended that long ago and whose process still runs."""
+        """The ranks whose script ended more than `seconds` ago and whose process still runs."""
         now = time.time()
         heard = self.monitor.heard.items()
         return [rank for rank, one in heard if one.is_finishing and now - one.finished > seconds]
@@ -65,7 +65,7 @@ class ExitMonitor:
         return found
 
     async def _works(self, ranks: Sequence[int]) -> bool:
-        """Whether one of them has used the CPU or a disk since the last look: it may be writing its results."""
+        """Whether one of the ranks has used the CPU or a disk since the last check: it may be writing its results."""
         await self._look()
         return any(works([(when, found[rank]) for when, found in self._looks if rank in found]) for rank in ranks)
 

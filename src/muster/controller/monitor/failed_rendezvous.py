@@ -1,4 +1,4 @@
-"""Why ranks that have all come to `init_process_group` do not find each other, by where each looks. Pure."""
+"""Why ranks that have all called `init_process_group` do not find each other. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _MANY = 8
 _ADVICE = "do not set MASTER_ADDR, MASTER_PORT or init_method; Muster gives all ranks the same address"
 
 _OWN_HOST = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "::1", "0.0.0.0", "::")
-"""Names under which each host finds itself, beside 127.*."""
+"""Names that each host resolves to itself, besides 127.*."""
 
 _T = TypeVar("_T")
 
 
 def why_apart(ranks: Mapping[int, Seen]) -> str:
-    """Why none of them goes on, in words; empty where what they look for does not tell."""
+    """Why the ranks do not find each other; empty if their arguments do not explain it."""
     meetings = {rank: seen.meeting for rank, seen in ranks.items() if seen.meeting is not None and seen.meeting["at"]}
     if len(meetings) < len(ranks):
-        return ""  # those that have ended, cannot tell or brought a store of their own may be the ones that are missed
+        return ""  # the missing ranks may have ended, may not answer, or may use a store of their own
     return _places(ranks, meetings) or _sizes(meetings) or _claims(meetings) or _all_right(meetings)
 
 
 def _places(ranks: Mapping[int, Seen], meetings: Mapping[int, Meeting]) -> str:
-    """Rank 0 listens at all addresses of its host, so that of its own place only the port counts."""
+    """Compare the addresses; rank 0 listens on all addresses of its host, so of its own only the port matters."""
     first = next((rank for rank, meeting in meetings.items() if meeting["rank"] == 0), None)
     if len(_alike({rank: _port(meeting["at"]) for rank, meeting in meetings.items()})) > 1:
         where = _listed({rank: meeting["at"] for rank, meeting in meetings.items()})
@@ -73,7 +73,7 @@ def _all_right(meetings: Mapping[int, Meeting]) -> str:
 
 
 def _port(place: str) -> str:
-    """What must be the same in all places, however their host is called."""
+    """The part of an address that must be the same on all ranks, whatever they call the host."""
     return place if place.startswith("file:") else place.rpartition(":")[2]
 
 
@@ -90,7 +90,7 @@ def _listed(places: Mapping[int, str]) -> str:
 
 
 def _alike(values: Mapping[int, _T]) -> dict[_T, list[int]]:
-    """The ranks by what they have in common."""
+    """Group ranks by equal values."""
     found: dict[_T, list[int]] = {}
     for rank, value in values.items():
         found.setdefault(value, []).append(rank)

@@ -1,8 +1,8 @@
-"""Who keeps a job from going on: compares what each rank has called, and follows who waits for whom. Pure.
+"""Hang detection: compares what each rank has called, and follows which rank waits for which. Pure.
 
-A rank waits in a collective that it has called and that has not finished; for the members of that group that have not
-called it. They may wait themselves, for others, so the chain is followed to ranks that wait for nobody: those are the
-cause. Where the chain runs in a circle, or all have called the same, nobody is named.
+A rank that has called an unfinished collective waits for the members of that group that have not called it. Those may
+wait for other ranks in turn, so the chain is followed to the ranks that wait for nobody: they are the cause. If the
+chain is a cycle, or all ranks have made the same call, no rank is blamed.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Literal
 from muster.controller.monitor.observation import Call, Group, Seen
 
 DEFAULT = "0"
-"""The name of the group of all ranks."""
+"""The name of the default group, which contains all ranks."""
 
 _SAME_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather_base", "reduce_scatter_base", "barrier")
-"""Operations that need the same sizes and types on all ranks; others may differ by design."""
+"""Operations whose sizes and types must be the same on all ranks; for others they may differ by design."""
 
 
 _FOR_ALL = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
-"""Calls that are not recorded and that wait for other ranks, nobody can see for which."""
+"""Calls that wait for other ranks but are not recorded, so it is unknown for which."""
 
 _ACTIVE = 10.0
-"""Switches a second above which a main thread does not wait in one single call."""
+"""Context switches per second above which a main thread is not blocked in a single call."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """A rank that waits."""
+    """A rank that waits for others."""
 
     rank: int
     kind: Literal["collective", "peer", "joining", "call"]
@@ -44,27 +44,27 @@ class Wait:
 
     @property
     def is_for_anybody(self) -> bool:
-        """Whether it may be for others than those that are known."""
+        """Whether it may wait for ranks other than the known blockers."""
         if self.kind == "collective" and self.members:
-            return False  # where all have called it, it is for none of them
+            return False  # if all members have called it, it waits for none of them
         return self.kind == "call" or not self.blockers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Differing:
-    """Ranks that called something else under the same number."""
+    """Ranks that called different collectives under the same number."""
 
     group: str
     members: tuple[int, ...]
     number: int
     calls: Mapping[int, Call]
     odd: tuple[int, ...]
-    """Those in the minority; empty where there is none."""
+    """The ranks in the minority; empty if there is no majority."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Why nothing moves."""
+    """Why the job makes no progress."""
 
     waits: tuple[Wait, ...]
     culprits: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class Finding:
 
 
 def judge(ranks: Mapping[int, Seen]) -> Finding | None:
-    """Why the job stands still; None where no rank waits for another, or one that may be waited for still works."""
+    """Why the job hangs; None if no rank waits for another, or if a rank that others may wait for is working."""
     asked = _Questions(ranks)
     waiting = _waiting(asked)
     if not waiting:
@@ -92,15 +92,15 @@ def judge(ranks: Mapping[int, Seen]) -> Finding | None:
 
 
 def working(ranks: Mapping[int, Seen]) -> tuple[tuple[Wait, ...], tuple[int, ...]]:
-    """Who waits, and which of those they wait for still work."""
+    """The ranks that wait, and the working ranks that they wait for."""
     waiting = _waiting(_Questions(ranks))
     return tuple(waiting.values()), _that_work(waiting, _roots(waiting, ranks), ranks)
 
 
 def _that_work(waiting: Mapping[int, Wait], roots: Sequence[int], ranks: Mapping[int, Seen]) -> tuple[int, ...]:
-    """The ranks that others wait for, or may wait for, and that still work.
+    """The working ranks that others wait for, or may wait for.
 
-    Whom a call waits for that nobody records cannot be seen: it may be any rank that does not wait itself.
+    An unrecorded call may wait for any rank that does not wait itself.
     """
     if any(wait.is_for_anybody for wait in waiting.values()):
         roots = [rank for rank in sorted(ranks) if rank not in waiting and ranks[rank].exit_status is None]
@@ -109,7 +109,7 @@ def _that_work(waiting: Mapping[int, Wait], roots: Sequence[int], ranks: Mapping
 
 
 class _Questions:
-    """What is asked of all ranks, each question once: thousands of ranks in one collective ask the same."""
+    """Caches facts about all ranks, because thousands of ranks in one collective ask for the same ones."""
 
     def __init__(self, ranks: Mapping[int, Seen]) -> None:
         self.ranks = ranks
@@ -127,7 +127,7 @@ class _Questions:
 
     @cached_property
     def only_free_rank(self) -> tuple[int, ...]:
-        """The rank that is in no call of torch.distributed, if there is only one: of several, some are not needed."""
+        """The rank that is in no torch.distributed call, if there is only one; of several, some may not be needed."""
         free = [
             seen.rank
             for seen in self.ranks.values()
@@ -138,11 +138,11 @@ class _Questions:
         return tuple(free) if len(free) == 1 else ()
 
     def _one(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        """One object for equal members of groups, so that they need not be compared again."""
+        """Intern equal member tuples, so that they can be compared by identity."""
         return self._same.setdefault(members, members)
 
     def members(self, name: str, group: Group) -> tuple[int, ...]:
-        """The ranks of a group; none where they are not known."""
+        """The ranks of a group; empty if unknown."""
         if group.ranks:
             return self._one(group.ranks)
         return self.everybody if name == DEFAULT else ()
@@ -155,11 +155,11 @@ class _Questions:
         return self._late[key]
 
     def is_new(self, name: str, members: tuple[int, ...]) -> bool:
-        """Whether nobody has asked for the calls of this group."""
+        """Whether the calls of this group have not been requested yet."""
         return (name, id(members)) not in self._calls
 
     def calls(self, name: str, members: tuple[int, ...]) -> dict[int, dict[int, Call]]:
-        """What the members called, by number and rank."""
+        """The calls of the members, by number and rank."""
         key = (name, id(members))
         if key not in self._calls:
             found = self._calls[key] = {}
@@ -179,17 +179,17 @@ def _waiting(asked: _Questions) -> dict[int, Wait]:
 def _wait_of(seen: Seen, asked: _Questions) -> Wait | None:
     """What a rank waits for, if it waits for other ranks."""
     if seen.is_stopped or seen.holds_lock:
-        return None  # whatever it is in, it is what keeps it from going on
+        return None  # it does not wait for other ranks, whatever call it is in
     if seen.joining:
         return Wait(rank=seen.rank, kind="joining", members=asked.everybody, blockers=asked.not_joined)
     pending = [(name, group, call) for name, group in (seen.groups or {}).items() if (call := group.pending)]
     if pending:
-        # Of several groups the one it called last is where it is likely to wait.
+        # With several pending groups, it most likely waits in the one it called last.
         name, group, call = max(pending, key=lambda item: item[2].time)
         members = asked.members(name, group)
         late = asked.late(name, members, call.number)
         return Wait(rank=seen.rank, kind="collective", group=name, members=members, call=call, blockers=late)
-    # Calls that no recorder counts may be many short ones: then the main thread runs again and again.
+    # An unrecorded call may be one of many short ones: then the main thread is scheduled often.
     if seen.switches > _ACTIVE:
         return None
     recorded = tuple(peer for group in (seen.groups or {}).values() for peer in group.peers)
@@ -208,16 +208,16 @@ def _has_joined(seen: Seen) -> bool:
 
 
 def _late(members: Sequence[Seen], group: str, number: int) -> tuple[int, ...]:
-    """The members of a group that keep a collective from finishing: they have not called it, or are stopped in it."""
+    """The members that keep a collective from finishing: they have not called it, or are stopped in it."""
     late = [seen.rank for seen in members if seen.is_stopped or _has_called(seen, group, number) is False]
     if late:
         return tuple(late)
-    # All that can tell have called it: then it is one of those that cannot.
+    # All members with known calls have called it, so it must be one of the unknown ones.
     return tuple(seen.rank for seen in members if _has_called(seen, group, number) is None)
 
 
 def _has_called(seen: Seen, group: str, number: int) -> bool | None:
-    """Whether a rank has called a collective; None where that is not known."""
+    """Whether a rank has called a collective; None if unknown."""
     if seen.groups is not None:
         return group in seen.groups and seen.groups[group].called >= number
     if group != DEFAULT or seen.begun is None:
@@ -226,14 +226,14 @@ def _has_called(seen: Seen, group: str, number: int) -> bool | None:
 
 
 def _roots(waiting: Mapping[int, Wait], ranks: Mapping[int, Seen]) -> tuple[int, ...]:
-    """The ranks at the ends of all chains of waiting."""
+    """The ranks at the ends of all chains of waiting ranks."""
     different = {id(wait.blockers): wait.blockers for wait in waiting.values()}
     found = {rank for blockers in different.values() for rank in blockers if rank in ranks and rank not in waiting}
     return tuple(sorted(found))
 
 
 def _circle(waiting: Mapping[int, Wait]) -> tuple[int, ...]:
-    """Ranks that wait for each other, if some do."""
+    """Ranks that wait for each other in a cycle; empty if there is none."""
     done: set[int] = set()
     for begin in waiting:
         path: dict[int, None] = {}
@@ -253,13 +253,13 @@ def _find_differing(wait: Wait, asked: _Questions) -> Differing | None:
     if wait.kind != "collective" or not asked.is_new(wait.group, wait.members):
         return None
     calls = asked.calls(wait.group, wait.members)
-    # What has finished everywhere did no harm.
+    # Mismatches that finished on all ranks did no harm.
     numbers = [number for number, called in calls.items() if not all(call.over for call in called.values())]
     return _compare(wait.group, wait.members, numbers, calls)
 
 
 def last_calls_differ(ranks: Mapping[int, Seen]) -> Differing | None:
-    """Whether ranks called different things just before one failed, as far as they could still tell."""
+    """The mismatch in the last calls before a rank failed, if there is one and the ranks could still report it."""
     asked = _Questions(ranks)
     for seen in ranks.values():
         for name, group in (seen.groups or {}).items():
@@ -280,7 +280,7 @@ def _compare(
         calls = by_number.get(number, {})
         kinds: dict[object, list[int]] = {}
         for rank, call in calls.items():
-            # What must be alike.
+            # What must be the same on all ranks.
             kind = (call.op, call.sizes, call.types) if call.op in _SAME_SIZES else call.op
             kinds.setdefault(kind, []).append(rank)
         if len(kinds) > 1:

@@ -1,7 +1,7 @@
-"""Finds out that a job hangs, and says who keeps it from going on.
+"""Detects hangs and reports which ranks cause them.
 
-Nothing is asked as long as the job moves. When a rank has waited for most of --hang-after, the agents tell every few
-seconds what each rank uses; only when nobody that is waited for does anything are all stacks taken and judged.
+While the job makes progress, no requests are sent. When a rank has waited for most of --hang-after, the agents report
+resource usage every few seconds; stack traces are collected and judged only if no rank that others wait for is working.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from muster.controller.monitor.observation import Looks, Seen, Sighting, seen, w
 from muster.controller.monitor.rank_monitor import HeardRank, RankMonitor
 
 _TURN = 0.2
-"""Seconds between two thoughts."""
+"""Seconds between two checks."""
 
 _SELDOM = 10.0
-"""Seconds between stacks of a job in which somebody works."""
+"""Seconds between two collections of stack traces while some rank works."""
 
 _LONG = 300.0
-"""Seconds, and ten times --hang-after, that one rank may work while others wait before it is mentioned."""
+"""Seconds (at least ten times --hang-after) that a rank may work while others wait before it is mentioned."""
 
 _ENOUGH = 3
-"""Looks without any work in between that make a hang."""
+"""Number of observations without any work in between that make a hang."""
 
 
 class HangMonitor:
-    """The watch over one attempt."""
+    """Watches one attempt for hangs."""
 
     def __init__(self, monitor: RankMonitor, attempt: Attempt) -> None:
         self.monitor = monitor
         self.attempt = attempt
         self.hang_after = monitor.hang_after
         self.between = min(5.0, max(0.5, self.hang_after / 4))
-        """Seconds between two looks at a job that stands still."""
+        """Seconds between two observations of a job without progress."""
         self._looks: deque[tuple[float, dict[int, Sighting]]] = deque(maxlen=_ENOUGH)
         self._judged = 0.0
         self._mentioned = False
 
     async def watch(self) -> None:
-        """Watch until it is canceled, or the job is to be ended."""
+        """Watch until canceled, or until a hang is to end the job."""
         while not self.monitor.unwatched:
             await asyncio.sleep(_TURN)
             ranks = await self._look()
             finding = await asyncio.to_thread(judge, ranks) if ranks else None
             if self.monitor.quiet() < self.hang_after:
-                continue  # it has moved while it was judged
+                continue  # it made progress while it was judged
             if finding is not None and self._is_certain(finding, ranks):
                 said = await self._report(finding, ranks)
                 if self.monitor.kill:
@@ -64,7 +64,7 @@ class HangMonitor:
                 await self._mention(ranks)
 
     async def _look(self) -> dict[int, Seen]:
-        """All that is seen of a job that stands still; nothing as long as it does not seem to."""
+        """All ranks of a job that may hang; empty while it makes progress or needs more observations."""
         quiet = self.monitor.quiet()
         soon = max(self.hang_after * 0.3, self.hang_after - (_ENOUGH - 1) * self.between)
         if quiet < soon or self._is_host_silent():
@@ -84,7 +84,7 @@ class HangMonitor:
         ranks = await self._seen(found)
         running = [rank for rank, heard in self.monitor.heard.items() if heard.exit_status is None]
         if self._is_host_silent() or any(rank not in ranks for rank in running):
-            return {}  # a host that does not answer is told by its heartbeat
+            return {}  # the heartbeat reports hosts that do not answer
         return ranks
 
     def _is_host_silent(self) -> bool:
@@ -92,7 +92,7 @@ class HangMonitor:
         return any(link.lost is not None or link.silence > SUSPECT_AFTER * 0.7 for link in links)
 
     def _somebody_works(self) -> bool:
-        """Whether a rank that does not wait itself did anything lately."""
+        """Whether a rank that is not waiting has worked recently."""
         heard = self.monitor.heard.items()
         free = [rank for rank, told in heard if told.exit_status is None and not told.is_pending]
         return any(works(self._looks_at(rank)) for rank in free)
@@ -101,7 +101,7 @@ class HangMonitor:
         return [(when, found[rank]) for when, found in self._looks if rank in found]
 
     async def _seen(self, found: Mapping[int, Sighting]) -> dict[int, Seen]:
-        """All ranks as the judge sees them; made in a thread, since the heartbeats must go on meanwhile."""
+        """All ranks as input for the judge; computed in a thread so that heartbeats continue."""
         gpus = self._gpus()
         known = {rank: (copy(heard), self._looks_at(rank)) for rank, heard in self.monitor.heard.items()}
         now, moving = time.time(), self.hang_after * 0.7
@@ -116,14 +116,14 @@ class HangMonitor:
         return await asyncio.to_thread(see)
 
     def _gpus(self) -> dict[int, float]:
-        """How busy the GPU of each rank is, where that is known."""
+        """GPU utilization by rank, where known."""
         state = self.monitor.status.state(history=False)
         use = {(host.name, gpu.index): gpu.use for host in state.hosts for gpu in host.gpus}
         found = ((rank.rank, use.get((rank.host, -1 if rank.gpu is None else rank.gpu))) for rank in state.ranks)
         return {rank: share for rank, share in found if share is not None}
 
     def _is_certain(self, finding: Finding, ranks: Mapping[int, Seen]) -> bool:
-        """Whether those that wait have done so long enough."""
+        """Whether the waiting ranks have waited for at least --hang-after."""
         quiets = [ranks[wait.rank].quiet for wait in finding.waits]
         return (max(quiets) if finding.culprits or finding.circle else min(quiets)) >= self.hang_after
 
@@ -131,7 +131,7 @@ class HangMonitor:
         self._looks.clear()
         self._judged, self._mentioned = 0.0, False
 
-    # --- saying ---------------------------------------------------------------------------------------------
+    # --- reporting ------------------------------------------------------------------------------------------
 
     async def _report(self, finding: Finding, ranks: Mapping[int, Seen]) -> str:
         said, more = await asyncio.to_thread(lambda: (sentence(finding, ranks), detail(finding, ranks)))
@@ -139,7 +139,7 @@ class HangMonitor:
         return said
 
     async def _until_it_moves(self, finding: Finding) -> None:
-        """One report is enough for a hang: wait until one of those in it moves, and say so."""
+        """Report a hang only once: wait until one of its ranks makes progress, and print that."""
         heard = self.monitor.heard
         concerned = {wait.rank for wait in finding.waits} | set(finding.culprits)
         before = {rank: heard[rank].moved for rank in concerned}
@@ -151,14 +151,14 @@ class HangMonitor:
         try:
             while not moved() and not all(heard[wait.rank].exit_status is not None for wait in finding.waits):
                 await asyncio.sleep(_TURN)
-        finally:  # a job that comes to its end soon after it moved cancels this
+        finally:  # a job that ends soon after it resumed cancels this task
             self.monitor.status.hung_since = None
             if moved():
                 self.monitor.screen.warning(f"the job is making progress again after {min(moved()) - since:.0f} s")
         self._forget()
 
     async def _mention(self, ranks: Mapping[int, Seen]) -> None:
-        """Say once that a rank has worked for minutes while others wait: nobody can know whether it will ever end."""
+        """Mention once that a rank has worked for minutes while others wait; it may or may not finish."""
         if self._mentioned or self.monitor.quiet() <= max(_LONG, 10 * self.hang_after):
             return
         waits, busy = await asyncio.to_thread(working, ranks)
@@ -177,7 +177,7 @@ def _see(
     now: float,
     moving: float,
 ) -> Seen:
-    """One rank; one that moved less than `moving` seconds ago goes on, whatever others wait for."""
+    """Combine what is known of one rank; one that made progress less than `moving` seconds ago counts as working."""
     begun = heard.groups.get("0", (0, 0))[0] if heard.has_joined else None
     quiet = now - heard.moved if heard.moved else 0.0
     if heard.exit_status is not None or facts is None:

@@ -1,4 +1,4 @@
-"""What is said about ranks that keep a job from going on. Pure."""
+"""The text of hang reports. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _UNKNOWN = "could not determine which rank is the cause"
 
 
 def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
-    """Who waits in what, and who keeps them waiting."""
+    """Return the sentence of a hang report: which ranks wait, in which call, and which ranks they wait for."""
     if finding.differing is not None:
         return sentence_of_differing(finding.differing, ranks)
     culprits = set(finding.culprits)
     waiting = [wait for wait in finding.waits if wait.rank not in culprits]
     clauses = list(_waits(waiting, ranks))
     if finding.culprits:
-        # One that cannot tell has moved at most until the others began to wait for it.
+        # A rank that does not answer made its last progress before the others began to wait for it.
         waited = max(ranks[wait.rank].quiet for wait in finding.waits)
         named = [ranks[rank] for rank in finding.culprits]
         clauses += _culprits(
@@ -39,7 +39,7 @@ def sentence(finding: Finding, ranks: Mapping[int, Seen]) -> str:
 
 
 def detail(finding: Finding, ranks: Mapping[int, Seen]) -> str:
-    """The stacks of those that are named, down to the user's own line."""
+    """Return the stack traces of the ranks at fault, down to the user's own lines."""
     lines: list[str] = []
     for number in finding.culprits[:_MANY]:
         seen = ranks[number]
@@ -51,7 +51,7 @@ def detail(finding: Finding, ranks: Mapping[int, Seen]) -> str:
 
 
 def still_working(waits: Sequence[Wait], works: Sequence[Seen]) -> str:
-    """Who waits for somebody that works: no hang, but people may want to know after minutes."""
+    """Describe ranks that wait for one that is still working: not a hang, but worth a message after minutes."""
     busy = "; ".join(
         f"rank {seen.rank} on {seen.host} has been working for {seen.quiet:.0f} s{_at(seen.place)}, "
         f"using {seen.cpu:.1f} CPUs"
@@ -62,9 +62,9 @@ def still_working(waits: Sequence[Wait], works: Sequence[Seen]) -> str:
 
 
 def _waits(waits: Sequence[Wait], ranks: Mapping[int, Seen]) -> Iterable[str]:
-    """One clause for all that wait in the same."""
+    """One clause for all ranks that wait in the same call."""
     alike: dict[str, list[Wait]] = {}
-    known: dict[object, str] = {}  # the members of a group are listed once, not for each of them
+    known: dict[object, str] = {}  # formats the members of a group once, not once per rank
     for wait in waits:
         call = (wait.call.op, wait.call.number) if wait.call is not None else None
         key = (wait.kind, wait.group, id(wait.members), call, wait.peer, ranks[wait.rank].blocking_call)
@@ -97,7 +97,7 @@ def _of_group(name: str, members: Sequence[int]) -> str:
 
 
 def _culprits(culprits: Sequence[Seen]) -> list[str]:
-    """A clause for each; those that are in the same way at the same place share one."""
+    """One clause per rank; ranks in the same state at the same line share one."""
     alike: dict[str, list[Seen]] = {}
     for seen in culprits:
         alike.setdefault(_state(seen, many=False), []).append(seen)
@@ -147,7 +147,7 @@ def _last(seen: Seen) -> str:
 
 
 def _stuck_workers(seen: Seen) -> list[Child]:
-    """The workers of a DataLoader that are in the user's code, or kept from running."""
+    """The DataLoader workers that are in the user's code, stopped, or in disk sleep."""
     if not seen.waits_for_loader:
         return []
     return [child for child in seen.children if child.work is not None or child.state in ("T", "t", "D")]
@@ -168,7 +168,7 @@ def _worker(seen: Seen, workers: Sequence[Child]) -> str:
 
 
 def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:
-    """All wait, and nothing tells for whom."""
+    """Describe a hang in which every rank waits and no rank is known to be the cause."""
     if all(wait.kind == "joining" for wait in finding.waits):
         return why_apart(ranks) or _UNKNOWN
     stuck = next((wait for wait in finding.waits if wait.kind == "collective" and not wait.blockers), None)
@@ -183,7 +183,7 @@ def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:
 
 
 def sentence_of_differing(differing: Differing, ranks: Mapping[int, Seen]) -> str:
-    """Who called what under the same number."""
+    """Describe which ranks called different collectives under the same number."""
     sizes = len({call.op for call in differing.calls.values()}) == 1
     minority = set(differing.odd)
     by_kind: dict[tuple[bool, str], list[int]] = {}

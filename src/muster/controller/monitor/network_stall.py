@@ -1,7 +1,7 @@
-"""Which host's network all ranks wait for: from the bytes that wait to be sent, host by host. Pure.
+"""Detects the host with a slow network from the bytes queued for sending on each host. Pure.
 
-A slow link makes nobody late: all ranks come to a collective in time, and all of them sit in it for longer. But what
-cannot be sent piles up in the sockets at both ends of it: on its host, and on those that send to it.
+A slow link makes no rank late: all ranks arrive at a collective in time, and all spend longer in it. But bytes pile up
+in the socket queues at both ends of the link: on its host, and on the hosts that send to it.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from dataclasses import dataclass
 from muster.text import rank_list
 
 WAITING = 0.25
-"""Share of the time that every rank must spend in collectives before the network is looked at."""
+"""Minimum share of time that every rank spends in collectives before the network is examined."""
 
 SLOWER = 1.1
-"""Times as long as they took at their best, that steps take when it is looked at soon; else once in a while."""
+"""Ratio of the current to the best step time above which the network is examined soon rather than occasionally."""
 
 QUEUED = 32_768
-"""Bytes on average that must wait to be sent: less is what any connection has under way."""
+"""Minimum number of queued bytes on average; any active connection has fewer."""
 
 PART = 0.8
-"""Of all that waits, which must go to or come from one host."""
+"""Share of all queued bytes that must go to or come from one host."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowNetwork:
-    """Where what is to be sent piles up."""
+    """The hosts where queued bytes pile up."""
 
     hosts: tuple[str, ...]
-    """One host, or two of which it cannot be told whose fault it is."""
+    """One host, or two if it is unknown which of them is at fault."""
     queued: float
 
 
 def slow_network(queues: Mapping[str, Mapping[str, float]], addresses: Mapping[str, str]) -> SlowNetwork | None:
-    """The host at one end of nearly all that waits, if there is one.
+    """The host at one end of nearly all queued bytes, if there is one.
 
-    `queues` is by host and address the bytes that waited to be sent there on average, `addresses` whose those are.
+    `queues` has the average queued bytes by host and destination address, `addresses` the host of each address.
     """
     edges: dict[tuple[str, str], float] = {}
     for host, by_address in queues.items():

@@ -1,4 +1,4 @@
-"""What has been seen of each rank when the job stands still: from the agents' raw facts to what a judge reads. Pure."""
+"""Turns the agents' raw observations of a job without progress into the input of hang detection. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from muster.shared.replies import RankView
 from muster.shared.reports import Meeting, RecordedCall, RecordedGroup
 
 _WORKING_CPU = 0.05
-"""Share of one CPU above which a process works. A rank that waits and its sampling thread use 0.002."""
+"""Share of one CPU above which a process counts as working; a waiting rank and its sampling thread use 0.002."""
 
 _WORKING_IO = 16384.0
-"""Bytes per second read or written above which it does; a rank's own reports are below 1000."""
+"""Bytes per second read or written above which a process counts as working; a rank's own reports stay below 1000."""
 
 _WORKING_GPU = 0.05
+"""GPU utilization above which a rank counts as working."""
 
 _PEER = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)")
-"""`nccl:recv 1<-0`: the other side, by its number in the group."""
+"""Matches `nccl:recv 1<-0`; captures the peer's number in the group."""
 
 _C10D = "torch/distributed/distributed_c10d.py"
 _RENDEZVOUS = "torch/distributed/rendezvous.py"
@@ -29,13 +30,13 @@ _WORKER = "torch/utils/data/_utils/worker.py"
 
 
 class Sighting(RankView):
-    """A rank as its agent has seen it, and the agent's host."""
+    """A rank as observed by its agent, and the agent's host."""
 
     host: str
 
 
 Looks = Sequence[tuple[float, Sighting]]
-"""When a rank was looked at, and what was seen, oldest first."""
+"""Observations of a rank with their times, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Call:
     types: tuple[str, ...] = ()
     over: bool = True
     time: float = 0.0
-    """When it was called, on the clock of its host."""
+    """When it was called, in its host's time."""
     place: Frame | None = None
 
 
@@ -57,25 +58,25 @@ class Group:
     """The last collectives of a rank in one process group."""
 
     ranks: tuple[int, ...] | None
-    """Its members, where the rank could tell."""
+    """Its members, if the rank could report them."""
     calls: tuple[Call, ...]
     peers: tuple[int, ...] = ()
-    """The ranks that it has sent to or receives from without an end, where the backend records that."""
+    """The ranks of its unfinished sends and receives, if the backend records them."""
 
     @property
     def called(self) -> int:
-        """The number of the last one it has called."""
+        """The number of the last collective it has called."""
         return max((call.number for call in self.calls), default=0)
 
     @property
     def pending(self) -> Call | None:
-        """The first one that has not finished."""
+        """The first unfinished collective."""
         return min((call for call in self.calls if not call.over), key=lambda call: call.number, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A process that a rank started."""
+    """A child process of a rank."""
 
     pid: int
     state: str = "S"
@@ -83,52 +84,52 @@ class Child:
 
     @property
     def own(self) -> tuple[Frame, ...]:
-        """Its calls as a worker, without those of the rank it was forked from."""
+        """Its frames as a worker, without those of the rank it was forked from."""
         first = next((at for at, frame in enumerate(self.frames) if frame.is_in(_WORKER)), 0)
         return self.frames[:first]
 
     @property
     def work(self) -> Frame | None:
-        """The user's frame it is in as a worker; None when it waits for something to do."""
+        """The user's frame it is in as a worker; None if it is idle."""
         return users_frame(self.own)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """All that is known of one rank."""
+    """All that is known about one rank."""
 
     rank: int
     host: str
     exit_status: int | None = None
-    """Exit code, or minus the signal, of one that has ended."""
+    """Exit code or negative signal number if it has ended."""
     quiet: float = 0.0
-    """Seconds since anything in it moved: a collective called or finished, an optimizer's step."""
+    """Seconds since its last progress: a collective called or finished, or an optimizer step."""
     joining: bool = False
     """It is creating its process group."""
     meeting: Meeting | None = None
-    """Where it looks for the others, if it could tell."""
+    """Where it looks for the other ranks, if known."""
     answered: bool | None = True
-    """Whether its interpreter answered; None where there is no thread in it that could, since it has no group yet."""
+    """Whether its interpreter answered; None if it has no thread to answer, because it has no process group yet."""
     works: bool = False
-    """It, or a process it started, used the CPU, its GPU or a disk lately."""
+    """It, or a process it started, has recently used the CPU, its GPU or a disk."""
     cpu: float = 0.0
-    """CPUs used lately."""
+    """Number of CPUs used recently."""
     switches: float = 0.0
-    """How often a second its main thread was given the CPU lately."""
+    """Recent context switches per second of its main thread."""
     state: str = "S"
     wchan: str = ""
     frames: tuple[Frame, ...] = ()
-    """Of its main thread, the innermost first."""
+    """The frames of its main thread, innermost first."""
     last_place: str = ""
-    """Where it was when it last told."""
+    """Where it was at its last report."""
     peer: int | None = None
     """The rank whose send or recv it waits for."""
     waits_for_work: bool = False
     """It is in the `wait` of an asynchronous operation."""
     groups: Mapping[str, Group] | None = None
-    """By name; None where they could not be told."""
+    """By name; None if unknown."""
     begun: int | None = None
-    """How many collectives of the default group it had called when it last told."""
+    """Number of collectives of the default group it had called at its last report."""
     children: tuple[Child, ...] = ()
 
     @property
@@ -138,17 +139,17 @@ class Seen:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether a cgroup's freezer holds it."""
+        """Whether a cgroup has frozen it."""
         return "refrigerator" in self.wchan or "freezer" in self.wchan
 
     @property
     def is_stopped(self) -> bool:
-        """Whether something from outside keeps it from running at all."""
+        """Whether a signal, a debugger or a cgroup has stopped it."""
         return self.state in ("T", "t") or self.is_frozen
 
     @property
     def holds_lock(self) -> bool:
-        """Whether its interpreter did not answer although the kernel lets it run: C code holds the lock."""
+        """Whether its interpreter did not answer although it can run: C code holds the GIL."""
         return self.answered is False and not self.is_stopped
 
     @property
@@ -163,7 +164,7 @@ class Seen:
 
     @property
     def blocking_call(self) -> str:
-        """The call of torch.distributed that its main thread is in, if it is in one that waits for other ranks."""
+        """The torch.distributed call that its main thread is in, if that call waits for other ranks."""
         found = ""
         for frame in self.frames:
             if not frame.is_in(_C10D) and not frame.is_in(_RENDEZVOUS):
@@ -185,12 +186,12 @@ def seen(
     place: str = "",
     gpu: float | None = None,
 ) -> Seen:
-    """What the last look says of a rank, with the looks before it (when, and what), oldest first."""
+    """Combine the last observation of a rank with the earlier ones, oldest first."""
     told = facts.get("told")
     recorder = facts.get("recorder")
     answered = facts["answered"]
     if answered is False and any(look["answered"] for _, look in looks):
-        answered = True  # once too slow, on a busy host: only one that never answers holds the lock
+        answered = True  # too slow once, on a busy host; only a rank that never answers holds the GIL
     return Seen(
         rank=rank,
         host=facts["host"],
@@ -217,7 +218,7 @@ def seen(
 
 
 def works(looks: Looks, gpu: float | None = None) -> bool:
-    """Whether a rank or what it started did something between any two of these looks, or is about to."""
+    """Whether a rank or its children worked between any two of these observations, or are about to."""
     if gpu is not None and gpu > _WORKING_GPU:
         return True
     if looks and looks[-1][1]["state"] == "R" and looks[-1][1]["answered"]:
@@ -229,7 +230,7 @@ def works(looks: Looks, gpu: float | None = None) -> bool:
 
 
 def _rates(before: tuple[float, Sighting], after: tuple[float, Sighting]) -> tuple[float, float]:
-    """CPUs and bytes per second of a rank with its children; a child that is new has done all of it since."""
+    """CPUs and bytes per second used by a rank and its children; all of a new child's usage counts."""
     seconds = max(after[0] - before[0], 0.001)
     known = {child["pid"]: child for child in before[1]["children"]}
     cpu, io = after[1]["cpu_seconds"] - before[1]["cpu_seconds"], after[1]["io"] - before[1]["io"]
@@ -248,12 +249,12 @@ def _switches(looks: Looks) -> float:
 
 
 def groups_of(recorder: Mapping[str, RecordedGroup]) -> dict[str, Group]:
-    """The last collectives by the name of their group, from what a rank told."""
+    """The last collectives by group name, from the report of a rank."""
     return {name: _group(group) for name, group in recorder.items()}
 
 
 def last_seen_at(place: str, groups: Mapping[str, Group]) -> dict[str, Group]:
-    """The last collectives of a rank whose exception came out of the last call of each group, at `train.py:88`."""
+    """The last collectives of a rank, with the last call of each group placed where its exception was raised."""
     file, _, line = place.rpartition(":")
     if not line.isdigit():
         return dict(groups)
@@ -269,7 +270,7 @@ def _group(data: RecordedGroup) -> Group:
     calls: list[Call] = []
     for call in map(_call, data["calls"]):
         if calls and call.number <= calls[-1].number:
-            calls = []  # a group that was made anew under the same name counts from 1 again
+            calls = []  # a group that was re-created under the same name counts from 1 again
         calls.append(call)
     peers = [int(found[1]) for name in data["p2p"] if (found := _PEER.search(name))]
     known = ranks or range(max(peers, default=0) + 1)

@@ -32,14 +32,13 @@ class Observers:
         record: JobFiles,
         monitor: RankMonitor,
         straggler: StragglerMonitor,
-        notifier: Notifier,
         events: EventStream,
     ) -> None:
         self._status = status
         self._record = record
         self._monitor = monitor
         self._straggler = straggler
-        self._notifier = notifier
+        self._notifier = Notifier(status, status.job.spec.notify, monitor.screen.warning)
         self._guard = events.guard
         status.subscribe(events, _STATUS)
         monitor.subscribe(events, _HANGS)
@@ -96,3 +95,8 @@ class Observers:
         """Write all of it, now that the job has ended."""
         with self._guard(_RECORD):
             self._record.finish()
+
+    async def announce_end(self) -> None:
+        """Send what --notify asks for, now that the job has ended."""
+        with self._guard(_NOTICES):
+            await self._notifier.end()

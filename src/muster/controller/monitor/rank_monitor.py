@@ -1,4 +1,4 @@
-"""Watches a running job: hears how far its ranks are, and asks the agents where they stand."""
+"""Watches a running job: receives the progress of its ranks, and asks the agents where the ranks are."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ if TYPE_CHECKING:
     from muster.jobs.state import Report
 
 LOOK_LIMIT = 4.0
-"""Seconds until an agent must have told where its ranks are: their own limits are shorter."""
+"""Seconds until an agent must have reported where its ranks are; the agents' own limits are shorter."""
 
 
 _SEEMS_STUCK = 3.0
-"""Seconds without progress after which Ctrl-C has the stacks written."""
+"""Seconds without progress after which Ctrl-C saves stack traces."""
 
 _LAST_WORDS = 0.25
-"""Seconds for other ranks to come to their exceptions, which name the line of the call better than a stack."""
+"""Seconds to wait for the exceptions of other ranks, which name the line of the call better than a stack trace."""
 
 
 @dataclass
 class HeardRank:
-    """What a rank has told of itself."""
+    """What a rank has reported about itself."""
 
     host: str
     has_joined: bool = False
-    """Whether it has told how far it is: it has a process group, or is creating one."""
+    """Whether it has reported progress: it has a process group, or is creating one."""
     groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Per process group the number of the last collective called and of the last finished."""
+    """By process group, the number of the last collective called and of the last one finished."""
     joining: bool = False
     """It is creating its process group."""
     place: str = ""
-    """Where its code was when it last told: `train.py:88 in step`."""
+    """Where its code was at its last report: `train.py:88 in step`."""
     moved: float = 0.0
-    """When it last moved, on our clock."""
+    """When it last made progress, in controller time."""
     exit_status: int | None = None
     calls: Mapping[str, RecordedGroup] | None = None
-    """Its last collectives, told with the exception that ended it."""
+    """Its last collectives, reported with the exception that ended it."""
     raised_at: str = ""
-    """`train.py:88`, where that was raised."""
+    """Where that exception was raised: `train.py:88`."""
     finished: float = 0.0
-    """When its script ended, on our clock; 0 while it runs."""
+    """When its script ended, in controller time; 0 while it runs."""
     is_held: bool = False
-    """It waits at its end for others that are still creating a process group with it."""
+    """It has finished and waits for other ranks that are still creating a process group with it."""
 
     @property
     def is_finishing(self) -> bool:
-        """Whether its script has ended and nothing keeps its process but itself."""
+        """Whether its script has ended, but its process still runs without being held by Muster."""
         return self.finished > 0 and self.exit_status is None and not self.is_held
 
     @property
@@ -73,7 +73,7 @@ class HeardRank:
 
 
 class RankMonitor:
-    """The watch over one job."""
+    """Watches the ranks of one job."""
 
     def __init__(
         self,
@@ -89,22 +89,22 @@ class RankMonitor:
         self.screen = screen
         self.folder = folder
         self.hang_after = hang_after
-        """Seconds without progress that make a hang; 0 for no watch."""
+        """Seconds without progress that make a hang; 0 disables hang detection."""
         self.kill = kill
         """End the job when it hangs."""
         self.heard: dict[int, HeardRank] = {}
-        """What each rank of the running attempt has told."""
+        """What each rank of the running attempt has reported."""
         self.unwatched = ""
-        """Why the ranks cannot tell how far they are, if they cannot."""
+        """Why the ranks cannot report their progress; empty if they can."""
         self._unseen: set[str] = set()
-        """What some host or rank could not tell or use; that is said of the first one."""
+        """Problems that have been reported; each is printed only for the first host or rank."""
         self._files = 0
         self._taking: set[asyncio.Future[None]] = set()
 
-    # --- what it hears --------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def subscribe(self, events: EventStream, observer: str) -> None:
-        """Take the events of the ranks from now on."""
+        """Subscribe to the events of the ranks."""
         events.subscribe(Progress, self._on_progress, observer=observer)
         events.subscribe(Unwatched, self._on_unwatched, observer=observer)
         events.subscribe(Unseen, self._on_unseen, observer=observer)
@@ -121,7 +121,7 @@ class RankMonitor:
 
     def _on_progress(self, link: AgentLink, event: Progress) -> None:
         one = self._one(link, event["rank"])
-        # Its last word and its first have no time of their own.
+        # The first and the last report of a rank have no `moved`.
         moved = link.our_time(event.get("moved", event["time"]))
         one.has_joined, one.moved = True, max(moved, one.moved)
         one.groups, one.joining = event.get("groups", {}), event.get("joining", False)
@@ -148,12 +148,12 @@ class RankMonitor:
         self._one(link, event["rank"]).exit_status = event["status"]
 
     def _on_released(self, link: AgentLink, event: Released) -> None:
-        """A rank that is done no longer waits for others."""
+        """A finished rank no longer waits for others."""
         one = self._one(link, event["rank"])
         one.is_held, one.finished = False, time.time()
 
     def _on_held(self, link: AgentLink, event: Holding) -> None:
-        """A rank that is done waits for others that are still creating a process group with it."""
+        """A finished rank waits for others that are still creating a process group with it."""
         one = self._one(link, event["rank"])
         one.is_held, one.finished = True, time.time()
         if "held" in self._unseen:
@@ -168,7 +168,7 @@ class RankMonitor:
         )
 
     def _on_late(self, link: AgentLink, event: Late) -> None:
-        """A script has set variables that a forked rank no longer reads."""
+        """A script has set environment variables that a forked rank no longer reads."""
         new = [name for name in event["names"] if name not in self._unseen]
         if new:
             self._unseen.update(new)
@@ -178,7 +178,7 @@ class RankMonitor:
             )
 
     def quiet(self) -> float:
-        """How long the rank has been quiet that waits longest, or all of them where none says that it waits."""
+        """Seconds since the longest-waiting rank made progress, or since any rank did if none is known to wait."""
         now = time.time()
         running = [heard for heard in self.heard.values() if heard.exit_status is None]
         waiting = [now - heard.moved for heard in running if heard.is_pending]
@@ -188,13 +188,13 @@ class RankMonitor:
 
     @property
     def seems_stuck(self) -> bool:
-        """Whether a look at the ranks may tell why somebody wants to end the job, and none is under way."""
+        """Whether the job seems to hang and no stack traces are being collected."""
         return self.quiet() > _SEEMS_STUCK and not self._taking
 
-    # --- asking ---------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def look(self, *, deep: bool) -> dict[int, Sighting]:
-        """What the agents see of each rank that runs; ranks of a host that does not answer are missing."""
+        """What the agents observe of each running rank; ranks of a host that does not answer are missing."""
         answers = await asyncio.gather(*(self._look_at(link, deep) for link in self.agents.links if not link.lost))
         return {rank: found for answer in answers for rank, found in answer.items()}
 
@@ -214,13 +214,13 @@ class RankMonitor:
         return found
 
     async def take_stacks(self) -> Report:
-        """Where every rank is now, as a report that is kept; the stacks go into a file of the job's folder too."""
+        """Collect the stack traces of all ranks, write them to a file in the job directory, and keep a report."""
         found = await self.look(deep=True)
         path = self.write_stacks(found)
         return self._keep("stacks", f"stack traces of {count(len(found), 'rank')}: {tilde(path)}", found)
 
     async def compare_calls(self, attempt: Attempt) -> None:
-        """Before the rest is ended: if a rank failed in a collective, did another call something else?"""
+        """Before the other ranks are stopped: if a rank failed in a collective, check for mismatched calls."""
         if not attempt.failed_in_collective:
             return
         from muster.controller.monitor.hang import last_calls_differ
@@ -244,7 +244,7 @@ class RankMonitor:
             attempt.differing = sentence_of_differing(differing, ranks)
 
     def stacks_then(self, call: Callable[[], None]) -> None:
-        """Take the stacks of what still runs, then do the rest: it may end what they would show."""
+        """Save the stack traces of running ranks, then call `call`, which may end them."""
 
         async def both() -> None:
             try:
@@ -259,7 +259,7 @@ class RankMonitor:
         taking.add_done_callback(self._taking.discard)
 
     def write_stacks(self, found: Mapping[int, Sighting], said: str = "") -> Path:
-        """Write all stacks into the next stacks-N.txt of the job's folder."""
+        """Write all stack traces to the next stacks-N.txt in the job directory."""
         from muster.controller.monitor.stack_text import clean
 
         self._files += 1
@@ -279,13 +279,13 @@ class RankMonitor:
         return path
 
     def report_hang(self, said: str, found: Mapping[int, Sighting], ranks: Sequence[int], detail: str = "") -> None:
-        """Show a sentence about a hang, write the stacks that were found, and keep both for other commands."""
+        """Print a hang report, write the stack traces, and keep both for other commands."""
         path = self.write_stacks(found, said)
-        self.screen.warning(f"hang: {said}")
+        self.screen.failure(f"hang: {said}")
         self.screen.show_block(detail)
-        self.screen.warning(f"stack traces of all ranks: {tilde(path)}")
+        self.screen.notice(f"stack traces of all ranks: {tilde(path)}")
         if not self.kill:
-            self.screen.warning("The job keeps running; use --on-hang kill to end hung jobs")
+            self.screen.notice("The job keeps running; use --on-hang kill to end hung jobs")
         self._keep("hang", said, found, ranks, detail)
 
     def _keep(
@@ -306,18 +306,18 @@ class RankMonitor:
         self.status.reports.append(report)
         return report
 
-    # --- watching -------------------------------------------------------------------------------------------
+    # --- attempts -------------------------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt) -> None:
         """The ranks of an attempt are about to start."""
         self.heard = {rank: HeardRank(place.name) for place in attempt.plan.placements for rank in place.ranks}
 
     def report_bug(self, effect: str, error: Exception) -> None:
-        """Say what no longer works because of an internal error."""
+        """Print what no longer works because of an internal error."""
         self.screen.warning(f"{effect}: {internal_error(error)}")
 
     async def notice_early_ends(self, attempt: Attempt) -> None:
-        """Some ranks ended well long ago and others still run: they may wait for those for ever, so say it once."""
+        """Print once that some ranks exited 10 s ago while others still run, which may wait for them forever."""
         while not attempt.ended_well:
             await asyncio.sleep(0.5)
         await asyncio.sleep(10)

@@ -1,4 +1,4 @@
-"""Which rank the others wait for: from how much of its time each spends in collectives. Pure."""
+"""Straggler detection from the share of time that each rank spends in collectives. Pure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from muster.controller.monitor.straggler import CHANGE, LOOKS, WARM_UP, Slow, St
 
 
 class Rounds:
-    """The same question asked of the share of the time that ranks spend in collectives: coarse, but of all of them.
+    """Collects the share of time that ranks spend in collectives, which is coarse but covers all collectives.
 
-    Where a step has many collectives that each wait (gradient accumulation, FSDP, tensor parallel), a rank may be late
-    at each by a little. A round is the time in which every rank has made a step and told how much it waited.
+    If a step has many blocking collectives (gradient accumulation, FSDP, tensor parallelism), a rank may be a little
+    late at each of them. A round is the time in which every rank has made a step and reported how much it waited.
     """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        """The rounds so far, as steps in which a rank lags by what it waits less than the others."""
+        """The rounds so far, as steps in which a rank's lag is how much less it waited than the others."""
         self._last: dict[int, tuple[float, int]] = {}
-        """When each rank last told, and how many steps it had made."""
+        """For each rank, the time of its last report and its step count then."""
         self._waited: dict[int, list[tuple[float, float]]] = {}
-        """Seconds of this round that each rank has told of, and how many of them it waited."""
+        """For each rank, the reported seconds of this round, and how many of them it waited."""
         self._made: dict[int, int] = {}
         self._ready: set[int] = set()
         """The ranks that have made a step in this round."""
 
     def add(self, rank: int, time: float, steps: int, waiting: float | None, ranks: Collection[int]) -> None:
-        """Take what one of `ranks` told."""
+        """Add a report of one of `ranks`."""
         before, made = self._last.get(rank, (time, steps))
         self._last[rank] = (time, steps)
         if waiting is None or time <= before:
@@ -37,9 +37,9 @@ class Rounds:
         if self._made[rank] >= 1:
             self._ready.add(rank)
         if len(ranks) < 2:
-            return  # the others are still to come, or have ended
+            return  # the other ranks have not reported yet, or have ended
         if len(self._ready) < len(ranks) or not self._ready.issuperset(ranks):
-            return  # somebody evaluates, saves or compiles
+            return  # some rank evaluates, saves or compiles
         totals = {each: [sum(column) for column in zip(*self._waited[each], strict=True)] for each in ranks}
         lags = {
             each: -lag
@@ -52,7 +52,7 @@ class Rounds:
 
 
 def judge_waiting(rounds: Sequence[Step], steps: Sequence[Step]) -> Slow | None:
-    """The ranks that wait less than the others by more than chance, with the times of real steps."""
+    """The ranks that wait significantly less than the others, with the durations of real steps."""
     slow = judge(rounds, looks=CHANGE)
     if slow is None or not steps:
         return None
@@ -61,7 +61,7 @@ def judge_waiting(rounds: Sequence[Step], steps: Sequence[Step]) -> Slow | None:
 
 
 def in_all(slow: Slow, rounds: Sequence[Step]) -> Slow:
-    """A slow rank with its delay taken from how much less it waits, if that is clearly more."""
+    """A straggler with its delay taken from how much less it waits, if that is clearly more."""
     lags = [round_.lags.get(slow.ranks[0], 0.0) for round_ in rounds[-CHANGE[0] :]]
     if len(lags) < CHANGE[0] // 2 or mean(lags) < 1.5 * (1 - slow.others / slow.step):
         return slow

@@ -1,7 +1,6 @@
-"""Why a rank is slower than the others, from what was seen of all of them; and the sentence about it. Pure.
+"""The cause of a straggler, determined by comparing all ranks, and the sentence that reports it. Pure.
 
-A cause is named only where the slow rank suffers from it more than any of the others do, and enough to account for a
-good part of the time that is lost.
+A cause is reported only if it affects the slow rank more than any other and explains a large part of the lost time.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from muster.shared.replies import RankUse
 from muster.text import duration, names, rank_list
 
 PART = 0.4
-"""Of the time that is lost, which a cause must account for."""
+"""Share of the lost time that a cause must explain."""
 
 SLOWER_CLOCK = 0.93
-"""Of the others' clock, below which a GPU's is told."""
+"""A GPU whose clock is below this share of the others' clock is reported."""
 
 
 class Evidence(RankUse):
-    """What was seen of one rank from outside, its GPU, and where its code was when it was looked at.
+    """What the agent observed of one rank, its GPU, and the lines where its code was.
 
-    `cpu_wait` is the share in which it was ready to run and had no CPU, `disk` the one in which it, or a child, waited
-    for a file, `throttled` the one in which its control group had used up its quota; over 1 where several of its CPUs
-    were held back. `neighbour` is the busiest process of others on its CPUs.
+    `cpu_wait` is the share of time it was runnable without a CPU, `disk` the share in which it or a child waited for a
+    file, `throttled` the share in which its cgroup had exhausted its quota (above 1 if several CPUs were throttled).
+    `neighbour` is the busiest process outside the job on its CPUs.
     """
 
     gpu: GpuState | None
@@ -34,7 +33,7 @@ class Evidence(RankUse):
 
 
 def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
-    """Why the slowest rank is slow, in words; what was looked at in vain where nothing tells."""
+    """Return a sentence with the cause of the slowest rank; if none was found, which causes were ruled out."""
     suspect = seen.get(slow.ranks[0])
     if suspect is None:
         return ""

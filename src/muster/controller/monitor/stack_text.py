@@ -1,4 +1,4 @@
-"""Stacks of a process as faulthandler writes them: which frame is the user's, and how they are shown. Pure."""
+"""Parses and formats stack traces in faulthandler's format. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TORCH = re.compile(r"/torch/(\w+/)*\w+\.py$")
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One call."""
+    """One frame of a stack trace."""
 
     file: str
     line: int
@@ -24,7 +24,7 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """The file without its folder."""
+        """The file name without its directory."""
         return self.file.rpartition("/")[2]
 
     @property
@@ -37,29 +37,29 @@ class Frame:
 
     @property
     def is_torchs(self) -> bool:
-        """Whether it is a frame of torch."""
+        """Whether the frame is in torch."""
         return bool(_TORCH.search(self.file))
 
     @property
     def is_users(self) -> bool:
-        """Whether it is a frame of the user's own code, not of torch, a package or the standard library."""
+        """Whether the frame is in the user's own code, not in torch, a package or the standard library."""
         return is_users(self.file)
 
     def is_in(self, end: str) -> bool:
-        """Whether its file ends like this: `torch/utils/data/dataloader.py`."""
+        """Whether its file path ends with `end`, for example `torch/utils/data/dataloader.py`."""
         return self.file.endswith("/" + end)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thread:
-    """The calls of one thread, the innermost first."""
+    """The frames of one thread, innermost first."""
 
     name: str
     frames: tuple[Frame, ...]
 
 
 def parse(text: str) -> tuple[Thread, ...]:
-    """The threads of a process; the main thread is the last, since the interpreter lists the youngest first."""
+    """The threads of a process; the main thread is last, because the interpreter lists the newest thread first."""
     threads: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
         begin, frame = _THREAD.match(line), _FRAME.match(line)
@@ -71,7 +71,7 @@ def parse(text: str) -> tuple[Thread, ...]:
 
 
 def _without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The calls above the one that ran the script, without a wrapper of ours among them."""
+    """The frames above the one that ran the script, without Muster's wrappers."""
     kept: list[Frame] = []
     for frame in frames:
         ours = is_musters(frame.file)
@@ -83,7 +83,7 @@ def _without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def clean(text: str) -> str:
-    """Stacks for people: without Muster's own calls, and without threads that have no others."""
+    """Format stack traces for display, without Muster's own frames and threads."""
     blocks = [
         "\n".join([f"thread {thread.name}" if thread.name else "thread", *map(_line, thread.frames)])
         for thread in reversed(parse(text))
@@ -93,13 +93,13 @@ def clean(text: str) -> str:
 
 
 def main_thread(text: str) -> tuple[Frame, ...]:
-    """The calls of the main thread, the innermost first; none where nothing could be seen."""
+    """The frames of the main thread, innermost first; empty if there is no stack trace."""
     threads = parse(text)
     return threads[-1].frames if threads else ()
 
 
 def training_thread(text: str) -> tuple[Frame, ...]:
-    """The calls of the thread the user's program runs in: the main one, or the only one it waits for."""
+    """The frames of the thread that runs the user's program: the main thread, or the only thread it is joining."""
     threads = parse(text)
     if not threads:
         return ()
@@ -110,7 +110,7 @@ def training_thread(text: str) -> tuple[Frame, ...]:
 
 
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the user's code; that of an installed package where the whole program is one."""
+    """The innermost frame of the user's code, or of an installed package if the whole program is one."""
     for frame in frames:
         if frame.is_users:
             return frame
@@ -119,7 +119,7 @@ def users_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def short(frames: Sequence[Frame], most: int = 8) -> list[str]:
-    """The innermost calls and below them only the user's own, one line each, as they are shown on the screen."""
+    """Format the innermost frames, then only the user's own, as one line each."""
     first = next((at for at, frame in enumerate(frames) if frame.is_users), len(frames))
     inner = list(frames[:first])
     if len(inner) > most // 2:
@@ -133,7 +133,7 @@ def _line(frame: Frame) -> str:
 
 
 def blocking_frame(text: str) -> str:
-    """Where a process is whose script has ended: at the user's line that keeps it, or what else is known."""
+    """Where a process is whose script has ended: the user's line that keeps it running, if there is one."""
     threads = parse(text)
     for thread in threads:
         frame = users_frame(thread.frames)

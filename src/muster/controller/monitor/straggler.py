@@ -1,8 +1,9 @@
-"""Which rank the others wait for: from the times at which ranks came to the same collectives. Pure.
+"""Straggler detection from the times at which ranks arrive at the same collectives. Pure.
 
-A collective ends for all when the last rank has come to it, so the ends of steps say nothing; the arrivals do. For each
-collective and rank the middle of the others is the measure, and the lag in a step is the largest of its lags: the
-buckets of one backward pass are called without waiting, so that a rank that is late at the first is late at all.
+A collective ends for all ranks when the last one arrives, so step end times carry no information, but arrival times do.
+A rank's lag at a collective is measured against the median arrival of the other ranks, and its lag in a step is the
+largest of these: the buckets of one backward pass are called without waiting, so a rank that is late at the first
+bucket is late at all of them.
 """
 
 from __future__ import annotations
@@ -21,57 +22,57 @@ SLOWER = 0.09
 """Minimum slowdown before a rank is reported; 9 % rather than 10 % to absorb measurement error."""
 
 EACH = 0.06
-"""How much slower in most single slices: what comes and goes is an evaluation, a checkpoint, a compilation."""
+"""Minimum slowdown in most individual slices; a slowdown in few of them is an evaluation, checkpoint or compilation."""
 
 GONE = 0.04
-"""Below this the others no longer wait for it."""
+"""Slowdown below which a reported rank counts as recovered."""
 
 SMALLEST = 0.002
-"""Seconds of lag below which nothing is told: it may be how threads are woken."""
+"""Minimum lag in seconds; less may be thread wake-up latency."""
 
 CLIP = 0.3
-"""What one slice may count at most: one very long step is not a slow rank."""
+"""Maximum slowdown that one slice contributes, so that one very long step does not make a rank a straggler."""
 
 LOOKS = (4, 6, 10, 20)
-"""Numbers of slices after which a judgment is tried: the more the ranks vary, the longer it takes."""
+"""Numbers of slices to judge by; the noisier the steps, the more slices are needed."""
 
 SUSPECT = (3,)
-"""After which it is worth finding out why."""
+"""Number of slices after which a suspected straggler is examined."""
 
 CHANGE = (10, 20)
-"""After which something else is said than before."""
+"""Numbers of slices after which a report may change."""
 
 ODDS = 200_000
-"""A judgment may err once in so many, for each rank; they are made every second."""
+"""Accept one false report in this many judgments per rank; there is about one judgment per second."""
 
 SHORT_STEP, SHORT_SLICE = 0.2, 0.75
-"""A slice is one step; where steps take less than the first so many seconds, as many as were made in the second."""
+"""A slice is one step, or SHORT_SLICE seconds of steps if a step takes less than SHORT_STEP seconds."""
 
 WARM_UP = 3
-"""First steps of a job that are not counted: buckets are arranged, code is compiled, files are opened."""
+"""Number of first steps that are ignored: DDP arranges its buckets, code is compiled, files are opened."""
 
 KEPT_CALLS, KEPT_STEPS, KEPT_RESULTS = 512, 128, 512
-"""What is kept: of each rank its last calls and steps, and of the job the lags in its last steps."""
+"""How many entries are kept: calls and steps per rank, and steps with their lags per job."""
 
 MOST_ARRIVALS = 1 << 18
-"""Arrivals one judgment goes through, in one or two seconds of a thread; where more have come, the newest."""
+"""Most arrivals processed per judgment, the newest ones; takes one or two seconds of CPU."""
 
 
 @dataclass
 class RankCalls:
-    """What one rank has told of its collectives and steps, by our clock."""
+    """The collectives and steps that one rank has reported, in controller time."""
 
     calls: dict[tuple[str, int], tuple[float, float | None]] = field(
         default_factory=dict[tuple[str, int], tuple[float, float | None]]
     )
-    """By group and number: when it came, and how long it then took, where the backend measures that."""
+    """By group and number: the arrival time, and the duration in seconds where the backend measures it."""
     steps: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
-    """When each step of an optimizer began, which is when the backward pass was over for this rank, and ended."""
+    """Begin and end of each optimizer step; the begin is when the backward pass of this rank was over."""
     groups: set[str] = field(default_factory=set[str])
-    """The groups it has ever told of."""
+    """All groups it has reported."""
 
     def add(self, event: Arrivals, offset: float) -> None:
-        """Take a message of the rank; `offset` is its host's clock minus ours."""
+        """Add a report of the rank; `offset` is its host's clock minus the controller's, in seconds."""
         now: float = event["at"] - offset
         self.groups.update(event["groups"])
         for group, calls in event["groups"].items():
@@ -93,35 +94,35 @@ class Step:
     """One step, or the time from one collective to the next where the script has no optimizer."""
 
     number: int = 0
-    """As the optimizer counts; 0 where there is none."""
+    """The optimizer's step count; 0 if there is no optimizer."""
     end: float
     seconds: float
     lags: Mapping[int, float]
-    """Seconds each rank came later than the middle of the others; less than none where it came earlier."""
+    """Seconds by which each rank arrived later than the median of the others; negative if earlier."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slow:
-    """Ranks the others wait for."""
+    """Stragglers."""
 
     ranks: tuple[int, ...]
-    """The slowest first."""
+    """Slowest first."""
     step: float
-    """Seconds a step takes."""
+    """Seconds per step."""
     others: float
-    """Seconds it would take at the pace of the others."""
+    """Seconds per step at the pace of the other ranks."""
     since: float
     by_waiting: bool = False
-    """Whether it was found by how little it waits, not by when it comes."""
+    """Whether it was detected by how little it waits, not by its arrival times."""
 
     @property
     def share(self) -> float:
-        """How much slower it is."""
+        """The slowdown: 0.25 for 25 %."""
         return self.step / self.others - 1
 
 
 class History:
-    """The steps of a job, from what its ranks tell, bit by bit."""
+    """The steps of a job, assembled from the reports of its ranks."""
 
     def __init__(self) -> None:
         self.ranks: dict[int, RankCalls] = {}
@@ -129,11 +130,11 @@ class History:
         self._courses: dict[str, _Course] = {}
 
     def add(self, rank: int, event: Arrivals, offset: float) -> None:
-        """Take a message of a rank; `offset` is its host's clock minus ours."""
+        """Add a report of a rank; `offset` is its host's clock minus the controller's, in seconds."""
         self.ranks.setdefault(rank, RankCalls()).add(event, offset)
 
     def steps(self) -> list[Step]:
-        """The steps whose collectives all their ranks have told of, in order."""
+        """The steps for which every rank has reported its collectives, in order."""
         groups: dict[str, dict[int, RankCalls]] = {}
         for rank in sorted(self.ranks):
             for group in self.ranks[rank].groups:
@@ -150,7 +151,7 @@ class History:
             if course is None or course.ranks != members.keys():
                 course = self._courses[group] = _Course(members)
             course.add(common, members, most)
-            # As much as the longest look needs of each of many groups.
+            # Enough for the longest judgment, for each of possibly many groups.
             del course.steps[: -max(2 * LOOKS[-1], KEPT_RESULTS // len(groups))]
         _forget(self._known, KEPT_RESULTS)
         if self._known:
@@ -174,34 +175,34 @@ def _done_with(keys: Collection[tuple[str, int]], members: Mapping[int, RankCall
 
 
 def lags_of(arrivals: Mapping[int, float]) -> dict[int, float]:
-    """How much later each rank came than the middle of the others."""
+    """How many seconds later than the median of the others each rank arrived."""
     in_order = sorted(arrivals.values())
     return {rank: time - _middle_of_others(in_order, time) for rank, time in arrivals.items()}
 
 
 def _middle_of_others(in_order: Sequence[float], own: float) -> float:
-    """When the others came: the one in the middle of them, so that a rank's lag is as often more as less than none."""
+    """The median arrival of the other ranks, so that lags are positive as often as negative."""
     place, count = bisect_left(in_order, own), len(in_order) - 1
     low, high = (k + (k >= place) for k in ((count - 1) // 2, count // 2))
     return (in_order[low] + in_order[high]) / 2
 
 
 def _measured(key: tuple[str, int], members: Mapping[int, RankCalls]) -> dict[int, float] | None:
-    """Arrivals by how long it took each rank: a collective ends for all together, so who takes least has come last."""
+    """Arrival times derived from durations: a collective ends for all ranks at once, so the shortest call came last."""
     durations = {rank: told.calls[key][1] for rank, told in members.items()}
     known = {rank: -duration for rank, duration in durations.items() if duration is not None}
     return known if len(known) == len(durations) else None
 
 
 class _Place:
-    """Where a moment of a rank lies among its steps."""
+    """Maps a time to the step of a rank."""
 
     def __init__(self, steps: Mapping[int, tuple[float, float]]) -> None:
         self.numbers = sorted(steps)
         self.ends = [steps[number][1] for number in self.numbers]
 
     def number(self, time: float) -> int | None:
-        """The step it is in; None where its end is still to come, 0 where it, or the one before it, was not told."""
+        """The step at `time`; None if it has not ended yet, 0 if it or the one before it was not reported."""
         place = bisect_left(self.ends, time)
         if place == len(self.numbers):
             return None
@@ -211,10 +212,10 @@ class _Place:
 def _add_steps(
     known: dict[int, Step], common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls], most: int
 ) -> None:
-    """Put the lags at these collectives into their steps: of what a rank did itself, since its last backward pass.
+    """Add the lags at these collectives to their steps, counting only a rank's own time since its last backward pass.
 
-    Not by the clock: a slow network lets some ranks go later than others, who then come later without being slow. Calls
-    that are done with are forgotten; of those whose step is over only so many of the newest are gone through.
+    Wall-clock arrivals would mislead: a slow network releases some ranks later, which then arrive later without being
+    slow. Processed calls are dropped; of the calls whose step has ended, only the `most` newest are processed.
     """
     places = {rank: _Place(told.steps) for rank, told in members.items()}
     first, told_first = next(iter(members.items()))
@@ -239,12 +240,12 @@ def _add_steps(
 
 
 def _later(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
-    """The larger lag of each rank."""
+    """For each rank, the larger of its two lags."""
     return {rank: max(one.get(rank, -1e9), other.get(rank, -1e9)) for rank in {*one, *other}}
 
 
 class _Course:
-    """A group where nobody counts steps: from one collective to the next that somebody began after the one before."""
+    """Steps of a group without an optimizer: from one collective to the next that all ranks reached after it."""
 
     def __init__(self, members: Collection[int]) -> None:
         self.ranks = set(members)
@@ -255,7 +256,7 @@ class _Course:
         self._worst: Mapping[int, float] = {}
 
     def add(self, common: Sequence[tuple[str, int]], members: Mapping[int, RankCalls], most: int) -> None:
-        """Go through the newest of what all have come to since the last time; all of it is then forgotten."""
+        """Process the newest collectives that all ranks have reached since the last call, and drop all of them."""
         skipped, self._warm_up = self._warm_up, max(0, self._warm_up - len(common))
         for key in common[skipped:][-most:]:
             times = {rank: told.calls[key][0] for rank, told in members.items()}
@@ -272,9 +273,9 @@ class _Course:
 def judge(
     steps: Sequence[Step], uncertain: Mapping[int, float] | None = None, looks: Sequence[int] = LOOKS
 ) -> Slow | None:
-    """The ranks that are slower than the others by more than chance, as far back as one of `looks`, if there are any.
+    """The ranks that are significantly slower than the others over one of these numbers of slices; None if none are.
 
-    `uncertain` is how many seconds the clock of each rank may be off.
+    `uncertain` is the clock error of each rank in seconds.
     """
     parts = _slices(steps, LOOKS[-1])
     lags = [_mean_lags(part) for part in parts]
@@ -304,9 +305,10 @@ def judge(
 
 
 def waits_less(slow: Slow, waiting: Mapping[int, float]) -> bool:
-    """Whether the slowest rank sits in collectives for less of its time than the others do, as it must.
+    """Whether the slowest rank spends less of its time in collectives than the others, as a straggler must.
 
-    Where no optimizer tells when a rank was let go by the last collective, a slow network could pass for a slow rank.
+    Without an optimizer it is unknown when the last collective released each rank, so a slow network could look like a
+    slow rank.
     """
     named = set(slow.ranks)
     others = [share for rank, share in waiting.items() if rank not in named]
@@ -315,7 +317,7 @@ def waits_less(slow: Slow, waiting: Mapping[int, float]) -> bool:
 
 
 def is_over(steps: Sequence[Step], slow: Slow, since: float) -> bool | None:
-    """Whether ranks that were told are as fast as the others, judged by what came after; None: too little came."""
+    """Whether reported ranks have been as fast as the others since the report; None if there is too little data."""
     parts = _slices([step for step in steps if step.end - step.seconds >= since], CHANGE[0])
     if len(parts) < CHANGE[0]:
         return None
@@ -324,7 +326,7 @@ def is_over(steps: Sequence[Step], slow: Slow, since: float) -> bool | None:
 
 
 def _mean_lags(part: Sequence[Step]) -> dict[int, float]:
-    """By how much each rank lags in a slice; it does not in steps of groups that it is not in."""
+    """The mean lag of each rank in a slice, in seconds; 0 in steps of groups that the rank is not in."""
     sums: dict[int, float] = {}
     for step in part:
         for rank, lag in step.lags.items():
@@ -333,7 +335,7 @@ def _mean_lags(part: Sequence[Step]) -> dict[int, float]:
 
 
 def _shares(parts: Sequence[Sequence[Step]], lags: Sequence[Mapping[int, float]]) -> dict[int, list[float]]:
-    """How much slower each rank was in each slice, within bounds."""
+    """The slowdown of each rank in each slice, limited to CLIP."""
     ranks = {rank for part in lags for rank in part}
     means = [mean([step.seconds for step in part]) for part in parts]
     return {
@@ -347,13 +349,13 @@ def _share(lag: float, seconds: float) -> float:
 
 
 def _noise(shares: Sequence[Sequence[float]]) -> float:
-    """By how much a rank's share varies from slice to slice (a standard deviation); a change of level counts little."""
+    """Standard deviation of a rank's slowdown from slice to slice; a single change of level has little effect."""
     squares = [(after - before) ** 2 / 2 for values in shares for before, after in pairwise(values)]
     return mean(squares) ** 0.5 if squares else 0.0
 
 
 def middle(values: Sequence[float]) -> float:
-    """The one in the middle, the lower of two; without `statistics`, whose import takes 10 ms."""
+    """The median, or the lower of the two middle values; avoids importing `statistics`, which takes 10 ms."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
@@ -363,7 +365,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _slices(steps: Sequence[Step], count: int) -> list[list[Step]]:
-    """The last steps, in slices that are long enough; the newest last."""
+    """The last steps in at most `count` slices of sufficient length, newest last."""
     if not steps:
         return []
     is_short = middle([step.seconds for step in steps[-2 * count :]]) < SHORT_STEP

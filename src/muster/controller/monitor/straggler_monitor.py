@@ -1,4 +1,4 @@
-"""Finds the rank that the others wait for while a job runs, finds out why, and says it once."""
+"""Detects stragglers while a job runs, determines the cause, and reports each once."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from muster.shared.events import Exit
 from muster.shared.replies import Examined
 from muster.shared.reports import Arrivals, Progress
 
-# What judges is imported with the first arrivals: the start of a job is not to wait for it.
+# The judging code is imported with the first arrivals, so that it does not delay the start of a job.
 if TYPE_CHECKING:
     from muster.controller.monitor.rounds import Rounds
     from muster.controller.monitor.slow_causes import Evidence
     from muster.controller.monitor.straggler import History, RankCalls, Slow, Step
 
 LOOK_FOR = (0.6, 3.0)
-"""Seconds an examination takes: a step and a half, but no less and no more than this."""
+"""Minimum and maximum duration of an examination in seconds; it takes one and a half steps."""
 
 ASKED_HOSTS = 4
-"""Hosts whose ranks are looked at beside that of the suspect."""
+"""Number of hosts examined besides the suspect's."""
 
 FRESH = 10.0
-"""Seconds for which an examination counts; and between two that only follow a suspicion, on average."""
+"""Seconds for which an examination is valid, and average time between two that only follow a suspicion."""
 
 AT_ONCE = 3
-"""Examinations that may follow suspicions one after the other."""
+"""Number of examinations that suspicions may trigger in a row."""
 
 SOON, NOW_AND_THEN = 4.0, 60.0
-"""Seconds between two looks at the network of a job whose ranks wait much without anybody being late: if steps take
-longer than they did, and if they do not."""
+"""Seconds between two network examinations of a job whose ranks wait a lot although none is late: if steps have become
+slower, and if they have not."""
 
 MOST_HOSTS = 64
-"""Hosts whose network is looked at."""
+"""Maximum number of hosts whose network is examined."""
 
 MOST_REPORTS = 8
-"""Times a rank is named at once; in a job where that changes so often more proof is wanted."""
+"""Number of reports after which more slices are required, because the stragglers of the job keep changing."""
 
 REST = 20.0
-"""Times as long as a judgment took is nothing judged, so that thousands of ranks do not fill the controller's time."""
+"""Pause between judgments as a multiple of the time one took, so that large jobs do not overload the controller."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What came out."""
+    """The result of a judgment."""
 
     steps: Sequence[Step]
     took: float
     """Seconds of CPU."""
     is_gone: bool = False
-    """Those that were reported keep up again."""
+    """The reported ranks have recovered."""
     is_as_reported: bool = False
     slow: Slow | None = None
     suspect: Slow | None = None
@@ -74,9 +74,9 @@ def _answer(
     reported_at: float,
     is_calm: bool,
 ) -> _Answer:
-    """Judge in a thread; nobody else touches the history meanwhile.
+    """Judge in a thread, which has exclusive access to the history.
 
-    `uncertain` is by how many seconds each rank's clock may be off, `is_calm` whether few ranks have been named so far.
+    `uncertain` is the clock error of each rank in seconds, `is_calm` whether there have been few reports so far.
     """
     from muster.controller.monitor import rounds as by_waiting
     from muster.controller.monitor import straggler
@@ -100,7 +100,7 @@ def _answer(
 
 
 class StragglerMonitor:
-    """The search, over one job."""
+    """Straggler detection for one job."""
 
     def __init__(self, status: JobStatus, screen: Screen) -> None:
         self.status = status
@@ -108,14 +108,14 @@ class StragglerMonitor:
         self._history: History | None = None
         self._links: dict[int, AgentLink] = {}
         self._looks: dict[int, deque[tuple[str, float | None]]] = {}
-        """Where each rank's code was lately, and the share of the time in which it waited."""
+        """For each rank, the recent locations of its code and the share of time in which it waited."""
         self._rounds: Rounds | None = None
         self._fresh: set[int] = set()
-        """Ranks of which something has come that was not judged."""
+        """Ranks with reports that have not been judged yet."""
         self._not_before = 0.0
         self._judging: asyncio.Future[None] | None = None
         self._held: list[Callable[[], None]] = []
-        """What to do about events that came during a judgment and change what it is made from."""
+        """Handlers of events that arrived during a judgment and would change its input."""
         self._reported: Slow | None = None
         self._reported_at = 0.0
         self._reports = 0
@@ -127,19 +127,19 @@ class StragglerMonitor:
         self._credit, self._credit_at = float(AT_ONCE), 0.0
         self._best_step = float("inf")
         self._network_at = 0.0
-        """When the network was last looked at."""
+        """When the network was last examined."""
         self._reported_network: tuple[str, ...] = ()
         self._is_off = False
 
     def begin_attempt(self) -> None:
-        """All ranks are new."""
+        """Reset the state for a new attempt."""
         self._history, self._rounds, self._links, self._looks = None, None, {}, {}
         self._held, self._fresh = [], set()
         self._reported, self._examined = None, set()
         self._best_step, self._network_at, self._reported_network = float("inf"), time.monotonic(), ()
 
     def subscribe(self, events: EventStream, observer: str) -> None:
-        """Take the events of the ranks from now on."""
+        """Subscribe to the events of the ranks."""
         events.subscribe(Arrivals, self._on_arrivals, observer=observer)
         events.subscribe(Progress, self._on_progress, observer=observer)
         events.subscribe(Exit, self._on_exit, observer=observer)
@@ -159,7 +159,7 @@ class StragglerMonitor:
         self._links[rank] = link
         self._history.add(rank, event, link.clock_offset)
         self._fresh.add(rank)
-        if len(self._fresh) == len(self._ranks):  # all ranks speak in the same moment
+        if len(self._fresh) == len(self._ranks):  # all ranks report at the same moment
             self.tick()
 
     def _on_progress(self, link: AgentLink, event: Progress) -> None:
@@ -185,7 +185,7 @@ class StragglerMonitor:
         return self._history.ranks if self._history is not None else {}
 
     def tick(self) -> None:
-        """Begin to judge what has come since the last time; to be called about twice a second."""
+        """Start a judgment if there are new reports; to be called about twice a second."""
         if not self._fresh or time.monotonic() < self._not_before or len(self._ranks) < 2 or self._is_off:
             return
         if self._judging is None and self._history is not None:
@@ -193,11 +193,11 @@ class StragglerMonitor:
             self._judging = asyncio.ensure_future(self._judge(self._history))
 
     async def _judge(self, history: History) -> None:
-        """Judge in a thread, one at a time: with thousands of ranks the heartbeats would stop meanwhile."""
+        """Judge in a thread, one at a time; with thousands of ranks it would otherwise block the heartbeats."""
         begin, examined_at = time.monotonic(), self._examined_at
         with guarded(self._give_up):
             answer = await asyncio.to_thread(self._question(history))
-            if self._examined_at == examined_at:  # otherwise there is something new to be judged by
+            if self._examined_at == examined_at:  # otherwise there is new evidence to judge by
                 self._not_before = begin + REST * answer.took
             if history is self._history:  # no new attempt has begun
                 self._act(answer)
@@ -208,7 +208,7 @@ class StragglerMonitor:
                 take()
 
     def _question(self, history: History) -> Callable[[], _Answer]:
-        """The judgment of what is known now, to be made in a thread."""
+        """A function that judges what is known now, to be called in a thread."""
         has_one_clock = len({link.name for link in self._links.values()}) == 1
         uncertain = {
             rank: 0.0 if has_one_clock or calls.steps else self._links[rank].clock_error
@@ -219,12 +219,12 @@ class StragglerMonitor:
         return partial(_answer, history, rounds, uncertain, self._waiting(), self._reported, self._reported_at, is_calm)
 
     def _give_up(self, error: Exception) -> None:
-        """A mistake of ours must not end a job that is well."""
+        """Disable straggler detection: an internal error must not end a healthy job."""
         self._is_off = True
         self.screen.info(f"straggler detection is disabled for this job: {internal_error(error)}")
 
     def _act(self, answer: _Answer) -> None:
-        """Say what was found, or first have a look at why."""
+        """Report what was found, or examine the cause first."""
         from muster.controller.monitor.rounds import in_all
 
         now, slow, suspect = time.monotonic(), answer.slow, answer.suspect
@@ -235,7 +235,7 @@ class StragglerMonitor:
         if suspect is None:
             self._suspect_network(answer.steps, now)
             return
-        # What was seen while a rank was the slowest of the suspects also holds if others have joined or left it since.
+        # The evidence for the slowest suspect remains valid if other suspects have come or gone since.
         is_known = suspect.ranks[0] in self._examined and now - self._examined_at < FRESH
         if is_known and slow is not None:
             self._report_slow(in_all(slow, self._rounds.steps if self._rounds is not None else []))
@@ -243,7 +243,7 @@ class StragglerMonitor:
             self._examining = asyncio.ensure_future(self._examine(suspect))
 
     def _may_suspect(self, now: float) -> bool:
-        """Whether a mere suspicion may be followed up now: in a job whose steps vary there are many."""
+        """Whether a mere suspicion may trigger an examination now; in a job with noisy steps there are many."""
         self._credit = min(AT_ONCE, self._credit + (now - self._credit_at) / FRESH)
         self._credit_at = now
         if self._credit < 1:
@@ -252,7 +252,7 @@ class StragglerMonitor:
         return True
 
     def _waiting(self) -> dict[int, float]:
-        """The share of the time in which each rank waited lately."""
+        """The share of recent time in which each rank waited."""
         shares = {
             rank: [share for _, share in looks if share is not None]
             for rank, looks in self._looks.items()
@@ -261,7 +261,7 @@ class StragglerMonitor:
         return {rank: sum(values) / len(values) for rank, values in shares.items() if values}
 
     async def _examine(self, suspect: Slow) -> None:
-        """Have the suspect and some others watched from outside, and go on when that is known."""
+        """Have the agents examine the suspect and some other ranks, then judge again."""
         try:
             with guarded(self._give_up):
                 hosts = [self._links[rank].name for rank in (*suspect.ranks, *self._ranks) if rank in self._links]
@@ -275,7 +275,7 @@ class StragglerMonitor:
         self.tick()
 
     async def _look(self, hosts: Sequence[str], step: float) -> list[tuple[str, Examined]]:
-        """What the agents of these hosts see, with their hosts; those that do not answer are missing."""
+        """The observations of these hosts' agents; hosts that do not answer are missing."""
         shortest, longest = LOOK_FOR
         seconds = min(longest, max(shortest, 1.5 * step))
         links = {link for link in self._links.values() if link.name in hosts and not link.lost}
@@ -292,7 +292,7 @@ class StragglerMonitor:
     # --- the network ----------------------------------------------------------------------------------------
 
     def _suspect_network(self, steps: Sequence[Step], now: float) -> None:
-        """Nobody is late: where all ranks wait for long, it may be for what they send each other."""
+        """No rank is late; if all ranks wait for long, the network may be slow."""
         from muster.controller.monitor import network_stall
         from muster.controller.monitor.straggler import middle
 
@@ -333,7 +333,7 @@ class StragglerMonitor:
             if not interface["loopback"]
         }
         found = network_stall.slow_network({name: answer["queues"] for name, answer in answers}, addresses)
-        # Between two hosts there is always something to be sent: that is reported only if it was better before.
+        # Between two hosts there are always queued bytes: report them only if steps were faster before.
         sure = found is not None and (len(found.hosts) == 1 or step >= network_stall.SLOWER * self._best_step)
         if found is not None and sure and found.hosts != self._reported_network:
             self._reported_network = found.hosts
@@ -341,7 +341,7 @@ class StragglerMonitor:
             best = self._best_step
             self._report(network_stall.sentence(found, step=step, best=best, waiting=waiting, ranks=ranks), ranks)
 
-    # --- what is said ---------------------------------------------------------------------------------------
+    # --- reporting ------------------------------------------------------------------------------------------
 
     def _gather(self, answers: Sequence[tuple[str, Examined]]) -> dict[int, Evidence]:
         from muster.jobs.state import GpuState

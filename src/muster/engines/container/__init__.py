@@ -1,1 +1,1 @@
-"""Containers around the agents of any engine."""
+"""Runs the agents of any engine in containers."""

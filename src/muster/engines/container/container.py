@@ -1,4 +1,4 @@
-"""Containers: the agent's command wrapped, so that any engine starts it inside an image."""
+"""Wraps the agent's command so that any engine starts it in a container."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from muster.spec import RunSpec
 PROGRAMS = ("podman", "docker", "apptainer")
 
 PULL_LIMIT = 1800.0
-"""Seconds until an agent must have answered where an image is pulled: some have 20 GB."""
+"""Seconds until an agent must have answered if an image is pulled; some images have 20 GB."""
 
 _HIDING = frozenset(("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var"))
-"""Folders of every image: with the host's mounted over one, nothing of it would run."""
+"""Directories of every image; with the host's directory mounted over one of them, nothing in the image would run."""
 
 _NO_CHANNEL = r"-[dit]*[dt][dit]*|--tty(=true)?|--detach(=true)?"
-"""Options, often copied along, that take the agent's stdin or stdout away."""
+"""Options that are often copied from other commands and would disconnect the agent's stdin or stdout."""
 
 _SETTLING = (
     ("network", r"--net(work)?(=.*)?$"),
     ("gpus", r"--gpus(=.*)?$|--nv(ccli)?$|.*nvidia\.com/gpu|.*/dev/nvidia"),
     ("pull", r"--pull(=.*)?$|--rootfs(=true)?$"),
 )
-"""What we leave to the user's own options, where they speak of it: these may not be given twice."""
+"""Settings that the user's own options take over, with the pattern of these options; they must not be given twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """An image and how it is run: as the user of the host, with the agent as process 1.
+    """An image and how it is run: as the user on the host, with the agent as process 1.
 
-    When the agent ends, the kernel ends all other processes of the container, and the program removes it.
+    When the agent exits, the kernel ends all other processes of the container, and the program removes it.
     """
 
     image: str
     program: str = ""
-    """podman, docker or apptainer; empty for whichever a host has."""
+    """podman, docker or apptainer; empty for the first one that a host has."""
     args: tuple[str, ...] = ()
-    """The user's own, before the image."""
+    """The user's own options, placed before the image."""
     cwd: str = ""
-    """Mounted at the same place inside and made the working directory; empty where the code is sent instead."""
+    """Mounted at the same path and used as the working directory; empty if the code is sent instead."""
     folder: str = ""
-    """The job's folder on this machine; its name is the job's. Mounted for reading on the hosts that share it."""
+    """The job directory on this machine, named after the job; mounted read-only on hosts that share it."""
     shares_processes: bool = False
-    """Whether it sees the host's processes and /tmp: the containers of MPI's ranks on one host must see each other."""
+    """Whether it shares the host's processes and /tmp, because the MPI ranks of one host must see each other."""
 
     def __post_init__(self) -> None:
         if not self.image or self.image.startswith("-"):
@@ -72,7 +72,7 @@ class Container:
             )
 
     def run(self, agent: Sequence[str]) -> tuple[str, ...]:
-        """The command line, for a host, that runs `agent` inside the image."""
+        """The command line that runs `agent` in the container on a host."""
         share = "share" if self.shares_processes else ""
         settled = " ".join(what for what, sign in _SETTLING if any(re.match(sign, word) for word in self.args))
         told = (script("container_keeper"), self.program, self.image, self.cwd, self.folder, share, settled)
@@ -80,7 +80,7 @@ class Container:
 
 
 def container_of(spec: RunSpec, folder: str) -> Container | None:
-    """The container that a run asks for, if it does."""
+    """The container that a run requests, or None."""
     if spec.image is None:
         return None
     return Container(
@@ -94,26 +94,26 @@ def container_of(spec: RunSpec, folder: str) -> Container | None:
 
 @cache
 def script(name: str) -> str:
-    """What runs on the host, as one line."""
+    """A shell script that runs on the host, as one line."""
     lines = Path(__file__).with_name(f"{name}.sh").read_text().splitlines()
     return " ".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
 def without_scripts(command: str) -> str:
-    """A command line for people: that a container is started stands there, but not the 5 KB that do it."""
+    """A command line for display, with placeholders for the 5 KB of shell scripts."""
     return command.replace(script("container"), "(starts a container)").replace(
         script("container_keeper"), "(keeps it)"
     )
 
 
 def pull_in(line: str) -> tuple[str, str] | None:
-    """The host and the image, if this line says that an image is pulled, which takes its time."""
+    """The host and the image, if this line says that an image is being pulled."""
     found = re.fullmatch(r"(\S+) is pulling (\S+)", line.strip())
     return (found[1], found[2]) if found else None
 
 
 def too_slow_pull(host: str, image: str) -> HostError:
-    """What is said when an image has not come within PULL_LIMIT."""
+    """The error if an agent has not started within PULL_LIMIT."""
     return HostError(
         host,
         f"pulling {image} and starting the agent took more than {PULL_LIMIT / 60:.0f} minutes",
@@ -122,9 +122,9 @@ def too_slow_pull(host: str, image: str) -> HostError:
 
 
 def container_reason(box: Container, text: str) -> tuple[str, str] | None:
-    """What went wrong with the container, and what to do, if these words of its program or of ours say so."""
+    """Error and hint for a container failure, if this output of the program or of our script contains one."""
     failed = re.search(_PROGRAM_FAILED, text)
-    # What the program said last before we say that it could not; an engine says its part before or after.
+    # The last output of the program before our own message; an engine's output may come before or after.
     before = text[: failed.start() if failed else None].splitlines()
     said = [line for line in before if line.strip()]
     last = said[-1].strip() if said else ""
@@ -144,18 +144,18 @@ def container_reason(box: Container, text: str) -> tuple[str, str] | None:
 
 
 def code_reason(box: Container, code: int) -> tuple[str, str] | None:
-    """What went wrong with a container, from its exit code alone, and what to do."""
+    """Error and hint for a container failure, from the exit code alone."""
     return next(((words.format(image=box.image), hint) for number, words, hint in _CODES if number == code), None)
 
 
 def host_in(text: str) -> str | None:
-    """The host that says in this text why it has no container."""
+    """The host whose container failed, according to this output."""
     own = re.search(_OWN, text)
     return own[1] if own else None
 
 
 def explain_container_failure(host: str, box: Container, code: int | None, text: str) -> HostError:
-    """What a container program's words mean when no agent came."""
+    """Explain the output of a container program that did not start an agent."""
     reason = container_reason(box, text)
     if reason is not None:
         return HostError(host, reason[0], hint=reason[1])

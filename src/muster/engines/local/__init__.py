@@ -1,1 +1,1 @@
-"""This machine: the agent is a plain child process."""
+"""The local engine: the agent is a child process on this machine."""

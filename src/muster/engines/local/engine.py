@@ -1,4 +1,4 @@
-"""This machine: the agent is a plain child."""
+"""The local engine: the agent is a child process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from muster.spec import RunSpec
 
 
 class LocalEngine(Engine):
-    """Ranks on this machine, in a container if one is named."""
+    """Runs ranks on this machine, in a container if an image is given."""
 
     name = "local"
 
     def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
-        """This machine, which the user may name."""
+        """Choose this machine, which the user may also give with -H."""
         hosts = spec.hosts or (this_host(),)
         for host in hosts if spec.hosts else ():
             if not is_this_machine(host):
@@ -30,14 +30,14 @@ class LocalEngine(Engine):
         return Choice(engine=self, hosts=hosts)
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
-        """One child, whose stdin and stdout are the channel."""
+        """One child process, whose stdin and stdout are the channel."""
         box = container_of(spec, folder)
         named = zip(choice.hosts, labels(choice.hosts), strict=True)
-        commands = tuple(local_command(host, name, python=spec.python, box=box) for host, name in named)
+        commands = tuple(local_command(host, name, python=spec.python_on(host), box=box) for host, name in named)
         return Launch(engine=self, commands=commands, channel="pipes")
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
-        """Why the child did not become an agent."""
+        """Explain why the agent did not start."""
         host = command.agents[0].name
         if command.box is not None:
             return explain_container_failure(host, command.box, code, text)
@@ -45,14 +45,14 @@ class LocalEngine(Engine):
         return HostError(host, f"the agent did not start: {last[0]}", hint=self.program_hint(command))
 
     def program_hint(self, command: StartCommand) -> str:
-        """The program is a Python."""
+        """The hint for a missing Python."""
         return "choose a Python with `--python PATH`"
 
 
 def local_command(
     host: Host, name: str = "", *, python: str | None = None, box: Container | None = None
 ) -> StartCommand:
-    """Start the agent with the interpreter Muster runs under, or the one named by --python, or the image's."""
+    """The command that starts the agent with Muster's own interpreter, the one given by --python, or the image's."""
     if sys.platform != "linux":
         raise UsageError(
             f"ranks run on Linux only, and this machine runs {sys.platform}",
@@ -69,9 +69,9 @@ def local_command(
 
 
 def is_this_machine(host: Host) -> bool:
-    """Whether a host named by the user is the machine Muster runs on, so that no ssh is needed.
+    """Whether a host given by the user is this machine, so that ssh is not needed.
 
-    A user or a port says how to log in, so those hosts are always logged in to.
+    A host with a user or a port is always reached by ssh.
     """
     if host.user or host.port:
         return False

@@ -1,1 +1,1 @@
-"""MPI: mpirun or mpiexec starts one agent per rank."""
+"""The MPI engine: mpirun or mpiexec starts one agent per rank."""

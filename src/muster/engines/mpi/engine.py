@@ -1,4 +1,4 @@
-"""MPI: mpirun starts the ranks, each under an agent of its own, so that MPI itself works in them."""
+"""The MPI engine: mpirun starts the ranks, each under its own agent, so that MPI itself works in them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class MpiEngine(Engine):
-    """mpirun of Open MPI, MPICH or Intel MPI, on the hosts of whatever job we are in, or on the user's."""
+    """mpirun of Open MPI, MPICH or Intel MPI, on the hosts of the surrounding job or on the user's hosts."""
 
     name = "mpi"
-    # mpirun starts each rank by itself and once, so nothing can be shared by a fork or started again.
+    # mpirun starts each rank itself and only once, so ranks cannot be forked from a zygote or restarted.
     no_zygote = "--preload needs the zygote, which --engine mpi does not use"
     no_restarts = "--restarts does not work with --engine mpi: mpirun cannot restart its ranks"
     key_from = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID")
@@ -45,7 +45,7 @@ class MpiEngine(Engine):
     killed_at_once = True
 
     def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
-        """The hosts of the job we are in, unless the user names others; else this machine."""
+        """The hosts of the surrounding job, unless the user gives others; otherwise this machine."""
         found = table.detect(env)
         if found is None:
             return Choice(engine=self, hosts=spec.hosts or (this_host(),))
@@ -61,7 +61,7 @@ class MpiEngine(Engine):
         command = mpirun_command(
             find_mpi(),
             with_slots(choice.hosts, spec.nproc),
-            python=spec.python,
+            python=spec.python_on_all(choice.hosts),
             args=spec.mpi_args,
             exported=[name for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ and box is None],
             networks=networks_to(choice.hosts),
@@ -70,13 +70,13 @@ class MpiEngine(Engine):
         return Launch(engine=self, commands=(command,), channel="dial-back")
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
-        """MPI's own traffic over the interface by which the hosts found each other."""
+        """Variables that make MPI use the network interface over which the hosts reached each other."""
         interface = plan.placement_of(rank).env.get("GLOO_SOCKET_IFNAME")
         names = ("OMPI_MCA_btl_tcp_if_include", "MPIR_CVAR_NETWORK_IFACE", "FI_TCP_IFACE")
         return {} if interface is None else dict.fromkeys(names, interface)
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
-        """What mpirun's output means when its agents have not come."""
+        """Explain the output of an mpirun that did not start its agents."""
         failure = container_failure(command, text)
         if failure is not None:
             return failure
@@ -92,11 +92,11 @@ class MpiEngine(Engine):
         return MusterError(f"{mpirun} did not start the ranks: {said}", hint=f"try `{mpirun} -np 1 true`")
 
     def is_final(self, line: str) -> bool:
-        """Whether ssh has given a host up: hydra goes on waiting for it."""
+        """Whether ssh has failed for a host, for which hydra would keep waiting."""
         return bool(_FINAL.search(line))
 
     def why_over(self, command: StartCommand, code: int | None) -> str | None:
-        """mpirun ends all ranks when it ends."""
+        """mpirun ends all ranks when it exits."""
         return f"{command.argv[0]} exited with code {code} and ended all ranks"
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
@@ -116,13 +116,13 @@ def mpirun_command(
     networks: Sequence[str] = (),
     box: Container | None = None,
 ) -> StartCommand:
-    """One mpirun for all ranks; `exported` are names of variables Python may need to start on the other hosts.
+    """One mpirun for all ranks; `exported` names variables that Python may need to start on the other hosts.
 
-    `networks` (CIDR) are those over which this machine reaches the hosts: mpirun's daemons use no other.
+    `networks` (CIDR) are those over which this machine reaches the hosts; mpirun's daemons use only these.
     """
     agent = (python or (sys.executable if box is None else "python3"), "-c", DIALING_AGENT)
     if box and mpi.flavour == "mpich" and "-pmi-port" not in args:
-        args = ("-pmi-port", *args)  # ranks talk to it over a port: an inherited descriptor gets into no container
+        args = ("-pmi-port", *args)  # over a port, because an inherited descriptor does not reach into a container
     rest = (*args, *in_container(agent, box, shares_processes=True))
     argv = (mpi.program, *_arguments(mpi, hosts, exported, networks, rest))
     return StartCommand(argv=argv, agents=_one_per_rank(hosts), box=box)
@@ -149,9 +149,9 @@ def _one_per_rank(hosts: Sequence[Host]) -> tuple[AgentSpec, ...]:
 def _arguments(
     mpi: Mpi, hosts: Sequence[Host], exported: Sequence[str], networks: Sequence[str], rest: Sequence[str]
 ) -> list[str]:
-    """How this MPI is told the hosts, their ranks and the variables that travel; `rest` runs on each."""
+    """The mpirun options for hosts, ranks and exported variables, followed by `rest`, the command of each rank."""
     if mpi.flavour == "intel":
-        # Its -hosts knows no unequal hosts; one block for each host does. -genvlist keeps values off the command line.
+        # Its -hosts requires equal hosts, so there is one block per host. -genvlist keeps values off the command line.
         argv = ["-genvlist", ",".join(("MUSTER_DIAL", *exported))]
         for number, host in enumerate(hosts):
             argv += [*([":"] if number else []), "-host", host.name, "-n", str(host.slots), *rest]
@@ -159,10 +159,10 @@ def _arguments(
     total = str(sum(host.slots or 0 for host in hosts))
     where = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     if mpi.flavour == "mpich":
-        return ["-np", total, "-hosts", where, *rest]  # it exports the whole environment by itself
+        return ["-np", total, "-hosts", where, *rest]  # MPICH exports the whole environment
     argv = ["-np", total, "-H", where, "--bind-to", "none", "--map-by", "slot"]
     if networks:
-        # Version 5 has its daemons from PRRTE, where the setting has another name.
+        # Version 5 uses PRRTE's daemons, where the setting has another name.
         setting = ("--mca", "oob_tcp_if_include") if mpi.version < 5 else ("--prtemca", "prte_if_include")
         argv += [*setting, ",".join(networks)]
     for name in ("MUSTER_DIAL", *exported):

@@ -1,4 +1,4 @@
-"""What mpirun tells a rank: OMPI_* of Open MPI, PMI_* of MPICH, Intel MPI and Cray's PALS."""
+"""Reads mpirun's environment variables: OMPI_* of Open MPI, PMI_* of MPICH, Intel MPI and Cray's PALS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_mpi_rank(env: Mapping[str, str]) -> RankVariables:
     if local_size == size:
         clue = ONE_HOST
     else:
-        # Inside a scheduler's job mpirun fills the job's hosts in their order.
+        # Inside a scheduler's job, mpirun assigns ranks to the job's hosts in order.
         clue = job_hosts(env) or clue_from_orte(env)
         if clue is None and "PMIX_NAMESPACE" in env:
             clue = Clue(ask="PMIx", reason="asking mpirun for the host of rank 0 (PMIX_NAMESPACE)")
@@ -39,7 +39,7 @@ def open_mpi_rank(env: Mapping[str, str]) -> RankVariables:
         local_rank=optional(env, "OMPI_COMM_WORLD_LOCAL_RANK"),
         local_size=local_size,
         why=f"OMPI_COMM_WORLD_RANK={rank} and OMPI_COMM_WORLD_SIZE={size}",
-        # Two mpiruns may hit on the same number, but they cannot listen at the same place.
+        # Two mpiruns may have the same number, but they cannot listen on the same address.
         job=joined(env, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"),
         clue=clue,
     )
@@ -49,7 +49,7 @@ def pmi_rank(env: Mapping[str, str]) -> RankVariables | None:
     """PMI_RANK and PMI_SIZE, set by the Hydra launcher of MPICH and Intel MPI and by Cray's PALS."""
     local_rank_name = first(env, "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
     if local_rank_name is None and any(mark in env for mark in STEP_MARKS):
-        return None  # a scheduler's launcher sets PMI_RANK too, but no local rank: its own variables say more
+        return None  # a scheduler's launcher sets PMI_RANK but no local rank; its own variables are more complete
     rank, size = rank_and_size(env, "PMI_RANK", "PMI_SIZE")
     local_size_name = first(env, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
     local_size = optional(env, local_size_name[0]) if local_size_name else None
@@ -69,16 +69,16 @@ def pmi_rank(env: Mapping[str, str]) -> RankVariables | None:
     )
 
 
-# `h[1:1,3,2],login@0(4)`: inside the brackets the width of the numbers and a colon come first; what follows the @
-# describes processors.
+# `h[1:1,3,2],login@0(4)`: the brackets start with the width of the numbers and a colon; the part after @ describes
+# processors.
 _ORTE_RANGE = re.compile(r"\[([0-9]{1,2}):([0-9,-]+)\]")
 _ORTE_ADDRESS = re.compile(r"tcp6?://([^;/]+?):[0-9]+(?=;|$)")
 
 
 def clue_from_orte(env: Mapping[str, str]) -> Clue | None:
-    """What Open MPI 4 tells a rank: where mpirun is and, on the other hosts, the names of all of them.
+    """Where to look for rank 0 with Open MPI 4: the host of mpirun and, on the other hosts, the names of all hosts.
 
-    If ranks run beside mpirun, rank 0 is one of them, in whatever order -H names the hosts (seen in 4.1.4).
+    If ranks run on mpirun's host, rank 0 is one of them, whatever the order of hosts in -H (observed in 4.1.4).
     """
     match = _ORTE_ADDRESS.search(env.get("OMPI_MCA_orte_hnp_uri", ""))
     if match is None:

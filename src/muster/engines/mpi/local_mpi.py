@@ -1,4 +1,4 @@
-"""The MPI of this machine: which launcher, which networks."""
+"""The MPI of this machine: its launcher, and the networks it may use."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Mpi:
     program: str
     flavour: Flavour
     version: int
-    """Of Open MPI the first number, 4 or 5; else 0."""
+    """The major version of Open MPI, 4 or 5; the first number of the version text otherwise, or 0."""
 
 
 def identify(program: str, version_text: str) -> Mpi | None:
-    """Which MPI a launcher is, from what its `--version` prints; None for one we do not know."""
+    """Identify a launcher from the output of its `--version`; None if it is unknown."""
     for sign, flavour in _SIGNS:
         if sign in version_text:
             number = re.search(r"(\d+)\.\d+", version_text)
@@ -50,11 +50,11 @@ def identify(program: str, version_text: str) -> Mpi | None:
 
 _PROGRAMS = ("mpirun", "mpiexec.hydra", "mpiexec")
 _VERSION_LIMIT = 20.0
-"""Seconds for `mpirun --version`, which loads libraries that may lie on a slow file system."""
+"""Timeout in seconds for `mpirun --version`, which loads libraries that may be on a slow file system."""
 
 
 def find_mpi() -> Mpi:
-    """The launcher on PATH; of several the one people type."""
+    """The MPI launcher on PATH; `mpirun` if there are several."""
     program = next((name for name in _PROGRAMS if shutil.which(name)), None)
     if program is None:
         raise MusterError(
@@ -85,7 +85,7 @@ def find_mpi() -> Mpi:
 
 
 def with_slots(hosts: Sequence[Host], nproc: int | None) -> tuple[Host, ...]:
-    """The hosts with all that is known of their ranks before anything runs there: of this machine also its GPUs."""
+    """The hosts with the number of ranks that is known before connecting; for this machine, also from its GPUs."""
     settled: list[Host] = []
     for host in hosts:
         known = host.slots is not None or nproc is not None or host.tasks is not None or is_this_machine(host)
@@ -95,9 +95,9 @@ def with_slots(hosts: Sequence[Host], nproc: int | None) -> tuple[Host, ...]:
 
 
 def networks_to(hosts: Sequence[Host]) -> list[str]:
-    """The networks (CIDR) over which this machine reaches the hosts; empty where one is reached only by a router.
+    """The networks (CIDR) over which this machine reaches the hosts; empty if a host is behind a router.
 
-    mpirun's daemons offer every address they have, and one that exists on each host (docker0) leads nowhere.
+    mpirun's daemons try every address they have, and one that exists on each host (docker0) leads nowhere.
     """
     found: dict[str, None] = {}
     for host in hosts:
@@ -106,7 +106,7 @@ def networks_to(hosts: Sequence[Host]) -> list[str]:
         try:
             address = socket.getaddrinfo(host.name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
         except OSError:
-            return []  # an alias of the ssh config: ssh knows it, we do not
+            return []  # an alias from the ssh config, which only ssh can resolve
         network = _network_of(str(address))
         if network is None:
             return []
@@ -115,7 +115,7 @@ def networks_to(hosts: Sequence[Host]) -> list[str]:
 
 
 def _network_of(address: str) -> str | None:
-    """The directly connected network an address is in, from the kernel's routing table."""
+    """The directly connected network that contains an address, from the kernel's routing table."""
     target = int.from_bytes(socket.inet_aton(address), "little")
     best: tuple[int, str] | None = None
     try:

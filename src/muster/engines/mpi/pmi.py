@@ -1,8 +1,9 @@
-"""What mpiexec of MPICH and Intel MPI does for its ranks, over the socket that PMI_FD names: one line each way.
+"""A client of mpiexec's PMI service (MPICH, Intel MPI), over the socket in PMI_FD: one line each way.
 
-Only name publishing is used. It needs no PMI_Init and no barrier, so MPI itself can be started before or after it. But
-whoever has said anything must take leave as well: when a rank ends without, mpiexec kills those beside it, MPICH even
-without a word and with exit code 0. (Seen with MPICH 4.0 and 5.0 and Intel MPI 2021.18, with and without mpi4py.)
+Only name publishing is used. It needs no PMI_Init and no barrier, so MPI itself can be initialized before or after it.
+But a rank that has sent a command must also finalize: if it exits without, mpiexec kills the other ranks on its host,
+MPICH even silently and with exit code 0. (Observed with MPICH 4.0 and 5.0 and Intel MPI 2021.18, with and without
+mpi4py.)
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from functools import cache
 from muster.errors import MusterError
 
 SERVICE = "muster"
+"""The name under which rank 0 publishes its address."""
 
 _MPI_LIBRARY = re.compile(r"\s(/\S*/libmpi(?:ch|_abi|_ilp64)?\.so[.0-9]*)$", re.MULTILINE)
 
 LIMIT = 10.0
-"""Seconds for an answer of mpiexec, which only has to look into its memory."""
+"""Timeout in seconds for an answer of mpiexec, which only looks it up in memory."""
 
 
 def publish(value: str) -> None:
-    """Let all ranks of this mpiexec see a value (without spaces)."""
+    """Publish a value (without spaces) to all ranks of this mpiexec."""
     reply = _ask(f"cmd=publish_name service={SERVICE} port={value}")
     if reply.get("rc", "0") != "0":
         raise MusterError(
@@ -35,12 +37,12 @@ def publish(value: str) -> None:
 
 
 def withdraw() -> None:
-    """Take the value back, so that a second program in the same job does not see that of the first."""
+    """Unpublish the value, so that a second program in the same job does not see it."""
     _ask(f"cmd=unpublish_name service={SERVICE}")
 
 
 def look_up() -> str | None:
-    """The value that rank 0 has published, if it has."""
+    """The value that rank 0 has published, or None."""
     return _ask(f"cmd=lookup_name service={SERVICE}").get("port")
 
 
@@ -50,18 +52,18 @@ def _take_leave_at_exit() -> None:
     identity = os.fstat(descriptor).st_ino
 
     def take_leave() -> None:
-        # A forked child must not end what belongs to its parent; MPI takes leave itself, and must do it last.
+        # A forked child must not finalize for its parent; MPI finalizes itself, and must do so last.
         try:
             if os.getpid() == process and os.fstat(descriptor).st_ino == identity and not _mpi_is_on():
                 _exchange(descriptor, "cmd=finalize")
         except OSError:
-            pass  # mpiexec has gone before
+            pass  # mpiexec has already exited
 
     atexit.register(take_leave)
 
 
 def _mpi_is_on() -> bool:
-    """Whether MPI was started in this process, by whatever library is loaded into it."""
+    """Whether MPI is initialized in this process, by any loaded MPI library."""
     try:
         with open("/proc/self/maps") as file:
             libraries = set(_MPI_LIBRARY.findall(file.read()))
@@ -91,7 +93,7 @@ def _descriptor() -> int:
 
 
 def _exchange(descriptor: int, line: str) -> dict[str, str]:
-    # No socket object with a timeout: that would make the descriptor non-blocking for MPI as well.
+    # Not a socket object with a timeout, which would make the descriptor non-blocking for MPI as well.
     reply = b""
     os.write(descriptor, line.encode() + b"\n")
     while not reply.endswith(b"\n"):

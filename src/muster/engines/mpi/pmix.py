@@ -1,7 +1,7 @@
-"""What Open MPI 5 knows and tells nobody in the environment: the host of rank 0.
+"""Asks Open MPI 5 for the host of rank 0, which is not in the environment.
 
-A child process asks, because PMIx allows one beginning and one end in a process, and both belong to MPI (seen with
-mpi4py under Open MPI 5.0: MPI can be started before or after the child has asked).
+A child process asks, because PMIx can be initialized and finalized only once per process, which is reserved for MPI
+(observed with mpi4py under Open MPI 5.0: MPI can be initialized before or after the child has asked).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from muster.errors import MusterError
 
 LIMIT = 20.0
-"""Seconds for the child; it takes 0.05."""
+"""Timeout in seconds for the child process, which takes 0.05 s."""
 
 _LIBRARY = re.compile(r"\s(/\S*/libpmix\.so[.0-9]*)$", re.MULTILINE)
 
@@ -43,7 +43,7 @@ print(name.decode()) if name else sys.exit(f"PMIx_Get failed with {failed}")
 
 @cache
 def host_of_rank_0() -> str:
-    """Ask mpirun for the name of the host that rank 0 is on."""
+    """Ask mpirun for the host name of rank 0."""
     argv = [sys.executable, "-I", "-c", _ASK, _library()]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
@@ -59,7 +59,7 @@ def host_of_rank_0() -> str:
 
 
 def _library() -> str:
-    """The PMIx library that mpirun's own process here has loaded: another version would not understand it."""
+    """The PMIx library that mpirun's process on this host has loaded; another version would be incompatible."""
     process = os.getppid()
     while process > 1:
         try:

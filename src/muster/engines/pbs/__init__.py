@@ -1,1 +1,1 @@
-"""PBS: pbsdsh inside a job, qsub for a new one."""
+"""The PBS engine: pbsdsh inside a job, qsub for a new one."""

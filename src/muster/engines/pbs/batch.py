@@ -1,4 +1,4 @@
-"""PBS (OpenPBS, PBS Pro; Torque with its own `-l nodes=`): `#PBS` directives, and what qsub says."""
+"""Batch jobs for PBS (OpenPBS, PBS Pro; Torque with its own `-l nodes=`): `#PBS` directives, the output of qsub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.submit.request import Request
 _LONGEST_NAME = 230  # PBS_MAXJOBNAME in OpenPBS
 
 _BESIDE_SELECT = re.compile(r"\b(select|nodes|ncpus|ngpus|mem|mpiprocs)=")
-"""Resources that PBS refuses beside `-l select=`, and a second select."""
+"""Resources that PBS does not allow together with `-l select=`, including a second select."""
 
 
 class Pbs:
@@ -36,7 +36,7 @@ class Pbs:
     )
 
     def check(self, request: Request) -> None:
-        """Names that PBS takes; one way only to say how much."""
+        """Check the job name, and that resources are requested in one way only."""
         if not request.name[0].isalpha() or len(request.name) > _LONGEST_NAME:
             raise UsageError(
                 f"--name {request.name}: a PBS job name must start with a letter and have at most 230 characters",
@@ -51,7 +51,7 @@ class Pbs:
             )
 
     def check_program(self, path: str) -> None:
-        """Slurm has an imitation of qsub (Debian: slurm-wlm-torque), a Perl script; PBS's is a binary."""
+        """Reject Slurm's qsub wrapper, a Perl script (Debian: slurm-wlm-torque); the qsub of PBS is a binary."""
         with open(path, "rb") as file:
             begin = file.read(4096)
         if begin.startswith(b"#!") and b"part of Slurm" in begin:
@@ -61,25 +61,25 @@ class Pbs:
             )
 
     def directives(self, request: Request) -> list[str]:
-        """What the job asks for; the lines nobody asked for (-j, -k) give way to `--extra`."""
+        """The directives of the job; `--extra` overrides the defaults (-j, -k)."""
         lines = [f"-N {request.name}"]
         if _asks_for_nodes(request):
             lines.append(f"-l select={_chunks(request)}")
         if (request.nodes or 1) > 1:
-            lines.append("-l place=scatter")  # else PBS puts as many chunks on one host as fit
+            lines.append("-l place=scatter")  # otherwise PBS places as many chunks on one host as fit
         wanted = {
             "-l": None if request.seconds is None else f"walltime={clock(request.seconds)}",
             "-q": request.queue,
             "-A": request.account,
             "-v": ",".join(request.variables) or None,
             "-j": None if request.extra_sets("-j", "-e") else "oe",
-            "-k": None if request.extra_sets("-k") else "oed",  # d: written where it belongs while the job runs
+            "-k": None if request.extra_sets("-k") else "oed",  # d: written to its final location while the job runs
         }
         lines += [f"{option} {value}" for option, value in wanted.items() if value is not None]
         return [*lines, *request.extra]
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
-        """As it is: qsub hands on only what -v and -V name."""
+        """The environment unchanged: qsub passes on only what -v and -V name."""
         del request
         return dict(env)
 
@@ -102,13 +102,13 @@ class Pbs:
 
 
 def _asks_for_nodes(request: Request) -> str:
-    """The options that become a select line."""
+    """The given options that become a select line."""
     given = {"--nodes": request.nodes, "--gpus-per-node": request.gpus_per_node, "--mem": request.memory}
     return " and ".join(option for option, value in given.items() if value is not None)
 
 
 def _chunks(request: Request) -> str:
-    """One chunk for each node. A chunk that names no CPUs gets one, so there is one for each rank."""
+    """One chunk per node, with one CPU per rank; a chunk without ncpus would get one CPU."""
     ranks = request.nproc or request.gpus_per_node or 1
     parts = [f"{request.nodes or 1}", f"ncpus={max(ranks, request.gpus_per_node or 1)}"]
     if request.gpus_per_node is not None:

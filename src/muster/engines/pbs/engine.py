@@ -1,4 +1,4 @@
-"""PBS: one task of its task manager per host, so that PBS accounts for the agents and ends them with the job."""
+"""The PBS engine: one PBS task per host, so that PBS accounts for the agents and ends them with the job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from muster.engines.pbs.batch import Pbs
 
-_STATUS = re.compile(r"task 0x[0-9a-fA-F]+ exit status (\d+)")  # all that pbsdsh tells, and on its stdout
+_STATUS = re.compile(r"task 0x[0-9a-fA-F]+ exit status (\d+)")  # all that pbsdsh prints, on its stdout
 _NO_PROGRAM = 254
 """Exit status of a PBS task whose program does not exist."""
 
@@ -52,7 +52,7 @@ _OF_THIS_HOST = (
 
 
 class PbsEngine(Engine):
-    """Tasks of PBS inside a job, or ssh with pbs_attach; qsub queues a job."""
+    """PBS tasks inside a job, or ssh with pbs_attach; qsub queues a job."""
 
     name = "pbs"
     signals_from = "PBS"
@@ -66,11 +66,11 @@ class PbsEngine(Engine):
     )
 
     def detect(self, env: Mapping[str, str]) -> Allocation | None:
-        """The job we are in."""
+        """The PBS job that this process runs in."""
         return read_pbs_here(env) if in_pbs_job(env) else None
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
-        """One pbsdsh for each host, or one ssh with `--pbs-start ssh`."""
+        """One pbsdsh per host, or one ssh per host with `--pbs-start ssh`."""
         if spec.pbs_start == "ssh":
             return PbsOverSsh().launch(choice, spec, folder)
         box = container_of(spec, folder)
@@ -81,16 +81,16 @@ class PbsEngine(Engine):
             one_per_host(choice.hosts),
             nodefile_lines(nodefile_text(os.environ)),
             pbsdsh=pbsdsh,
-            python=spec.python,
+            python=spec.python_on_all(choice.hosts),
             library_path=os.environ.get("LD_LIBRARY_PATH"),
             box=box,
         )
         return Launch(engine=self, commands=commands, channel="dial-back", pull_limit=PULL_LIMIT if box else 0.0)
 
     def carried(self, env: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
-        """All that the job script exported, except what is about this host; in a container only the usual variables.
+        """All variables of the job script except those specific to this host; in a container only the usual ones.
 
-        PBS gives a job OMP_NUM_THREADS for one process per chunk; several ranks share those CPUs.
+        PBS sets OMP_NUM_THREADS for one process per chunk, but several ranks share those CPUs, so it is not sent.
         """
         if spec.image:
             return carried(env)
@@ -100,7 +100,7 @@ class PbsEngine(Engine):
         return kept
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
-        """What pbsdsh's output means when its agent has not come; what the task itself said is in the job's output."""
+        """Explain the output of a pbsdsh that did not start its agent; the task's own output is in the job's file."""
         host = command.agents[0].name
         status = _STATUS.search(text)
         if status is None:
@@ -128,7 +128,7 @@ class PbsEngine(Engine):
         return HostError(host, words, hint=hint)
 
     def usual_reason(self, number: int) -> str | None:
-        """SIGTERM is how PBS ends a job."""
+        """PBS ends a job with SIGTERM."""
         return "in a PBS job this means qdel or the walltime limit" if number == signal.SIGTERM else None
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
@@ -150,7 +150,7 @@ class PbsEngine(Engine):
 
 
 class PbsOverSsh(SshEngine):
-    """Logins to the hosts of a PBS job, each made a part of it by pbs_attach."""
+    """ssh logins to the hosts of a PBS job; pbs_attach makes each a part of the job."""
 
     name = "pbs"
 
@@ -169,9 +169,9 @@ def pbsdsh_commands(
     library_path: str | None,
     box: Container | None,
 ) -> tuple[StartCommand, ...]:
-    """One pbsdsh for each host; `lines` are the hosts' first lines in the nodefile, which is how pbsdsh counts.
+    """One pbsdsh per host; `lines` has the index of each host's first line in the nodefile, which pbsdsh expects.
 
-    A task begins with an empty environment, and a Python of a module may need `library_path` to start at all.
+    A task starts with an empty environment, and a Python from an environment module may need `library_path` to start.
     """
     interpreter = python or (sys.executable if box is None else "python3")
     libraries = ("/usr/bin/env", f"LD_LIBRARY_PATH={library_path}") if library_path and box is None else ()
@@ -184,5 +184,5 @@ def pbsdsh_commands(
 
 
 def attached(job_id: str, pbs_attach: str) -> str:
-    """What stands before a command given to ssh so that PBS knows it as a part of the job and ends it with it."""
+    """The prefix that makes a command run by ssh a part of the PBS job, so that it ends with the job."""
     return f"{shlex.quote(pbs_attach)} -j {shlex.quote(job_id)} -s"

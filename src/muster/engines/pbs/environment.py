@@ -1,4 +1,4 @@
-"""What PBS tells (OpenPBS, PBS Pro, Torque, NCI Gadi): a job its hosts, a task of it its place.
+"""Reads the hosts of a PBS job, and the rank of a task (OpenPBS, PBS Pro, Torque, NCI Gadi).
 
 The hosts come from the environment, PBS_NODEFILE and `qstat -f`.
 """
@@ -27,12 +27,12 @@ _BROKEN_HINT = "check the output of `cat $PBS_NODEFILE` in the job, or use `--en
 
 
 def in_pbs_job(env: Mapping[str, str]) -> bool:
-    """Whether this environment is that of a PBS job: a qsub on PATH proves nothing, Slurm has one too."""
+    """Whether this is the environment of a PBS job; a qsub on PATH is no proof, because Slurm has one too."""
     return bool(env.get("PBS_ENVIRONMENT") and env.get("PBS_JOBID"))
 
 
 def nodefile_text(env: Mapping[str, str]) -> str:
-    """The content of PBS_NODEFILE; the only function here that touches a file."""
+    """The content of PBS_NODEFILE; the only function here that reads a file."""
     path = env.get("PBS_NODEFILE")
     if not path:
         raise UsageError("PBS_NODEFILE is not set, so the job's hosts are unknown", hint=_SCRIPT_HINT)
@@ -46,7 +46,7 @@ def nodefile_text(env: Mapping[str, str]) -> str:
 
 
 def nodefile_lines(nodefile: str) -> dict[str, int]:
-    """Each host and the index, from 0, of its first line, in the order of first appearance: for `pbsdsh -n`."""
+    """Each host with the index (from 0) of its first line, as `pbsdsh -n` expects, in order of appearance."""
     lines: dict[str, int] = {}
     for index, name in enumerate(_names(nodefile)):
         lines.setdefault(name, index)
@@ -56,9 +56,9 @@ def nodefile_lines(nodefile: str) -> dict[str, int]:
 def read_pbs(env: Mapping[str, str], nodefile: str, qstat: str | None, *, gpufile: str | None = None) -> Allocation:
     """The allocation of a job.
 
-    `nodefile` is the content of PBS_NODEFILE, `qstat` what `qstat -f $PBS_JOBID` printed (None if it did not
-    answer) and `gpufile` the content of Torque's PBS_GPUFILE. A host has `slots` only where PBS says how many GPUs
-    it gave, and `tasks` only where its lines in the nodefile stand for ranks.
+    `nodefile` is the content of PBS_NODEFILE, `qstat` the output of `qstat -f $PBS_JOBID` (None if it failed) and
+    `gpufile` the content of Torque's PBS_GPUFILE. A host has `slots` only if PBS reports its GPUs, and `tasks` only
+    if its lines in the nodefile mean ranks.
     """
     job = env.get("PBS_JOBID")
     if not job:
@@ -78,7 +78,7 @@ def read_pbs(env: Mapping[str, str], nodefile: str, qstat: str | None, *, gpufil
 
 @dataclass(frozen=True, kw_only=True)
 class _Counts:
-    """A number for each host that has one (never 0), and where it is from."""
+    """A number per host, never 0, for the hosts that have one, and where it comes from."""
 
     of: Mapping[str, int]
     note: str = ""
@@ -102,25 +102,25 @@ def _names(nodefile: str) -> list[str]:
 
 
 def _attributes(qstat: str, job: str) -> dict[str, str]:
-    """The attributes of this job in the output of `qstat -f`, which folds long lines with a tab."""
+    """The attributes of this job from the output of `qstat -f`, which wraps long lines with a tab."""
     for block in re.split(r"^Job Id:", qstat.replace("\r\n", "\n").replace("\n\t", ""), flags=re.MULTILINE)[1:]:
         # Some sites give PBS_JOBID a longer server name than qstat prints.
         if block.partition("\n")[0].strip().partition(".")[0] == job.partition(".")[0]:
             found: dict[str, str] = {}
             for name, value in _ATTRIBUTE.findall(block):
-                # A variable of the user in Variable_List, which comes last, may hold anything, even such lines.
+                # Variable_List comes last, and a user's variable in it may contain anything, even such lines.
                 found.setdefault(name, value.strip())
             return found
     return {}
 
 
 def _gpus(hosts: Sequence[str], env: Mapping[str, str], attributes: Mapping[str, str], gpufile: str | None) -> _Counts:
-    """How many GPUs PBS gave on each host, from the first of its words that says so."""
+    """The number of GPUs that PBS allocated on each host, from the first source that has it."""
     given = _from_vnodes(hosts, attributes)
     if given:
         return _Counts(of=given, note="GPUs per host from exec_vnode of `qstat -f`")
     for source, total in (
-        ("PBS_NGPUS", env.get("PBS_NGPUS")),  # on NCI Gadi the sum over all hosts
+        ("PBS_NGPUS", env.get("PBS_NGPUS")),  # on NCI Gadi, the total over all hosts
         ("Resource_List.ngpus of `qstat -f`", attributes.get("Resource_List.ngpus")),
     ):
         if total and _COUNT.fullmatch(total) and int(total) > 0:
@@ -139,9 +139,9 @@ def _shared_out(hosts: Sequence[str], source: str, total: int) -> _Counts:
 
 
 def _from_vnodes(hosts: Sequence[str], attributes: Mapping[str, str]) -> dict[str, int]:
-    """GPUs by host from exec_vnode; empty if there are none or one of them is on no host we know."""
+    """GPUs by host from exec_vnode; empty if there are none, or if some are on an unknown host."""
     chunks = _CHUNK.findall(attributes.get("exec_vnode", ""))
-    # One for each chunk: vnodes may have names of their own, but these are hosts.
+    # exec_host has one host per chunk, while vnodes may have other names.
     places = [place.partition("/")[0] for place in attributes.get("exec_host", "").split("+")]
     if len(places) != len(chunks):
         places = [""] * len(chunks)
@@ -157,7 +157,7 @@ def _from_vnodes(hosts: Sequence[str], attributes: Mapping[str, str]) -> dict[st
 
 
 def _vnodes(chunk: str) -> Iterator[tuple[str, int]]:
-    """Name, without the index of a part of a host, and GPUs of each vnode in `n1[0]:ncpus=2:ngpus=1+n1[1]:ncpus=2`."""
+    """Name (without index) and GPUs of each vnode in a chunk such as `n1[0]:ncpus=2:ngpus=1+n1[1]:ncpus=2`."""
     for part in chunk.split("+"):
         vnode = _VNODE.fullmatch(part)
         if vnode:
@@ -176,7 +176,7 @@ def _from_gpufile(hosts: Sequence[str], gpufile: str) -> dict[str, int]:
 
 
 def _same_host(name: str, hosts: Sequence[str]) -> str | None:
-    """The host of the nodefile that is meant: one of the two may have its domain, the other not."""
+    """The host of the nodefile with this name, with or without a domain in either name."""
     if name in hosts:
         return name
     short, dot, _ = name.partition(".")
@@ -185,7 +185,7 @@ def _same_host(name: str, hosts: Sequence[str]) -> str | None:
 
 
 def _ranks(names: Sequence[str], env: Mapping[str, str], attributes: Mapping[str, str]) -> _Counts:
-    """How many ranks the job was laid out for on each host, if the lines of the nodefile say that."""
+    """The number of ranks requested on each host, if the lines of the nodefile mean ranks."""
     if env.get("PBS_NCI_NCPUS_PER_NODE") or (len(names) > 1 and env.get("PBS_NCPUS") == str(len(names))):
         return _Counts(of={}, note="PBS_NODEFILE has one line per CPU, so its lines do not set the number of ranks")
     asked = "mpiprocs=" in attributes.get("Resource_List.select", "")
@@ -195,11 +195,11 @@ def _ranks(names: Sequence[str], env: Mapping[str, str], attributes: Mapping[str
     return _UNKNOWN
 
 
-# --- what a task finds ----------------------------------------------------------------------------------------
+# --- tasks of a job -------------------------------------------------------------------------------------------
 
 
 def job_task(env: Mapping[str, str]) -> RankVariables | None:
-    """The place of a task started by pbsdsh or pbs_tmrsh; the job script itself is a world of one."""
+    """The rank of a task started by pbsdsh or pbs_tmrsh; None in the job script itself."""
     if not {"PBS_JOBID", "PBS_NODENUM"} <= env.keys() or _is_script(env):
         return None
     job, node = env["PBS_JOBID"], env["PBS_NODENUM"]

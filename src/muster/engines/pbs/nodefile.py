@@ -1,4 +1,4 @@
-"""What PBS tells a task only in a file: how many hosts the job has, and which is the first."""
+"""The number of hosts of a PBS job and its first host, which PBS gives a task only in a file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def with_nodefile(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Add MASTER_ADDR for a task of pbsdsh, and WORLD_SIZE where each host of the job has one task.
+    """Add MASTER_ADDR for a task of pbsdsh, and WORLD_SIZE if each host of the job has one task.
 
-    With several lines for a host OpenPBS does not tell its tasks apart, so they have no rank either.
+    With several lines per host, OpenPBS does not distinguish the tasks of a host, so they have no rank.
     """
     if "PBS_TASKNUM" not in env or "RANK" in env:
         return env
@@ -26,12 +26,12 @@ def with_nodefile(env: Mapping[str, str]) -> Mapping[str, str]:
 def _nodefile(env: Mapping[str, str]) -> Path:
     if env.get("PBS_NODEFILE"):
         return Path(env["PBS_NODEFILE"])
-    # Tasks on the first host lack the variable, although the file is there (OpenPBS since 22.05).
+    # Tasks on the first host lack the variable although the file exists (OpenPBS since 22.05).
     return Path(pbs_setting("PBS_HOME", env) or "/var/spool/pbs", "aux", env["PBS_JOBID"])
 
 
 def pbs_setting(name: str, env: Mapping[str, str]) -> str:
-    """A setting of this host's PBS, from /etc/pbs.conf; empty where it is not there."""
+    """A setting from /etc/pbs.conf on this host; empty if it is not set."""
     try:
         lines = Path(env.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text().splitlines()
     except OSError:

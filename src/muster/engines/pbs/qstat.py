@@ -1,4 +1,4 @@
-"""What PBS says about the job we are in."""
+"""Queries PBS about the surrounding job."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from muster.engines.pbs.environment import nodefile_text, read_pbs
 from muster.engines.pbs.nodefile import pbs_setting
 
 _QSTAT_LIMIT = 10.0
-"""Seconds for a busy PBS server to answer; without an answer the hosts are asked for their GPUs."""
+"""Timeout in seconds for a busy PBS server; without an answer, the hosts report their own GPUs."""
 
 
 def read_pbs_here(env: Mapping[str, str]) -> Allocation:
-    """The allocation of the PBS job this process is in, with what `qstat -f` adds to its environment."""
+    """The allocation of the PBS job that this process runs in, from its environment and `qstat -f`."""
     return read_pbs(env, nodefile_text(env), _qstat(env), gpufile=_gpufile(env))
 
 
 def pbs_program(name: str, env: Mapping[str, str]) -> str:
-    """A program of PBS; its folder is often on no PATH but named in /etc/pbs.conf."""
+    """The path of a PBS program; its directory is often not on PATH but is given in /etc/pbs.conf."""
     folder = env.get("PBS_EXEC") or pbs_setting("PBS_EXEC", env)
     path = os.path.join(folder, "bin", name) if folder else name
     return path if os.access(path, os.X_OK) else name

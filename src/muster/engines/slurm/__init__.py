@@ -1,1 +1,1 @@
-"""Slurm: srun inside an allocation, salloc and sbatch for a new one."""
+"""The Slurm engine: srun inside an allocation, salloc and sbatch for a new one."""

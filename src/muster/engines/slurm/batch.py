@@ -1,4 +1,4 @@
-"""Slurm: `#SBATCH` directives, and what sbatch says."""
+"""Batch jobs for Slurm: `#SBATCH` directives, and the output of sbatch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from muster.submit.batch_units import DAY, clock
 from muster.submit.request import Request
 
-# What sbatch itself reads (sbatch(1), INPUT ENVIRONMENT VARIABLES); all other SLURM_ variables tell of a job.
+# Variables that sbatch itself reads (sbatch(1), INPUT ENVIRONMENT VARIABLES); all other SLURM_ ones describe a job.
 _SETTINGS = {
     "SLURM_CONF",
     "SLURM_CLUSTERS",
@@ -39,13 +39,13 @@ class Slurm:
     )
 
     def check(self, request: Request) -> None:
-        """Slurm takes everything that a request can hold."""
+        """Slurm supports everything in a request."""
 
     def check_program(self, path: str) -> None:
-        """Whatever is called sbatch is Slurm's."""
+        """Any sbatch is Slurm's."""
 
     def directives(self, request: Request) -> list[str]:
-        """What the job asks for. Of two directives for the same thing sbatch takes the later one: `--extra` wins."""
+        """The directives of the job; sbatch uses the last of several for the same option, so `--extra` wins."""
         memory = request.memory
         wanted = {
             "--job-name": request.name,
@@ -60,10 +60,10 @@ class Slurm:
         return [*(f"{option}={value}" for option, value in wanted.items() if value is not None), *request.extra]
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
-        """Everything, since Slurm hands it to the job, but what would change what the script asks for.
+        """The environment for sbatch, which Slurm passes to the job, without what would change the job's request.
 
-        That is the state of a job that this is submitted from (an inherited SLURM_CPU_BIND pins the new job's ranks to
-        cores of the old one), and SBATCH_ variables for what the script says: sbatch puts them above directives.
+        That is the state of a surrounding job (an inherited SLURM_CPU_BIND would pin the new job's ranks to cores of
+        the old one), and SBATCH_ variables for options in the script, because sbatch prefers them to directives.
         """
         inside = "SLURM_JOB_ID" in env
         said = {
@@ -82,7 +82,7 @@ class Slurm:
         }
 
     def job_id(self, printed: str) -> str | None:
-        """`4711`, or `4711;cluster` where there are several."""
+        """`4711`, or `4711;cluster` with several clusters."""
         ids = re.findall(r"^(\d+(?:;\S+)?)\s*$", printed, re.MULTILINE)
         return ids[-1] if ids else None
 
@@ -101,7 +101,7 @@ class Slurm:
 
 
 def slurm_time(seconds: int) -> str:
-    """`02:00:00`, or `1-12:00:00` from a day on."""
+    """`02:00:00`, or `1-12:00:00` for a day or more."""
     days, rest = divmod(seconds, DAY)
     return f"{days}-{clock(rest)}" if days else clock(rest)
 

@@ -1,4 +1,4 @@
-"""Slurm: one srun for all hosts, so that Slurm accounts for the agents and scancel reaches them."""
+"""The Slurm engine: one srun for all hosts, so that Slurm accounts for the agents and scancel reaches them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from muster.engines.slurm.batch import Slurm
 
-# What was asked of the job's own tasks; srun would take it as asked of the agents, of which there is one per host.
+# Options for the job's own tasks, which srun would apply to the agents, of which there is one per host.
 _UNSET = tuple(
     f"SLURM_{name}"
     for name in (
@@ -71,11 +71,11 @@ class SlurmEngine(Engine):
     allocation_option = "--slurm-args"
 
     def detect(self, env: Mapping[str, str]) -> Allocation | None:
-        """The allocation we are in."""
+        """The allocation that this process runs in."""
         return read_slurm(env) if in_slurm_allocation(env) else None
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
-        """One srun, or several where the hosts have unequal numbers of GPUs."""
+        """One srun, or several if the hosts have different numbers of GPUs."""
         if choice.allocation is None:
             raise MusterError("--engine slurm needs a Slurm allocation")
         box = container_of(spec, folder)
@@ -85,13 +85,14 @@ class SlurmEngine(Engine):
                 hint="load the module that provides it, or use `--engine ssh -H host1,host2`",
             )
         agents = one_per_host(choice.hosts, inherits=box is None)
-        commands = srun_commands(choice.allocation, agents, python=spec.python, box=box, gpus=gpus_of_job(os.environ))
+        python = spec.python_on_all(choice.hosts)
+        commands = srun_commands(choice.allocation, agents, python=python, box=box, gpus=gpus_of_job(os.environ))
         return Launch(engine=self, commands=commands, channel="dial-back")
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
-        """What srun would have set had it started the ranks: scripts and libraries written for srun look at these.
+        """The variables that srun would have set for the ranks; scripts and libraries written for srun read them.
 
-        The agent's own, which a rank would otherwise inherit, are the same for all ranks of a host.
+        Otherwise a rank would inherit the agent's own, which are the same for all ranks of a host.
         """
         place = plan.placement_of(rank)
         hosts, world = str(len(plan.placements)), str(plan.world_size)
@@ -106,7 +107,7 @@ class SlurmEngine(Engine):
         }
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
-        """What srun's output means when its agents have not come."""
+        """Explain the output of an srun that did not start its agents."""
         theirs = "\n".join(line for line in text.splitlines() if not line.startswith(("srun: ", "slurmstepd: ")))
         failure = container_failure(command, theirs)
         if failure is not None:
@@ -127,7 +128,7 @@ class SlurmEngine(Engine):
         return MusterError(f"srun did not start the agents: {said}", hint=f"check that `{begin} true` works")
 
     def why_ended(self, line: str) -> str | None:
-        """The reason Slurm gives for ending the job, if this line of srun tells one."""
+        """Why Slurm ended the job, if this line of srun's output says so."""
         found = _ENDED.search(line)
         if found is None:
             return None
@@ -143,7 +144,7 @@ class SlurmEngine(Engine):
         )
 
     def allocate(self, asked: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
-        """Become salloc, which runs this very command line inside the allocation it gets."""
+        """Run salloc, which runs the same command line inside its allocation."""
         from muster.engines.slurm.salloc import salloc
 
         return salloc(asked, argv, target, dry_run=dry_run, detach=detach)
@@ -164,9 +165,9 @@ def srun_commands(
     box: Container | None,
     gpus: Mapping[str, int] | None = None,
 ) -> tuple[StartCommand, ...]:
-    """The srun that starts an agent on each of these hosts of the allocation.
+    """The srun commands that start an agent on each of these hosts of the allocation.
 
-    `gpus` says how many the job has on each of its hosts, where srun has to be told.
+    `gpus` is the number of GPUs that the job has on each host, if srun needs it.
     """
     agent = (python or (sys.executable if box is None else "python3"), "-c", DIALING_AGENT)
     rest = ("--ntasks-per-node=1", *_OPTIONS, *in_container(agent, box))
@@ -177,7 +178,7 @@ def srun_commands(
 
 
 def _shares(agents: Sequence[AgentSpec], gpus: Mapping[str, int]) -> list[tuple[Sequence[AgentSpec], tuple[str, ...]]]:
-    """The agents that one srun can start, and what it says of their GPUs: no srun can ask for 2 here and 1 there."""
+    """Groups of agents that one srun can start, with its GPU option: one srun requests the same number on each host."""
     if not gpus:
         return [(agents, ())]
     if len(set(gpus.values())) == 1:
@@ -188,11 +189,11 @@ def _shares(agents: Sequence[AgentSpec], gpus: Mapping[str, int]) -> list[tuple[
 
 _OPTIONS = (
     "--overlap",  # the batch script's own step holds the job's resources
-    "--cpu-bind=none",  # the agent's ranks share the host's CPUs, not the one CPU of a task
+    "--cpu-bind=none",  # the ranks of an agent use all CPUs of the job on its host, not the one CPU of a task
     "--mpi=none",
     "--input=none",
     "--export=ALL",
-    "--kill-on-bad-exit=0",  # the controller decides when one host's end is everybody's
+    "--kill-on-bad-exit=0",  # the controller decides what happens when one host fails
     "--wait=0",
     "--job-name=muster",
 )
@@ -207,8 +208,8 @@ def _srun(allocation: Allocation, agents: Sequence[AgentSpec], command: tuple[st
             f"-H names {len(names)} of the {len(allocation.hosts)} hosts of a heterogeneous job; srun needs all",
             hint="omit -H",
         )
-    # Each group with its own number of tasks: for all at once srun takes what the job was asked for, -n3 on two hosts,
-    # and --ntasks-per-node=1 does not count against that.
+    # Each group with its own number of tasks: for all groups at once, srun uses the job's own number (-n3 on two
+    # hosts), which takes precedence over --ntasks-per-node=1.
     parts: list[str] = []
     for group in sorted(set(allocation.groups)):
         hosts = allocation.groups.count(group)
@@ -217,7 +218,7 @@ def _srun(allocation: Allocation, agents: Sequence[AgentSpec], command: tuple[st
 
 
 def _bare(line: str) -> str:
-    """A line of Slurm's without who says it."""
+    """A line of Slurm's output without the program's prefix."""
     return re.sub(r"^(?:(?:srun|slurmstepd|slurmstepd-\S+|error|fatal):\s*)+", "", line)
 
 

@@ -1,11 +1,11 @@
-"""What Slurm tells in its variables: a job the hosts of its allocation (sbatch, salloc, srun), a task its place.
+"""Reads Slurm's environment variables: the hosts of an allocation (sbatch, salloc, srun), and the rank of a task.
 
-Seen in Slurm 22.05:
+Observed in Slurm 22.05:
 
-- SLURM_TASKS_PER_NODE is always there. Without -n it is 1 for each host, or, with --exclusive, the number of CPUs;
-  it means ranks only where tasks were asked for, which is when SLURM_NTASKS is there as well.
-- Of a heterogeneous job sbatch shows the first group in the plain variables and salloc nothing at all: the groups are
-  in SLURM_JOB_NODELIST_HET_GROUP_0, SLURM_TASKS_PER_NODE_HET_GROUP_0 and so on.
+- SLURM_TASKS_PER_NODE is always set. Without -n it is 1 for each host, or the number of CPUs with --exclusive; it is a
+  number of ranks only if tasks were requested, in which case SLURM_NTASKS is set as well.
+- For a heterogeneous job, sbatch sets the plain variables for the first group, and salloc does not set them: the groups
+  are in SLURM_JOB_NODELIST_HET_GROUP_0, SLURM_TASKS_PER_NODE_HET_GROUP_0 and so on.
 - Inside a step SLURM_JOB_NODELIST is still the job's, but SLURM_NTASKS and SLURM_TASKS_PER_NODE are the step's.
   The shell that salloc opens on a compute node (`use_interactive_step`) is a step with the job's own values.
 """
@@ -23,27 +23,27 @@ from muster.hosts import Host, expand
 from muster.hosts.name_ranges import MAX_HOSTS
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFFA
-"""Steps from here on are no srun of the user's: interactive shell, batch script, extern (slurm.h)."""
+"""Step ids from here on are not sruns of the user: interactive shell, batch script, extern (slurm.h)."""
 
 _COUNTS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
-"""A part of Slurm's lists of numbers: `2(x3),1` is 2, 2, 2, 1."""
+"""One part of a Slurm list of numbers: `2(x3),1` is 2, 2, 2, 1."""
 
 _BROKEN_HINT = "check the output of `env | grep SLURM_`, or use `--engine ssh -H host1,host2`"
 
 
 def in_slurm_allocation(env: Mapping[str, str]) -> bool:
-    """Whether this environment is that of a Slurm job: an srun on PATH proves nothing."""
+    """Whether this is the environment of a Slurm job."""
     return bool(env.get("SLURM_JOB_ID"))
 
 
 def in_step(env: Mapping[str, str]) -> bool:
-    """Whether this environment is that of a task of srun; the shell of salloc and the batch script are not."""
+    """Whether this is the environment of an srun task, as opposed to a salloc shell or a batch script."""
     step = env.get("SLURM_STEP_ID", "")
     return step.isascii() and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
 
 
 def read_slurm(env: Mapping[str, str]) -> Allocation:
-    """The allocation of a job; a host has `tasks` only where the user asked Slurm for tasks, and never `slots`."""
+    """The allocation of a job; its hosts have `tasks` only if the user requested tasks, and never `slots`."""
     job = env.get("SLURM_JOB_ID")
     if not job:
         raise UsageError(
@@ -126,9 +126,9 @@ def _names(env: Mapping[str, str], source: str) -> list[str]:
 
 
 def _tasks(env: Mapping[str, str], names: list[str], source: str, suffix: str) -> list[int]:
-    """The tasks of each host, or nothing where none were asked for."""
+    """The number of tasks of each host; empty if none were requested."""
     variable = f"SLURM_TASKS_PER_NODE{suffix}"
-    # The manual promises SLURM_NTASKS for -n only; --ntasks-per-node sets its own variable as well.
+    # The manual guarantees SLURM_NTASKS only for -n; --ntasks-per-node also sets its own variable.
     if not env.get(variable) or not (env.get(f"SLURM_NTASKS{suffix}") or env.get(f"SLURM_NTASKS_PER_NODE{suffix}")):
         return []
     counts = _expand_counts(env[variable], source=variable)
@@ -142,7 +142,7 @@ def _tasks(env: Mapping[str, str], names: list[str], source: str, suffix: str) -
 
 
 def _expand_counts(text: str, *, source: str) -> list[int]:
-    """The numbers in a list such as SLURM_TASKS_PER_NODE, one for each host in the order of the node list."""
+    """Expand a list such as SLURM_TASKS_PER_NODE to one number per host, in the order of the node list."""
     counts: list[int] = []
     for part in text.split(","):
         match = _COUNTS.fullmatch(part.strip())
@@ -165,12 +165,12 @@ def _tasks_note(env: Mapping[str, str], suffix: str) -> str:
     return f"{variable}={env[variable]} sets the number of ranks on hosts without GPUs"
 
 
-# --- what a task of srun finds --------------------------------------------------------------------------------
+# --- tasks of srun --------------------------------------------------------------------------------------------
 
 
 def step_task(env: Mapping[str, str]) -> RankVariables | None:
-    """The place of a task of srun; an sbatch script or a salloc shell is not taken for one."""
-    # Lightning took an allocation's SLURM_NTASKS for a step's (its #20776); SLURM_STEP_NUM_TASKS is a step's.
+    """The rank of an srun task; None in an sbatch script or a salloc shell."""
+    # Not SLURM_NTASKS, which may be the allocation's (Lightning issue 20776); SLURM_STEP_NUM_TASKS is the step's.
     if not in_step(env) or not {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"} <= env.keys():
         return None
     rank, size = rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
@@ -194,7 +194,7 @@ def _tasks_here(env: Mapping[str, str]) -> int | None:
 
 
 def nodelist_clue(env: Mapping[str, str], name: str) -> Clue | None:
-    """The hosts of a node list: rank 0 is on the first, unless `srun -m arbitrary` put it elsewhere."""
+    """The hosts of a node list; rank 0 is on the first, unless `srun -m arbitrary` placed it elsewhere."""
     if not env.get(name):
         return None
     hosts = tuple(expand(env[name], source=name))

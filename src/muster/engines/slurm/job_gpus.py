@@ -1,4 +1,4 @@
-"""What Slurm says about the GPUs of the job we are in, where its steps would not get them all."""
+"""The GPUs of the surrounding Slurm job, for jobs whose steps would not get all of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from muster.hosts import expand
 
 _SCONTROL_LIMIT = 10.0
-"""Seconds for a busy slurmctld to answer; without an answer the agents have what srun gives them."""
+"""Timeout in seconds for a busy slurmctld; without an answer, the agents get the GPUs that srun gives them."""
 
-# Of what these ask for, a step of one task per host gets one GPU on all hosts but the last (seen in Slurm 22.05);
-# of --gpus-per-node and --gres it gets all.
+# If these requested the GPUs, a step with one task per host gets one GPU on all hosts but the last (Slurm 22.05); with
+# --gpus-per-node and --gres it gets all.
 _SHARED_OUT = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
 
 _NODES = re.compile(r"^\s+Nodes=(\S+) .*?\bGRES=(\S*)", re.MULTILINE)
@@ -20,7 +20,7 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,]+)?:(\d+)")
 
 
 def gpus_of_job(env: Mapping[str, str]) -> dict[str, int]:
-    """How many GPUs the job has on each host; nothing where its steps get them by themselves, or nobody knows."""
+    """The number of GPUs of the job on each host; empty if its steps get all of them anyway, or if it is unknown."""
     if not any(env.get(name) for name in _SHARED_OUT):
         return {}
     try:
@@ -37,7 +37,7 @@ def gpus_of_job(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def read_gpus(details: str) -> dict[str, int]:
-    """The GPUs on each host from `scontrol show job --details`; nothing if there are none."""
+    """The number of GPUs on each host from `scontrol show job --details`; empty if there are none."""
     found: dict[str, int] = {}
     for names, gres in _NODES.findall(details):
         count = sum(map(int, _GPUS.findall(re.sub(r"\([^)]*\)", "", gres))))

@@ -1,4 +1,4 @@
-"""An allocation of one's own, from a login node: salloc gets it, and runs the same command inside it."""
+"""Runs `muster run` on a login node: salloc gets an allocation and runs the same command inside it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.shared import processes
 
 
 def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
-    """Have salloc get the allocation and run `muster ARGV` in it; it is given back however either of them ends."""
+    """Have salloc get an allocation and run `muster ARGV` in it; the allocation is released however either ends."""
     if detach:
         raise UsageError(
             "--detach: an allocation from --slurm-args would end with this command",
@@ -44,28 +44,28 @@ def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool, 
 
 
 def salloc_argv(slurm_args: Sequence[str], name: str, command: Sequence[str]) -> list[str]:
-    """The command line that gets an allocation, runs `command` here inside it, and gives it back."""
-    # What the user says comes last and wins.
+    """The command line that gets an allocation, runs `command` on this machine inside it, and releases it."""
+    # The user's options come last and take precedence.
     return ["salloc", f"--job-name={name}", *slurm_args, *command]
 
 
 def _in_our_place(command: Sequence[str]) -> int:
-    """Run salloc to its end as if it were this process, which it ends with, even by SIGKILL.
+    """Run salloc in place of this process; it ends with this process, even on SIGKILL.
 
-    A salloc whose user has gone would leave its job in the queue, or its hosts taken until the time limit.
+    Otherwise salloc would leave its job in the queue, or keep its hosts until the time limit.
     """
     me = os.getpid()
 
     def become_ours() -> None:
         processes.die_with(me, signal.SIGTERM)
-        if not os.isatty(0):  # with a terminal it does so itself, and gives that to the command it runs
-            os.setpgid(0, 0)  # Ctrl-C is to come once, from us
+        if not os.isatty(0):  # on a terminal, salloc creates its own process group
+            os.setpgid(0, 0)  # so that it gets Ctrl-C only once, from this process
 
     process = subprocess.Popen(command, preexec_fn=become_ours)
     ending: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
-        # To the `muster run` in the allocation, which ends in order; salloc itself would cancel the job.
+        # To the `muster run` in the allocation, which shuts down cleanly; salloc itself would cancel the job.
         inside = processes.descendants(process.pid)[:1]
         processes.kill(inside or [process.pid], number)
         if not inside:
@@ -79,7 +79,7 @@ def _in_our_place(command: Sequence[str]) -> int:
 
 
 def _without(argv: Sequence[str], option: str) -> list[str]:
-    """The command line without one option, which takes a value; `_` is as good as `-` in its name."""
+    """The command line without one option and its value; `_` and `-` are equivalent in its name."""
     kept: list[str] = []
     words = iter(argv)
     for word in words:

@@ -1,1 +1,1 @@
-"""Hosts over the user's own OpenSSH."""
+"""The ssh engine: hosts are reached with the user's own OpenSSH."""

@@ -1,4 +1,4 @@
-"""Hosts over ssh: the user's own OpenSSH, so its config, agent, jump hosts and ControlMaster all work."""
+"""The ssh engine; it runs the user's own OpenSSH, so its config, agent, jump hosts and ControlMaster all work."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ CONNECT_TIMEOUT = 10
 
 _OPTIONS = (
     "-T",  # no terminal: the channel is binary-clean
-    "-oBatchMode=yes",  # a password prompt would wait for ever
+    "-oBatchMode=yes",  # a password prompt would wait forever
     f"-oConnectTimeout={CONNECT_TIMEOUT}",
     "-oClearAllForwardings=yes",  # a LocalForward in the user's config would fail on the second host
     "-oEscapeChar=none",
-    # A connection of its own, which ends with this job: as the master of other sessions it would take them along.
-    # One that the user already has is still used.
+    # A separate connection that ends with this job; as the master of other sessions it would end them as well.
+    # An existing master connection is still used.
     "-oControlMaster=no",
-    "-oRemoteCommand=none",  # one in the user's config would make ssh refuse ours
+    "-oRemoteCommand=none",  # a RemoteCommand in the user's config would conflict with ours
     "-oPermitLocalCommand=no",
 )
 
-# $0 is the code, the arguments are interpreters to try. Quoted once in single quotes, which every login shell
-# (sh, bash, zsh, csh, fish) reads the same way.
+# $0 is the code, the arguments are the interpreters to try. Enclosed in single quotes, which all login shells (sh,
+# bash, zsh, csh, fish) interpret the same way.
 _FIRST_PYTHON = (
     'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0"; done; '
     'echo "muster: tried $*" >&2; exit 127'
@@ -42,39 +42,40 @@ _FIRST_PYTHON = (
 _HERE = LocalEngine()
 
 _SSH_ITSELF = 255
-"""The exit code of ssh when the failure is its own, not that of what it started."""
+"""The exit code of ssh if ssh itself fails, not the remote command."""
 
 
 class SshEngine(Engine):
-    """One login for each host; a host that is this machine gets a plain child, as with `local`."""
+    """One login per host; for this machine, a child process as with `local`."""
 
     name = "ssh"
     takes_lab = True
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
-        """One child for each host, whose stdin and stdout are the channel."""
+        """One child process per host, whose stdin and stdout are the channel."""
         box = container_of(spec, folder)
         under = self.wrapper(choice)
         commands: list[StartCommand] = []
         for host, name in zip(choice.hosts, labels(choice.hosts), strict=True):
+            python = spec.python_on(host)
             if is_this_machine(host) and not spec.lab:
-                commands.append(local_command(host, name, python=spec.python, box=box))
+                commands.append(local_command(host, name, python=python, box=box))
             else:
-                commands.append(ssh_command(host, name, python=spec.python, ssh=spec.ssh, under=under, box=box))
+                commands.append(ssh_command(host, name, python=python, ssh=spec.ssh, under=under, box=box))
         return Launch(engine=self, commands=tuple(commands), channel="pipes")
 
     def wrapper(self, choice: Choice) -> str:
-        """A program of the hosts, quoted for their shell, that runs the agent's command."""
+        """A program on the hosts, quoted for their shell, that wraps the agent's command."""
         return ""
 
     def login(self, command: StartCommand) -> tuple[str, ...]:
-        """`ssh`, where one is needed."""
+        """The ssh command, or nothing for this machine."""
         host = command.agents[0].host
         port = ("-p", str(host.port)) if host.port else ()
         return ("ssh", *port, host.destination) if command.remote else ()
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
-        """What the exit code and output of ssh mean, or of what it started."""
+        """Explain the exit code and output of ssh or of the command it ran."""
         if command.box is not None and code != _SSH_ITSELF:
             return explain_container_failure(command.agents[0].name, command.box, code, text)
         if not command.remote:
@@ -82,7 +83,7 @@ class SshEngine(Engine):
         return explain_ssh_failure(command.agents[0].host, code, text)
 
     def program_hint(self, command: StartCommand) -> str:
-        """The program is ssh, or a Python of this machine."""
+        """The hint for a missing ssh, or for a missing Python on this machine."""
         return "install the OpenSSH client" if command.remote else _HERE.program_hint(command)
 
 
@@ -95,9 +96,9 @@ def ssh_command(
     under: str = "",
     box: Container | None = None,
 ) -> StartCommand:
-    """Log in and start the agent; nothing but the interpreter's name is on the command line.
+    """The command that logs in and starts the agent; the remote command line names only the interpreter.
 
-    `under` is a program of the host, quoted for its shell, that runs the command which follows it.
+    `under` is a program on the host, quoted for its shell, that runs the command that follows it.
     """
     port = () if host.port is None else ("-p", str(host.port))
     if box is not None:
@@ -105,7 +106,7 @@ def ssh_command(
     elif python is not None:
         start = f"{_quote_path(python)} -c '{PIPED_AGENT}'"
     else:
-        # The same path first: on a shared file system it is the user's environment. python3 otherwise.
+        # Try the same path first: on a shared file system it is the user's environment. Then python3.
         start = f"sh -c '{_FIRST_PYTHON}' '{PIPED_AGENT}' {shlex.quote(sys.executable)} python3 python"
     remote = f"exec {under} {start}" if under else f"exec {start}"
     return StartCommand(
@@ -116,14 +117,14 @@ def ssh_command(
 
 
 def _quote_path(path: str) -> str:
-    """Quote a path for the remote shell, but let it expand a leading `~/`."""
+    """Quote a path for the remote shell, except for a leading `~/`."""
     return "~/" + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
 
 
 def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
-    """What ssh's exit code and words mean, and what to type next.
+    """Turn ssh's exit code and error output into an error with a hint.
 
-    255 is ssh's own code; any other comes from the shell or the Python on the host.
+    Exit code 255 comes from ssh itself; any other comes from the shell or Python on the host.
     """
     text = stderr.strip()
     last = text.splitlines()[-1].strip() if text else ""
@@ -150,7 +151,7 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
 _TRY = "check that `{login} true` works from here"
 
 _SSH_FAILURES = (
-    # In this order: the text of a changed key ends with the words of an unknown one.
+    # Order matters: the output for a changed key ends with the message for an unknown key.
     (
         "Could not resolve hostname",
         "unknown-name",
@@ -180,4 +181,4 @@ _SSH_FAILURES = (
     ("No route to host", "dead", "no route to this host", _TRY),
     ("Network is unreachable", "dead", "the network is unreachable", _TRY),
 )
-"""What ssh prints, the kind of failure, what it means, and what to type next."""
+"""What ssh prints, the kind of failure, the error message, and the hint."""

@@ -1,4 +1,4 @@
-"""Logins without a password: a key, the hosts' own keys, and a test; all by the user's own ssh."""
+"""`muster setup ssh`: sets up logins without a password and tests them, with the user's own ssh."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from muster.hosts import Host
 
 _CONNECT = "-oConnectTimeout=5"
 _CALL_LIMIT = 30.0
+"""Timeout of one ssh command in seconds."""
+
 _AT_ONCE = 16
+"""Number of simultaneous logins."""
 
 _TAKE_KEY = (
     "exec sh -c 'cd && umask 077 && mkdir -p .ssh && "
     '{ [ -z "$(tail -c1 .ssh/authorized_keys 2>/dev/null)" ] || echo >> .ssh/authorized_keys; } && '
     "cat >> .ssh/authorized_keys'"
 )
-"""On the host, with a public key on stdin; a file that does not end with a newline gets one first."""
+"""Runs on the host with a public key on stdin; adds a missing newline at the end of the file first."""
 
 _MAKE_KEY = (
     "exec sh -c 'cd && umask 077 && mkdir -p .ssh && "
@@ -32,17 +35,18 @@ _MAKE_KEY = (
 )
 
 _KEY_MARK = "key: "
+"""Prefix of lines for authorized_keys in the input of _TAKE_LINES."""
 
 _TAKE_LINES = (
     "exec sh -c 'cd && umask 077 && touch .ssh/authorized_keys .ssh/known_hosts && while read -r line; do "
     'case $line in "key: "*) file=authorized_keys line=${line#key: } ;; *) file=known_hosts ;; esac; '
     'grep -qxF "$line" .ssh/$file || echo "$line" >> .ssh/$file; done\''
 )
-"""On the host, with lines for both files on stdin; what is there already stays as it is."""
+"""Runs on the host with lines for authorized_keys and known_hosts on stdin; adds those that are missing."""
 
 
 class SshSetup:
-    """Setting up the logins from this machine to some hosts."""
+    """Sets up logins from this machine to hosts."""
 
     def __init__(self, hosts: Sequence[Host], *, say: Callable[[str], None], ask: Callable[[str], bool]) -> None:
         self.hosts = hosts
@@ -50,7 +54,7 @@ class SshSetup:
         self.ask = ask
 
     def run(self) -> bool:
-        """Do what is missing, and tell how each host is; whether all of them let us in."""
+        """Set up what is missing, print the state of each host, and return whether all logins work."""
         states = self.try_all()
         unknown = [host for host in self.hosts if _kind(states[host]) == "unknown-key"]
         if unknown:
@@ -68,12 +72,12 @@ class SshSetup:
         return all(error is None for error in states.values())
 
     def try_all(self) -> dict[Host, HostError | None]:
-        """Log in to every host as a program does; what went wrong, None where nothing did."""
+        """Log in to every host without prompts; return the error of each host, or None."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return dict(zip(self.hosts, pool.map(_log_in, self.hosts), strict=True))
 
     def run_between(self) -> bool:
-        """Let the hosts log in to each other as well; whether every pair can."""
+        """Set up logins between the hosts as well, and return whether every pair works."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             keys = list(pool.map(_key_of, self.hosts))
             known = [_known_line(host) for host in self.hosts]
@@ -89,10 +93,10 @@ class SshSetup:
             self.say(f"the hosts can log in to each other ({len(pairs)} pairs tested)")
         return not any(errors)
 
-    # --- the keys of hosts ----------------------------------------------------------------------------------
+    # --- host keys ------------------------------------------------------------------------------------------
 
     def record_keys(self, hosts: Sequence[Host]) -> None:
-        """Show the keys of hosts that are new, and keep them if the user says they are right."""
+        """Show the fingerprints of unknown host keys, and add them to known_hosts if the user accepts them."""
         with tempfile.TemporaryDirectory(prefix="muster-setup-") as folder:
             fetched: dict[Host, str] = {}
             self.say("these host keys are not in your known_hosts file:")
@@ -115,10 +119,10 @@ class SshSetup:
         for host, text in fetched.items():
             _append(_config(host).known_hosts, text)
 
-    # --- our key --------------------------------------------------------------------------------------------
+    # --- the user's key -------------------------------------------------------------------------------------
 
     def own_key(self, host: Host) -> str:
-        """The public key ssh would offer; a new one is made if there is none."""
+        """The public key that ssh would offer; creates one if there is none."""
         config = _config(host)
         for path in config.keys:
             public = Path(f"{path}.pub")
@@ -138,7 +142,7 @@ class SshSetup:
         return Path(f"{path}.pub").read_text()
 
     def send_key(self, host: Host, key: str) -> None:
-        """Put our key on a host; ssh itself asks for the password, at the terminal."""
+        """Install the user's key on a host; ssh itself asks for the password on the terminal."""
         self.say(f"{host.name}: installing your key; ssh asks for your password on that host")
         done = subprocess.run(
             [*_login(host), "-oStrictHostKeyChecking=yes", "-T", _CONNECT, host.destination, _TAKE_KEY],
@@ -157,7 +161,7 @@ class SshSetup:
         return error.message + (f"\n  {error.hint}" if error.hint else "")
 
     def _locked(self, host: Host) -> bool:
-        """Whether the key ssh would offer needs a passphrase, which a program cannot type."""
+        """Whether the key that ssh would offer needs a passphrase."""
         keys = [path for path in _config(host).keys if os.path.exists(path)]
         return bool(keys) and _run(["ssh-keygen", "-y", "-P", "", "-f", keys[0]]).returncode != 0
 
@@ -175,19 +179,19 @@ def _batch(host: Host) -> list[str]:
 
 
 def _log_in(host: Host, via: Host | None = None) -> HostError | None:
-    """Log in to a host from here, or from the host `via`; what went wrong, None where nothing did."""
+    """Log in to a host from here, or from the host `via`; return the error, or None."""
     login = [*_batch(host), "true"]
     done = _run(login if via is None else [*_batch(via), shlex.join(login)])
     return None if done.returncode == 0 else explain_ssh_failure(host, done.returncode, done.stderr)
 
 
 def _key_of(host: Host) -> str:
-    """The public key of our user on a host; one is made if there is none."""
+    """The user's public key on a host; creates one if there is none."""
     return _checked([*_batch(host), _MAKE_KEY], f"{host.name}: could not create an ssh key").strip()
 
 
 def _known_line(host: Host) -> str:
-    """A host's key, as we know it, under the name its peers will use."""
+    """The known_hosts line of a host, under the name that the other hosts will use."""
     config = _config(host)
     found = _run(["ssh-keygen", "-F", config.recorded_as, "-f", config.known_hosts]).stdout.splitlines()
     lines = [line.split() for line in found if line.strip() and not line.startswith("#")]
@@ -196,10 +200,9 @@ def _known_line(host: Host) -> str:
 
 
 def _fetch_key(host: Host, path: str) -> str:
-    """A host's key as ssh would write it into known_hosts, through jump hosts and all.
+    """Fetch a host's key as ssh would write it to known_hosts, through jump hosts if necessary.
 
-    It goes into a file of its own, and nothing is sent to the host but the word that we have no way to prove who
-    we are: so there is nothing an impostor could take.
+    It is written to a separate file, and no credentials are offered to the host, so an impostor learns nothing.
     """
     keep = [f"-oUserKnownHostsFile={path}", "-oGlobalKnownHostsFile=/dev/null", "-oStrictHostKeyChecking=accept-new"]
     _run(

@@ -1,4 +1,4 @@
-"""What the user's own ssh would do for a host: the output of `ssh -G`, read. Pure."""
+"""Parses the output of `ssh -G`: what the user's ssh would do for a host. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SshConfig:
-    """The settings that setting up a login needs."""
+    """The settings needed to set up a login."""
 
     keys: tuple[str, ...]
-    """Private keys ssh would offer, in its order; they may not exist."""
+    """Private keys that ssh would offer, in order; they may not exist."""
     known_hosts: str
-    """The file to which ssh adds the keys of hosts."""
+    """The file to which ssh adds host keys."""
     recorded_as: str
-    """The name under which a host's key is kept there: `name`, `[name]:2222` or its alias."""
+    """The name of the host in that file: `name`, `[name]:2222` or its alias."""
 
 
 def read_config(text: str) -> SshConfig:
-    """Parse what `ssh -G host` printed."""
+    """Parse the output of `ssh -G host`."""
     values: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")

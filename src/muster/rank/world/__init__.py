@@ -1,1 +1,1 @@
-"""What runs inside a rank: the launcher that started it, the world it joins. Never imports the controller."""
+"""`muster.init()`: detects the launcher of a rank and joins its world. Never imports the controller."""

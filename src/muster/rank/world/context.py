@@ -1,4 +1,4 @@
-"""`muster.init()`: join the world this process was started for, whatever started it."""
+"""`muster.init()`: joins the world that this process was started for, under any launcher."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
 BACKENDS = ("nccl", "gloo", "mpi")
 
 ARRIVAL_LIMIT = 300.0
-"""Seconds within which all ranks must have come, unless `timeout` says otherwise."""
+"""Seconds within which all ranks must have joined, unless `timeout` is given."""
 
 FAREWELL_LIMIT = 10.0
-"""Seconds that rank 0 stays for the others at the end, so that the store does not vanish under them."""
+"""Seconds that rank 0 waits for the others at the end, because they may still need its store."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The ranks of a job as one of them sees it; leave it with `close()` or at the end of a `with` block."""
+    """The ranks of a job as seen by one of them; leave it with `close()` or a `with` block."""
 
     rank: int
     """The number of this rank, from 0."""
     size: int
-    """How many ranks there are, on all hosts."""
+    """The number of ranks on all hosts."""
     local_rank: int
     """Its number on this host, from 0."""
     local_size: int
-    """How many ranks this host has."""
+    """The number of ranks on this host."""
     device: torch.device
-    """This rank's GPU if it has one, else the CPU."""
+    """This rank's GPU if it has one, otherwise the CPU."""
     backend: str
     """nccl, gloo or mpi."""
     backend_reason: str
     """Why this backend, in a sentence."""
     launcher: str
-    """Who started this process: `muster run`, `torchrun`, `srun` and so on."""
+    """What started this process: `muster run`, `torchrun`, `srun` and so on."""
     launcher_reason: str
-    """The variables that tell so, in a sentence."""
+    """The variables that identified the launcher, in a sentence."""
     address: str
-    """Where rank 0 listens, as `ADDR:PORT`; empty when the process group was there before."""
+    """Where rank 0 listens, as `ADDR:PORT`; empty if the process group existed before."""
     _leave: Callable[[bool], None] = field(repr=False, compare=False)
 
     def close(self) -> None:
-        """Destroy the process group; the second time it does nothing."""
+        """Destroy the process group; further calls do nothing."""
         self._leave(True)
 
     def __enter__(self) -> World:
@@ -73,7 +73,7 @@ class World:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an exception the other ranks may never come: leave without waiting for them.
+        # After an exception the other ranks may never get here, so do not wait for them.
         self._leave(error is None)
 
 
@@ -85,16 +85,16 @@ def init(
     world_size: int | None = None,
     local_rank: int | None = None,
 ) -> World:
-    """Join the world this process was started for: `with muster.init() as world: ...`.
+    """Join the world that this process was started for: `with muster.init() as world: ...`.
 
-    The launcher is found in the environment (see `muster.detect`); a worker of mp.spawn gives `rank` and
-    `world_size` itself. `backend` is nccl, gloo or mpi; without it nccl is taken where each rank has a GPU of
-    its own, else gloo. `timeout` limits, in seconds, the wait for the other ranks (300 without it) and each
-    collective (torch's own limit without it). A process group that is already there is used and left alone.
+    The launcher is detected from the environment (see `muster.detect`); a worker of mp.spawn passes `rank` and
+    `world_size` itself. `backend` is nccl, gloo or mpi; by default nccl if each rank has its own GPU, otherwise
+    gloo. `timeout` limits, in seconds, the wait for the other ranks (default 300) and each collective (default:
+    torch's own limit). An existing process group is used and never destroyed.
     """
     dist = _torch_distributed()
     if backend is not None and backend not in BACKENDS:
-        raise UsageError(f"there is no backend `{backend}`", hint=f"choose one of {', '.join(BACKENDS)}")
+        raise UsageError(f"unknown backend `{backend}`", hint=f"choose one of {', '.join(BACKENDS)}")
     if dist.is_initialized():
         return _existing_world(dist)
     if rank is not None and world_size is not None:
@@ -102,7 +102,9 @@ def init(
     elif rank is None and world_size is None and local_rank is None:
         found = detect(complete(os.environ), sys.argv)
     else:
-        raise UsageError("rank and world_size go together", hint="muster.init(rank=0, world_size=2)")
+        raise UsageError(
+            "rank and world_size must be given together", hint="for example muster.init(rank=0, world_size=2)"
+        )
     found = _at_home(found)
     if backend == "mpi":
         return _mpi_world(dist, found, timeout)
@@ -110,7 +112,7 @@ def init(
 
 
 def _at_home(found: Detection) -> Detection:
-    """Let workers of mp.spawn meet on this host where nobody says another place: their parent is their job."""
+    """Let workers of mp.spawn meet on this host unless an address is given; their parent identifies the job."""
     spawner = multiprocessing.parent_process()
     if spawner is None or found.master_addr or found.meeting:
         return found
@@ -123,7 +125,7 @@ def _torch_distributed() -> Any:
     try:
         import torch.distributed
     except ImportError as error:
-        raise MusterError(f"torch cannot be imported by {sys.executable}: {error}", hint="pip install torch") from None
+        raise MusterError(f"{sys.executable} could not import torch: {error}", hint="pip install torch") from None
     if not torch.distributed.is_available():
         raise MusterError("this torch was built without torch.distributed")
     return torch.distributed
@@ -134,8 +136,10 @@ def _join(dist: Any, found: Detection, backend: str | None, timeout: float | Non
 
     facts = _facts(found, backend)
     if backend == "nccl" and not (facts.gpus and dist.is_nccl_available()):
-        lack = "sees no GPU" if not facts.gpus else "has a torch without nccl"
-        raise UsageError(f"backend nccl needs a GPU, but rank {found.rank} on {facts.host} {lack}: use gloo")
+        lack = "has no visible GPU" if not facts.gpus else "has a torch built without NCCL"
+        raise UsageError(
+            f"backend nccl is not available: rank {found.rank} on {facts.host} {lack}", hint="use backend gloo"
+        )
     limit = ARRIVAL_LIMIT if timeout is None else timeout
     store, opened = _open_store(dist, found, limit)
     facts = replace(facts, address=address_toward(opened.host))
@@ -152,7 +156,7 @@ def _join(dist: Any, found: Detection, backend: str | None, timeout: float | Non
         rank=found.rank,
         world_size=found.size,
         timeout=None if timeout is None else timedelta(seconds=timeout),
-        device_id=device if place.backend == "nccl" else None,  # else nccl guesses it at the first barrier
+        device_id=device if place.backend == "nccl" else None,  # otherwise NCCL guesses it at the first barrier
     )
     return World(
         rank=found.rank,
@@ -173,7 +177,9 @@ def _agree(store: Any, found: Detection, facts: Facts, limit: float, opened: _Op
     try:
         return call_roll(store, found.rank, found.size, facts, limit=limit, where=opened.address)
     except RuntimeError as error:  # torch.distributed.DistError: rank 0 and its store are gone
-        raise MusterError(f"rank {found.rank} on {facts.host} lost rank 0 at {opened.address}: {error}") from None
+        raise MusterError(
+            f"rank {found.rank} on {facts.host} lost its connection to rank 0 at {opened.address}: {error}"
+        ) from None
     finally:
         if opened.answer:
             opened.answer.close()
@@ -213,11 +219,11 @@ class _Open:
     host: str
     port: int
     answer: Answer | None
-    """Tells the other ranks where the store is, until they have come."""
+    """Announces the address of the store to the other ranks until they have joined."""
 
     @property
     def address(self) -> str:
-        """Host and port as people write them."""
+        """Host and port, with brackets around an IPv6 address."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -226,10 +232,10 @@ _generations: dict[object, int] = {}
 
 
 def _open_store(dist: Any, found: Detection, limit: float) -> tuple[Any, _Open]:
-    """Open the key-value store that rank 0 (or torchrun's agent) keeps.
+    """Open the key-value store that rank 0 (or torchrun's agent) serves.
 
-    A process keeps the store for a second `init()`: were rank 0 to close and reopen it, a quicker rank could
-    still meet the old one.
+    A process keeps the store for a second `init()`: if rank 0 closed and reopened it, a faster rank could still
+    connect to the old one.
     """
     job = found.meeting or (found.master_addr, found.master_port)
     if job not in _opened:
@@ -243,7 +249,7 @@ def _connect(dist: Any, found: Detection, limit: float) -> _Open:
     if addr is None and meeting is None:
         raise UsageError(
             f"rank {found.rank} of {found.size} does not know the host of rank 0: MASTER_ADDR is not set",
-            hint="set MASTER_ADDR to the address of that host in all ranks (mpirun: -x MASTER_ADDR=host)",
+            hint="set MASTER_ADDR to the address of that host on all ranks (mpirun: -x MASTER_ADDR=host)",
         )
     wait = timedelta(seconds=limit)
     if found.rank == 0 and not _agent_keeps_store():
@@ -263,8 +269,8 @@ def _keep_store(dist: Any, found: Detection, wait: timedelta) -> _Open:
     port = server.getsockname()[1]
     meeting = found.meeting
     addr = address_of_rank_0(meeting, port) if meeting else found.master_addr or LOOPBACK
-    # The server is on every interface. If the address is not this host's own, or one that only others can
-    # reach, rank 0 still comes up, to say which ranks do not find it.
+    # The server listens on every interface. If the address is not this host's own, or one that only other hosts
+    # can reach, rank 0 still starts, so that it can report which ranks do not reach it.
     store = dist.TCPStore(
         addr if leads_here(addr, port) else LOOPBACK,
         port,
@@ -283,15 +289,15 @@ def _agent_keeps_store() -> bool:
 
 
 _KEPT: list[Any] = []
-"""Groups that are over, kept until the process ends.
+"""Destroyed groups, kept alive until the process exits.
 
-Where a DDP model was the last to hold a gloo group, its end waits for gloo's threads with the GIL in hand, while they
-want it to drop what they have just reduced: seen to hang one function in four (torch 2.13, 2026-11-15).
+If a DDP model holds the last reference to a gloo group, its destructor waits for gloo's threads while holding the GIL,
+which they need to release their tensors; this hung one function in four (torch 2.13, 2026-11-15).
 """
 
 
 class _Exit:
-    """Ends one rank's part in the world, once."""
+    """Leaves the world of one rank, once."""
 
     def __init__(self, dist: Any, found: Detection, store: Any, connections: frozenset[tuple[int, str]]) -> None:
         self._dist, self._found, self._store, self._connections = dist, found, store, connections
@@ -308,23 +314,23 @@ class _Exit:
                 self._break_off()
 
     def _at_exit(self) -> None:
-        """End a world that the script left open, gently unless an exception ended the script."""
+        """Leave a world that the script left open; abort it if an exception ended the script."""
         if self._ends_here():
-            if hasattr(sys, "last_value"):  # set by Python when an exception reached the top
+            if hasattr(sys, "last_value"):  # set by Python after an uncaught exception
                 self._break_off()
             else:
                 self._destroy()
                 self._say_farewell(stay=False)
 
     def _ends_here(self) -> bool:
-        if not self._open or os.getpid() != self._process:  # a forked child must not end its parent's world
+        if not self._open or os.getpid() != self._process:  # a forked child must not leave its parent's world
             return False
         self._open = False
         atexit.unregister(self._at_exit)
         return self._dist.is_initialized()
 
     def _break_off(self) -> None:
-        """Destroy the group although other ranks may wait in a collective, or never come to one."""
+        """Destroy the group although other ranks may be waiting in a collective."""
         if self._dist.get_backend() == "nccl":
             self._dist.group.WORLD.abort()
         hang_up(self._connections)
@@ -337,25 +343,29 @@ class _Exit:
         self._dist.destroy_process_group()
 
     def _say_farewell(self, *, stay: bool) -> None:
-        """Tell rank 0, which stays until all have left: others may still need the store that it keeps."""
+        """Notify rank 0, which waits until all ranks have left, because they may still need its store."""
         if self._store is None or _agent_keeps_store():
             return
         store, keys = self._store, [f"left/{rank}" for rank in range(self._found.size)]
         try:
             store.set(keys[self._found.rank], "")
             if self._found.rank == 0 and stay:
-                wait_for(lambda: store.check(keys), FAREWELL_LIMIT, lambda: "rank 0 waits for the others")
+                wait_for(
+                    lambda: store.check(keys), FAREWELL_LIMIT, lambda: "rank 0 is waiting for the other ranks to leave"
+                )
         except RuntimeError:
-            pass  # rank 0 went without waiting for this rank, and the store with it: there is nobody to tell
+            pass  # rank 0 has exited without waiting for this rank, and its store is gone
 
 
 def _mpi_world(dist: Any, found: Detection, timeout: float | None) -> World:
     if not dist.is_mpi_available():
-        raise UsageError("this torch was built without mpi: use gloo, which runs under mpirun too")
+        raise UsageError(
+            "this torch was built without MPI support", hint="use backend gloo, which also works under mpirun"
+        )
     dist.init_process_group("mpi", timeout=None if timeout is None else timedelta(seconds=timeout))
     return replace(
         _existing_world(dist),
-        backend_reason="it was asked for",
+        backend_reason="it was requested",
         launcher=found.launcher,
         launcher_reason=found.reason,
         _leave=_Exit(dist, found, None, frozenset()),
@@ -363,7 +373,7 @@ def _mpi_world(dist: Any, found: Detection, timeout: float | None) -> World:
 
 
 def _existing_world(dist: Any) -> World:
-    """Describe the process group that is already there; leaving it is the business of whoever made it."""
+    """Describe an existing process group; whoever created it must destroy it."""
     import torch
 
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -376,9 +386,9 @@ def _existing_world(dist: Any) -> World:
         local_size=machines.count(machines[rank]),
         device=torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu"),
         backend=dist.get_backend(),
-        backend_reason="the process group was made before muster.init()",
+        backend_reason="the process group was created before muster.init()",
         launcher="script",
-        launcher_reason="the process group was made before muster.init()",
+        launcher_reason="the process group was created before muster.init()",
         address="",
         _leave=lambda orderly: None,
     )

@@ -1,11 +1,11 @@
-"""Which launcher started this process, and what it told it: pure functions of an environment.
+"""Detects which launcher started this process, from its environment. Pure.
 
-`detect(env, argv)` takes the first answer of these:
+`detect(env, argv)` uses the first of these that applies:
 
-1. RANK and WORLD_SIZE (`muster run`, torchrun, torch.distributed.launch, a script's own mp.spawn): set for
-   each rank by what stands closest to it, also when torchrun itself was started by a scheduler or mpirun.
+1. RANK and WORLD_SIZE (`muster run`, torchrun, torch.distributed.launch, a script's own mp.spawn): set for each
+   rank by its direct launcher, even if that was started by a scheduler or mpirun.
 2. The variables of mpirun and of schedulers, in the order of `engines/table.py`.
-3. Nothing of all that: plain `python script.py`, a world of one.
+3. None of these: plain `python script.py`, a single rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ARGUMENTS = "arguments"
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """The place of one process in its job, as its launcher describes it; None where the launcher does not say."""
+    """The rank of a process and related values according to its launcher; None if the launcher does not set them."""
 
     launcher: str
     rank: int
@@ -33,25 +33,25 @@ class Detection:
     local_rank: int | None
     local_size: int | None
     master_addr: str | None
-    """Where rank 0 is, or most likely is."""
+    """The known or most likely address of rank 0."""
     master_port: int | None
-    """None for a free port, which rank 0 chooses."""
+    """None for a free port chosen by rank 0."""
     meeting: Meeting | None = None
-    """How the ranks find rank 0, where address and port are not both given."""
+    """How the ranks find rank 0, if address and port are not both given."""
     reason: str
-    """One sentence that names the variables behind the answer."""
+    """One sentence that names the variables behind the result."""
 
 
 def detect(env: Mapping[str, str], argv: Sequence[str] = ()) -> Detection:
-    """Find out which launcher started this process: `muster.detect(os.environ, sys.argv)`.
+    """Detect which launcher started this process: `muster.detect(os.environ, sys.argv)`.
 
-    Variables that contradict each other or are no numbers raise a MusterError that names them.
+    Contradictory or non-numeric variables raise a MusterError that names them.
     """
     return from_torch_variables(env, argv) or from_launcher(env) or from_nothing(env)
 
 
 def from_torch_variables(env: Mapping[str, str], argv: Sequence[str]) -> Detection | None:
-    """RANK and WORLD_SIZE, set by muster run, torchrun, torch.distributed.launch, or a script for itself."""
+    """RANK and WORLD_SIZE, set by muster run, torchrun, torch.distributed.launch, or the script itself."""
     if "RANK" not in env:
         return None
     rank, size = rank_and_size(env, "RANK", "WORLD_SIZE")
@@ -69,7 +69,7 @@ def from_torch_variables(env: Mapping[str, str], argv: Sequence[str]) -> Detecti
         why.append("TORCHELASTIC_RUN_ID")
     else:
         launcher = ENVIRONMENT
-    if local_rank is None and flag:  # torch.distributed.launch before 1.9 gave the flag instead of LOCAL_RANK
+    if local_rank is None and flag:  # torch.distributed.launch before 1.9 passed the flag instead of LOCAL_RANK
         local_rank = flag[1]
     return _detection(launcher, rank, size, local_rank, local_size, find_master(env), why)
 
@@ -84,11 +84,11 @@ def from_launcher(env: Mapping[str, str]) -> Detection | None:
 
 
 def from_nothing(env: Mapping[str, str]) -> Detection:
-    """Plain `python script.py`: a world of one, at a port that is chosen when it is made."""
+    """Plain `python script.py`: a single rank, with a port that is chosen later."""
     if env.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
-            f"WORLD_SIZE={env['WORLD_SIZE']} is set but RANK is not, and no launcher's variables are there",
-            hint="set RANK as well, or unset WORLD_SIZE to run as a world of one",
+            f"WORLD_SIZE={env['WORLD_SIZE']} is set but RANK is not, and no launcher has set its variables",
+            hint="set RANK as well, or unset WORLD_SIZE to run a single rank",
         )
     *marks, last = ("RANK", *(variable for variable, _ in LAUNCHERS))
     return Detection(
@@ -99,14 +99,17 @@ def from_nothing(env: Mapping[str, str]) -> Detection:
         local_size=1,
         master_addr=LOOPBACK,
         master_port=None,
-        reason=f"none of {', '.join(marks)} or {last} marks a rank of a larger job: a world of one",
+        reason=f"none of {', '.join(marks)} or {last} identifies a rank of a larger job, so this is the only rank",
     )
 
 
 def from_arguments(env: Mapping[str, str], rank: int, world_size: int, local_rank: int | None) -> Detection:
-    """Take what a script hands to `muster.init(rank=, world_size=)`, as a worker of mp.spawn does."""
+    """Use the arguments of `muster.init(rank=, world_size=)`, as passed by a worker of mp.spawn."""
     if not 0 <= rank < world_size:
-        raise UsageError(f"rank={rank} is not a rank of a world of {world_size} (world_size={world_size})")
+        raise UsageError(
+            f"rank={rank} is out of range for world_size={world_size}",
+            hint="ranks start at 0, so rank must be less than world_size",
+        )
     why = [f"rank={rank} and world_size={world_size} were given"]
     return _detection(ARGUMENTS, rank, world_size, local_rank, None, find_master(env), why)
 
@@ -122,8 +125,8 @@ def _detection(
 ) -> Detection:
     if local_rank is not None and local_size is not None and local_rank >= local_size:
         raise UsageError(
-            f"{launcher}: local rank {local_rank} is not below the local size {local_size}",
-            hint="LOCAL_RANK and LOCAL_WORLD_SIZE, or the launcher's own names for them, disagree",
+            f"{launcher}: local rank {local_rank} is out of range for local size {local_size}",
+            hint="check LOCAL_RANK and LOCAL_WORLD_SIZE, or the launcher's own variables for them",
         )
     return Detection(
         launcher=launcher,
@@ -139,12 +142,12 @@ def _detection(
 
 
 def _local_rank_flag(argv: Sequence[str]) -> tuple[str, int] | None:
-    """Find `--local-rank=N` or, from torch before 2.0, `--local_rank=N`, also in two words."""
+    """Find `--local-rank=N` or, from torch before 2.0, `--local_rank=N`, also as two arguments."""
     for i, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
         if name not in ("--local-rank", "--local_rank"):
             continue
         text = value if equals else "".join(argv[i + 1 : i + 2])
-        if text.isascii() and text.isdigit():  # -1 is what scripts mean by "not given"
+        if text.isascii() and text.isdigit():  # -1 means "not given" in scripts
             return f"{name}={text}", int(text)
     return None

@@ -1,9 +1,9 @@
-"""How ranks find rank 0 where nobody says at which address and port it is.
+"""How ranks find rank 0 if its address and port are not given.
 
-Rank 0 opens its store at a free port. Then it answers at a port that is made from the job's id, or at one of the next
-few should another job have it: whoever connects is told the job's key and the port of the store. The other ranks dial
-the hosts where rank 0 may be, the likeliest first, until one of them answers with the key of their own job. So a
-wrong guess, a second job on the same hosts or a foreign program at that port costs a little time and nothing else.
+Rank 0 opens its store on a free port. Then it listens on a port derived from the job id, or on one of the next few if
+another job uses it, and sends the job's key and the port of the store to every client. The other ranks connect to the
+hosts where rank 0 may be, most likely first, until one answers with the key of their own job. So a wrong guess, a
+second job on the same hosts or an unrelated program on that port only costs a little time.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from muster.rank.world.sockets import leads_here, listen
 from muster.rank.world.waiting import wait_for
 
 PORTS = 8
-"""How many ports rank 0 tries: a job whose first port is taken most likely gets the second."""
+"""Number of ports that rank 0 tries; if the first one is in use, the second is most likely free."""
 
 DIAL_LIMIT = 2.0
-"""Seconds for one connection: hosts of one job are near each other."""
+"""Timeout of one connection in seconds; the hosts of a job are close to each other."""
 
 WORD_LIMIT = 0.5
-"""Seconds for the first word on a connection: rank 0 speaks at once, a foreign program may wait for a question."""
+"""Timeout in seconds for the first line; rank 0 sends it at once, another program may wait for a request."""
 
-HINT = "is rank 0 running? MASTER_ADDR=host and MASTER_PORT=29500, set in all ranks, say where it is"
+HINT = "check that rank 0 is running, or set MASTER_ADDR=host and MASTER_PORT=29500 on all ranks"
 
 
 class Answer:
-    """Tells everybody who asks where the store of rank 0 is, from its making until `close()`."""
+    """Sends the address of rank 0's store to every client, until `close()`."""
 
     def __init__(self, meeting: Meeting, store_port: int) -> None:
         self._key = meeting.key or secrets.token_hex(16)
@@ -49,7 +49,7 @@ class Answer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering, because all ranks have come or none is waited for any longer."""
+        """Stop answering, because all ranks have joined or the wait is over."""
         if self._published:
             pmi.withdraw()
         try:
@@ -70,7 +70,7 @@ class Answer:
                     connection.settimeout(DIAL_LIMIT)
                     connection.sendall(self._line)
                 except OSError:
-                    continue  # whoever it was has gone
+                    continue  # the client has disconnected
 
 
 def _listen_near(port: int) -> socket.socket:
@@ -81,7 +81,7 @@ def _listen_near(port: int) -> socket.socket:
         except MusterError:
             continue
     where = f"ports {ports[0]} to {ports[-1]} of {socket.gethostname()}"
-    raise MusterError(f"rank 0 cannot tell the others where it is: {where} are all taken", hint=HINT)
+    raise MusterError(f"rank 0 could not announce its address: {where} are all in use", hint=HINT)
 
 
 def _ports(first: int) -> range:
@@ -89,43 +89,43 @@ def _ports(first: int) -> range:
 
 
 def own_names() -> tuple[str, ...]:
-    """What other hosts may call this one: as mpiexec was told, as it calls itself, its addresses."""
+    """Names under which other hosts may reach this one: mpiexec's name for it, its hostname, its addresses."""
     names = [os.environ.get("MPIR_CVAR_CH3_INTERFACE_HOSTNAME", ""), socket.gethostname()]
     try:
         names += [str(info[4][0]) for info in socket.getaddrinfo(names[1], None, type=socket.SOCK_STREAM)]
     except OSError:
-        pass  # the name is known to others only
+        pass  # this host cannot resolve its own name
     return tuple(dict.fromkeys(name for name in names if name and not name.startswith("127.")))
 
 
 def address_of_rank_0(meeting: Meeting, store_port: int) -> str:
-    """Which of the names that lead to rank 0 is this host's: for rank 0 itself, to say where it is."""
+    """The first candidate address of rank 0 that leads to this host; used by rank 0 itself."""
     names = (*meeting.hosts, *own_names(), LOOPBACK)
     return next((name for name in names if leads_here(name, store_port)), LOOPBACK)
 
 
 def find_rank_0(meeting: Meeting, *, who: str, limit: float) -> tuple[str, int]:
-    """Dial until rank 0 of this job answers, and return the address and port of its store."""
+    """Try to connect until rank 0 of this job answers, and return the address and port of its store."""
     search = _Search(meeting, time.monotonic() + limit, who)
     if not wait_for(search.look, limit, search.what, longest_pause=0.25):
-        raise MusterError(f"{search.who} found no rank 0 within {limit:.0f} s: {search.trouble}", hint=HINT)
+        raise MusterError(f"{search.who} could not find rank 0 within {limit:.0f} s: {search.trouble}", hint=HINT)
     return search.found
 
 
 class _Search:
-    """The places already tried, and what came of it."""
+    """The search for rank 0, with the outcome of the last attempts."""
 
     def __init__(self, meeting: Meeting, deadline: float, who: str) -> None:
-        self.who, self.trouble = who, "nothing tried"
+        self.who, self.trouble = who, "no attempt yet"
         self.found = ("", 0)
         self._meeting, self._deadline = meeting, deadline
         self._width = 1
 
     def what(self) -> str:
-        return f"{self.who} looks for rank 0: {self.trouble}"
+        return f"{self.who} is looking for rank 0: {self.trouble}"
 
     def look(self) -> bool:
-        """Go round once: over one more host than before, and later twice as many, so that few are disturbed."""
+        """Try each candidate host once; each round tries twice as many hosts, so that few are disturbed."""
         place = self._place()
         if place is None:
             return False
@@ -148,7 +148,7 @@ class _Search:
         if meeting.ask == "PMI":
             told = pmi.look_up()
             if told is None:
-                self.trouble = "rank 0 has not told mpiexec where it is"
+                self.trouble = "rank 0 has not published its address through mpiexec"
                 return None
             key, port, hosts = told.split("/", 2)
             return key, range(int(port), int(port) + 1), tuple(hosts.split(","))
@@ -156,12 +156,12 @@ class _Search:
         return meeting.key, _ports(meeting.port), hosts
 
 
-_REFUSED, _STRANGER = "nobody listens", "another program or job answers"
+_REFUSED, _STRANGER = "connection refused", "another program or job answered"
 _SOMEBODY_IS_THERE = (_REFUSED, _STRANGER)
 
 
 def _dial(host: str, port: int, key: str, deadline: float) -> tuple[int, str]:
-    """Ask at one place; the answer is a port, or 0 and what was wrong."""
+    """Ask one host and port; return the port of the store, or 0 and the problem."""
     limit = max(0.05, min(DIAL_LIMIT, deadline - time.monotonic()))
     try:
         connection = socket.create_connection((host, port), timeout=limit)
@@ -181,9 +181,9 @@ def _dial(host: str, port: int, key: str, deadline: float) -> tuple[int, str]:
 
 
 def _told(hosts: tuple[str, ...], ports: range, troubles: list[str]) -> Iterator[str]:
-    """Say what was wrong at each of the first few hosts."""
+    """Describe the problem at each of the first few hosts."""
     where = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]} to {ports[-1]}"
     for host, trouble in list(zip(hosts, troubles, strict=False))[:4]:
         yield f"{host}, {where}: {trouble}"
     if len(troubles) > 4:
-        yield f"and {len(troubles) - 4} hosts more"
+        yield f"and {len(troubles) - 4} more hosts"

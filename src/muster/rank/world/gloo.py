@@ -1,7 +1,7 @@
-"""gloo: the network interface it is to use, and its threads, which must rest before the interpreter ends.
+"""gloo: sets its network interface, and waits for its threads before the interpreter exits.
 
-By itself gloo offers the other ranks the address that this host's own name stands for. On Debian and Ubuntu that is
-127.0.1.1, and the ranks of other hosts call themselves when they dial it.
+By default gloo offers the other ranks the address that this host's own name resolves to. On Debian and Ubuntu that is
+127.0.1.1, with which the ranks of other hosts would connect to themselves.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ipaddress import ip_address
 VARIABLE = "GLOO_SOCKET_IFNAME"
 
 THREADS = ("gloo_tcp_loop", "pt_gloo_runloop")
-"""What torch 2.13 calls those that carry out collectives."""
+"""Names of the threads that run collectives in torch 2.13."""
 
 
 def point_gloo_at(addresses: tuple[str, ...]) -> None:
-    """Name the interface with the first of these addresses of this host, unless gloo finds a good one itself."""
+    """Select the interface with the first of these addresses of this host, unless gloo's default is fine."""
     if os.environ.get(VARIABLE) or not _name_misleads():
         return
     name = next((name for address in addresses if is_outward(address) and (name := _interface_of(address))), None)
@@ -28,7 +28,7 @@ def point_gloo_at(addresses: tuple[str, ...]) -> None:
 
 
 def address_toward(host: str) -> str:
-    """The address of this host on the way to another, or an empty string; nothing is sent."""
+    """This host's address on the route to another host, or an empty string; sends nothing."""
     try:
         found = socket.getaddrinfo(host, 9, family=socket.AF_INET, type=socket.SOCK_DGRAM)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -39,7 +39,7 @@ def address_toward(host: str) -> str:
 
 
 def is_outward(address: str) -> bool:
-    """Whether this is an address, and one that other hosts could dial."""
+    """Whether this is an address that other hosts could connect to."""
     return bool(address) and not ip_address(address).is_loopback
 
 
@@ -60,23 +60,23 @@ def _interface_of(address: str) -> str | None:
 
 
 def wait_until_at_rest(limit: float) -> None:
-    """Return when none of gloo's threads has anything left to do, at the latest after `limit` seconds.
+    """Wait until gloo's threads are idle, for at most `limit` seconds.
 
-    A collective that is over, or has just failed, is dropped by such a thread, for which it takes the GIL. Where the
-    interpreter is about to end by then, that ends the process with SIGABRT, whatever its exit code was to be (Python
-    below 3.14; seen in three of ten failing ranks on a busy machine).
+    Such a thread releases a finished or failed collective, for which it needs the GIL. If the interpreter is shutting
+    down by then, the process dies with SIGABRT, whatever its exit code was (Python before 3.14; observed in three of
+    ten failing ranks on a busy machine).
     """
     give_up = time.monotonic() + limit
     seen = _times_run()
     while time.monotonic() < give_up:
-        time.sleep(0.005)  # gives them the GIL
+        time.sleep(0.005)  # releases the GIL
         before, seen = seen, _times_run()
         if seen is not None and seen == before:
             return
 
 
 def _times_run() -> dict[str, str] | None:
-    """How often each thread has run, where all of them sleep; a thread that wants to run counts as awake."""
+    """How often each thread has run, if all are sleeping; None if one is running or runnable."""
     times: dict[str, str] = {}
     try:
         for thread in os.listdir("/proc/self/task"):
@@ -86,7 +86,7 @@ def _times_run() -> dict[str, str] | None:
             if state != "S":
                 return None
             times[thread] = _read(thread, "schedstat").split()[2]
-    except OSError:  # no /proc, no such figures, or a thread that has just ended
+    except OSError:  # no /proc, no such counters, or a thread has just ended
         return None
     return times
 

@@ -1,4 +1,4 @@
-"""Where rank 0 is when the environment does not say it: pure functions of a launcher's variables."""
+"""Determines where rank 0 is from a launcher's variables. Pure."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from muster.engines.rank_variables import Ask, Clue
 from muster.errors import UsageError
 
 DEFAULT_PORT = 29500
-"""The port that torch's own documents use; taken when nothing tells two jobs apart."""
+"""The port in torch's documentation; used if there is no job id."""
 
-# Below Linux's ephemeral ports (from 32768), where outgoing connections sit, and below torch's 29400, 29500.
+# Below Linux's ephemeral ports (from 32768), which outgoing connections use, and below torch's 29400 and 29500.
 FIRST_JOB_PORT = 20000
 JOB_PORTS = 9000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """How the ranks of a job find rank 0 where its address or port is not given (see `meeting.py`)."""
+    """How the ranks of a job find rank 0 if its address or port is not given (see `find_rank_0.py`)."""
 
     key: str
-    """Tells this job from all others that meet on the same hosts; rank 0 makes one up where it tells it by PMI."""
+    """Distinguishes this job from others on the same hosts; with PMI, rank 0 generates and publishes it."""
     port: int
-    """The port, or the first of a few, where rank 0 answers; 0 for a free one where it tells it by PMI."""
+    """The first of the ports on which rank 0 may listen; 0 for a free port that it publishes through PMI."""
     hosts: tuple[str, ...] = ()
-    """Where rank 0 may be, the likeliest first; empty when the launcher has to be asked."""
+    """Where rank 0 may be, most likely first; empty if the launcher has to be asked."""
     ask: Ask | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Master:
-    """Address and port of rank 0 as far as they are known, how to find out the rest, and why (clauses)."""
+    """Address and port of rank 0 as far as known, how to find the rest, and the reasons."""
 
     addr: str | None
     port: int | None
@@ -42,17 +42,17 @@ class Master:
 
 
 def find_master(env: Mapping[str, str], *, job: tuple[str, str] | None = None, clue: Clue | None = None) -> Master:
-    """Take MASTER_ADDR and MASTER_PORT, else say how the ranks find rank 0.
+    """Use MASTER_ADDR and MASTER_PORT, or else determine how the ranks find rank 0.
 
-    `job` is the variable that holds the job's id and that id; without one ranks cannot tell their own rank 0
-    from another job's, and only MASTER_ADDR helps.
+    `job` is the variable with the job id and that id; without it, ranks cannot distinguish their rank 0 from
+    another job's, so MASTER_ADDR is required.
     """
     addr, port = env.get("MASTER_ADDR") or None, _given_port(env)
     ask = clue.ask if clue else None
     if addr:
         clue = Clue(hosts=(addr,), reason=f"MASTER_ADDR={addr}")
     if clue is None:
-        reason = "the host of rank 0 is not known, because MASTER_ADDR is not set"
+        reason = "the host of rank 0 is unknown because MASTER_ADDR is not set"
         return Master(addr=None, port=port, reasons=(reason,))
     if addr and port:
         return Master(addr=addr, port=port, reasons=(clue.reason, f"MASTER_PORT={port}"))
@@ -60,10 +60,10 @@ def find_master(env: Mapping[str, str], *, job: tuple[str, str] | None = None, c
         meeting = Meeting(key="", port=0, hosts=clue.hosts, ask=ask)
         return Master(addr=addr, port=port, meeting=meeting, reasons=(clue.reason,))
     if job is None:
-        why = f"port {DEFAULT_PORT} is the default, because MASTER_PORT is not set"
+        why = f"using the default port {DEFAULT_PORT} because MASTER_PORT is not set"
         return Master(addr=clue.hosts[0], port=DEFAULT_PORT, reasons=(clue.reason, why))
     meeting = meet(job[1], clue)
-    why = f"it tells its port at port {meeting.port}, which is made from the job's id ({job[0]})"
+    why = f"rank 0 announces its port at port {meeting.port}, which is derived from the job id ({job[0]})"
     return Master(addr=next(iter(clue.hosts), None), port=port, meeting=meeting, reasons=(clue.reason, why))
 
 
@@ -74,7 +74,7 @@ def meet(job_id: str, clue: Clue) -> Meeting:
 
 
 def job_port(job_id: str) -> int:
-    """Turn a job's id into a port: the same in each of its ranks, hardly ever that of another job."""
+    """Derive a port from a job id: the same on all ranks, and rarely that of another job."""
     return FIRST_JOB_PORT + crc32(job_id.encode("utf-8", "surrogateescape")) % JOB_PORTS
 
 
@@ -83,5 +83,5 @@ def _given_port(env: Mapping[str, str]) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise UsageError(f"MASTER_PORT={text} is not a port", hint="a port is a number from 1 to 65535, such as 29500")
+        raise UsageError(f"MASTER_PORT={text} is not a port", hint="use a number from 1 to 65535, for example 29500")
     return int(text)

@@ -1,7 +1,7 @@
-"""The roll call: before the process group is made, each rank tells rank 0 what it has, and rank 0 answers.
+"""The roll call: before the process group is created, each rank sends its facts to rank 0, which answers.
 
-It makes one choice out of many machines: the backend is the same in all ranks although only some have a GPU,
-the local rank is right although the launcher does not tell it, and a rank that never comes is named.
+This makes the ranks agree: the backend is the same on all ranks even if only some have a GPU, the local rank is
+correct even if the launcher does not set it, and a rank that never joins is reported.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What one rank says about itself."""
+    """What one rank reports about itself."""
 
     host: str
     machine: str
-    """Tells two machines with the same hostname apart."""
+    """Distinguishes machines with the same hostname."""
     gpus: Sequence[str]
-    """Ids of the GPUs this process sees, in the order of their index."""
+    """UUIDs of the GPUs that this process sees, by index."""
     backend: str | None
-    """The backend that was asked for; None to leave the choice to the roll call."""
+    """The requested backend; None to let the roll call choose."""
     local_rank: int | None
     local_size: int | None
     address: str = ""
-    """The address of its host on the way to rank 0."""
+    """The address of its host on the route to rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What rank 0 answers to one rank."""
+    """What rank 0 assigns to one rank."""
 
     local_rank: int
     local_size: int
@@ -47,15 +47,15 @@ class Place:
     backend: str
     backend_reason: str
     neighbor: str
-    """An address of another machine of the job; empty when there is none, or none is known."""
+    """An address of another machine of the job; empty if there is none or it is unknown."""
 
 
 def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float, where: str) -> Place:
-    """Tell rank 0 the facts of this rank and return the place it assigns (`where`: rank 0, in messages)."""
+    """Send the facts of this rank to rank 0, and return what it assigns; `where` is rank 0's address for messages."""
     if store.add(f"arrived/{rank}", 1) > 1:
         raise UsageError(
-            f"two processes say they are rank {rank} of {size}, the later one on {facts.host}",
-            hint="each process needs a RANK of its own",
+            f"two processes claim to be rank {rank} of {size}, the second one on {facts.host}",
+            hint="give each process its own RANK",
         )
     store.set(f"facts/{rank}", json.dumps(asdict(facts)))
     if rank == 0:
@@ -63,11 +63,11 @@ def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float,
     answer = f"place/{rank}"
 
     def what() -> str:
-        return f"rank {rank} on {facts.host} is known to rank 0 at {where} and waits for the others"
+        return f"rank {rank} on {facts.host} has reached rank 0 at {where} and is waiting for the other ranks"
 
-    # Rank 0 began to count later than this rank, if it came later; its word is worth a little patience.
+    # Rank 0 may have started its timeout later than this rank, so wait a little longer for its answer.
     if not wait_for(lambda: store.check([answer]), limit * 1.1 + 5, what):
-        raise MusterError(f"rank 0 at {where} gave no answer to rank {rank} on {facts.host} within {limit:.0f} s")
+        raise MusterError(f"rank 0 at {where} did not answer rank {rank} on {facts.host} within {limit:.0f} s")
     reply = json.loads(store.get(answer))
     if "error" in reply:
         kind = UsageError if reply["usage"] else MusterError
@@ -82,13 +82,13 @@ def _answer_all(store: Store, size: int, limit: float, where: str) -> None:
         return rank_list([rank for rank, key in enumerate(keys) if not store.check([key])])
 
     def what() -> str:
-        return f"rank 0 waits at {where} for {missing()}"
+        return f"rank 0 is waiting at {where} for {missing()}"
 
     try:
         if not wait_for(lambda: store.check(keys), limit, what):
             raise MusterError(
-                f"{missing()} of {size} did not come to {where} within {limit:.0f} s",
-                hint="look at the output of those ranks; can their hosts reach that address and port?",
+                f"{missing()} of {size} did not reach rank 0 at {where} within {limit:.0f} s",
+                hint="check the output of those ranks, and that their hosts can reach that address and port",
             )
         places = assign([Facts(**json.loads(store.get(key))) for key in keys])
     except MusterError as error:
@@ -101,7 +101,7 @@ def _answer_all(store: Store, size: int, limit: float, where: str) -> None:
 
 
 def assign(ranks: Sequence[Facts]) -> list[Place]:
-    """Give each rank its local rank, its GPU and the backend that all of them can use."""
+    """Assign each rank its local rank, its GPU, and a backend that all ranks can use."""
     locals_ = _local_ranks(ranks)
     gpus = [
         local_rank % len(facts.gpus) if facts.gpus else None
@@ -122,12 +122,12 @@ def assign(ranks: Sequence[Facts]) -> list[Place]:
 
 
 def _neighbors(ranks: Sequence[Facts]) -> list[str]:
-    """For each rank the first address, other than a loopback one, that was told on another machine."""
+    """For each rank, the first non-loopback address that another machine has reported."""
     known: dict[tuple[str, str], str] = {}
     for facts in ranks:
         if is_outward(facts.address):
             known.setdefault(_machine(facts), facts.address)
-    two = list(known.items())[:2]  # one of two machines is another one for everybody
+    two = list(known.items())[:2]  # for every rank, at least one of two machines is a different one
     return [next((address for machine, address in two if machine != _machine(facts)), "") for facts in ranks]
 
 
@@ -149,29 +149,30 @@ def _choose_backend(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> tuple
     for rank, facts in enumerate(ranks):
         if facts.backend != asked:
             raise UsageError(
-                f"rank 0 asks for backend {asked or '(any)'} and rank {rank} for {facts.backend or '(any)'}",
-                hint="all ranks must ask for the same backend",
+                f"rank 0 requests backend {asked or '(any)'}, but rank {rank} requests {facts.backend or '(any)'}",
+                hint="request the same backend on all ranks",
             )
     obstacle = _nccl_obstacle(ranks, gpus)
     if asked == "nccl" and obstacle:
-        raise UsageError(f"backend nccl cannot be used, because {obstacle}: use gloo")
+        raise UsageError(f"backend nccl is not available: {obstacle}", hint="use backend gloo")
     if asked:
-        return asked, "it was asked for"
+        return asked, "it was requested"
     if obstacle:
         return "gloo", obstacle
-    return "nccl", "each rank has a GPU of its own"
+    return "nccl", "each rank has its own GPU"
 
 
 def _nccl_obstacle(ranks: Sequence[Facts], gpus: Sequence[int | None]) -> str | None:
     without = [rank for rank, gpu in enumerate(gpus) if gpu is None]
     if len(without) == len(ranks):
-        return "no rank has a GPU" if len(ranks) > 1 else "there is no GPU"
+        return "no rank has a GPU" if len(ranks) > 1 else "no GPU is visible"
     if without:
-        return f"{rank_list(without)} (on {ranks[without[0]].host}) has no GPU"
+        have = "have" if len(without) > 1 else "has"
+        return f"{rank_list(without)} (on {ranks[without[0]].host}) {have} no GPU"
     owners: dict[tuple[str, str, str], int] = {}
     for rank, (facts, gpu) in enumerate(zip(ranks, gpus, strict=True)):
         assert gpu is not None
         owner = owners.setdefault((*_machine(facts), facts.gpus[gpu]), rank)
         if owner != rank:
-            return f"ranks {owner} and {rank} share a GPU of {facts.host}"
+            return f"ranks {owner} and {rank} share a GPU on {facts.host}"
     return None

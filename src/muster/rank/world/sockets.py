@@ -1,4 +1,4 @@
-"""Connections: the port of rank 0, the way to it, and hanging up on the other ranks after a failure."""
+"""Sockets: the port of rank 0, connecting to it, and closing connections to other ranks after a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.rank.world.waiting import wait_for
 
 
 def listen(port: int) -> socket.socket:
-    """Listen on a port of every interface of this host (0: a free one)."""
+    """Listen on a port (0: any free one) on all interfaces of this host."""
     dual = socket.has_dualstack_ipv6()
     try:
         return socket.create_server(
@@ -22,13 +22,13 @@ def listen(port: int) -> socket.socket:
         )
     except OSError as error:
         raise UsageError(
-            f"rank 0 cannot listen on port {port} of {socket.gethostname()}: {os.strerror(error.errno or 0)}",
-            hint="set MASTER_PORT to a free port, the same in all ranks",
+            f"rank 0 could not listen on port {port} of {socket.gethostname()}: {os.strerror(error.errno or 0)}",
+            hint="set MASTER_PORT to a free port, the same on all ranks",
         ) from None
 
 
 def leads_here(addr: str, port: int) -> bool:
-    """Say whether a connection to `addr`, on a port this host listens on, comes out at this very host."""
+    """Whether a connection to `addr`, on a port that this host listens on, reaches this host."""
     try:
         with socket.create_connection((addr, port), timeout=2) as connection:
             peer = str(connection.getpeername()[0])
@@ -38,8 +38,8 @@ def leads_here(addr: str, port: int) -> bool:
 
 
 def reach(addr: str, port: int, *, who: str, limit: float) -> None:
-    """Return as soon as `addr` accepts a connection on `port`, or raise MusterError after the limit."""
-    last = "nothing tried"
+    """Wait until `addr` accepts a connection on `port`; raise MusterError after `limit` seconds."""
+    last = "no attempt yet"
 
     def answers() -> bool:
         nonlocal last
@@ -51,24 +51,24 @@ def reach(addr: str, port: int, *, who: str, limit: float) -> None:
         return True
 
     def what() -> str:
-        return f"{who} waits for rank 0 at {addr}:{port}: {last}"
+        return f"{who} is waiting for rank 0 at {addr}:{port}: {last}"
 
     if not wait_for(answers, limit, what):
         raise MusterError(
             f"{who} could not reach rank 0 at {addr}:{port} within {limit:.0f} s: {last}",
-            hint="is rank 0 running, and is MASTER_ADDR an address of its host that other hosts can reach?",
+            hint="check that rank 0 is running, and that other hosts can reach its host at MASTER_ADDR",
         )
 
 
 def open_sockets() -> frozenset[tuple[int, str]]:
-    """Return the sockets of this process as (number, identity); nothing where there is no /proc."""
+    """The sockets of this process as (number, identity); empty without /proc."""
     found: set[tuple[int, str]] = set()
     try:
         for name in os.listdir("/proc/self/fd"):
             try:
                 target = os.readlink(f"/proc/self/fd/{name}")
             except OSError:
-                continue  # the descriptor of this very listing
+                continue  # the descriptor of the directory listing itself
             if target.startswith("socket:"):
                 found.add((int(name), target))
     except FileNotFoundError:
@@ -77,10 +77,10 @@ def open_sockets() -> frozenset[tuple[int, str]]:
 
 
 def hang_up(sockets: frozenset[tuple[int, str]]) -> None:
-    """Cut those of the sockets that are still open and connected.
+    """Shut down those of the sockets that are still open and connected.
 
     A gloo operation that waits for another rank then fails at once. Otherwise destroying the group, and even
-    leaving the interpreter, waits for it until the group's timeout (torch 2.13).
+    exiting the interpreter, would wait for it until the group's timeout (torch 2.13).
     """
     for number, _ in sockets & open_sockets():
         try:
@@ -89,7 +89,7 @@ def hang_up(sockets: frozenset[tuple[int, str]]) -> None:
             continue
         with connection:
             try:
-                connection.getpeername()  # fails for a listening socket: gloo aborts if that is shut
+                connection.getpeername()  # raises for a listening socket, which must stay open because gloo would abort
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue

@@ -1,4 +1,4 @@
-"""Waiting with a limit, and saying what for."""
+"""Waiting with a timeout and progress messages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 TALK_EVERY = 30.0
-"""Seconds of silence before a waiting rank says what it waits for."""
+"""Seconds between two messages of a waiting rank."""
 
 
 def wait_for(ready: Callable[[], bool], limit: float, what: Callable[[], str], *, longest_pause: float = 0.02) -> bool:
-    """Ask `ready` until it says yes (True) or `limit` seconds are over (False).
+    """Poll `ready` until it returns True; return False after `limit` seconds.
 
-    Asking beats torch's own blocking waits, which write C++ frames to stderr when they time out.
+    Polling is better than torch's own blocking waits, which print C++ stack traces to stderr when they time out.
     """
     start = time.monotonic()
     talk, pause = start + TALK_EVERY, 0.001

@@ -3,7 +3,7 @@
 from .options import parse
 
 if __name__ == "__main__":
-    args = parse()  # before torch is imported: --help and a wrong flag are answered at once
+    args = parse()  # before importing torch, so that --help and errors in flags are instant
     from .train import main
 
     main(args)

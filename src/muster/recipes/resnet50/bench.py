@@ -1,14 +1,14 @@
-"""How many images per second does the training step do here, beside torchvision's ResNet in the ways people run it?
+"""Measure the throughput of the training step, compared with common ways to train torchvision's ResNet.
 
     python -m muster.recipes.resnet50.bench                       the table, on a GPU: five minutes
     python -m muster.recipes.resnet50.bench --batches 1024 --alone
     python -m muster.recipes.resnet50.bench --batches 8 --alone --image_size 64 --seconds 0.1 --no-compile    on a CPU
 
-Every row trains for real, on a batch that is on the device already. The rows of a batch size take turns, and a row's
-figure is the median of its rounds after a warm-up. torchvision's rows are there where torchvision can be imported.
+Every row really trains, on a batch that is already on the device. The rows of a batch size take turns, and a row's
+result is the median of its rounds after a warmup. torchvision's rows need torchvision to be installed.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Step = Callable[[], Tensor]
 WARM_UP, ROUNDS = 6, 5
 
 MUST_RATE, MUST_RATIO, GOAL_RATE = 7500, 1.03, 8000
-"""Images/s of ResNet-50 on 224x224 images that one H200 must do, how much more than torch.compile, and its goal."""
+"""Required images/s of ResNet-50 on 224x224 images on one H200, required ratio to torch.compile, and the goal."""
 
 PUBLISHED = "best published for one of eight H200, MXNet, fp16, MLPerf 4.0: 7,945 images/s"
 
@@ -55,7 +55,7 @@ class Row:
 
 
 def main() -> None:
-    """Measure one batch size after the other and print the rows of each."""
+    """Measure each batch size and print its rows."""
     args = parse()
     try:
         with muster.init() as world:
@@ -78,7 +78,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog="resnet50.bench", description="Measure the training step beside torchvision's.", allow_abbrev=False
+        prog="resnet50.bench", description="Compare the training step with torchvision's.", allow_abbrev=False
     )
     add = parser.add_argument
     add("--arch", default="resnet50", help="(resnet50)")
@@ -93,7 +93,7 @@ def parse() -> argparse.Namespace:
 
 
 def group_rows(args: argparse.Namespace, world: muster.World) -> Iterator[list[Row]]:
-    """The rows that take turns with each other."""
+    """Groups of rows that take turns."""
     batches: list[int] = args.batches
     peers = list(torchvision_rows(args, world))
     recipe = recipe_builder(args, world)
@@ -105,7 +105,7 @@ def group_rows(args: argparse.Namespace, world: muster.World) -> Iterator[list[R
 
 
 def recipe_builder(args: argparse.Namespace, world: muster.World) -> Callable[[int], Row]:
-    """The recipe's own step, chosen as the recipe chooses it."""
+    """The recipe's step, chosen in the same way as by the recipe."""
     precision = "bf16" if world.device.type == "cuda" else "float32"
     options = StepOptions(precision=precision, compile=args.compile, label_smoothing=0.1)
     model = ResNet(args.arch, classes=Synthetic.classes)
@@ -128,11 +128,11 @@ def recipe_builder(args: argparse.Namespace, world: muster.World) -> Callable[[i
 
 
 def torchvision_rows(args: argparse.Namespace, world: muster.World) -> Iterator[Row]:
-    """torchvision's model in a loop as people write it."""
+    """torchvision's model in a typical training loop."""
     try:
         models: Any = import_module("torchvision.models")
     except (ImportError, RuntimeError):  # a torchvision built for another torch raises RuntimeError
-        sys.stderr.write("muster: torchvision cannot be imported: its rows are left out\n")
+        sys.stderr.write("muster: cannot import torchvision; skipping its rows\n")
         return
 
     def build(batch: int, bf16: bool, compiled: bool) -> Step:
@@ -159,7 +159,7 @@ def torchvision_rows(args: argparse.Namespace, world: muster.World) -> Iterator[
         return step
 
     batches: list[int] = args.batches
-    if min(batches) <= 256:  # slow ones, which larger batches do not make faster
+    if min(batches) <= 256:  # slow rows, which are not faster with larger batches
         small, eager = min(128, *batches), 256 if 256 in batches else min(batches)
         yield Row(name="torchvision, float32", batch=small, build=lambda: build(small, False, False))
         yield Row(name="torchvision, bf16, channels last", batch=eager, build=lambda: build(eager, True, False))
@@ -173,9 +173,9 @@ def torchvision_rows(args: argparse.Namespace, world: muster.World) -> Iterator[
 
 
 def measure(rows: list[Row], args: argparse.Namespace, world: muster.World) -> list[list[float]]:
-    """Return the rates of each row's rounds, none for a row that does not fit into memory.
+    """Return the rates of each row's rounds; empty for a row that does not fit into memory.
 
-    Rows that do not fit together come one after the other.
+    Rows that do not fit into memory together are measured one after the other.
     """
     try:
         rates = take_turns(rows, args, world)
@@ -187,12 +187,12 @@ def measure(rows: list[Row], args: argparse.Namespace, world: muster.World) -> l
     if len(rows) == 1:
         return [[]]
     batch = rows[0].batch
-    sys.stderr.write(f"muster: the rows of batch {batch} do not fit into memory together: one after the other\n")
+    sys.stderr.write(f"muster: the rows of batch {batch} do not fit into memory together; measuring one at a time\n")
     return [measure([row], args, world)[0] for row in rows]
 
 
 def take_turns(rows: list[Row], args: argparse.Namespace, world: muster.World) -> list[list[float]]:
-    """Warm up each row, then let them do a round each, over and over."""
+    """Warm up each row, then run their rounds in turn."""
     torch.manual_seed(0)
     ready: list[tuple[Step, int]] = []
     for row in rows:
@@ -203,7 +203,7 @@ def take_turns(rows: list[Row], args: argparse.Namespace, world: muster.World) -
             raise muster.MusterError(f"{row.name} at batch {row.batch}: the loss is {loss.item()}")
         seconds = time.perf_counter() - begin
         ready.append((step, max(1, round(args.seconds / timed(step, 2, world) * 2))))
-        sys.stderr.write(f"muster: {row.name} at batch {row.batch} was ready after {seconds:.0f} s\n")
+        sys.stderr.write(f"muster: {row.name} at batch {row.batch} ready after {seconds:.0f} s\n")
     rates: list[list[float]] = [[] for _ in rows]
     for _ in range(ROUNDS):
         for row, (step, count), mine in zip(rows, ready, rates, strict=True):
@@ -212,7 +212,7 @@ def take_turns(rows: list[Row], args: argparse.Namespace, world: muster.World) -
 
 
 def clean_up(world: muster.World) -> None:
-    """Leave nothing of the last rows behind."""
+    """Free what the last rows used."""
     torch.compiler.reset()
     gc.collect()
     if world.device.type == "cuda":
@@ -220,7 +220,7 @@ def clean_up(world: muster.World) -> None:
 
 
 def timed(step: Step, count: int, world: muster.World) -> float:
-    """Seconds for some steps, from an idle device to an idle device, after one that is not counted."""
+    """Seconds for several steps, from an idle device to an idle device, after one step that is not counted."""
     cuda = world.device.type == "cuda"
     step()
     if cuda:
@@ -234,7 +234,7 @@ def timed(step: Step, count: int, world: muster.World) -> float:
 
 
 def lines(rows: list[Row], rates: list[list[float]], args: argparse.Namespace) -> Iterator[str]:
-    """The rows of one batch size as a table has them; must and goal are for ResNet-50 and images of 224 pixels."""
+    """Table rows of one batch size; must and goal apply to ResNet-50 with images of 224 pixels."""
     middles = [median(each) if each else 0.0 for each in rates]
     compiled = max(rate if row.kind == "compiled" else 0.0 for row, rate in zip(rows, middles, strict=True))
     judged = (args.arch, args.image_size) == ("resnet50", 224)
@@ -250,7 +250,7 @@ def lines(rows: list[Row], rates: list[list[float]], args: argparse.Namespace) -
 
 
 def device_name(world: muster.World) -> str:
-    """What is measured on."""
+    """The name of the device that is measured."""
     cuda = world.device.type == "cuda"
     return torch.cuda.get_device_name(world.device) if cuda else f"CPU, {torch.get_num_threads()} threads"
 

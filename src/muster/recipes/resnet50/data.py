@@ -1,6 +1,6 @@
-"""The data of the recipe: CIFAR-10 and made-up images, on the device as bytes; ImageNet is in imagenet.py."""
+"""The data of the recipe: CIFAR-10 and synthetic images, on the device as bytes; ImageNet is in imagenet.py."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from torch import Tensor
 import muster
 
 Images = tuple[muster.Batch, Tensor, Tensor]
-"""Which part of which batch, its images as bytes [N, height, width, 3], and its labels; both on the device."""
+"""A part of a batch, its images as bytes [N, height, width, 3], and its labels; both on the device."""
 
 
 class TestData(Protocol):
-    """What an evaluation asks of a data set."""
+    """What an evaluation needs from a data set."""
 
     test_length: int
 
     def test(self, part: range, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Go through some of the test images in batches of `size`, each as it is."""
+        """Iterate over part of the test images in batches of `size`, without augmentation."""
         ...
 
 
 class Data(TestData, Protocol):
-    """What the training loop asks of a data set."""
+    """What the training loop needs from a data set."""
 
     name: str
     classes: int
@@ -42,12 +42,12 @@ class Data(TestData, Protocol):
     train_length: int
 
     def train(self, batches: muster.Batches) -> Iterator[Images]:
-        """Go through the rest of an epoch, with augmentation."""
+        """Iterate over the rest of an epoch, with augmentation."""
         ...
 
 
 def open_data(args: argparse.Namespace, world: muster.World) -> Data:
-    """Open what --data or --use_syn asks for."""
+    """Open the data set of --data or --use_syn."""
     if args.use_syn:
         count = args.steps_syn * args.batch_size * args.accumulate * world.size
         return Synthetic(count, args.image_size, world.device)
@@ -59,14 +59,14 @@ def open_data(args: argparse.Namespace, world: muster.World) -> Data:
         from .imagenet import ImageFolders
 
         return ImageFolders(folder, args.image_size, args.workers, args.random_seed, world.device)
-    what = "holds neither cifar-10-batches-py nor train/CLASS" if folder.is_dir() else "is not there"
+    what = "has neither cifar-10-batches-py nor train/CLASS" if folder.is_dir() else "does not exist"
     raise muster.UsageError(
-        f"the data folder {folder} {what}", hint="--data DIR says where the data is; --use_syn trains without any"
+        f"data directory {folder} {what}", hint="set it with --data DIR, or use --use_syn for synthetic images"
     )
 
 
 class Synthetic:
-    """Made-up images, for measuring: made once on the device, with fresh labels for each step."""
+    """Synthetic images for measurements, created once on the device, with new labels for each step."""
 
     name, classes, test_length = "synthetic", 1000, 0
     mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -76,7 +76,7 @@ class Synthetic:
         self._images = torch.empty(0, dtype=torch.uint8, device=device)
 
     def train(self, batches: muster.Batches) -> Iterator[Images]:
-        """The same images over and over: what is in them does not change the speed."""
+        """Repeat the same images, because their content does not affect the speed."""
         for batch in batches:
             count = len(batch.indices)
             if len(self._images) != count:
@@ -95,17 +95,17 @@ class Cifar10:
     name, classes, image_size = "CIFAR-10", 10, 32
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     margin = 4
-    """Pixels by which an image may be moved."""
+    """Maximum shift of an image in pixels."""
 
-    grey = 122
-    """The mean of all colours, for what is cut out."""
+    gray = 122
+    """The mean pixel value, used for Cutout."""
 
     def __init__(self, folder: Path, device: torch.device, *, cutout: int = 0) -> None:
         self._cutout = cutout
         parts = [read_cifar(folder / f"data_batch_{i}") for i in range(1, 6) if (folder / f"data_batch_{i}").exists()]
         images, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
         test_images, test_labels = read_cifar(folder / "test_batch")
-        # A margin that mirrors the image, so that moving it shows no black edge.
+        # Pad with a mirrored margin, so that a shifted image has no black edge.
         last = self.image_size - 1
         mirrored = last - (last - torch.arange(-self.margin, self.image_size + self.margin).abs()).abs()
         self._images, self._labels = images[:, mirrored][:, :, mirrored].to(device), labels.to(device)
@@ -113,7 +113,7 @@ class Cifar10:
         self.train_length, self.test_length = len(images), len(test_images)
 
     def train(self, batches: muster.Batches) -> Iterator[Images]:
-        """Each image at a random place, mirrored half of the time, and with a grey square in it (Cutout)."""
+        """Shift each image randomly, mirror half of them, and add a gray square (Cutout)."""
         for batch in batches:
             yield batch, self._augment(batch.indices), self._labels[batch.indices]
 
@@ -126,7 +126,7 @@ class Cifar10:
         images = self._images[indices[:, None, None], rows[:, :, None], columns[:, None, :]]
         middles = torch.randint(0, size, (2, count, 1), device=device)
         near = (2 * (along - middles)).abs() < self._cutout
-        return images.masked_fill_((near[0][:, :, None] & near[1][:, None, :])[..., None], self.grey)
+        return images.masked_fill_((near[0][:, :, None] & near[1][:, None, :])[..., None], self.gray)
 
     def test(self, part: range, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Test images are not augmented."""
@@ -136,16 +136,16 @@ class Cifar10:
 
 
 class CifarUnpickler(pickle.Unpickler):
-    """Reads arrays and nothing else: a pickle from anywhere may otherwise run any program."""
+    """Reads only arrays, because an untrusted pickle could otherwise run any code."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """Allow what an array is made of."""
+        """Allow the classes and functions that make up an array."""
         arrays = {"_reconstruct", "ndarray", "dtype", "_frombuffer"}
         if module_name.split(".")[0] == "numpy" and global_name in arrays:
             return super().find_class(module_name, global_name)
-        if (module_name, global_name) == ("_codecs", "encode"):  # how pickles of Python 2 hold bytes
+        if (module_name, global_name) == ("_codecs", "encode"):  # bytes in pickles of Python 2
             return super().find_class(module_name, global_name)
-        raise pickle.UnpicklingError(f"it holds {module_name}.{global_name}, which is no part of CIFAR-10")
+        raise pickle.UnpicklingError(f"it contains {module_name}.{global_name}, which is not part of CIFAR-10")
 
 
 def read_cifar(path: Path) -> tuple[Tensor, Tensor]:

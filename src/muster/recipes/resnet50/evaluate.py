@@ -1,6 +1,6 @@
 """Accuracy over all ranks, each test image counted once."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .step import Loss
 
 @torch.no_grad()
 def average_buffers(model: nn.Module, world: muster.World) -> None:
-    """Give all ranks the mean of the statistics that each gathered on its own images."""
+    """Average over all ranks the batch statistics that each collected on its own images."""
     if world.size == 1:
         return
     statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -30,7 +30,7 @@ def average_buffers(model: nn.Module, world: muster.World) -> None:
 
 @torch.no_grad()
 def evaluate(loss: Loss, world: muster.World, data: TestData, part: range, batch_size: int) -> float:
-    """Return the share of test images that the model puts into the right class; `part` is this rank's."""
+    """Return the fraction of test images that the model classifies correctly; `part` is this rank's part."""
     loss.eval()
     counts = torch.zeros(2, dtype=torch.int64, device=world.device)
     for images, labels in data.test(part, batch_size):
@@ -42,5 +42,5 @@ def evaluate(loss: Loss, world: muster.World, data: TestData, part: range, batch
     dist.all_reduce(counts)
     right, seen = counts.tolist()
     if seen != data.test_length:
-        raise muster.MusterError(f"{seen} test images were looked at instead of {data.test_length}")
+        raise muster.MusterError(f"evaluated {seen} test images instead of {data.test_length}")
     return right / seen

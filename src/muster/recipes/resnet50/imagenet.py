@@ -1,6 +1,6 @@
-"""ImageNet and anything like it: `train` and `val` with a folder of images for each class, decoded by workers."""
+"""ImageNet and similar data: `train` and `val` with one directory of images per class, decoded by workers."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
 AHEAD = 3
-"""Batches that each worker prepares beforehand."""
+"""Number of batches that each worker prefetches."""
 
 
 class ImageFolders:
-    """A data set of image files; every rank has workers of its own, and copies overlap with training."""
+    """A data set of image files; every rank has its own workers, and copies overlap with training."""
 
     name = "ImageNet"
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -40,17 +40,17 @@ class ImageFolders:
         self.classes, self.train_length, self.test_length = len(names), len(self._train), len(self._test)
         self.image_size, self._workers, self._seed, self._device = image_size, workers, seed, device
         if not self._train:
-            raise muster.UsageError(f"{folder}/train holds no images", hint="train/CLASS/*.jpeg is what is read")
+            raise muster.UsageError(f"{folder}/train has no images", hint="the expected layout is train/CLASS/*.jpeg")
 
     def train(self, batches: muster.Batches) -> Iterator[Images]:
-        """Random crops of random sizes, mirrored half of the time; the same in every run with the same seed."""
+        """Random crops of random sizes, half of them mirrored; the same in every run with the same seed."""
         plan = [batch.indices.tolist() for batch in batches.rest_of_epoch()]
         files = Files(self._train, self.image_size, seed=(self._seed, batches.epoch))
         for batch, (images, labels) in zip(batches, self._load(files, plan), strict=True):
             yield batch, images, labels
 
     def test(self, part: range, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The middle of each image."""
+        """The center of each image."""
         plan = [list(part[start : start + size]) for start in range(0, len(part), size)]
         return self._load(Files(self._test, self.image_size), plan)
 
@@ -68,7 +68,7 @@ class ImageFolders:
 
 
 class Files(Dataset[Any]):
-    """Decodes image number i, at random when there is a seed."""
+    """Decodes image number i, with random augmentation if there is a seed."""
 
     def __init__(self, files: Sequence[tuple[str, int]], size: int, seed: tuple[int, int] | None = None) -> None:
         self._files, self._size, self._seed = files, size, seed
@@ -81,17 +81,17 @@ class Files(Dataset[Any]):
         chance = None if self._seed is None else random.Random(hash((*self._seed, index)))
         try:
             return decode(path, self._size, chance), label
-        except (OSError, ValueError, SyntaxError) as error:  # Pillow's words for files that are no images
-            return f"{path} cannot be read: {error}"
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow raises these for files that are not images
+            return f"cannot read {path}: {error}"
 
 
 def list_images(folder: Path, names: Sequence[str]) -> list[tuple[str, int]]:
     """Return each image of each class with the number of its class."""
     if not folder.is_dir():
-        raise muster.UsageError(f"{folder} is missing", hint=f"{folder}/CLASS/*.jpeg is what is read")
+        raise muster.UsageError(f"{folder} is missing", hint=f"the expected layout is {folder}/CLASS/*.jpeg")
     unknown = sorted({entry.name for entry in os.scandir(folder) if entry.is_dir()} - set(names))
     if unknown:
-        raise muster.UsageError(f"{folder} has a class {unknown[0]} that train does not have")
+        raise muster.UsageError(f"{folder} has a class {unknown[0]} that is missing in train")
     return [
         (entry.path, label)
         for label, name in enumerate(names)
@@ -102,12 +102,12 @@ def list_images(folder: Path, names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def decode(path: str, size: int, chance: random.Random | None) -> Tensor:
-    """Read an image and cut a square out of it: bytes [size, size, 3]."""
+    """Read an image and crop a square from it: bytes [size, size, 3]."""
     image_module = pillow()
     with image_module.open(path) as image:
         width, height = image.size
         box = random_box(width, height, chance) if chance else middle_box(width, height)
-        # JPEG can be decoded at a half, a quarter or an eighth of its size at a fraction of the cost.
+        # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for a fraction of the cost.
         shrink = size / min(box[2] - box[0], box[3] - box[1])
         image.draft("RGB", (int(width * shrink), int(height * shrink)))
         zoom = image.size[0] / width
@@ -120,18 +120,18 @@ def decode(path: str, size: int, chance: random.Random | None) -> Tensor:
 
 
 def pillow() -> Any:
-    """Return Pillow's Image module, which only this data needs."""
+    """Return Pillow's Image module, which only this data set needs."""
     try:
         return import_module("PIL.Image")
     except ImportError:
-        raise muster.UsageError("folders of images need Pillow", hint="pip install pillow") from None
+        raise muster.UsageError("directories of images need Pillow", hint="pip install pillow") from None
 
 
 Box = tuple[float, float, float, float]
 
 
 def random_box(width: int, height: int, chance: random.Random) -> Box:
-    """A part of 8 to 100 % of the area, at most a third wider or higher than a square (Inception's augmentation)."""
+    """A crop of 8 to 100 % of the area with an aspect ratio from 3/4 to 4/3 (Inception's augmentation)."""
     for _ in range(10):
         area = width * height * chance.uniform(0.08, 1.0)
         ratio = 2.0 ** chance.uniform(-0.415, 0.415)  # from 3/4 to 4/3
@@ -143,14 +143,14 @@ def random_box(width: int, height: int, chance: random.Random) -> Box:
 
 
 def middle_box(width: int, height: int, *, share: float = 224 / 256) -> Box:
-    """The square in the middle, without the rim that training images rarely show."""
+    """The square in the center, without the border that training crops rarely show."""
     side = min(width, height) * share
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
 
 def collate(samples: Sequence[tuple[Tensor, int] | str]) -> tuple[Tensor, Tensor] | str:
-    """Put a batch together, or pass on why that cannot be: an exception would arrive as the trace of a worker."""
+    """Assemble a batch, or return an error as text, because an exception would arrive as a worker's traceback."""
     trouble = next((sample for sample in samples if isinstance(sample, str)), None)
     if trouble is not None:
         return trouble
@@ -159,14 +159,14 @@ def collate(samples: Sequence[tuple[Tensor, int] | str]) -> tuple[Tensor, Tensor
 
 
 def check(batch: tuple[Tensor, Tensor] | str) -> tuple[Tensor, Tensor]:
-    """Raise what a worker could not read."""
+    """Raise the error of a worker."""
     if isinstance(batch, str):
-        raise muster.UsageError(batch, hint="remove the file, or fetch it again")
+        raise muster.UsageError(batch, hint="remove the file, or download it again")
     return batch
 
 
 def copied_ahead(batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Copy the next batch to the GPU in a stream of its own while the current one is trained on."""
+    """Copy the next batch to the GPU in a separate stream while the current one is used for training."""
     stream = torch.cuda.Stream(device)
     move = partial(torch.Tensor.to, device=device, non_blocking=True)
     ready: tuple[Tensor, Tensor] | None = None

@@ -1,4 +1,4 @@
-"""ResNet v1.5 (the stride sits in the 3x3 convolution), with the names of torchvision's state dicts.
+"""ResNet v1.5 (the stride is in the 3x3 convolution), with the names of torchvision's state dicts.
 
 Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385.
 """
@@ -18,7 +18,7 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the image's size at stride 1; the normalisation after it has the bias."""
+    """A convolution that keeps the image size at stride 1; it has no bias because a normalization follows."""
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
@@ -33,10 +33,10 @@ class BasicBlock(nn.Module):
         self.conv2, self.bn2 = convolution(width, width, 3), nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = shortcut(inputs, width, stride)
-        nn.init.zeros_(self.bn2.weight)  # each block begins as its shortcut: deep nets learn faster
+        nn.init.zeros_(self.bn2.weight)  # each block starts as its shortcut, so that deep networks learn faster
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what the block has learnt to what came in."""
+        """Add the output of the block to its input."""
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         return self.relu(y + (x if self.downsample is None else self.downsample(x)))
@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
         nn.init.zeros_(self.bn3.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what the block has learnt to what came in."""
+        """Add the output of the block to its input."""
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
@@ -66,20 +66,20 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    """Fit the input to the output where their shapes differ."""
+    """A projection of the input to the shape of the output, if they differ."""
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 def stage(block: type[BasicBlock | Bottleneck], inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
-    """Blocks of one width in a row; the first makes the image smaller."""
+    """Consecutive blocks of one width; the first reduces the image size."""
     first, outputs = block(inputs, width, stride), width * block.expansion
     return nn.Sequential(first, *(block(outputs, width, 1) for _ in range(count - 1)))
 
 
 class ResNet(nn.Module):
-    """`ResNet("resnet50", classes=1000)`; the stem 3x3 is for small images such as CIFAR's."""
+    """`ResNet("resnet50", classes=1000)`; the 3x3 stem is for small images such as those of CIFAR-10."""
 
     def __init__(self, arch: str, *, classes: int, stem: str = "7x7") -> None:
         super().__init__()
@@ -94,8 +94,8 @@ class ResNet(nn.Module):
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(inputs[-1], classes)
-        # Small images keep torch's smaller weights: under normalisation they learn in larger steps, and a run on
-        # CIFAR-10 has only a few thousand (30 epochs at a rate of 0.1, one run each: 0.9316, and 0.9247 without).
+        # For small images keep torch's smaller weights: with normalization they learn in larger steps, and a run on
+        # CIFAR-10 has only a few thousand steps (30 epochs at a rate of 0.1, one run each: 0.9316 vs. 0.9247).
         for module in () if small else self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

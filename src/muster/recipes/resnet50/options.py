@@ -1,4 +1,4 @@
-"""Every flag of the recipe, one line each; those of the original script keep its names and defaults."""
+"""All flags of the recipe, one line each; those of the original script keep their names and defaults."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Every option of the recipe."""
+    """All options of the recipe."""
     parser = argparse.ArgumentParser(
         prog="resnet50",
         usage="%(prog)s [options]; --help shows them",
-        description="Train a ResNet on CIFAR-10, ImageNet or made-up images.",
+        description="Train a ResNet on CIFAR-10, ImageNet or synthetic images.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -32,94 +32,96 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """What to train on."""
+    """Options for the data."""
     add = parser.add_argument_group("data").add_argument
-    add("--data", default="data", help="folder with cifar-10-batches-py, or with train/CLASS and val/CLASS (data)")
-    add("--use_syn", action="store_true", help="made-up images, made on the device, with fresh labels for each step")
-    add("--steps_syn", type=int, default=20, help="steps of an epoch of made-up images (20)")
-    add("--image_size", type=int, default=224, help="of ImageNet and made-up images (224)")
-    add("--batch_size", type=int, default=256, help="images per step and process; less if memory runs out (256)")
+    add("--data", default="data", help="directory with cifar-10-batches-py, or train/CLASS and val/CLASS (data)")
+    add("--use_syn", action="store_true", help="train on synthetic images, created on the device")
+    add("--steps_syn", type=int, default=20, help="steps per epoch of synthetic images (20)")
+    add("--image_size", type=int, default=224, help="size of ImageNet and synthetic images in pixels (224)")
+    add("--batch_size", type=int, default=256, help="images per step and process; reduce it if out of memory (256)")
     add(
         "--cutout",
         type=int,
         default=8,
         metavar="PIXELS",
-        help="side of a grey square in images of CIFAR-10; 0 for none (8)",
+        help="side of a gray square in images of CIFAR-10; 0 disables it (8)",
     )
-    add("--workers", type=int, default=8, help="processes that decode ImageNet for each rank (8)")
-    add("--share", help="how much of each batch every rank takes: 8,2 or measured (all the same)")
+    add("--workers", type=int, default=8, help="processes per rank that decode ImageNet (8)")
+    add("--share", help="share of each batch for every rank: 8,2 or measured (equal)")
 
 
 def add_model_and_step(parser: argparse.ArgumentParser) -> None:
-    """The network, and how a step runs."""
+    """Options for the network and the training step."""
     add = parser.add_argument_group("model and step").add_argument
     archs = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
     add("--arch", choices=archs, default="resnet50", help="(resnet50)")
-    add("--stem", choices=("7x7", "3x3"), help="the first layers; 3x3 keeps small images large (3x3 for CIFAR-10)")
-    add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that has it, else float32)")
+    add("--stem", choices=("7x7", "3x3"), help="first layers; 3x3 does not shrink small images (3x3 for CIFAR-10)")
+    add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that supports it, else float32)")
     add(
         "--step",
         choices=("auto", "plain", "fused"),
         default="auto",
-        help="fused: in kernels of its own, the fastest; plain: as torch does it (auto: fused where it can run)",
+        help="fused: custom kernels, the fastest; plain: as torch does it (auto: fused if supported)",
     )
     flag = argparse.BooleanOptionalAction
-    add("--compile", action=flag, help="torch.compile for the plain step, a minute at the start (on a GPU)")
-    add("--channels_last", action=flag, default=True, help="colours of a pixel side by side, as tensor cores like it")
-    add("--accumulate", type=int, default=1, metavar="N", help="add up the gradients of N batches before a step (1)")
+    add("--compile", action=flag, help="torch.compile for the plain step; takes a minute at the start (on a GPU)")
+    add("--channels_last", action=flag, default=True, help="channels-last memory format, preferred by tensor cores")
+    add("--accumulate", type=int, default=1, metavar="N", help="accumulate the gradients of N batches per step (1)")
 
 
 def add_learning(parser: argparse.ArgumentParser) -> None:
-    """What decides over the updates."""
+    """Options for the optimizer and the learning rate."""
     add = parser.add_argument_group("learning").add_argument
     add("--num_epochs", type=int, default=100, help="(100)")
-    add("--learning_rate", type=float, default=0.1, help="highest, of one process; it is scaled by their number (0.1)")
+    add("--learning_rate", type=float, default=0.1, help="peak rate of one process; scaled by their number (0.1)")
     add(
         "--scale_lr",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="multiply the rate by processes and --accumulate",
+        help="multiply the learning rate by the number of processes and --accumulate",
     )
     add("--schedule", choices=("cosine", "linear", "step", "constant"), default="cosine", help="(cosine)")
-    add("--warmup", type=float, default=5.0, metavar="EPOCHS", help="rise to the full rate over these, at most a fifth")
+    add("--warmup", type=float, default=5.0, metavar="EPOCHS", help="linear warmup, at most a fifth of the run (5)")
     add("--optimizer", choices=("sgd", "adamw"), default="sgd", help="(sgd, with Nesterov momentum)")
-    add("--momentum", type=float, default=0.9, help="of sgd (0.9)")
-    add("--weight_decay", type=float, help="not on biases and normalisation (5e-4 for CIFAR-10, else 5e-5)")
+    add("--momentum", type=float, default=0.9, help="momentum of sgd (0.9)")
+    add("--weight_decay", type=float, help="except on biases and normalization (5e-4 for CIFAR-10, else 5e-5)")
     add("--label_smoothing", type=float, default=0.1, help="(0.1)")
-    add("--random_seed", type=int, default=0, help="of weights, order and augmentation (0)")
+    add("--random_seed", type=int, default=0, help="seed of weights, order and augmentation (0)")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """What is kept and shown."""
-    add = parser.add_argument_group("what is kept and shown").add_argument
-    add("--model_dir", help="for checkpoints and the final weights (saved_models; with --use_syn nothing is saved)")
-    add("--model_filename", default="resnet_distributed.pth", help="the final weights, torchvision's names")
-    add("--resume", action="store_true", help="go on from the newest complete checkpoint in --model_dir")
-    add("--save_every", type=int, default=0, metavar="STEPS", help="more checkpoints than one after each epoch")
-    add("--keep", type=int, default=2, help="how many checkpoints stay (2)")
+    """Options for files and output."""
+    add = parser.add_argument_group("output").add_argument
+    add("--model_dir", help="directory for checkpoints and final weights (saved_models; none with --use_syn)")
+    add(
+        "--model_filename", default="resnet_distributed.pth", help="file of the final weights, with torchvision's names"
+    )
+    add("--resume", action="store_true", help="continue from the newest complete checkpoint in --model_dir")
+    add("--save_every", type=int, default=0, metavar="STEPS", help="also save every STEPS, not only after each epoch")
+    add("--keep", type=int, default=2, help="number of checkpoints to keep (2)")
     add(
         "--eval_every",
         type=int,
         default=1,
         metavar="EPOCHS",
-        help="how often to evaluate; the last epoch always is (1)",
+        help="epochs between evaluations; the last epoch is always evaluated (1)",
     )
-    add("--log_every", type=int, default=20, metavar="STEPS", help="how often to print a line (20)")
-    add("--metrics", metavar="DIR", help="write metrics.jsonl there, and for TensorBoard where it is installed")
-    add("--plot", metavar="FILE", help="draw loss, rate and accuracy as an SVG")
+    add("--log_every", type=int, default=20, metavar="STEPS", help="steps per line of output (20)")
+    add("--metrics", metavar="DIR", help="write metrics.jsonl and, if installed, TensorBoard logs to DIR")
+    add("--plot", metavar="FILE", help="plot loss, throughput and accuracy as SVG")
 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:
-    """The process group."""
+    """Options for the process group."""
     add = parser.add_argument_group("ranks").add_argument
     add("--backend", choices=("nccl", "gloo", "mpi"), help="(nccl with GPUs, else gloo)")
-    add("--timeout", type=float, metavar="SECONDS", help="to wait for the other ranks (300)")
-    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
+    add("--timeout", type=float, metavar="SECONDS", help="how long to wait for the other ranks (300)")
+    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     add("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; numbers that make no sense are refused here, before anything starts."""
+    """Parse the command line and check the numbers before anything starts."""
     parser = build_parser()
     args = parser.parse_args(argv)
     for name in (
@@ -133,5 +135,5 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "log_every",
     ):
         if getattr(args, name) < 1:
-            parser.error(f"--{name} {getattr(args, name)} makes no sense: it counts from 1")
+            parser.error(f"--{name} must be at least 1, got {getattr(args, name)}")
     return args

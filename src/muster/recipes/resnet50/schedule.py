@@ -1,4 +1,4 @@
-"""The learning rate as a function of how far the run is: a resumed run needs nothing else, whatever its ranks."""
+"""The learning rate as a function of the run's progress, so that a run can resume with any number of ranks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 
 def learning_rate(schedule: str, progress: float, *, epochs: int, warmup: float) -> float:
-    """Return the rate at `progress` epochs as a share of the highest one: a linear rise, then the schedule.
+    """Return the rate at `progress` epochs as a fraction of the peak rate: a linear warmup, then the schedule.
 
-    The warm-up is cut to a fifth of a short run. `step` goes down to a tenth after each third, as in 2015.
+    The warmup takes at most a fifth of the run. `step` divides the rate by 10 after each third, as in 2015.
     """
     warmup = min(warmup, epochs / 5)
     if progress < warmup:

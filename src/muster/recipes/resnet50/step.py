@@ -1,10 +1,10 @@
-"""One training step: forward, loss, backward, update; where precision, compilation, fusion and DDP are decided.
+"""One training step: forward, loss, backward, update, with precision, compilation, fusion and DDP.
 
 step = TrainingStep(model, world, StepOptions(), mean=..., std=...)
 loss = step(images, labels, weight=batch.weight, rate=0.1)      images: bytes, [N, height, width, 3]
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateImportUsage=false
 
@@ -26,12 +26,12 @@ import muster
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """What a step can be told."""
+    """The options of a step."""
 
     precision: str = "float32"
     compile: bool = False
     fused: bool = False
-    """The network in kernels of our own (fused/); step_choice.py says whether they can run."""
+    """Whether the network runs in custom kernels (fused/); step_choice.py checks whether they can run."""
     channels_last: bool = True
     accumulate: int = 1
     optimizer: str = "sgd"
@@ -41,7 +41,7 @@ class StepOptions:
 
 
 class Loss(nn.Module):
-    """From bytes to the loss in one module, so that a compiler sees all of it."""
+    """Computes the loss from bytes in one module, so that a compiler sees all of it."""
 
     scale: Tensor
     shift: Tensor
@@ -59,15 +59,15 @@ class Loss(nn.Module):
             return cross_entropy(self.scores(images), labels, label_smoothing=self._options.label_smoothing)
 
     def scores(self, images: Tensor) -> Tensor:
-        """Return the scores of a batch, outside of any autocast that the caller did not open."""
-        pixels = images.permute(0, 3, 1, 2)  # bytes lie as channels_last wants them: nothing is copied
+        """Return the scores of a batch; the caller controls autocast."""
+        pixels = images.permute(0, 3, 1, 2)  # bytes are already in channels_last format: nothing is copied
         if not self._options.channels_last:
             pixels = pixels.contiguous()
         normal = pixels * self.scale + self.shift
         return self.model(normal.to(torch.bfloat16) if self._options.precision == "bf16" else normal)
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        """The precision in which convolutions compute."""
+        """The precision of convolutions."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self._options.precision == "bf16")
 
 
@@ -90,7 +90,7 @@ class TrainingStep:
         layout = torch.channels_last if options.channels_last else torch.contiguous_format
         model.to(world.device, memory_format=layout)  # pyright: ignore[reportCallIssue]
         self.loss = Loss(model, options, mean, std).to(world.device)
-        """The module without DDP, compiler and fused kernels, for evaluation."""
+        """The module without DDP, compilation and fused kernels, for evaluation."""
         self.optimizer = build_optimizer(model, options)
         self._options = options
         self._gradients = self._fused(world) if options.fused else PlainGradients(self.loss, world, options)
@@ -104,7 +104,7 @@ class TrainingStep:
         return loss
 
     def trial(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the loss as this step computes it, of a copy of the model that no other rank knows of."""
+        """Return the loss function of this step on a local copy of the model, independent of other ranks."""
         loss = copy.deepcopy(self.loss)
         if not self._options.fused:
             return loss
@@ -113,17 +113,17 @@ class TrainingStep:
         return FusedLoss(loss, self._options)
 
     def _fused(self, world: muster.World) -> Gradients:
-        from .fused.gradients import FusedGradients  # Triton, only where it is used
+        from .fused.gradients import FusedGradients  # imports Triton, so only if it is used
 
         return FusedGradients(self.loss, world, self._options)
 
 
 Gradients = Callable[[Tensor, Tensor, float], Tensor]
-"""From images, labels and a weight to the weighted loss; the gradients, averaged over the ranks, are in the model."""
+"""Computes the weighted loss from images, labels and a weight, and stores the averaged gradients in the model."""
 
 
 class PlainGradients:
-    """Gradients by torch itself, averaged by DDP."""
+    """Gradients computed by torch and averaged by DDP."""
 
     def __init__(self, loss: Loss, world: muster.World, options: StepOptions) -> None:
         self._parameters = list(loss.parameters())
@@ -147,29 +147,29 @@ class PlainGradients:
         return total
 
     def _quiet(self) -> AbstractContextManager[Any]:
-        """Gradients are added up without talking to the other ranks, until the last part of a batch."""
+        """Accumulate gradients without synchronization until the last part of a batch."""
         return self._ddp.no_sync() if self._ddp else nullcontext()
 
 
 def parts(images: Tensor, labels: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """Cut a batch into so many parts, or as many as it has images; each comes with its share of the whole."""
+    """Split a batch into `count` parts, or one per image; each comes with its fraction of the whole."""
     count = min(count, len(labels))
     for some, their_labels in zip(images.tensor_split(count), labels.tensor_split(count), strict=True):
         yield some, their_labels, len(some) / len(images)
 
 
 def wrap(module: nn.Module, world: muster.World) -> DistributedDataParallel:
-    """Let DDP average the gradients, and nothing else."""
+    """Let DDP average the gradients and nothing else."""
     devices = [world.device.index] if world.device.type == "cuda" else None
     ddp = DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
-    # Statistics are averaged where they are needed (evaluate.average_buffers), not sent round in every step. The
-    # argument for it has one name before torch 2.13 and another since; this works with both.
+    # Batch statistics are averaged when needed (evaluate.average_buffers), not broadcast in every step. The argument
+    # was renamed in torch 2.13; the attribute works with both versions.
     ddp.broadcast_buffers = False
     return ddp
 
 
 def build_optimizer(model: nn.Module, options: StepOptions) -> torch.optim.Optimizer:
-    """SGD or AdamW, with no weight decay on biases and normalisation."""
+    """SGD or AdamW, without weight decay on biases and normalization."""
     vectors = [p for p in model.parameters() if p.ndim <= 1]
     others = [p for p in model.parameters() if p.ndim > 1]
     groups = [{"params": others, "weight_decay": options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]

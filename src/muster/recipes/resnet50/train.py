@@ -1,6 +1,6 @@
-"""The training loop: open the data, build the step, go through the epochs, save, evaluate."""
+"""The training loop: open the data, build the step, train for several epochs, save, evaluate."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .step import StepOptions, TrainingStep
 
 
 def main(args: argparse.Namespace) -> None:
-    """Join the world, train, leave; what a person can mend is told in one sentence."""
+    """Join the world, train, and leave; errors that a user can fix are reported in one sentence."""
     try:
         with muster.init(backend=args.backend, timeout=args.timeout) as world:
             train(prepare(world, args))
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a training consists of."""
+    """The parts of a training run."""
 
     args: argparse.Namespace
     world: muster.World
@@ -54,12 +54,12 @@ class Run:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds; the learning rate follows from the position in the data."""
+        """The contents of a checkpoint; the learning rate follows from the position in the data."""
         return {"model": self.model, "optimizer": self.step.optimizer, "batches": self.batches}
 
 
 def train(run: Run) -> None:
-    """Go through the epochs; each ends with a checkpoint, and the last with an evaluation."""
+    """Train for all epochs; each ends with a checkpoint, and the last with an evaluation."""
     args, data, batches, progress = run.args, run.data, run.batches, run.progress
     accuracy: float | None = None
     while batches.epoch < args.num_epochs:
@@ -85,7 +85,7 @@ def train(run: Run) -> None:
 
 
 def save(run: Run) -> None:
-    """Begin to write a checkpoint, unless the loss says that there is nothing worth keeping."""
+    """Start writing a checkpoint, unless the loss is NaN or inf."""
     if run.checkpoints:
         run.progress.flush()
         average_buffers(run.model, run.world)
@@ -106,17 +106,17 @@ def test(run: Run) -> float | None:
 
 
 def prepare(world: muster.World, args: argparse.Namespace) -> Run:
-    """Make everything that the loop needs, from the data to the checkpoint it goes on from."""
+    """Create everything that the loop needs, from the data to the checkpoint it resumes from."""
     began = time.perf_counter()
     if world.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
     data = muster.together(world, lambda: open_data(args, world))
-    seed_all(args.random_seed)  # the same first weights in all ranks
+    seed_all(args.random_seed)  # the same initial weights on all ranks
     stem = args.stem or ("3x3" if data.image_size <= 64 and not args.use_syn else "7x7")
     model = ResNet(args.arch, classes=data.classes, stem=stem)
     options, why = step_options(args, world, data, model)
     step = TrainingStep(model, world, options, mean=data.mean, std=data.std)
-    seed_all(args.random_seed + 1 + world.rank)  # an augmentation of its own in each
+    seed_all(args.random_seed + 1 + world.rank)  # different augmentation on each rank
     batches = muster.together(world, lambda: make_batches(world, args, data, step))
 
     folder = args.model_dir or (None if args.use_syn else "saved_models")
@@ -134,7 +134,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     progress.say(
         f"{args.arch} with a {stem} stem on {data.name}: {data.train_length:,} images, {data.classes} classes; "
         f"{world.size} {'rank' if world.size == 1 else 'ranks'} on {world.device.type} ({world.backend}), "
-        f"{options.precision}, batch {batches.total}, highest learning rate {highest:g}, {origin}"
+        f"{options.precision}, batch {batches.total}, peak learning rate {highest:g}, {origin}"
     )
     progress.say(f"step: {why}")
     return Run(
@@ -152,7 +152,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
 
 
 def step_options(args: argparse.Namespace, world: muster.World, data: Data, model: ResNet) -> tuple[StepOptions, str]:
-    """Fill in what the command line leaves to the device and the data, and say which step that makes."""
+    """Fill in the defaults that depend on the device and the data, and describe the resulting step."""
     gpu = world.device.type == "cuda"
     best = "bf16" if gpu and torch.cuda.is_bf16_supported() else "float32"
     decay = 5e-4 if data.name == "CIFAR-10" else 5e-5
@@ -171,12 +171,12 @@ def step_options(args: argparse.Namespace, world: muster.World, data: Data, mode
         world, lambda: choose(args.step, model, world, options, image_size=size, compile_wanted=compile_wanted)
     )
     if choice.fused:
-        return replace(options, fused=True), "fused, in kernels of its own"
+        return replace(options, fused=True), "fused (custom kernels)"
     return options, f"plain{', compiled' if options.compile else ''}, not fused: {choice.reason}"
 
 
 def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step: TrainingStep) -> muster.Batches:
-    """Understand --share, numbers or `measured`, and divide the data by it."""
+    """Parse --share, numbers or `measured`, and divide the data accordingly."""
     size = args.batch_size * args.accumulate
     shares: list[float] | None = None
     if args.share == "measured":
@@ -185,13 +185,13 @@ def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step
         try:
             shares = [float(share) for share in args.share.split(",")]
         except ValueError:
-            words = f"--share {args.share} is not understood"
-            raise muster.UsageError(words, hint="--share 8,2 or --share measured") from None
+            text = f"invalid --share {args.share}"
+            raise muster.UsageError(text, hint="use --share 8,2 or --share measured") from None
     return muster.Batches(data.train_length, size, world, shares=shares, seed=args.random_seed, device=world.device)
 
 
 def measure(world: muster.World, step: TrainingStep, data: Data, count: int) -> list[float]:
-    """Let every rank train alone for a second, on a copy of the model, to see how fast it is."""
+    """Let every rank train a copy of the model on its own for a second to measure its speed."""
     trial = step.trial()
     shape = (count, data.image_size, data.image_size, 3)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, device=world.device)
@@ -207,13 +207,13 @@ def measure(world: muster.World, step: TrainingStep, data: Data, count: int) -> 
 
 
 def seed_all(seed: int) -> None:
-    """Seed what the recipe draws from."""
+    """Seed the random number generators that the recipe uses."""
     random.seed(seed)
     torch.manual_seed(seed)
 
 
 def save_weights(run: Run) -> None:
-    """Write the final weights as one file, whole or not at all."""
+    """Write the final weights to one file, atomically."""
     if run.world.rank == 0:
         path = Path(run.args.model_dir or "saved_models") / run.args.model_filename
         draft = path.with_name(f"{path.name}.draft")
@@ -223,7 +223,7 @@ def save_weights(run: Run) -> None:
 
 
 def load_weights(model: ResNet, path: Path, world: muster.World) -> str:
-    """Begin with the weights in a file, if rank 0 has one, and say what was done."""
+    """Start with the weights in a file, if rank 0 has one, and describe what was done."""
 
     def load() -> bool:
         if world.rank or not path.exists():
@@ -233,8 +233,8 @@ def load_weights(model: ResNet, path: Path, world: muster.World) -> str:
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            words = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-            raise muster.UsageError(f"{path} holds another model: {words}") from None
+            reason = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+            raise muster.UsageError(f"{path} has a different model: {reason}") from None
         return True
 
     loaded = [muster.together(world, load)]

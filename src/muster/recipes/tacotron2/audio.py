@@ -1,6 +1,6 @@
-"""Wav files, mel spectrograms as NVIDIA's models know them, and the way back to sound by Griffin and Lim."""
+"""Wav files, mel spectrograms as NVIDIA's models expect them, and Griffin-Lim to turn them back into sound."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 import muster
 
 QUIETEST = 1e-5
-"""Magnitudes below it count as this one, before the logarithm."""
+"""Minimum magnitude; smaller ones are raised to it before the logarithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AudioSettings:
-    """How sound becomes a mel spectrogram."""
+    """Parameters of the mel spectrogram."""
 
     sampling_rate: int = 22050
     filter_length: int = 1024
@@ -35,27 +35,27 @@ class AudioSettings:
 
 
 def read_wav(path: Path, settings: AudioSettings) -> Tensor:
-    """Read a clip as samples between -1 and 1; a UsageError names the clip if it is none that can be used."""
+    """Read a clip as samples between -1 and 1, or raise a UsageError if it cannot be used."""
     try:
         with wave.open(str(path), "rb") as file:
             rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()
             content = file.readframes(file.getnframes())
     except FileNotFoundError:
-        raise muster.UsageError(f"{path} is not there") from None
+        raise muster.UsageError(f"{path} does not exist") from None
     except (OSError, EOFError, wave.Error) as error:
-        raise muster.UsageError(f"{path} is no wav file that can be read: {error or 'it is cut short'}") from None
+        raise muster.UsageError(f"cannot read the wav file {path}: {error or 'it is truncated'}") from None
     if rate != settings.sampling_rate:
         raise muster.UsageError(
-            f"{path} has {rate} samples per second, and {settings.sampling_rate} are needed",
-            hint=f"`sox {path.name} -r {settings.sampling_rate} out.wav` makes them, or --sampling-rate {rate} for all",
+            f"{path} has {rate} samples per second, expected {settings.sampling_rate}",
+            hint=f"convert it (sox {path.name} -r {settings.sampling_rate} out.wav), or use --sampling-rate {rate}",
         )
     if channels != 1:
         raise muster.UsageError(
-            f"{path} has {channels} channels, and one is needed",
-            hint=f"`sox {path.name} out.wav channels 1` mixes them",
+            f"{path} has {channels} channels, expected one",
+            hint=f"mix them: sox {path.name} out.wav channels 1",
         )
     if width != 2:
-        raise muster.UsageError(f"{path} has {8 * width} bits per sample, and 16 are needed")
+        raise muster.UsageError(f"{path} has {8 * width} bits per sample, expected 16")
     samples = torch.frombuffer(bytearray(content), dtype=torch.int16) if content else torch.empty(0)
     if len(samples) <= settings.filter_length // 2:
         raise muster.UsageError(f"{path} is too short: {len(samples)} samples")
@@ -63,7 +63,7 @@ def read_wav(path: Path, settings: AudioSettings) -> Tensor:
 
 
 def write_wav(path: Path, samples: Tensor, rate: int) -> None:
-    """Write samples between -1 and 1 as 16 bits."""
+    """Write samples between -1 and 1 with 16 bits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
@@ -96,7 +96,7 @@ def transform(samples: Tensor, settings: AudioSettings) -> Tensor:
 
 @lru_cache(maxsize=4)
 def filterbank(settings: AudioSettings) -> Tensor:
-    """Slaney's triangles, each of area 1, as librosa draws them: [channels, frequencies]."""
+    """Slaney's triangular filters, each of area 1, as in librosa: [channels, frequencies]."""
     count = settings.n_mel_channels
     low, high = to_mel(settings.mel_fmin), to_mel(settings.mel_fmax)
     corners = torch.tensor(
@@ -110,7 +110,7 @@ def filterbank(settings: AudioSettings) -> Tensor:
 
 
 def to_mel(frequency: float) -> float:
-    """Slaney's scale: even steps up to 1,000 Hz, even ratios above."""
+    """Slaney's scale: linear up to 1,000 Hz, logarithmic above."""
     if frequency < 1000:
         return frequency * 3 / 200
     return 15 + math.log(frequency / 1000) * 27 / math.log(6.4)
@@ -122,7 +122,7 @@ def from_mel(mel: float) -> float:
 
 
 def griffin_lim(mel: Tensor, settings: AudioSettings, *, rounds: int = 60, seed: int = 0) -> Tensor:
-    """Make sound of the logarithm of a mel spectrogram, [channels, frames], by guessing phases that fit each other.
+    """Convert the logarithm of a mel spectrogram, [channels, frames], to sound by estimating consistent phases.
 
     The fast variant of Perraudin, Balazs and Søndergaard (2013), with a momentum of 0.99.
     """

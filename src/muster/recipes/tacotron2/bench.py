@@ -1,14 +1,14 @@
-"""How many mel frames per second does the training step do here, beside torchaudio's Tacotron2?
+"""Measure the mel frames per second of the training step, compared with torchaudio's Tacotron2.
 
     python -m muster.recipes.tacotron2.bench                          the table, on a GPU: about a minute
     python -m muster.recipes.tacotron2.bench --batch 256 --rounds 5
     python -m muster.recipes.tacotron2.bench --batch 2 --symbols 8 --frames 12 --small       on a CPU
 
-A step is forward, backward, clipping and Adam, on clips that are on the device already and have no padding. The rows
-take turns in every round, so that all meet the same clocks. torchaudio's row is there where torchaudio can be imported.
+A step is forward, backward, clipping and Adam, on clips that are already on the device and have no padding. The rows
+take turns in every round, so that all run at the same clock rates. torchaudio's row needs torchaudio to be installed.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateImportUsage=false
 
@@ -43,11 +43,11 @@ class Row:
     name: str
     step: Callable[[], object]
     steps: int
-    """Steps of a round."""
+    """Number of steps per round."""
 
 
 def main() -> None:
-    """Measure the rows in turns and print the table."""
+    """Measure the rows in turn and print the table."""
     args = parse()
     try:
         with muster.init() as world:
@@ -69,14 +69,14 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog="tacotron2.bench", description="Measure the training step beside torchaudio's.", allow_abbrev=False
+        prog="tacotron2.bench", description="Compare the training step with torchaudio's.", allow_abbrev=False
     )
     parser.add_argument("--batch", type=int, default=128, help="(128)")
     parser.add_argument("--symbols", type=int, default=120, help="(120)")
     parser.add_argument("--frames", type=int, default=600, help="(600)")
     parser.add_argument("--rounds", type=int, default=5, help="(5)")
     parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU, else float32)")
-    parser.add_argument("--plain", action="store_true", help="measure the plain loop of this recipe too")
+    parser.add_argument("--plain", action="store_true", help="also measure the plain loop of this recipe")
     parser.add_argument("--small", action="store_true", help="a network of a few thousand parameters")
     return parser.parse_args()
 
@@ -124,11 +124,11 @@ def sizes(args: argparse.Namespace) -> ModelSizes:
 
 
 def peer(args: argparse.Namespace, world: muster.World, examples: Examples) -> Iterator[Row]:
-    """torchaudio's model in a loop as people write it."""
+    """torchaudio's model in a typical training loop."""
     try:
         models: Any = import_module("torchaudio.models")
     except (ImportError, OSError, RuntimeError):  # a torchaudio built for another torch fails in several ways
-        sys.stderr.write("muster: torchaudio cannot be imported: its row is left out\n")
+        sys.stderr.write("muster: cannot import torchaudio; skipping its row\n")
         return
     model = models.Tacotron2().to(world.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE, weight_decay=1e-6)
@@ -152,7 +152,7 @@ def peer(args: argparse.Namespace, world: muster.World, examples: Examples) -> I
 
 
 def timed(row: Row, device: torch.device) -> float:
-    """Seconds for a step, from an idle device to an idle device."""
+    """Seconds per step, from an idle device to an idle device."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(row.steps):

@@ -1,12 +1,12 @@
-"""Make a corpus of the form of LJSpeech with espeak-ng: one clear voice, any amount of speech, for tests and shows.
+"""Create a corpus in the format of LJSpeech with espeak-ng: one clear voice, any length, for tests and demos.
 
     apt install espeak-ng
     python -m muster.recipes.tacotron2.corpus spoken --hours 1
     python -m muster.recipes.tacotron2.corpus spoken --hours 0.1 --texts sentences.txt
 
 writes spoken/metadata.csv and spoken/wavs/ES000001.wav and so on, 22,050 samples per second, 16 bits, one channel. An
-hour takes about 15 s of one core. Without --texts the sentences are put together from common words and from words that
-do not exist.
+hour takes about 15 s on one core. Without --texts the sentences are composed of common words and of words that do not
+exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import muster
 
 RATE = 22050
 LIMIT = 60.0
-"""Seconds that one sentence may take to be spoken."""
+"""Timeout of espeak-ng for one sentence, in seconds."""
 
 NOUNS = """
     river teacher neighbour captain child garden village stranger judge bridge box apple paper street answer clock
@@ -58,7 +58,7 @@ LINKS = ("and then", "because", "while", "although", "so that", "until", "but", 
 
 
 def main() -> None:
-    """Speak sentences until there are enough hours."""
+    """Synthesize sentences until the corpus is long enough."""
     args = parse()
     try:
         count, seconds = make_corpus(Path(args.folder), hours=args.hours, texts=args.texts, voice=args.voice)
@@ -72,14 +72,14 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="tacotron2.corpus",
-        description="Make a corpus of the form of LJSpeech with espeak-ng.",
+        description="Create a corpus in the format of LJSpeech with espeak-ng.",
         epilog="example: python -m muster.recipes.tacotron2.corpus spoken --hours 1",
         allow_abbrev=False,
     )
-    parser.add_argument("folder", help="a new folder")
-    parser.add_argument("--hours", type=float, default=1.0, help="of speech (1.0)")
-    parser.add_argument("--texts", metavar="FILE", help="sentences to speak, one in each line")
-    parser.add_argument("--voice", default="en-us", help="of espeak-ng (en-us)")
+    parser.add_argument("folder", help="a new directory")
+    parser.add_argument("--hours", type=float, default=1.0, help="hours of speech (1.0)")
+    parser.add_argument("--texts", metavar="FILE", help="sentences to speak, one per line")
+    parser.add_argument("--voice", default="en-us", help="voice of espeak-ng (en-us)")
     return parser.parse_args()
 
 
@@ -87,11 +87,11 @@ def make_corpus(folder: Path, *, hours: float, texts: str | None, voice: str) ->
     """Write wavs and metadata.csv, and return the number of clips and their seconds."""
     program = shutil.which("espeak-ng")
     if program is None:
-        raise muster.UsageError("there is no espeak-ng on this machine", hint="apt install espeak-ng")
+        raise muster.UsageError("espeak-ng is not installed", hint="apt install espeak-ng")
     if (folder / "metadata.csv").exists():
-        raise muster.UsageError(f"{folder} holds a corpus already", hint="choose a new folder")
+        raise muster.UsageError(f"{folder} already has a corpus", hint="choose a new directory")
     (folder / "wavs").mkdir(parents=True, exist_ok=True)
-    sentences = read_sentences(Path(texts)) if texts else made_up_sentences(random.Random(0))
+    sentences = read_sentences(Path(texts)) if texts else synthetic_sentences(random.Random(0))
     lines: list[str] = []
     seconds = 0.0
 
@@ -114,12 +114,12 @@ def make_corpus(folder: Path, *, hours: float, texts: str | None, voice: str) ->
 
 
 def speak(program: str, text: str, path: Path, voice: str) -> float:
-    """Let espeak-ng say a sentence into a file, and return its seconds."""
+    """Let espeak-ng write a sentence to a wav file, and return its duration in seconds."""
     command = [program, "-v", voice, "-s", "200", "-w", str(path), "--", text]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        raise muster.MusterError(f"espeak-ng took more than {LIMIT:.0f} s for: {text}") from None
+        raise muster.MusterError(f"espeak-ng timed out after {LIMIT:.0f} s for: {text}") from None
     if done.returncode:
         raise muster.MusterError(f"espeak-ng failed for: {text}: {done.stderr.strip()}")
     with wave.open(str(path), "rb") as file:
@@ -131,22 +131,22 @@ def read_sentences(path: Path) -> Iterator[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise muster.UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise muster.UsageError(f"cannot read {path}: {error.strerror}") from None
     return (line.strip().replace("|", " ") for line in lines if line.strip())
 
 
-def made_up_sentences(chance: random.Random) -> Iterator[str]:
-    """Sentences without end, half of them one to two seconds long, a third up to four, the others up to nine.
+def synthetic_sentences(chance: random.Random) -> Iterator[str]:
+    """An endless stream of sentences: half take one to two seconds, a third up to four, the others up to nine.
 
-    Any word may follow any other, and half of the nouns are no words at all ("the muddy zeefuft"): nothing that was
-    said tells what comes next, so whoever learns to speak them has to look at the text. Short ones are many because
-    alignment is learnt from them first.
+    Any word may follow any other, and half of the nouns are not real words ("the muddy zeefuft"): previous words do
+    not predict the next one, so a model has to attend to the text. Many sentences are short because models learn
+    alignment from short ones first.
     """
     nouns, adjectives, actions, places = (words.split() for words in (NOUNS, ADJECTIVES, ACTIONS, PLACES))
 
     def thing() -> str:
         first = [chance.choice(("the", "my", "every", "some", "this", "her"))]
-        name = chance.choice(nouns) if chance.random() < 0.5 else made_up_word(chance)
+        name = chance.choice(nouns) if chance.random() < 0.5 else synthetic_word(chance)
         return " ".join([*first, *([chance.choice(adjectives)] if chance.random() < 0.3 else []), name])
 
     def clause() -> str:
@@ -160,8 +160,8 @@ def made_up_sentences(chance: random.Random) -> Iterator[str]:
         yield text[0].upper() + text[1:] + "."
 
 
-def made_up_word(chance: random.Random) -> str:
-    """Two syllables or three that could be English."""
+def synthetic_word(chance: random.Random) -> str:
+    """A word of two or three syllables that could be English."""
     onsets, vowels, codas = ONSETS.split(), VOWELS.split(), CODAS.split()
     count = chance.choice((2, 2, 3))
     return "".join(chance.choice(onsets) + chance.choice(vowels) for _ in range(count)) + chance.choice(codas)

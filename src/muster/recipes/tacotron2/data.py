@@ -1,6 +1,6 @@
-"""The clips of a corpus: lists of files, mels that are computed once and kept, and batches of clips of one length."""
+"""The clips of a corpus: lists of files, cached mels, and batches of clips of similar length."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import muster
 from .symbols import SYMBOLS
 
 WINDOW = 20
-"""Batches whose clips are sorted by length together: enough for little padding, few enough to stay in random order."""
+"""Number of batches whose clips are sorted by length together: enough to reduce padding, but the order stays random."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Clip:
     """One line of a corpus."""
 
     name: str
-    """What messages call it."""
+    """Its name in messages."""
     path: Path
     text: str
 
@@ -37,10 +37,10 @@ class Examples:
     """A batch on the device."""
 
     text: Tensor
-    """[batch, symbols], 0 after the end of each text."""
+    """[batch, symbols], padded with 0."""
     text_lengths: Tensor
     mels: Tensor
-    """[batch, channels, frames], 0.0 after the end of each clip."""
+    """[batch, channels, frames], padded with 0.0."""
     mel_lengths: Tensor
 
     @property
@@ -50,13 +50,13 @@ class Examples:
 
 
 class Corpus:
-    """Clips in memory, one after the other in two long tensors: on the device if they fit there, else beside it."""
+    """Clips in memory, concatenated in two long tensors, on the device if they fit there, otherwise on the host."""
 
     def __init__(self, symbols: Sequence[Tensor], mels: Tensor, frames: Sequence[int], device: torch.device) -> None:
         self.frames = list(frames)
-        """Frames of each clip."""
+        """Number of frames of each clip."""
         self.symbols = [len(each) for each in symbols]
-        """Symbols of each clip."""
+        """Number of symbols of each clip."""
         self._device = device
         home = device if fits(mels, device) else torch.device("cpu")
         self._text, self._mels = torch.cat(list(symbols)).to(home), mels.to(home)
@@ -68,7 +68,7 @@ class Corpus:
 
     @property
     def on_device(self) -> bool:
-        """Is all of it on the device?"""
+        """Whether the corpus is on the device."""
         return self._mels.device.type == self._device.type
 
     def examples(self, indices: Sequence[int], symbols: int, frames: int) -> Examples:
@@ -83,7 +83,7 @@ class Corpus:
 
 
 def gather(flat: Tensor, starts: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """Take pieces of a long tensor, each padded with zeros: [pieces, width, ...]."""
+    """Slices of a long tensor, each padded with zeros: [slices, width, ...]."""
     places = torch.arange(width, device=flat.device)
     inside = places < lengths[:, None]
     pieces = flat[torch.where(inside, starts[:, None] + places, 0)]
@@ -91,13 +91,13 @@ def gather(flat: Tensor, starts: Tensor, lengths: Tensor, width: int) -> Tensor:
 
 
 def starts_and_lengths(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where each of several pieces in a row begins, and how long it is."""
+    """Start and length of each of several consecutive slices."""
     sizes = torch.tensor(lengths, device=device)
     return sizes.cumsum(0) - sizes, sizes
 
 
 def fits(mels: Tensor, device: torch.device) -> bool:
-    """May the corpus take this much of the device's memory? A quarter of what is free leaves room for training."""
+    """Whether the corpus fits into a quarter of the device's free memory, which leaves room for training."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
@@ -105,9 +105,9 @@ def fits(mels: Tensor, device: torch.device) -> bool:
 
 
 def synthetic(count: int, channels: int, device: torch.device, *, scale: float = 1.0, seed: int = 0) -> Corpus:
-    """Made-up clips with the lengths of LJSpeech: 566 frames on average, 870 at most, and a symbol for 5.7 of them.
+    """Synthetic clips with the lengths of LJSpeech: 566 frames on average, 870 at most, 5.7 frames per symbol.
 
-    A beta distribution with LJSpeech's mean (6.57 s), deviation and range; `scale` shortens all of them.
+    The lengths have a beta distribution with LJSpeech's mean (6.57 s), deviation and range, scaled by `scale`.
     """
     chance = random.Random(seed)
     frames = [max(4, round(scale * (96 + 774 * chance.betavariate(1.85, 1.19)))) for _ in range(count)]
@@ -120,16 +120,16 @@ def synthetic(count: int, channels: int, device: torch.device, *, scale: float =
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:
-    """Batches are padded to multiples of these, so that few shapes come up: each has a CUDA graph of its own."""
+    """Batches are padded to multiples of these, so that there are few shapes, each with its own CUDA graph."""
 
     frames: int = 1
     symbols: int = 1
 
 
 def bucketed_order(lengths: Sequence[int], total: int, *, seed: int, epoch: int) -> list[int]:
-    """Return the clips of an epoch so that each batch of `total` holds clips of about one length.
+    """Return the order of an epoch's clips in which each batch of `total` has clips of similar length.
 
-    Every rank gets the same list. What does not fill a batch is left out, others in each epoch.
+    Every rank gets the same list. Clips that do not fill a batch are dropped, different ones in each epoch.
     """
     chance = random.Random(f"{seed} {epoch}")
     order = list(range(len(lengths)))
@@ -140,7 +140,7 @@ def bucketed_order(lengths: Sequence[int], total: int, *, seed: int, epoch: int)
         window = sorted(order[start : start + total * WINDOW], key=lambda i: (lengths[i], i))
         batches += [window[first : first + total] for first in range(0, len(window), total)]
     chance.shuffle(batches)
-    for batch in batches:  # no rank gets the longest clips each time
+    for batch in batches:  # so that no rank always gets the longest clips
         chance.shuffle(batch)
     return [clip for batch in batches for clip in batch]
 
@@ -151,11 +151,11 @@ class Part:
 
     examples: Examples
     frames: int
-    """Frames of the whole batch over all ranks, without padding: what rates count."""
+    """Number of frames of the whole batch over all ranks, without padding, for throughput."""
 
 
 def training_parts(corpus: Corpus, batches: muster.Batches, padding: Padding) -> Iterator[Part]:
-    """Go through the rest of an epoch."""
+    """Iterate over the rest of an epoch."""
     order = bucketed_order(corpus.frames, batches.total, seed=batches.seed, epoch=batches.epoch)
     for batch in batches:
         whole = order[batch.end - batch.total : batch.end]
@@ -172,36 +172,36 @@ def round_up(number: int, step: int) -> int:
 
 
 def read_lists(args: argparse.Namespace) -> tuple[list[Clip], list[Clip]]:
-    """Return the clips to train on and those to validate with, from metadata.csv or NVIDIA's file lists."""
+    """Return the clips for training and validation, from metadata.csv or NVIDIA's file lists."""
     root = Path(args.dataset_path)
     if args.training_files:
         validation = read_file_list(Path(args.validation_files), root) if args.validation_files else []
         return read_file_list(Path(args.training_files), root), validation
     table = root / "metadata.csv"
     if not table.exists():
-        what = "holds no metadata.csv" if root.is_dir() else "is not there"
+        what = "has no metadata.csv" if root.is_dir() else "does not exist"
         raise muster.UsageError(
-            f"the data folder {root} {what}",
-            hint="-d DIR is a folder like LJSpeech-1.1, --training-files FILE a list; --use_syn trains without data",
+            f"data directory {root} {what}",
+            hint="use -d DIR (like LJSpeech-1.1), --training-files FILE, or --use_syn for synthetic data",
         )
     clips = [
         Clip(name=f"clip {fields[0]}", path=root / "wavs" / f"{fields[0]}.wav", text=fields[-1])
         for fields in (line.split("|") for line in read_lines(table))
     ]
-    # The same few clips are kept aside in every run, whatever its seed.
+    # Validation uses the same few clips in every run, whatever its seed.
     aside = set(random.Random(1234).sample(range(len(clips)), min(100, len(clips) // 20)))
     return [c for i, c in enumerate(clips) if i not in aside], [c for i, c in enumerate(clips) if i in aside]
 
 
 def read_file_list(path: Path, root: Path) -> list[Clip]:
-    """Read a list of NVIDIA's form, `FILE|TEXT` in each line; files are looked for in the data folder."""
+    """Read a list in NVIDIA's format, `FILE|TEXT` per line; files are relative to the data directory."""
     if not path.exists() and (root / path).exists():
         path = root / path
     clips: list[Clip] = []
     for number, line in enumerate(read_lines(path), 1):
         file, mark, text = line.partition("|")
         if not mark:
-            raise muster.UsageError(f"{path}:{number} is not FILE|TEXT: {line[:60]}")
+            raise muster.UsageError(f"{path}:{number}: expected FILE|TEXT, got {line[:60]}")
         places = (root / file, root / "wavs" / Path(file).name, Path(file))
         found = next((place for place in places if place.exists()), places[0])
         clips.append(Clip(name=f"clip {file}", path=found, text=text))
@@ -209,11 +209,11 @@ def read_file_list(path: Path, root: Path) -> list[Clip]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file that have anything in them."""
+    """The lines of a file that are not empty."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise muster.UsageError(f"{path} cannot be read: {error}") from None
+        raise muster.UsageError(f"cannot read {path}: {error}") from None
     lines = [line for line in lines if line.strip()]
     if not lines:
         raise muster.UsageError(f"{path} lists no clips")

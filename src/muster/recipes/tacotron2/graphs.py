@@ -1,6 +1,6 @@
-"""Forward and backward as CUDA graphs, one for each shape of a batch: thousands of kernels are started at once."""
+"""Forward and backward as CUDA graphs, one per batch shape, which launch thousands of kernels at once."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Captured:
 
 
 class Graphs:
-    """Calls `work` with a batch: directly when a shape comes for the first time, as a captured graph from then on.
+    """Calls `work` with a batch: directly for the first batch of a shape, as a captured graph from then on.
 
-    The first call compiles kernels and lets libraries choose theirs, which a capture does not allow. All graphs share
-    one pool of memory, so what one leaves there is gone with the next.
+    The first call compiles kernels and lets libraries choose theirs, which is not possible during capture. All graphs
+    share one memory pool, so each overwrites what the previous one left there.
     """
 
     def __init__(self, work: Callable[[Examples], Losses]) -> None:
@@ -58,8 +58,8 @@ class Graphs:
         static = Examples(**copies)
         graph: Any = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # what the first call left would stand beside the pool
-        # thread_local: nccl's watchdog may ask for its events in a thread of its own meanwhile.
+        torch.cuda.empty_cache()  # otherwise the memory of the first call would add to that of the pool
+        # thread_local: nccl's watchdog may query its events in another thread meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             losses = self._work(static)
         self._pool = graph.pool()

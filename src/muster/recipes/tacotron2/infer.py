@@ -1,13 +1,13 @@
-"""Speak: text to a mel spectrogram, its alignment as a picture, and sound by Griffin and Lim.
+"""Synthesize speech: a mel spectrogram from text, its alignment as an image, and sound by Griffin-Lim.
 
     python -m muster.recipes.tacotron2.infer -c out "Hello, world." -w hello.wav
     python -m muster.recipes.tacotron2.infer -c checkpoint_Tacotron2_1500.pt --file lines.txt -w spoken
 
--c is the --output of a training, its tacotron2.pt, or a checkpoint of NVIDIA's training. -w names the sound; beside it
-are a picture (.png: where the network looked, and the mel) and the mel itself (.pt), for a vocoder of one's own.
+-c is the --output of a training, its tacotron2.pt, or a checkpoint of NVIDIA's training. -w is the sound file; next to
+it are an image (.png: the alignment and the mel) and the mel itself (.pt), for use with another vocoder.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .symbols import find_cleaners, symbols_of
 
 
 def main() -> None:
-    """Speak every text into a file."""
+    """Write each text as speech to a file."""
     args = parse()
     try:
         speak(args)
@@ -43,43 +43,43 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="tacotron2.infer",
-        description="Speak texts into files.",
+        description="Synthesize speech from text.",
         epilog='example: python -m muster.recipes.tacotron2.infer -c out "Hello, world."',
         allow_abbrev=False,
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to say")
-    parser.add_argument("--file", help="more texts, one in each line")
+    parser.add_argument("--file", help="more texts, one per line")
     parser.add_argument("-c", "--checkpoint", required=True, help="--output of a training, or a file with weights")
     parser.add_argument(
-        "-w", "--wav", default="spoken.wav", help="the sound; with several texts spoken-1.wav and so on"
+        "-w", "--wav", default="spoken.wav", help="output file; for several texts spoken-1.wav and so on"
     )
     parser.add_argument("--text-cleaners", nargs="*", default=["english_cleaners"], help="(english_cleaners)")
-    parser.add_argument("--gate-threshold", type=float, default=0.5, help="how sure of its end a clip must be (0.5)")
-    parser.add_argument("--max-decoder-steps", type=int, default=2000, help="frames of the longest clip (2000)")
-    parser.add_argument("--sampling-rate", type=int, help="(that of the training, where tacotron2.pt says it; 22050)")
-    parser.add_argument("--rounds", type=int, default=60, help="of Griffin and Lim's method (60)")
-    parser.add_argument("--seed", type=int, default=0, help="of the dropout that is on while speaking too (0)")
+    parser.add_argument("--gate-threshold", type=float, default=0.5, help="probability at which a clip ends (0.5)")
+    parser.add_argument("--max-decoder-steps", type=int, default=2000, help="maximum number of frames (2000)")
+    parser.add_argument("--sampling-rate", type=int, help="(that of the training if tacotron2.pt has it, else 22050)")
+    parser.add_argument("--rounds", type=int, default=60, help="rounds of Griffin-Lim (60)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the dropout, which is also on in inference (0)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     args = parser.parse_args()
     if not args.texts and not args.file:
-        parser.error("there is nothing to say: give a TEXT or --file")
+        parser.error("no text: give TEXT or --file")
     return args
 
 
 def load(path: Path) -> tuple[Tacotron2, AudioSettings]:
-    """Return the network of a training's folder or of a file, and how its mels become sound."""
+    """Return the network in a training's directory or in a file, and its audio settings."""
     file = path / "tacotron2.pt" if path.is_dir() else path
     original = read_original(file)
     try:
         model, audio = Tacotron2(sizes_of(original)), audio_of(original)
     except (TypeError, ValueError) as error:
-        raise muster.UsageError(f"{file} has a config that describes no Tacotron2: {error}") from None
+        raise muster.UsageError(f"the config in {file} is not that of a Tacotron2: {error}") from None
     load_weights(model, original, file)
     return model.eval(), replace(audio, n_mel_channels=model.sizes.n_mel_channels)
 
 
 def speak(args: argparse.Namespace) -> None:
-    """Speak every text."""
+    """Synthesize each text."""
     texts = [*args.texts, *(read_lines(Path(args.file)) if args.file else [])]
     cleaners = find_cleaners(args.text_cleaners)
     model, settings = load(Path(args.checkpoint))
@@ -89,7 +89,7 @@ def speak(args: argparse.Namespace) -> None:
     for number, text in enumerate(texts, 1):
         numbers = symbols_of(text, cleaners)
         if not numbers:
-            raise muster.UsageError(f"text {number} has nothing that can be spoken: {text!r}")
+            raise muster.UsageError(f"text {number} has no pronounceable symbols: {text!r}")
         torch.manual_seed(args.seed)
         symbols = torch.tensor([numbers], device=args.device)
         lengths = torch.tensor([len(numbers)], device=args.device)
@@ -100,7 +100,7 @@ def speak(args: argparse.Namespace) -> None:
         write_wav(path, griffin_lim(mel, settings, rounds=args.rounds), settings.sampling_rate)
         draw_clip(path.with_suffix(".png"), outputs.alignments[0, :end], mel)
         torch.save(mel.cpu(), path.with_suffix(".pt"))
-        stopped = "" if end < args.max_decoder_steps else "; the gate did not say stop"
+        stopped = "" if end < args.max_decoder_steps else "; the gate did not stop it"
         print(f"{path}: {end} frames, {end * settings.hop_length / settings.sampling_rate:.1f} s{stopped}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The steps of the decoder's loop in Triton: two kernels for each frame forward, two backward, and the products."""
+"""The steps of the decoder's loop in Triton: per frame two kernels forward, two backward, and the matrix products."""
 
 # Triton's language is Python that a type checker cannot follow.
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportCallIssue=false
@@ -16,22 +16,22 @@ from torch import Tensor
 from .tape import Tape, power_of_two
 
 CELL_CLIPS, CELL_HIDDEN = 16, 32
-"""Clips and hidden units that one program of a cell kernel takes."""
+"""Number of clips and hidden units that one program of a cell kernel processes."""
 
 PRODUCT_OUTPUTS, PRODUCT_DEPTH, PRODUCT_WARPS, PRODUCT_STAGES = 64, 64, 8, 4
 PROGRAMS = 132
-"""Programs that a product is cut into at the most: the multiprocessors of a Hopper GPU."""
+"""Maximum number of programs of a product: the number of multiprocessors of a Hopper GPU."""
 
 WIDE, NARROW = (128, 3), (64, 2)
-"""Columns of the memory that an attention kernel takes at a time, and how many times over it reads ahead."""
+"""Number of memory columns that an attention kernel processes at a time, and its number of pipeline stages."""
 
 LONGEST = 512
-"""Symbols up to which these kernels fit into a multiprocessor."""
+"""Maximum number of symbols for which these kernels fit into a multiprocessor."""
 
 
 @triton.jit
 def tanh(x):
-    """Through the sigmoid, which every version of Triton has."""
+    """tanh computed with the sigmoid, which every version of Triton has."""
     return 2 * tl.sigmoid(2 * x) - 1
 
 
@@ -40,9 +40,9 @@ def product_kernel(
     left, right, parts, clips, depth, outputs, left_stride, depth_stride, output_stride,
     BLOCKS: tl.constexpr, PRECISION: tl.constexpr, CLIPS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """A product of few rows with a large matrix, in parts of `BLOCKS` pieces of its depth that the reader adds up.
+    """A product of few rows with a large matrix, split along its depth into parts that the next kernel adds up.
 
-    So every multiprocessor has work, and nobody waits for a kernel that only adds.
+    This gives every multiprocessor work without a separate kernel for the sum.
     """
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     split = tl.program_id(1)
@@ -61,7 +61,7 @@ def product_kernel(
 
 @triton.jit
 def add_up(parts, at, stride, inside, SPLIT: tl.constexpr):
-    """Read what `product_kernel` left."""
+    """Read and add up the parts written by `product_kernel`."""
     total = tl.load(parts + at, inside, 0.0)
     for part in tl.static_range(1, SPLIT):
         total += tl.load(parts + part * stride + at, inside, 0.0)
@@ -75,7 +75,7 @@ def cell_forward_kernel(
     SPLIT: tl.constexpr, HAS_MASK: tl.constexpr, HAS_QUERY: tl.constexpr, PRECISION: tl.constexpr,
     CLIPS: tl.constexpr, HIDDEN: tl.constexpr, ATTENTION: tl.constexpr,
 ):  # fmt: skip
-    """An LSTM cell with dropout, and this part of the hidden units' share of the attention's query."""
+    """An LSTM cell with dropout, and the contribution of these hidden units to the attention's query."""
     b = tl.program_id(0) * CLIPS + tl.arange(0, CLIPS)
     h = tl.program_id(1) * HIDDEN + tl.arange(0, HIDDEN)
     inside = (b[:, None] < clips) & (h[None, :] < hidden)
@@ -115,7 +115,7 @@ def cell_backward_kernel(
     SPLIT: tl.constexpr, HAS_MASK: tl.constexpr, HAS_QUERY: tl.constexpr, PRECISION: tl.constexpr,
     CLIPS: tl.constexpr, HIDDEN: tl.constexpr, ATTENTION: tl.constexpr,
 ):  # fmt: skip
-    """Undo `cell_forward_kernel`."""
+    """The backward of `cell_forward_kernel`."""
     b = tl.program_id(0) * CLIPS + tl.arange(0, CLIPS)
     h = tl.program_id(1) * HIDDEN + tl.arange(0, HIDDEN)
     inside = (b[:, None] < clips) & (h[None, :] < hidden)
@@ -149,7 +149,7 @@ def cell_backward_kernel(
 
 @triton.jit
 def looked_at(looked, s, row, TAPS: tl.constexpr):
-    """What the location convolution sees: for each symbol of `s` its neighbours' weights, then their sums."""
+    """The input of the location convolution: for each symbol of `s` its neighbors' weights, then their sums."""
     k = tl.arange(0, 2 * TAPS)
     return tl.load(looked + (k // TAPS)[None, :] * row + s[:, None] + (k % TAPS)[None, :])
 
@@ -188,7 +188,7 @@ def attention_forward_kernel(
     tl.store(looked_out + here, weights, s < symbols)
     before = tl.load(looked + here + row, s < symbols, 0.0)
     tl.store(looked_out + here + row, before + weights, s < symbols)
-    # One row of a product is sixteen: the smallest that tensor cores take.
+    # One row of a product is padded to sixteen, the minimum for tensor cores.
     shares = tl.broadcast_to(weights[None, :], (16, SYMBOLS)).to(kernel.dtype)
     for start in range(0, WIDTH, COLUMNS):
         e = start + tl.arange(0, COLUMNS)
@@ -206,7 +206,7 @@ def attention_backward_kernel(
     SPLIT: tl.constexpr, PRECISION: tl.constexpr, ATTENTION: tl.constexpr, TAPS: tl.constexpr, WIDTH: tl.constexpr,
     SYMBOLS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Undo `attention_forward_kernel`."""
+    """The backward of `attention_forward_kernel`."""
     b = tl.program_id(0)
     length = tl.load(lengths + b)
     s = tl.arange(0, SYMBOLS)
@@ -214,9 +214,9 @@ def attention_backward_kernel(
     d_context = tl.load(d_outside + b * state_stride + whole, whole < width, 0.0).to(tl.float32)
     d_context += add_up(d_recurrent, b * state_stride + whole, clips * state_stride, whole < width, SPLIT)
     tl.store(d_contexts + b * width + whole, d_context, whole < width)
-    tl.debug_barrier()  # what other threads of this program have stored is read below
+    tl.debug_barrier()  # values stored by other threads of this program are read below
     total = tl.zeros((SYMBOLS, 16), tl.float32)
-    sixteen = tl.arange(0, 16)  # one column of a product is sixteen: the smallest that tensor cores take
+    sixteen = tl.arange(0, 16)  # one column of a product is padded to sixteen, the minimum for tensor cores
     for start in range(0, WIDTH, COLUMNS):
         e = start + tl.arange(0, COLUMNS)
         good = (s[:, None] < length) & (e[None, :] < width)
@@ -248,8 +248,8 @@ def attention_backward_kernel(
     tl.store(d_query + b * attention + a, tl.sum(d_before, 0), good_a)
     kernel_back = tl.load(location_back + a[:, None] * (2 * TAPS) + k[None, :], good_a[:, None], 0.0)
     back = tl.dot(d_before.to(kernel_back.dtype), kernel_back, input_precision=PRECISION)
-    # Symbol j was seen by symbol j - tap + margin through this tap. Each tap has a row of its own, moved by its place:
-    # so sums along diagonals become sums of columns. What no symbol reaches stays zero.
+    # Symbol j was seen by symbol j - tap + margin through this tap. Each tap has its own row, shifted by its position,
+    # so that sums along diagonals become sums of columns. Positions that no symbol reaches stay zero.
     length_of_row = SYMBOLS + 2 * TAPS
     room = shifts + b * (2 * TAPS) * length_of_row + TAPS
     tl.store(room + k[None, :] * length_of_row + s[:, None] + (k % TAPS)[None, :] - margin, back)
@@ -352,7 +352,7 @@ class TritonSteps:
 
 
 def multiply(tape: Tape, left: Tensor, right: Tensor, parts: Tensor) -> None:
-    """`left @ right` in parts, [parts, clips, outputs], that the next kernel adds up."""
+    """`left @ right` as parts, [parts, clips, outputs], that the next kernel adds up."""
     clips, depth = left.shape
     outputs = right.shape[1]
     rows = 128 if clips > 64 else 64
@@ -365,11 +365,11 @@ def multiply(tape: Tape, left: Tensor, right: Tensor, parts: Tensor) -> None:
 
 
 def scratch(tape: Tape) -> dict[str, Tensor]:
-    """Tensors that only the kernels need, made once for a tape."""
+    """Tensors that only the kernels need, created once per tape."""
     made = tape.scratch
     if "parts" not in made:
         taps, clips = power_of_two(tape.taps), tape.clips
-        # [channel and tap, attention], with zeros where a channel has fewer taps than a power of two.
+        # [channel and tap, attention], padded with zeros to a power of two of taps.
         location = tape.inputs.location.new_zeros(2, taps, tape.attention)
         location[:, : tape.taps] = tape.inputs.location.permute(1, 2, 0)
         made["location"] = location.flatten(0, 1)
@@ -390,13 +390,13 @@ def scratch(tape: Tape) -> dict[str, Tensor]:
 
 
 def splits(outputs: int, clips: int) -> int:
-    """In how many parts a product is made: about one program for each multiprocessor, 8 parts at the most."""
+    """Number of parts of a product: about one program per multiprocessor, at most 8 parts."""
     programs = triton.cdiv(outputs, PRODUCT_OUTPUTS) * triton.cdiv(clips, 128)
     return max(1, min(8, PROGRAMS // programs))
 
 
 def shapes(tape: Tape) -> dict[str, Any]:
-    """The sizes that the attention kernels are compiled for."""
+    """The sizes for which the attention kernels are compiled."""
     columns, stages = tiles(tape)
     return {
         "PRECISION": precision(tape),
@@ -411,7 +411,7 @@ def shapes(tape: Tape) -> dict[str, Any]:
 
 
 def tiles(tape: Tape) -> tuple[int, int]:
-    """Wide tiles where the shared memory of a multiprocessor holds them: 108 KiB for 128 symbols in bfloat16."""
+    """Wide tiles if they fit into the shared memory of a multiprocessor: 108 KiB for 128 symbols in bfloat16."""
     if tape.device.type != "cuda":
         return NARROW
     columns, stages = WIDE
@@ -422,10 +422,10 @@ def tiles(tape: Tape) -> tuple[int, int]:
 
 
 def cell_grid(clips: int, hidden: int) -> tuple[int, int]:
-    """Programs of a cell kernel."""
+    """The grid of a cell kernel."""
     return triton.cdiv(clips, CELL_CLIPS), triton.cdiv(hidden, CELL_HIDDEN)
 
 
 def precision(tape: Tape) -> str:
-    """How products of float32 are made inside kernels: as torch makes them."""
+    """Precision of float32 products in kernels, the same as in torch."""
     return "tf32" if tape.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee"

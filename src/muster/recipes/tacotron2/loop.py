@@ -1,18 +1,18 @@
-"""The decoder out of the Python loop: the same numbers as `Decoder.forward`, with everything hoisted that can be.
+"""The fast decoder: the same results as `Decoder.forward`, with as much as possible hoisted out of the Python loop.
 
 With teacher forcing only the attention LSTM and the attention feed each other from frame to frame. So
 
 - the prenet and its part of the first LSTM's input are one product over all frames;
-- the second LSTM does not feed back: its input, and the projection to frames and gates, are one product each too;
-- the location convolution and the dense layer after it are linear: they become one convolution;
-- backward, only the gradients that go from frame to frame stay in the loop; those of all weights come after it.
+- the second LSTM does not feed back, so its input and the projection to frames and gates are also one product each;
+- the location convolution and the dense layer after it are linear, so they become one convolution;
+- in the backward pass, only gradients between frames stay in the loop; those of all weights come after it.
 
-What stays are three steps per frame (a product, a cell, the attention) and two for the second LSTM, which runs behind
-the first in pieces of `tape.PIECE` frames, on a GPU at the same time. `tape.py` holds the tensors, `steps.py` has the
-steps in plain torch, `kernels.py` the same in Triton.
+This leaves three steps per frame (a product, a cell, the attention) and two for the second LSTM, which follows the
+first in chunks of `tape.PIECE` frames, concurrently on a GPU. `tape.py` has the tensors, `steps.py` the steps in plain
+torch, `kernels.py` the same in Triton.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportIncompatibleMethodOverride=false
 
@@ -32,7 +32,7 @@ from .tape import PIECE, Inputs, Tape
 
 
 def fast_decoder(decoder: Decoder, memory: Tensor, lengths: Tensor, mels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Do what `Decoder.forward` does; the alignments carry no gradient."""
+    """Equivalent to `Decoder.forward`, except that the alignments carry no gradient."""
     kind = memory.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else memory.dtype
     frames = decoder.prenet(shifted(mels))
@@ -73,7 +73,7 @@ def _decode(
     seen, spoken, weights = Loop.apply(keep, second_keep, *inputs.tensors())  # pyright: ignore[reportGeneralTypeIssues]
     # `seen` is [context, hidden]; the projections read the second LSTM's output and the context.
     context = seen[..., : sizes.encoder_embedding_dim]
-    # Channels and gate in one product, up to a multiple of 8 outputs: tensor cores are several times slower otherwise.
+    # Channels and gate in one product, padded to a multiple of 8 outputs; otherwise tensor cores are much slower.
     channels, spare = sizes.n_mel_channels, -(sizes.n_mel_channels + 1) % 8
     weight = F.pad(torch.cat((decoder.linear_projection.weight, decoder.gate_layer.weight)), (0, 0, 0, spare)).to(dtype)
     bias = F.pad(torch.cat((decoder.linear_projection.bias, decoder.gate_layer.bias)), (0, spare)).to(dtype)
@@ -83,12 +83,12 @@ def _decode(
 
 
 def draw_mask(shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
-    """Draw a dropout for all frames at once: 1 where a value stays."""
+    """Draw a dropout mask for all frames at once: 1 where a value is kept."""
     return torch.empty(shape, dtype=torch.uint8, device=device).bernoulli_(1 - p)
 
 
 class Loop(torch.autograd.Function):
-    """Both LSTMs and the attention over all frames, with a backward of their own."""
+    """Both LSTMs and the attention over all frames, with a custom backward."""
 
     @staticmethod
     def forward(ctx: Any, keep: float, second_keep: float, *tensors: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,7 +117,7 @@ class Loop(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_seen: Tensor | None, d_spoken: Tensor | None, _weights: Any) -> tuple[Tensor | None, ...]:
-        """Go back through the frames, then add up what the weights get."""
+        """Go backward through the frames, then compute the gradients of the weights."""
         tape: Tape = ctx.tape
         tape.begin_backward(d_seen, d_spoken)
         ops, side = steps.choose(tape), Side(tape.device)
@@ -142,6 +142,6 @@ class Loop(torch.autograd.Function):
 
 
 def pieces(frames: int) -> Iterator[tuple[int, int]]:
-    """Cut the frames into pieces."""
+    """Split the frames into chunks."""
     for start in range(0, frames, PIECE):
         yield start, min(start + PIECE, frames)

@@ -1,4 +1,4 @@
-"""Two losses: the one that every published curve shows, and the one that knows where a clip ends."""
+"""Two losses: the one of all published curves, which includes padding, and one that excludes it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class Losses:
     """Both losses of a batch."""
 
     reference: Tensor
-    """Means over all frames, padding included: what NVIDIA's training minimises and prints."""
+    """Mean over all frames including padding, which NVIDIA's training minimizes and prints."""
     unpadded: Tensor
-    """Means over the frames of the clips: what does not change with the lengths of other clips in the batch."""
+    """Mean over the frames of the clips, which does not depend on the lengths of other clips in the batch."""
 
 
 def gate_targets(lengths: Tensor, frames: int) -> Tensor:
-    """0 while a clip goes on, 1 from its last frame on: [batch, frames]."""
+    """0 before the last frame of a clip, 1 from then on: [batch, frames]."""
     return (torch.arange(frames, device=lengths.device) >= lengths[:, None] - 1).float()
 
 
 def losses(outputs: Outputs, mels: Tensor, lengths: Tensor) -> Losses:
-    """Compare with the true `mels`, [batch, channels, frames], which are 0 after the end of each clip."""
+    """Compare with the target `mels`, [batch, channels, frames], which are padded with 0."""
     before = (outputs.mels.float() - mels).square()
     after = (outputs.refined.float() - mels).square()
     targets = gate_targets(lengths, mels.shape[2])

@@ -1,6 +1,6 @@
-"""Mels of a corpus, computed once by one rank of each host and kept in one file; bad clips are named."""
+"""Mels of a corpus, computed once by one rank of each host and cached in one file; bad clips are reported."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .data import Clip, Corpus
 from .symbols import symbols_of, unknown_letters
 
 READERS = 8
-"""Threads that read wav files ahead."""
+"""Number of threads that prefetch wav files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +34,14 @@ class Kept:
     mels: Tensor
     """[frames of all clips, channels]."""
     frames: list[int]
-    """Frames of each clip, 0 for a bad one."""
+    """Number of frames of each clip, 0 for a bad one."""
     bad: dict[str, str]
     """Why a clip cannot be used, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A corpus, and the clips that are no part of it."""
+    """A corpus, and the clips that were excluded."""
 
     corpus: Corpus
     clips: list[Clip]
@@ -57,9 +57,9 @@ def open_corpus(
     cache: Sequence[Path],
     skip_bad: bool,
 ) -> Opened:
-    """Bring the clips of a list into memory; all ranks call it together.
+    """Load the clips of a list into memory; all ranks must call it together.
 
-    The first rank of each host computes the mels and keeps them in the first folder of `cache` that takes them.
+    The first rank of each host computes the mels and stores them in the first writable directory of `cache`.
     """
 
     def work() -> Kept:
@@ -72,15 +72,15 @@ def open_corpus(
 def choose(
     clips: Sequence[Clip], kept: Kept, device: torch.device, cleaners: Sequence[Callable[[str], str]], skip_bad: bool
 ) -> Opened:
-    """Make a corpus of the clips that can be used; if any cannot, say so, unless they are to be skipped."""
+    """Create a corpus of the usable clips; bad clips are an error unless they are to be skipped."""
     bad = {**kept.bad, **bad_texts(clips, cleaners)}
     if bad and not skip_bad:
         name, why = next(iter(bad.items()))
-        more = f" (and {len(bad) - 1} more clips cannot be used)" if len(bad) > 1 else ""
-        raise muster.UsageError(f"{name}: {why}{more}", hint="--skip-bad leaves such clips out and lists them")
+        more = f" (and {len(bad) - 1} more bad clips)" if len(bad) > 1 else ""
+        raise muster.UsageError(f"{name}: {why}{more}", hint="use --skip-bad to skip such clips and list them")
     good = [i for i, clip in enumerate(clips) if clip.name not in bad]
     if not good:
-        raise muster.UsageError(f"none of {len(clips)} clips can be used", hint="without --skip-bad the first is told")
+        raise muster.UsageError(f"all {len(clips)} clips are bad", hint="remove --skip-bad to see the first error")
     mels = kept.mels
     if bad:
         pieces = mels.split(kept.frames)
@@ -91,19 +91,19 @@ def choose(
 
 
 def bad_texts(clips: Iterable[Clip], cleaners: Sequence[Callable[[str], str]]) -> dict[str, str]:
-    """Why the texts of some clips cannot be read aloud, by name."""
+    """Problems with the texts of clips, by clip name."""
     bad: dict[str, str] = {}
     for clip in clips:
         unknown = unknown_letters(clip.text, cleaners)
         if unknown:
-            bad[clip.name] = f"its text has letters that no symbol stands for: {unknown}"
+            bad[clip.name] = f"its text has unknown letters: {unknown}"
         elif not symbols_of(clip.text, cleaners):
             bad[clip.name] = "its text is empty"
     return bad
 
 
 def keep_mels(clips: Sequence[Clip], settings: AudioSettings, cache: Sequence[Path], device: torch.device) -> Kept:
-    """Return the mels of clips from the file that keeps them, or compute them and write it."""
+    """Return the mels of clips from the cache, or compute and cache them."""
     name = f"mels-{fingerprint(clips, settings)}.pt"
     for folder in cache:
         if (folder / name).exists():
@@ -117,7 +117,7 @@ def keep_mels(clips: Sequence[Clip], settings: AudioSettings, cache: Sequence[Pa
             draft.replace(folder / name)
             break
         except OSError:
-            continue  # a data folder that cannot be written to; without any, each run computes anew
+            continue  # not writable; if no directory is, each run computes the mels again
     return kept
 
 
@@ -134,7 +134,7 @@ def fingerprint(clips: Sequence[Clip], settings: AudioSettings) -> str:
 
 
 def compute(clips: Sequence[Clip], settings: AudioSettings, device: torch.device) -> Kept:
-    """Compute all mels; a clip that cannot be used gets none."""
+    """Compute all mels; a bad clip gets none."""
     mels: list[Tensor] = []
     frames: list[int] = []
     bad: dict[str, str] = {}
@@ -152,14 +152,14 @@ def compute(clips: Sequence[Clip], settings: AudioSettings, device: torch.device
 
 
 def read(clip: Clip, settings: AudioSettings) -> Tensor | str:
-    """Return the samples of a clip, or its mel where the list names one (--load-mel-from-disk), or what is wrong."""
+    """Return the samples of a clip, or its mel if the list has mels (--load-mel-from-disk), or the error as text."""
     if clip.path.suffix == ".pt":
         try:
             mel: Any = torch.load(clip.path, map_location="cpu", weights_only=True)
-        except Exception as error:  # a damaged file fails in as many ways as there are bytes in it
-            return f"{clip.path} is no mel that can be read: {str(error).partition(chr(10))[0]}"
+        except Exception as error:  # a damaged file can fail in any way
+            return f"cannot read the mel {clip.path}: {str(error).partition(chr(10))[0]}"
         if not isinstance(mel, Tensor) or mel.ndim != 2 or mel.shape[0] != settings.n_mel_channels or not mel.shape[1]:
-            return f"{clip.path} is no mel of {settings.n_mel_channels} channels"
+            return f"{clip.path} is not a mel with {settings.n_mel_channels} channels"
         return mel.float()
     try:
         return read_wav(clip.path, settings)

@@ -1,11 +1,11 @@
-"""The network, with NVIDIA's names in its state dict; `Decoder.forward` is the plain loop that all others are held to.
+"""The network, with NVIDIA's names in its state dict; `Decoder.forward` is the reference loop for all others.
 
 model = Tacotron2(ModelSizes())
 outputs = model(text, text_lengths, mels)          training, with teacher forcing
-outputs = model.infer(text, text_lengths)          each frame made from the one before, until the gate says stop
+outputs = model.infer(text, text_lengths)          each frame computed from the previous one, until the gate stops it
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .streams import Side
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """Everything that decides the shape of the network; the defaults have 28,193,153 parameters."""
+    """The sizes of the network; the defaults have 28,193,153 parameters."""
 
     n_mel_channels: int = 80
     n_symbols: int = 148
@@ -48,20 +48,20 @@ class ModelSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """What the network makes of a batch."""
+    """The outputs of the network for a batch."""
 
     mels: Tensor
     """Before the postnet: [batch, mel channels, frames]."""
     refined: Tensor
-    """After it."""
+    """After the postnet."""
     gates: Tensor
-    """How sure it is that the clip has ended, before the sigmoid: [batch, frames]."""
+    """Logits of the probability that the clip has ended: [batch, frames]."""
     alignments: Tensor
-    """Where it looked: [batch, frames, symbols]; each row adds up to 1."""
+    """Attention weights: [batch, frames, symbols]; each row adds up to 1."""
 
 
 class Linear(nn.Module):
-    """A linear layer with Xavier's weights, under the name that NVIDIA gave it."""
+    """A linear layer with Xavier initialization, under NVIDIA's name."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, gain: str = "linear") -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Linear(nn.Module):
 
 
 class Conv(nn.Module):
-    """A convolution that keeps the length, with Xavier's weights, under the name that NVIDIA gave it."""
+    """A convolution that keeps the length, with Xavier initialization, under NVIDIA's name."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True, gain: str = "linear") -> None:
         super().__init__()
@@ -97,12 +97,12 @@ class Conv(nn.Module):
 
 
 def stage(inputs: int, outputs: int, kernel: int, gain: str) -> nn.Sequential:
-    """A convolution and its normalisation."""
+    """A convolution and its normalization."""
     return nn.Sequential(Conv(inputs, outputs, kernel, gain=gain), nn.BatchNorm1d(outputs))
 
 
 class Encoder(nn.Module):
-    """Three convolutions and an LSTM in both directions: symbols to what the decoder looks at."""
+    """Three convolutions and a bidirectional LSTM, from symbols to the decoder's memory."""
 
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__()
@@ -114,13 +114,13 @@ class Encoder(nn.Module):
         self.dropout = 0.5
 
     def forward(self, embedded: Tensor, lengths: Tensor) -> Tensor:
-        """[batch, width, symbols] to [batch, symbols, width], zero after the end of each text."""
+        """[batch, width, symbols] to [batch, symbols, width], zero in the padding of each text."""
         x = embedded
         for convolution in self.convolutions:
             x = F.dropout(F.relu(convolution(x)), self.dropout, self.training)
         x = x.transpose(1, 2)
-        # Two runs without packing: packed sequences need the lengths on the CPU, which a CUDA graph cannot wait for.
-        # The way back begins at the last symbol of each text, so the padding never reaches a symbol.
+        # Two passes without packing: packed sequences need the lengths on the CPU, which a CUDA graph does not allow.
+        # The backward direction starts at the last symbol of each text, so the padding never affects a symbol.
         places = torch.arange(x.shape[1], device=x.device)
         inside = places < lengths[:, None]
         backwards = torch.where(inside, lengths[:, None] - 1 - places, places)[:, :, None]
@@ -139,14 +139,14 @@ class Encoder(nn.Module):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weights = x.to(dtype), [weight.to(dtype) for weight in weights]
         start = x.new_zeros(1, x.shape[0], self.lstm.hidden_size)
-        with warnings.catch_warnings():  # cuDNN copies the two directions' weights together by itself
+        with warnings.catch_warnings():  # cuDNN makes the weights of both directions contiguous itself
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
             output, _, _ = torch.lstm(x, (start, start), weights, True, 1, 0.0, self.training, False, True)
         return output
 
 
 class Prenet(nn.Module):
-    """Two small layers between a frame and the decoder; their dropout is on in training and in use."""
+    """Two small layers between a frame and the decoder; their dropout is on in training and inference."""
 
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__()
@@ -155,14 +155,14 @@ class Prenet(nn.Module):
         self.dropout = 0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply both to the last dimension."""
+        """Apply both layers to the last dimension."""
         for layer in self.layers:
             x = F.dropout(F.relu(layer(x)), self.dropout)
         return x
 
 
 class LocationLayer(nn.Module):
-    """Where the decoder looked before: the step before and all steps together."""
+    """Features of the previous attention weights: those of the last step and the sum of all steps."""
 
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class Attention(nn.Module):
     def forward(
         self, hidden: Tensor, memory: Tensor, processed: Tensor, looked: Tensor, padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return what is seen, [batch, encoder width], and where it was looked, [batch, symbols]."""
+        """Return the context, [batch, encoder width], and the attention weights, [batch, symbols]."""
         query = self.query_layer(hidden)[:, None]
         energies = self.v(torch.tanh(query + self.location_layer(looked) + processed)).squeeze(2)
         weights = F.softmax(energies.float().masked_fill(padding, -math.inf), 1)
@@ -198,7 +198,7 @@ class Attention(nn.Module):
 
 @dataclass(kw_only=True)
 class DecoderState:
-    """What one step of the decoder leaves to the next."""
+    """The state that one step of the decoder passes to the next."""
 
     hidden: Tensor
     cell: Tensor
@@ -210,7 +210,7 @@ class DecoderState:
 
 
 class Decoder(nn.Module):
-    """Two LSTM cells and the attention: one frame after the other."""
+    """Two LSTM cells and the attention, one frame at a time."""
 
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__()
@@ -240,10 +240,10 @@ class Decoder(nn.Module):
     def step(
         self, frame: Tensor, state: DecoderState, memory: Tensor, processed: Tensor, padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Go one frame on: return the next frame and the gate, and change the state."""
+        """Advance by one frame: return the next frame and the gate, and update the state."""
         sizes, training = self.sizes, self.training
         hidden, state.cell = self.attention_rnn(torch.cat((frame, state.context), 1), (state.hidden, state.cell))
-        # The LSTM's next step sees the hidden state after dropout too: NVIDIA's choice in the place of zoneout.
+        # The LSTM's next step also uses the hidden state after dropout: NVIDIA's choice instead of zoneout.
         state.hidden = F.dropout(hidden, sizes.p_attention_dropout, training)
         looked = torch.stack((state.weights, state.weights_sum), 1)
         state.context, state.weights = self.attention_layer(state.hidden, memory, processed, looked, padding)
@@ -268,7 +268,7 @@ class Decoder(nn.Module):
     def infer(
         self, memory: Tensor, lengths: Tensor, *, threshold: float, most: int, early: bool = True
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same with frames of its own, and how many of them each clip has; `most` frames at the most."""
+        """The same on its own frames, with the number of frames of each clip; at most `most` frames."""
         processed, padding = self.attention_layer.memory_layer(memory), padding_mask(memory, lengths)
         state, frames, gates, alignments = self.begin(memory), [], [], []
         mel = memory.new_zeros(memory.shape[0], self.sizes.n_mel_channels)
@@ -286,7 +286,7 @@ class Decoder(nn.Module):
 
 
 class Postnet(nn.Module):
-    """Five convolutions that add what a frame-by-frame decoder cannot see."""
+    """Five convolutions that refine the frames using their context."""
 
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__()
@@ -319,15 +319,15 @@ class Tacotron2(nn.Module):
         bound = math.sqrt(3) * math.sqrt(2 / (self.sizes.n_symbols + self.sizes.symbols_embedding_dim))
         nn.init.uniform_(self.embedding.weight, -bound, bound)
         self.encoder, self.decoder, self.postnet = Encoder(self.sizes), Decoder(self.sizes), Postnet(self.sizes)
-        if uniform_bn:  # as NVIDIA's training does, unless it is told not to
+        if uniform_bn:  # the default of NVIDIA's training
             for module in self.modules():
                 if isinstance(module, nn.BatchNorm1d):
                     nn.init.uniform_(module.weight)
         self.decoder_loop: DecoderLoop = Decoder.forward
-        """The way through the frames in training: `Decoder.forward`, or the fast one that gives the same."""
+        """The decoder loop in training: `Decoder.forward`, or the equivalent fast one."""
 
     def forward(self, text: Tensor, text_lengths: Tensor, mels: Tensor, mel_lengths: Tensor | None = None) -> Outputs:
-        """Make every frame of `mels` from the frames before it; with `mel_lengths`, what follows a clip is masked."""
+        """Predict every frame of `mels` from the previous ones; with `mel_lengths`, frames after a clip are masked."""
         memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths)
         frames, gates, alignments = self.decoder_loop(self.decoder, memory, text_lengths, mels)
         before = frames.transpose(1, 2)
@@ -335,14 +335,14 @@ class Tacotron2(nn.Module):
         if mel_lengths is not None:
             outside = torch.arange(before.shape[2], device=before.device) >= mel_lengths[:, None]
             before, after = (x.masked_fill(outside[:, None], 0.0) for x in (before, after))
-            gates = gates.masked_fill(outside, 1e3)  # NVIDIA's number for "it has ended, for sure"
+            gates = gates.masked_fill(outside, 1e3)  # NVIDIA's value for a certain end
         return Outputs(mels=before, refined=after, gates=gates, alignments=alignments)
 
     @torch.no_grad()
     def infer(
         self, text: Tensor, text_lengths: Tensor, *, threshold: float = 0.5, most: int = 2000, early: bool = True
     ) -> tuple[Outputs, Tensor]:
-        """Speak: return the outputs and how many frames each text has."""
+        """Inference: return the outputs and the number of frames of each text."""
         memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths)
         frames, gates, alignments, ends = self.decoder.infer(
             memory, text_lengths, threshold=threshold, most=most, early=early
@@ -353,15 +353,15 @@ class Tacotron2(nn.Module):
 
 
 def shifted(mels: Tensor) -> Tensor:
-    """[batch, channels, frames] to [frames, batch, channels], each frame in the place of the one that follows it."""
+    """[batch, channels, frames] to [frames, batch, channels], shifted by one frame for teacher forcing."""
     return F.pad(mels[:, :, :-1], (1, 0)).permute(2, 0, 1)
 
 
 def padding_mask(memory: Tensor, lengths: Tensor) -> Tensor:
-    """True where a text is over: [batch, symbols]."""
+    """True in the padding of each text: [batch, symbols]."""
     return torch.arange(memory.shape[1], device=memory.device) >= lengths[:, None]
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers it learns."""
+    """Number of trainable parameters."""
     return sum(cast("Tensor", parameter).numel() for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""Numbers in words, as the public checkpoints heard them: 1905 is "nineteen oh five", $2 is "two dollars"."""
+"""Numbers in words, as in the training data of the public checkpoints: 1905 is "nineteen oh five", $2 "two dollars"."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cardinal(number: int, *, conjunction: str = "") -> str:
 
 
 def ordinal(number: int) -> str:
-    """Write a place in words: 21 is "twenty-first"."""
+    """Write an ordinal in words: 21 is "twenty-first"."""
     words = cardinal(number, conjunction="and ")
     head, last = re.fullmatch(r"(.*?)([a-z]+)", words, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
     if last in ORDINALS:
@@ -56,7 +56,7 @@ def ordinal(number: int) -> str:
 
 
 def year(number: int) -> str:
-    """Write a number from 1001 to 2999 as people say years."""
+    """Write a number from 1001 to 2999 as a year."""
     if number == 2000:
         return "two thousand"
     if 2000 < number < 2010:
@@ -68,7 +68,7 @@ def year(number: int) -> str:
 
 
 def _number(digits: str) -> str:
-    if len(digits) > 21:  # no scale has a name for it
+    if len(digits) > 21:  # too large to have a name
         return " ".join(ONES[int(digit)] for digit in digits)
     number = int(digits)
     return year(number) if 1000 < number < 3000 else cardinal(number)

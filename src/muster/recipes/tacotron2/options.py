@@ -1,4 +1,4 @@
-"""Every flag of the recipe, one line each; those of the original script keep its names and defaults."""
+"""All flags of the recipe, one line each; those of the original script keep their names and defaults."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ examples:
 """
 
 WITHOUT_MEANING = {
-    "log_file": "the numbers of a run go to metrics.jsonl in --output",
+    "log_file": "metrics are written to metrics.jsonl in --output",
     "dynamic_loss_scaling": "bfloat16 needs no loss scaling",
-    "cudnn_enabled": "cuDNN is used where there is one",
+    "cudnn_enabled": "cuDNN is used if available",
     "cudnn_benchmark": "the recipe decides",
-    "grad_clip": "--grad-clip-thresh is what counts, as in the original",
-    "rank": "the launcher says it",
-    "world_size": "the launcher says it",
-    "dist_url": "the launcher says it",
-    "group_name": "groups have no names any more",
-    "bench_class": "python -m muster.recipes.tacotron2.bench measures",
+    "grad_clip": "only --grad-clip-thresh has an effect, as in the original",
+    "rank": "the launcher sets it",
+    "world_size": "the launcher sets it",
+    "dist_url": "the launcher sets it",
+    "group_name": "process groups no longer have names",
+    "bench_class": "use python -m muster.recipes.tacotron2.bench",
 }
-"""Flags of the original that are accepted, and why they change nothing here."""
+"""Flags of the original that are accepted but ignored, with the reason."""
 
 SIZES = {
     "n_mel_channels": 80,
@@ -53,7 +53,7 @@ SIZES = {
 
 
 def truth(text: str) -> bool:
-    """Read a flag that the original reads with `bool`, where even "False" is true."""
+    """Parse a flag that the original parses with `bool`, for which even "False" is true."""
     if text.lower() in ("true", "1", "yes"):
         return True
     if text.lower() in ("false", "0", "no", ""):
@@ -62,11 +62,11 @@ def truth(text: str) -> bool:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Every option of the recipe."""
+    """All options of the recipe."""
     parser = argparse.ArgumentParser(
         prog="tacotron2",
         usage="%(prog)s [options]; --help shows them",
-        description="Train Tacotron2 on LJSpeech, a corpus of its form, or made-up clips.",
+        description="Train Tacotron2 on LJSpeech, a corpus in its format, or synthetic clips.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -77,10 +77,10 @@ def build_parser() -> argparse.ArgumentParser:
     add_model(parser)
     add = parser.add_argument_group("ranks").add_argument
     add("--dist-backend", "--backend", choices=("nccl", "gloo", "mpi"), help="(nccl with GPUs, else gloo)")
-    add("--timeout", type=float, metavar="SECONDS", help="to wait for the other ranks (300)")
-    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it by itself.
+    add("--timeout", type=float, metavar="SECONDS", help="how long to wait for the other ranks (300)")
+    # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     add("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
-    add = parser.add_argument_group("accepted for the original's sake, without a meaning here").add_argument
+    add = parser.add_argument_group("accepted for compatibility with the original, but ignored").add_argument
     for name, why in WITHOUT_MEANING.items():
         flag = f"--{name.replace('_', '-')}"
         if name.startswith("cudnn"):
@@ -91,59 +91,67 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Where clips come from."""
+    """Options for the data."""
     add = parser.add_argument_group("data").add_argument
-    add("-d", "--dataset-path", default="./", metavar="DIR", help="folder with metadata.csv and wavs, as LJSpeech-1.1")
-    add("--training-files", metavar="FILE", help="FILE|TEXT in each line, in the place of metadata.csv")
-    add("--validation-files", metavar="FILE", help="the same for validation (with metadata.csv: up to 100 clips of it)")
-    add("--load-mel-from-disk", action="store_true", help="the files of the lists are mels (.pt), not sound")
+    add(
+        "-d",
+        "--dataset-path",
+        default="./",
+        metavar="DIR",
+        help="directory with metadata.csv and wavs, like LJSpeech-1.1",
+    )
+    add("--training-files", metavar="FILE", help="list with FILE|TEXT per line, instead of metadata.csv")
+    add(
+        "--validation-files", metavar="FILE", help="the same for validation (with metadata.csv: up to 100 of its clips)"
+    )
+    add("--load-mel-from-disk", action="store_true", help="the lists contain mels (.pt), not sound")
     add("--text-cleaners", nargs="*", default=["english_cleaners"], help="(english_cleaners)")
-    add("--skip-bad", action="store_true", help="leave out clips that cannot be used, and list them")
-    add("--use_syn", action="store_true", help="made-up clips with the lengths of LJSpeech")
-    add("--steps_syn", type=int, default=20, help="steps of an epoch of made-up clips (20)")
-    add("--syn-scale", type=float, default=1.0, metavar="X", help="made-up clips X times as long (1.0)")
+    add("--skip-bad", action="store_true", help="skip bad clips and list them")
+    add("--use_syn", action="store_true", help="train on synthetic clips with the lengths of LJSpeech")
+    add("--steps_syn", type=int, default=20, help="steps per epoch of synthetic clips (20)")
+    add("--syn-scale", type=float, default=1.0, metavar="X", help="scale the length of synthetic clips by X (1.0)")
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
-    """How it learns, and what is kept."""
+    """Options for training and output."""
     add = parser.add_argument_group("training").add_argument
     add("-m", "--model-name", choices=("Tacotron2",), default="Tacotron2", help="(Tacotron2)")
     add("--epochs", type=int, help="(1501; 3 with --use_syn)")
     add("-bs", "--batch-size", "--batch_size", type=int, default=64, help="clips per step and process (64)")
     add("-lr", "--learning-rate", type=float, default=1e-3, help="(1e-3)")
     add("--weight-decay", type=float, default=1e-6, help="(1e-6)")
-    add("--grad-clip-thresh", type=float, default=1.0, help="largest norm of the gradient (1.0)")
-    add("--anneal-steps", nargs="*", type=int, metavar="EPOCH", help="epochs from which the rate is lower")
+    add("--grad-clip-thresh", type=float, default=1.0, help="maximum gradient norm (1.0)")
+    add("--anneal-steps", nargs="*", type=int, metavar="EPOCH", help="epochs at which to lower the learning rate")
     add(
-        "--anneal-factor", type=float, choices=(0.1, 0.3), default=0.1, help="how much lower (0.1); 0.3: 1, .3, .1, .03"
+        "--anneal-factor", type=float, choices=(0.1, 0.3), default=0.1, help="by this factor (0.1); 0.3: 1, .3, .1, .03"
     )
-    add("--seed", type=int, default=1234, help="of weights, order and dropout (1234)")
-    add("--amp", action="store_true", help="bfloat16, which is what a GPU that has it gets anyway")
-    add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that has it, else float32)")
+    add("--seed", type=int, default=1234, help="seed of weights, order and dropout (1234)")
+    add("--amp", action="store_true", help="bfloat16, the default on a GPU that supports it")
+    add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that supports it, else float32)")
     add(
         "--decoder",
         choices=("fast", "plain"),
-        help="the way through the frames (fast on a GPU; the result is the same)",
+        help="implementation of the decoder (fast on a GPU; the results are the same)",
     )
-    add("--disable-uniform-initialize-bn-weight", action="store_true", help="begin with normalisation weights of 1")
-    add("--config-file", metavar="FILE", help="JSON with values for flags; the command line has the last word")
+    add("--disable-uniform-initialize-bn-weight", action="store_true", help="initialize normalization weights with 1")
+    add("--config-file", metavar="FILE", help="JSON with values for flags; the command line overrides it")
 
-    add = parser.add_argument_group("what is kept and shown").add_argument
+    add = parser.add_argument_group("output").add_argument
     add("-o", "--output", metavar="DIR", help="checkpoints, weights, plots, metrics (output; none with --use_syn)")
     add("--epochs-per-checkpoint", type=int, default=50, metavar="N", help="(50); the last epoch is always saved")
-    add("--keep", type=int, default=2, help="how many checkpoints stay (2)")
-    add("--resume", "--resume-from-last", action="store_true", help="go on from the newest checkpoint in --output")
+    add("--keep", type=int, default=2, help="number of checkpoints to keep (2)")
+    add("--resume", "--resume-from-last", action="store_true", help="continue from the newest checkpoint in --output")
     add(
         "--checkpoint-path",
         metavar="FILE",
-        help="go on from checkpoint_Tacotron2_N.pt of the original, or tacotron2.pt",
+        help="continue from checkpoint_Tacotron2_N.pt of the original, or tacotron2.pt",
     )
-    add("--use-saved-learning-rate", type=truth, default=False, help="that of --checkpoint-path (False)")
-    add("--log_every", type=int, default=10, metavar="STEPS", help="how often to print a line (10)")
+    add("--use-saved-learning-rate", type=truth, default=False, help="use that of --checkpoint-path (False)")
+    add("--log_every", type=int, default=10, metavar="STEPS", help="steps per line of output (10)")
 
 
 def add_audio(parser: argparse.ArgumentParser) -> None:
-    """How sound becomes a mel spectrogram."""
+    """Options for the mel spectrogram."""
     add = parser.add_argument_group("audio").add_argument
     add("--max-wav-value", type=float, default=32768.0, help="(32768)")
     for name, default in (("sampling-rate", 22050), ("filter-length", 1024), ("hop-length", 256), ("win-length", 1024)):
@@ -153,19 +161,24 @@ def add_audio(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The sizes of the network."""
+    """Options for the network."""
     add = parser.add_argument_group("model").add_argument
-    add("--mask-padding", type=truth, default=False, help="let the loss see silence after the end of a clip (False)")
+    add(
+        "--mask-padding",
+        type=truth,
+        default=False,
+        help="mask what the network outputs after the end of a clip (False)",
+    )
     for name, default in SIZES.items():
         add(f"--{name.replace('_', '-')}", type=type(default), default=default, help=f"({default})")
     add("--n-frames-per-step", type=int, choices=(1,), default=1, help="(1, as in the original)")
-    add("--max-decoder-steps", type=int, default=2000, help="longest clip that is spoken (2000)")
-    add("--gate-threshold", type=float, default=0.5, help="how sure of its end a clip must be (0.5)")
-    add("--decoder-no-early-stopping", action="store_true", help="speak --max-decoder-steps frames in any case")
+    add("--max-decoder-steps", type=int, default=2000, help="maximum number of frames in inference (2000)")
+    add("--gate-threshold", type=float, default=0.5, help="probability at which a clip ends (0.5)")
+    add("--decoder-no-early-stopping", action="store_true", help="always synthesize --max-decoder-steps frames")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; numbers that make no sense are refused here, before anything starts."""
+    """Parse the command line and check the numbers before anything starts."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.config_file:
@@ -174,30 +187,30 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args.epochs = args.epochs or (3 if args.use_syn else 1501)
     for name in ("epochs", "batch_size", "steps_syn", "epochs_per_checkpoint", "keep", "log_every"):
         if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} {getattr(args, name)} makes no sense: it counts from 1")
+            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
     if args.attention_location_kernel_size % 2 == 0:
         parser.error("--attention-location-kernel-size must be odd")
     return args
 
 
 def without_meaning(args: argparse.Namespace) -> list[str]:
-    """Say which of the flags that were given change nothing, and why."""
+    """A message for each given flag that is ignored."""
     given = [name for name in WITHOUT_MEANING if getattr(args, name) is not None]
-    return [f"--{name.replace('_', '-')} has no meaning here: {WITHOUT_MEANING[name]}" for name in given]
+    return [f"--{name.replace('_', '-')} is ignored: {WITHOUT_MEANING[name]}" for name in given]
 
 
 def read_config(parser: argparse.ArgumentParser, path: Path) -> dict[str, Any]:
-    """Read flags from JSON, in one level or in groups as NVIDIA's files have them."""
+    """Read flags from JSON, flat or in groups as in NVIDIA's files."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        parser.error(f"--config-file {path} cannot be read: {error}")
+        parser.error(f"cannot read --config-file {path}: {error}")
     flags: dict[str, Any] = {}
     for name, value in cast("dict[str, Any]", content).items():
         flags.update(cast("dict[str, Any]", value) if isinstance(value, dict) else {name: value})
     flags = {name.lstrip("-").replace("-", "_"): value for name, value in flags.items()}
     known = {action.dest for action in parser._actions}
     for name in [name for name in flags if name not in known]:
-        sys.stderr.write(f"muster: {path} sets {name}, which is no flag\n")
+        sys.stderr.write(f"muster: {path}: unknown flag {name} is ignored\n")
         del flags[name]
     return flags

@@ -1,6 +1,6 @@
-"""Checkpoints of NVIDIA's training, `checkpoint_Tacotron2_N.pt`, and weights that this recipe writes in their form."""
+"""Checkpoints of NVIDIA's training, `checkpoint_Tacotron2_N.pt`, and weights that this recipe writes in that format."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from .model import ModelSizes, Tacotron2
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
-    """What such a file holds."""
+    """The contents of such a file."""
 
     weights: dict[str, Tensor]
     config: dict[str, Any]
-    """The arguments of the network, where the file has them."""
+    """The arguments of the network, if the file has them."""
     epoch: int | None
-    """The last epoch that it was trained, counted from 0."""
+    """The last completed epoch, counted from 0."""
     optimizer: dict[str, Any] | None
     audio: dict[str, Any]
-    """How sound became mels, where this recipe wrote the file; the original keeps it to itself."""
+    """Audio settings, if this recipe wrote the file; the original does not store them."""
 
 
 def read_original(path: Path) -> Original:
-    """Read a checkpoint of the original, or a plain state dict; a UsageError says why it cannot be used."""
+    """Read a checkpoint of the original, or a plain state dict; raise a UsageError if it cannot be used."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise muster.UsageError(f"{path} is not there") from None
-    except Exception as error:  # a damaged file fails in as many ways as there are bytes in it
+        raise muster.UsageError(f"{path} does not exist") from None
+    except Exception as error:  # a damaged file can fail in any way
         words = str(error).partition("\n")[0]
-        raise muster.UsageError(f"{path} is no checkpoint that can be read: {words}") from None
+        raise muster.UsageError(f"cannot read the checkpoint {path}: {words}") from None
     whole: dict[str, Any] = content if isinstance(content, dict) else {}
     weights: Any = whole.get("state_dict", whole)
     if not isinstance(weights, dict) or "embedding.weight" not in (name.removeprefix("module.") for name in weights):
-        raise muster.UsageError(f"{path} holds no Tacotron2")
+        raise muster.UsageError(f"{path} is not a checkpoint of Tacotron2")
     return Original(
         weights={name.removeprefix("module."): value for name, value in weights.items()},  # saved through DDP
         config=dict(whole.get("config") or {}),
@@ -55,29 +55,29 @@ def read_original(path: Path) -> Original:
 
 
 def sizes_of(original: Original) -> ModelSizes:
-    """The sizes of the network in a checkpoint: those that its config names, the usual ones for the rest."""
+    """The sizes of the network in a checkpoint, from its config or else the defaults."""
     known = {field.name for field in fields(ModelSizes)}
     return ModelSizes(**{name: value for name, value in original.config.items() if name in known})
 
 
 def audio_of(original: Original) -> AudioSettings:
-    """How the mels of a checkpoint become sound: as they were made, where it says so, else the usual way."""
+    """The audio settings of a checkpoint, or the defaults if it has none."""
     known = {field.name for field in fields(AudioSettings)}
     return AudioSettings(**{name: value for name, value in original.audio.items() if name in known})
 
 
 def load_weights(model: Tacotron2, original: Original, path: Path) -> None:
-    """Put the weights into a network of the same sizes."""
+    """Load the weights into a network of the same sizes."""
     try:
         model.load_state_dict(original.weights)
     except RuntimeError as error:
         words = str(error).splitlines()
         detail = words[1].strip() if len(words) > 1 else words[0]
-        raise muster.UsageError(f"{path} holds a network of other sizes: {detail}") from None
+        raise muster.UsageError(f"{path} has a network of different sizes: {detail}") from None
 
 
 def write_weights(path: Path, model: Tacotron2, epoch: int, audio: AudioSettings) -> None:
-    """Write the weights with the keys of the original and how to hear them, whole or not at all."""
+    """Atomically write the weights with the keys of the original, and the audio settings."""
     draft = path.with_name(f"{path.name}.draft")
     config = {field.name: getattr(model.sizes, field.name) for field in fields(ModelSizes)}
     weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}

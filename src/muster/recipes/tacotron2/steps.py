@@ -1,6 +1,6 @@
-"""The steps of the decoder's loop in plain torch: what the Triton kernels are held to, and what a CPU runs."""
+"""The steps of the decoder's loop in plain torch: the reference for the Triton kernels, and used on a CPU."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from .tape import Tape
 
 
 class Steps(Protocol):
-    """What a loop needs for each frame `t`."""
+    """The operations of the loop for each frame `t`."""
 
     def cell_forward(self, tape: Tape, t: int) -> None:
-        """The first LSTM's cell, its hidden state after dropout, and what the attention needs of it."""
+        """The first LSTM's cell, its hidden state after dropout, and the attention's query."""
         ...
 
     def attention_forward(self, tape: Tape, t: int) -> None:
-        """Where to look, and what is seen there."""
+        """Attention weights and context."""
         ...
 
     def attention_backward(self, tape: Tape, t: int, *, slot: int) -> None:
-        """From the gradient of what was seen to that of the query, and of the frames looked at before."""
+        """From the gradient of the context to those of the query and of the previous frames' weights."""
         ...
 
     def cell_backward(self, tape: Tape, t: int) -> None:
@@ -44,11 +44,11 @@ class Steps(Protocol):
 
 
 def choose(tape: Tape) -> Steps:
-    """Triton on a GPU, for texts that fit its kernels; torch elsewhere."""
+    """Triton on a GPU, for texts that fit its kernels; otherwise torch."""
     if tape.device.type == "cuda":
         try:
             from .kernels import LONGEST, TritonSteps
-        except ImportError:  # there are builds of torch without Triton
+        except ImportError:  # some builds of torch have no Triton
             return TorchSteps()
         if tape.symbols <= LONGEST:
             return TritonSteps()
@@ -56,7 +56,7 @@ def choose(tape: Tape) -> Steps:
 
 
 class TorchSteps:
-    """The mathematics."""
+    """The steps in plain torch."""
 
     def cell_forward(self, tape: Tape, t: int) -> None:
         """Write gates, cell and hidden state of frame `t`."""
@@ -82,7 +82,7 @@ class TorchSteps:
         return torch.tanh(tape.queries[t][:, None] + location.to(tape.exact) + tape.inputs.processed.to(tape.exact))
 
     def attention_backward(self, tape: Tape, t: int, *, slot: int) -> None:
-        """Undo `attention_forward`."""
+        """The backward of `attention_forward`."""
         inputs = tape.inputs
         d_context = tape.d_state[t, :, : tape.width]
         if t + 1 < tape.frames:
@@ -104,7 +104,7 @@ class TorchSteps:
         tape.d_sums += d_looked[:, 1]
 
     def cell_backward(self, tape: Tape, t: int) -> None:
-        """Undo `cell_forward`."""
+        """The backward of `cell_forward`."""
         mask = tape.inputs.mask
         d_hidden = tape.d_state[t, :, tape.width :] + tape.d_queries[t] @ tape.inputs.query
         if t + 1 < tape.frames:
@@ -120,7 +120,7 @@ class TorchSteps:
         tape.second_state[t + 1] = hidden if mask is None else hidden * mask[t] * tape.second_scale
 
     def second_cell_backward(self, tape: Tape, t: int) -> None:
-        """Undo it."""
+        """The backward of `second_cell_forward`."""
         mask = tape.inputs.second_mask
         d_hidden = tape.d_spoken[t]
         if t + 1 < tape.frames:
@@ -130,7 +130,7 @@ class TorchSteps:
 
 
 def cell(product: Tensor, pre: Tensor, gates: Tensor, cells: Tensor, t: int) -> Tensor:
-    """An LSTM cell: keep the gates and the cell, and return the hidden state before dropout."""
+    """An LSTM cell: store the gates and the cell, and return the hidden state before dropout."""
     i, f, g, o = (product.to(cells.dtype) + pre.to(cells.dtype)).chunk(4, 1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     gates.copy_(torch.cat((i, f, g, o), 1))
@@ -139,7 +139,7 @@ def cell(product: Tensor, pre: Tensor, gates: Tensor, cells: Tensor, t: int) -> 
 
 
 def cell_back(d_hidden: Tensor, gates: Tensor, cells: Tensor, t: int, d_cells: Tensor, d_gates: Tensor) -> None:
-    """Undo `cell`; `d_cells` goes from frame to frame."""
+    """The backward of `cell`; `d_cells` is passed from frame to frame."""
     i, f, g, o = gates.to(cells.dtype).chunk(4, 1)
     tanh = cells[t + 1].tanh()
     d_cell = d_cells + d_hidden * o * (1 - tanh * tanh)

@@ -1,6 +1,6 @@
-"""Two streams of a GPU: what does not depend on each other runs at the same time."""
+"""Two streams of a GPU, so that independent work runs concurrently."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import torch
 
 
 class Side:
-    """A second stream of a GPU for what can run beside the main one; on a CPU everything is in line."""
+    """A second stream of a GPU for work that can run concurrently; on a CPU everything is sequential."""
 
     def __init__(self, device: torch.device) -> None:
         self._main: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self._side: Any = side_stream(device) if device.type == "cuda" else None
 
     def stream(self) -> AbstractContextManager[Any]:
-        """What is started inside runs beside the main stream."""
+        """Run what is started inside concurrently with the main stream."""
         return torch.cuda.stream(self._side) if self._side else nullcontext()
 
     def after_main(self) -> AbstractContextManager[Any]:
-        """The same, after everything that the main stream has been given so far."""
+        """The same, after all work that is already in the main stream."""
         self.start()
         return self.stream()
 
     def start(self) -> None:
-        """Let the side wait for the main stream."""
+        """Let the side stream wait for the main stream."""
         if self._side:
             self._side.wait_stream(self._main)
 
     def main_waits(self) -> None:
-        """Let the main stream wait for the side."""
+        """Let the main stream wait for the side stream."""
         if self._side:
             self._main.wait_stream(self._side)
 
@@ -43,5 +43,5 @@ class Side:
 
 @cache
 def side_stream(device: torch.device) -> Any:
-    """One stream for each GPU, made once."""
+    """One stream per GPU, created once."""
     return torch.cuda.Stream(device)

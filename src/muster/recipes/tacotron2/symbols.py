@@ -1,4 +1,4 @@
-"""Text to the numbers of 148 symbols: letters, punctuation, and sounds of the ARPAbet in braces, `{HH AH0 L OW1}`."""
+"""Text to indexes of 148 symbols: letters, punctuation, and ARPAbet sounds in braces, `{HH AH0 L OW1}`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SYMBOLS = (
 NUMBER_OF = {symbol: number for number, symbol in enumerate(SYMBOLS)}
 
 ABBREVIATIONS = {
-    "mrs": "misess",  # as the public checkpoints have learnt it
+    "mrs": "misess",  # as in the training data of the public checkpoints
     "mr": "mister",
     "dr": "doctor",
     "st": "saint",
@@ -50,7 +50,7 @@ ABBREVIATIONS = {
 _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.", re.IGNORECASE)
 _BRACES = re.compile(r"\{([^{}]+)\}")
 
-# What NFKD leaves as it is. Pounds stay until the numbers are spelled out.
+# Characters that NFKD does not change. Pound signs stay until the numbers are spelled out.
 _ASCII = {
     0x2018: "'",  # quotes
     0x2019: "'",
@@ -64,29 +64,29 @@ _ASCII = {
 
 
 def to_ascii(text: str) -> str:
-    """Write letters without their accents, and quotes and dashes as a typewriter has them."""
+    """Remove accents, and replace typographic quotes and dashes by ASCII."""
     spread = unicodedata.normalize("NFKD", text.translate(_ASCII))
     return "".join(letter for letter in spread if ord(letter) < 128 or letter == "£")
 
 
 def one_space(text: str) -> str:
-    """Make one space of every run of white space."""
+    """Collapse whitespace to single spaces."""
     return re.sub(r"\s+", " ", text)
 
 
 def english_cleaners(text: str) -> str:
-    """ASCII, small letters, numbers and abbreviations in words."""
+    """ASCII, lowercase, numbers and abbreviations in words."""
     spelled = spell_numbers(to_ascii(text).lower())
     return one_space(_ABBREVIATION.sub(lambda match: ABBREVIATIONS[match[1].lower()], spelled))
 
 
 def transliteration_cleaners(text: str) -> str:
-    """ASCII and small letters."""
+    """ASCII and lowercase."""
     return one_space(to_ascii(text).lower())
 
 
 def basic_cleaners(text: str) -> str:
-    """Small letters."""
+    """Lowercase."""
     return one_space(text.lower())
 
 
@@ -101,14 +101,14 @@ def find_cleaners(names: Sequence[str]) -> list[Callable[[str], str]]:
     """Return the cleaners of these names."""
     unknown = next((name for name in names if name not in CLEANERS), None)
     if unknown:
-        raise muster.UsageError(f"there is no text cleaner {unknown}", hint=f"there are {', '.join(CLEANERS)}")
+        raise muster.UsageError(f"unknown text cleaner {unknown}", hint=f"choose from {', '.join(CLEANERS)}")
     return [CLEANERS[name] for name in names]
 
 
 def symbols_of(text: str, cleaners: Sequence[Callable[[str], str]] = (english_cleaners,)) -> list[int]:
-    """Return the numbers of a text's symbols; what is no symbol after cleaning is left out."""
+    """Return the symbol indexes of a text; characters that are not symbols after cleaning are dropped."""
     numbers: list[int] = []
-    # Splitting by a pattern with one group gives text and sounds in turns.
+    # Splitting by a pattern with one group alternates text and sounds.
     for i, part in enumerate(_BRACES.split(text)):
         if i % 2:
             numbers += [NUMBER_OF["@" + sound] for sound in part.split() if "@" + sound in NUMBER_OF]
@@ -120,7 +120,7 @@ def symbols_of(text: str, cleaners: Sequence[Callable[[str], str]] = (english_cl
 
 
 def unknown_letters(text: str, cleaners: Sequence[Callable[[str], str]] = (english_cleaners,)) -> str:
-    """Return the letters and sounds of a text that no symbol stands for, each once; other signs may get lost."""
+    """Return the letters and sounds of a text that are not symbols, each once; other characters are ignored."""
     unknown: list[str] = []
     for i, part in enumerate(_BRACES.split(text)):
         if i % 2:

@@ -1,6 +1,6 @@
 """Every tensor of the decoder's loop, from its inputs to the gradients of its weights."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 PIECE = 64
-"""Frames after which the second LSTM follows the first, and whose largest gradients are kept at a time."""
+"""Number of frames per chunk, in which the second LSTM follows the first and the largest gradients are stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What goes into the loop; T frames, B clips, S symbols, E encoder width, H and D hidden, A attention width."""
+    """Inputs of the loop; T frames, B clips, S symbols, E encoder width, H and D hidden, A attention width."""
 
     pre: Tensor
-    """The frames' and biases' part of the first LSTM's gates: [T, B, 4H]."""
+    """The contribution of frames and biases to the first LSTM's gates: [T, B, 4H]."""
     memory: Tensor
     """[B, S, E]."""
     processed: Tensor
@@ -39,13 +39,13 @@ class Inputs:
     second_recurrent: Tensor
     """[4D, D]."""
     lengths: Tensor
-    """Symbols of each clip: [B]."""
+    """Number of symbols of each clip: [B]."""
     mask: Tensor | None
-    """Dropout of the first hidden state: [T, B, H], 1 where it stays."""
+    """Dropout mask of the first hidden state: [T, B, H], 1 where a value is kept."""
     second_mask: Tensor | None
 
     def tensors(self) -> list[Tensor | None]:
-        """All of them in order, as an autograd function takes them."""
+        """All tensors in order, as arguments of an autograd function."""
         return [getattr(self, field.name) for field in fields(self)]
 
     @classmethod
@@ -55,9 +55,9 @@ class Inputs:
 
 
 class Tape:
-    """What the loop writes down going forward, reads going backward, and leaves behind for the weights.
+    """What the loop stores in the forward pass, reads in the backward pass, and leaves for the weights' gradients.
 
-    Row t + 1 of `state`, `cells`, `weights` and `sums` is what frame t leaves; row 0 is zero.
+    Row t + 1 of `state`, `cells`, `weights` and `sums` is the result of frame t; row 0 is zero.
     """
 
     def __init__(self, inputs: Inputs, *, keep: float, second_keep: float) -> None:
@@ -69,13 +69,13 @@ class Tape:
         self.scale = 1 / keep if inputs.mask is not None else 1.0
         self.second_scale = 1 / second_keep if inputs.second_mask is not None else 1.0
         self.dtype = inputs.pre.dtype
-        # Cells, weights and sums grow over hundreds of frames: never less than float32.
+        # Cells, weights and sums accumulate over hundreds of frames, so they are at least float32.
         self.exact = torch.promote_types(self.dtype, torch.float32)
         rows, clips = self.frames, self.clips
         self.state = self._empty(rows + 1, clips, self.width + self.hidden)
         self.cells = self._empty(rows + 1, clips, self.hidden, exact=True)
-        # Both lie in one tensor between margins of zeros, so that the location convolution never leaves a row; rows of
-        # a power of two are what kernels take.
+        # Both are in one tensor with zero margins, so that the location convolution never leaves a row; kernels need
+        # rows of a power of two.
         room, margin = power_of_two(self.symbols), self.taps // 2
         self.looked = self._zeros(rows + 1, clips, 2, room + power_of_two(self.taps), exact=True)
         self.weights = self.looked[:, :, 0, margin : margin + self.symbols]
@@ -90,12 +90,12 @@ class Tape:
             first_row[0].zero_()
         self.padding = torch.arange(self.symbols, device=self.device) >= inputs.lengths[:, None]
         self.scratch: dict[str, Tensor] = {}
-        """What kernels need beside."""
+        """Additional tensors of the kernels."""
 
     def begin_backward(self, d_seen: Tensor | None, d_spoken: Tensor | None) -> None:
-        """Take the gradients from outside, and make room for those of the loop."""
+        """Store the incoming gradients, and allocate those of the loop."""
         for name in self.scratch.keys() & {"d_recurrent", "d_second_recurrent"}:
-            self.scratch[name].zero_()  # nothing comes from behind the last frame, in a second backward neither
+            self.scratch[name].zero_()  # there is no gradient from after the last frame, also in a second backward
         rows, clips = self.frames, self.clips
         self.d_outside = torch.zeros_like(self.state[1:]) if d_seen is None else d_seen.contiguous()
         self.d_spoken = torch.zeros_like(self.second_state[1:]) if d_spoken is None else d_spoken.contiguous()
@@ -106,26 +106,26 @@ class Tape:
         self.d_cells = self._zeros(clips, self.hidden, exact=True)
         self.d_second_cells = self._zeros(clips, self.second_hidden, exact=True)
         self.d_last = self._zeros(clips, self.symbols, exact=True)
-        """Of the weights of one frame, through the next frame's location features."""
+        """Gradient of the weights of one frame through the next frame's location features."""
         self.d_sums = self._zeros(clips, self.symbols, exact=True)
-        """The same through the sums of all frames after it."""
+        """The same through the sums of all later frames."""
         self.d_before = self._empty(min(PIECE, rows), clips, self.symbols, self.attention)
-        """Before the tanh, for the frames of one piece: the largest tensor of all, so every piece uses it again."""
+        """Gradient before the tanh, for the frames of one chunk; the largest tensor, so all chunks reuse it."""
         self.d_v = self._zeros(clips, self.attention, exact=True)
         self.d_processed = self._zeros(clips, self.symbols, self.attention, exact=True)
         self.d_location = self._zeros(self.attention, 2 * power_of_two(self.taps), exact=True)
 
     def gather_piece(self, start: int, end: int) -> None:
-        """Add what a piece of the loop gives to the location convolution and to the processed memory."""
+        """Add the contribution of a chunk to the gradients of the location convolution and the processed memory."""
         d_before = self.d_before[: end - start]
         self.d_processed += d_before.sum(0, dtype=self.exact)
-        # Row t of `looked` is what frame t looked at: one column for each tap, up to a power of two for alignment.
+        # Row t of `looked` is the location input of frame t: one column per tap, padded to a power of two.
         columns = self.looked[start:end].to(self.dtype).unfold(3, power_of_two(self.taps), 1)[:, :, :, : self.symbols]
         columns = columns.permute(0, 1, 3, 2, 4).reshape(-1, self.d_location.shape[1])
         self.d_location += d_before.view(-1, self.attention).T @ columns
 
     def gradients(self) -> tuple[Tensor | None, ...]:
-        """The gradients of the inputs, in their order."""
+        """The gradients of the inputs, in order."""
         d_gates, d_second = self.d_gates.flatten(0, 1), self.d_second_gates.flatten(0, 1)
         before, after = self.state[:-1].flatten(0, 1), self.state[1:].flatten(0, 1)
         second_before = self.second_state[:-1].flatten(0, 1)
@@ -156,5 +156,5 @@ class Tape:
 
 
 def power_of_two(size: int) -> int:
-    """The power of two that holds it; 16 at least, which is the smallest that tensor cores take."""
+    """The next power of two, at least 16, the minimum for tensor cores."""
     return max(16, 1 << (size - 1).bit_length())

@@ -1,6 +1,6 @@
-"""The training loop: open the data, build the step, go through the epochs, validate, draw, save."""
+"""The training loop: open the data, build the step, train for several epochs, validate, draw, save."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .train_step import StepOptions, TrainingStep, average_buffers
 from .validate import validate
 
 WEIGHTS = "tacotron2.pt"
-"""The newest weights in --output, in the form of the original."""
+"""The newest weights in --output, in the format of the original."""
 
 BETWEEN_CHECKS = 100
-"""Steps until an epoch without a checkpoint is validated: with a few hundred clips an epoch has two or three."""
+"""Steps between validations of epochs without a checkpoint; with few clips an epoch has only two or three steps."""
 
 
 def main(args: argparse.Namespace) -> None:
-    """Join the world, train, leave; what a person can mend is told in one sentence."""
+    """Join the world, train, and leave; errors that a user can fix are reported in one sentence."""
     try:
         with muster.init(backend=args.dist_backend, timeout=args.timeout) as world:
             train(prepare(world, args))
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Clips to train on, and those kept aside."""
+    """Clips for training and for validation."""
 
     training: Corpus
     validation: Corpus | None
@@ -58,7 +58,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a training consists of."""
+    """The parts of a training run."""
 
     args: argparse.Namespace
     world: muster.World
@@ -74,12 +74,12 @@ class Run:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds; the learning rate follows from the epoch."""
+        """The contents of a checkpoint; the learning rate follows from the epoch."""
         return {"model": self.model, "optimizer": self.step.optimizer, "batches": self.batches}
 
 
 def train(run: Run) -> None:
-    """Go through the epochs; some and the last end with a checkpoint, these and some others with a validation."""
+    """Train for all epochs, with a checkpoint after some and the last, and a validation after these and some others."""
     args, batches, progress = run.args, run.batches, run.progress
     found, checked = "", progress.step
     while batches.epoch < args.epochs:
@@ -99,7 +99,7 @@ def train(run: Run) -> None:
 
 
 def train_epoch(run: Run, rate: float) -> None:
-    """Go through the rest of an epoch."""
+    """Train for the rest of an epoch."""
     progress, every = run.progress, run.args.log_every
     unpadded, since = torch.zeros((), device=run.world.device), 0
     for part in training_parts(run.data.training, run.batches, run.padding):
@@ -115,7 +115,7 @@ def train_epoch(run: Run, rate: float) -> None:
 
 
 def check(run: Run, *, kept: bool) -> str:
-    """Validate, and return what was found in words; draw a clip, in a picture of its own if it is to be `kept`."""
+    """Validate, and return the result as text; draw a clip, to a separate image if it is to be `kept`."""
     corpus, batches, args = run.data.validation, run.batches, run.args
     if corpus is None:
         return ""
@@ -135,7 +135,7 @@ def check(run: Run, *, kept: bool) -> str:
 
 
 def save(run: Run) -> None:
-    """Begin to write a checkpoint, unless the loss says that there is nothing worth keeping."""
+    """Start writing a checkpoint, unless the loss is NaN or inf."""
     if run.checkpoints and run.output:
         run.progress.flush()
         average_buffers(run.model, run.world)
@@ -145,7 +145,7 @@ def save(run: Run) -> None:
 
 
 def learning_rate(highest: float, epoch: int, anneal_steps: list[int], factor: float) -> float:
-    """The rate of an epoch: lower by `factor` from each annealing step on; 0.3 goes 1, 0.3, 0.1, 0.03."""
+    """The learning rate of an epoch: times `factor` from each annealing step on; 0.3 means 1, 0.3, 0.1, 0.03."""
     passed = sum(epoch >= step for step in anneal_steps)
     if factor == 0.3:
         return highest * 0.1 ** (passed // 2) * (0.3 if passed % 2 else 1.0)
@@ -153,20 +153,20 @@ def learning_rate(highest: float, epoch: int, anneal_steps: list[int], factor: f
 
 
 def mean_over_ranks(value: torch.Tensor, world: muster.World) -> float:
-    """The mean of a number that each rank has."""
+    """The mean of a value over all ranks."""
     if world.size > 1:
         dist.all_reduce(value)
     return float(value) / world.size
 
 
 def prepare(world: muster.World, args: argparse.Namespace) -> Run:
-    """Make everything that the loop needs, from the data to the checkpoint it goes on from."""
+    """Create everything that the loop needs, from the data to the checkpoint it resumes from."""
     began = time.perf_counter()
     if world.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
     data = open_data(args, world)
     options = step_options(args, world)
-    seed_all(args.seed)  # the same first weights in all ranks
+    seed_all(args.seed)  # the same initial weights on all ranks
     sizes = ModelSizes(**{name: getattr(args, name) for name in SIZES})
     model = Tacotron2(sizes, uniform_bn=not args.disable_uniform_initialize_bn_weight)
     step = TrainingStep(model, world, options)
@@ -180,7 +180,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     if args.checkpoint_path and not first:
         origin = begin_with(args, world, step, batches)
     if not first:
-        seed_all(args.seed + 1 + world.rank)  # a dropout of its own in each
+        seed_all(args.seed + 1 + world.rank)  # different dropout on each rank
     every = args.log_every
     progress = muster.Progress(world, batches, epochs=args.epochs, step=first, every=every, unit="mels", metrics=output)
     tell(args, world, data, model, options, batches.total, origin, progress)
@@ -209,7 +209,7 @@ def tell(
     origin: str,
     progress: muster.Progress,
 ) -> None:
-    """Say what is going to happen."""
+    """Print the configuration of the run."""
     for line in without_meaning(args):
         progress.say(line)
     for name, why in data.bad.items():
@@ -217,12 +217,12 @@ def tell(
     if data.bad:
         progress.say(f"skipped {len(data.bad)} {'clip' if len(data.bad) == 1 else 'clips'}")
     kind, clips, hours = (
-        "made-up clips" if args.use_syn else "clips",
+        "synthetic clips" if args.use_syn else "clips",
         len(data.training),
         sum(data.training.frames) * args.hop_length / args.sampling_rate / 3600,
     )
-    aside = f" and {len(data.validation)} kept aside" if data.validation else ""
-    where = "" if data.training.on_device else ", which stay in the host's memory"
+    aside = f" and {len(data.validation)} for validation" if data.validation else ""
+    where = "" if data.training.on_device else ", which stay in host memory"
     progress.say(
         f"Tacotron2 with {count_parameters(model):,} parameters on {clips:,} {kind}, {hours:.1f} hours{aside}{where}; "
         f"{world.size} {'rank' if world.size == 1 else 'ranks'} on {world.device.type} ({world.backend}), "
@@ -231,7 +231,7 @@ def tell(
 
 
 def open_data(args: argparse.Namespace, world: muster.World) -> Data:
-    """Bring the clips into memory."""
+    """Load the clips into memory."""
     if args.use_syn:
         count = args.steps_syn * args.batch_size * world.size
         training = synthetic(count, args.n_mel_channels, world.device, scale=args.syn_scale, seed=args.seed)
@@ -249,12 +249,12 @@ def open_data(args: argparse.Namespace, world: muster.World) -> Data:
 
 
 def audio_settings(args: argparse.Namespace) -> AudioSettings:
-    """How sound becomes a mel spectrogram, as the command line has it."""
+    """The audio settings from the command line."""
     return AudioSettings(**{field.name: getattr(args, field.name) for field in fields(AudioSettings)})
 
 
 def step_options(args: argparse.Namespace, world: muster.World) -> StepOptions:
-    """Fill in what the command line leaves to the device."""
+    """Fill in the defaults that depend on the device."""
     gpu = world.device.type == "cuda"
     best = "bf16" if (gpu and torch.cuda.is_bf16_supported()) or args.amp else "float32"
     decoder = args.decoder or ("fast" if gpu else "plain")
@@ -269,13 +269,15 @@ def step_options(args: argparse.Namespace, world: muster.World) -> StepOptions:
 
 
 def begin_with(args: argparse.Namespace, world: muster.World, step: TrainingStep, batches: muster.Batches) -> str:
-    """Go on from a checkpoint of the original: every rank reads it."""
+    """Continue from a checkpoint of the original, which every rank reads."""
     path = Path(args.checkpoint_path)
     original = muster.together(world, lambda: read_original(path))
     muster.together(world, lambda: load_weights(step.model, original, path))
     if original.optimizer and len(original.optimizer["state"]) == len(step.parameters):
         saved = {**original.optimizer, "param_groups": [dict(g) for g in original.optimizer["param_groups"]]}
-        for group in saved["param_groups"]:  # a fused Adam keeps its counts on the GPU: it must know before it loads
+        for group in saved[
+            "param_groups"
+        ]:  # a fused Adam keeps its counts on the GPU, so this must be set before loading
             group.update(fused=step.optimizer.param_groups[0]["fused"], weight_decay=args.weight_decay)
         step.optimizer.load_state_dict(saved)
         if args.use_saved_learning_rate:
@@ -286,6 +288,6 @@ def begin_with(args: argparse.Namespace, world: muster.World, step: TrainingStep
 
 
 def seed_all(seed: int) -> None:
-    """Seed what the recipe draws from."""
+    """Seed the random number generators that the recipe uses."""
     random.seed(seed)
     torch.manual_seed(seed)

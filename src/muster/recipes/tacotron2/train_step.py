@@ -1,10 +1,10 @@
-"""One training step: forward, loss, backward, clipping, Adam; here precision and exchange of gradients are decided.
+"""One training step: forward, loss, backward, clipping, Adam, with precision and gradient exchange.
 
 step = TrainingStep(model, world, StepOptions())
 losses = step(examples, rate=1e-3)
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateImportUsage=false
 
@@ -29,11 +29,11 @@ from .model import Decoder, Outputs, Tacotron2
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """What a step can be told."""
+    """The options of a step."""
 
     precision: str = "float32"
     decoder: str = "plain"
-    """`fast` takes the decoder out of the Python loop."""
+    """`plain`, or `fast` to move the decoder out of the Python loop."""
     graphs: bool = False
     """Run forward and backward as CUDA graphs."""
     mask_padding: bool = False
@@ -51,7 +51,7 @@ class TrainingStep:
         model.decoder_loop = fast_decoder if options.decoder == "fast" else Decoder.forward
         self.model, self.options, self._world = model.to(world.device), options, world
         self.parameters = list(model.parameters())
-        # One tensor holds all gradients: one exchange between the ranks, one norm, one multiplication.
+        # All gradients are in one tensor: one all-reduce, one norm, one multiplication.
         self._gradients = torch.zeros(sum(p.numel() for p in self.parameters), device=world.device)
         start = 0
         for parameter in self.parameters:
@@ -75,28 +75,28 @@ class TrainingStep:
         return both
 
     def backward(self, examples: Examples) -> Losses:
-        """Leave the gradients of a batch in the parameters, and return the losses."""
+        """Compute the gradients of a batch in the parameters, and return the losses."""
         self._gradients.zero_()
         both = self.losses(examples)[0]
         both.reference.backward()
         return Losses(reference=both.reference.detach(), unpadded=both.unpadded)
 
     def losses(self, examples: Examples) -> tuple[Losses, Outputs]:
-        """Run the network forward, with the precision that training has."""
+        """Run the network forward with the precision of training."""
         lengths = examples.mel_lengths if self.options.mask_padding else None
         with self.autocast():
             outputs = self.model(examples.text, examples.text_lengths, examples.mels, lengths)
         return losses(outputs, examples.mels, examples.mel_lengths), outputs
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The precision in which matrices are multiplied."""
+        """The precision of matrix products."""
         bf16 = self.options.precision == "bf16"
-        # Without the cache: a CUDA graph would keep the weights of the step that it was captured in.
+        # Without the cache, because a CUDA graph would keep the weights of the step in which it was captured.
         return torch.autocast(self._world.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
 
 def average_buffers(model: torch.nn.Module, world: muster.World) -> None:
-    """Give all ranks the mean of the statistics that each has gathered over its own clips."""
+    """Average over all ranks the batch statistics that each collected on its own clips."""
     if world.size == 1:
         return
     floats: list[Tensor] = [buffer for buffer in model.buffers() if buffer.is_floating_point()]

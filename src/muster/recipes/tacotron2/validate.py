@@ -1,6 +1,6 @@
-"""The loss on clips that were kept aside, over all ranks, and a picture of one of them."""
+"""The loss on the validation clips, over all ranks, and an image of one of them."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .train_step import TrainingStep
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """What a validation found."""
+    """The result of a validation."""
 
     reference: float
     unpadded: float
     focus: float
-    """How sharply the decoder looks: the mean of each frame's largest weight, 1 at the best."""
+    """Sharpness of the attention: the mean of each frame's largest weight, at best 1."""
 
 
 @torch.no_grad()
@@ -38,9 +38,9 @@ def validate(
     padding: Padding,
     picture: Path | None,
 ) -> Validation:
-    """Return the mean losses over all clips; each rank looks at a part of them, and rank 0 draws one of its own.
+    """Return the mean losses over all clips; each rank validates a part of them, and rank 0 draws one.
 
-    Clips of about one length go together, as in training, which never shows the network much padding.
+    Clips of similar length are batched together, as in training, so that there is little padding.
     """
     model = step.model
     model.eval()

@@ -9,4 +9,4 @@ from .widen import WidenKernels
 
 
 class Kernels(NormKernels, ConvKernels, WidenKernels, StemKernels):
-    """Every operation in bf16 in Triton, but for those that cuBLAS does best."""
+    """Every operation in bf16 in Triton, except those for which cuBLAS is faster."""

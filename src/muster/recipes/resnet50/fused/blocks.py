@@ -1,12 +1,12 @@
-"""A Bottleneck's forward and backward pass out of operations.
+"""A Bottleneck's forward and backward pass, made of operations.
 
-A block keeps x (its input), c1 and c2 (raw outputs of its first two convolutions) and a1 (normalised c1, which cuDNN's
-3x3 convolution reads); the outputs of the third convolution and of the shortcut's never reach memory, or only on the
-way. The gradient that flows between blocks is already masked by the ReLU before it, and comes with the sums that the
-normalisation before it needs.
+A block keeps x (its input), c1 and c2 (raw outputs of its first two convolutions) and a1 (normalized c1, which cuDNN's
+3x3 convolution reads); the outputs of the third convolution and of the shortcut never reach memory, or only
+temporarily. The gradient between blocks is already masked by the previous ReLU, and comes with the sums that the
+previous normalization needs.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .operations import Branch, Operations, Sums, Tile, product
 from .plans import Plan
 
 Size = tuple[int, int, int]
-"""Images, rows, columns."""
+"""Number of images, rows and columns."""
 
 Raw = tuple[Tensor, Tensor]
-"""The output of a convolution, and the vec of its normalisation."""
+"""The output of a convolution, and the vec of its normalization."""
 
 Grads = dict[Tensor, Tensor]
 """The gradient of each parameter."""
@@ -31,7 +31,7 @@ Grads = dict[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """A convolution and the normalisation after it, with a copy of the weight in the type of the activations."""
+    """A convolution and its normalization, with a copy of the weight in the dtype of the activations."""
 
     conv: nn.Conv2d
     norm: nn.BatchNorm2d
@@ -43,7 +43,7 @@ class Unit:
         return self.weight.view(len(self.weight), -1)
 
     def parameters(self) -> list[Tensor]:
-        """What has a gradient."""
+        """Tensors that have a gradient."""
         return [self.conv.weight, self.norm.weight, self.norm.bias]
 
 
@@ -58,13 +58,13 @@ class Block:
     stride: int
 
     def units(self) -> list[Unit]:
-        """All of them."""
+        """All units."""
         return [self.one, self.two, self.three, *([self.down] if self.down else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wide:
-    """What a widening convolution keeps: its input (normalised by x_vec if there is one), its gram, and its own vec."""
+    """What a widening convolution keeps: its input (normalized by x_vec if there is one), its gram, and its own vec."""
 
     x: Tensor
     x_vec: Tensor | None
@@ -117,7 +117,7 @@ class Forward:
     def block(
         self, b: Block, x: Tensor, vec: Tensor | None, first: Raw, size: Size, following: Unit | None
     ) -> tuple[Kept, Tensor, Raw | None]:
-        """What to keep, the output, and the next block's c1 and vec where they come with it; first: this block's.
+        """What to keep, the output, and the next block's c1 and vec if they are computed together; first: this block's.
 
         `vec` is that of the stem, before the very first block.
         """
@@ -149,21 +149,21 @@ class Forward:
         return kept, y, (after, ops.finish_forward(sums, following.norm, len(after)))
 
     def _widening(self, unit: Unit, x: Tensor, x_vec: Tensor | None, gram: Tensor) -> tuple[Branch, Wide]:
-        """A widening convolution ready to run, and what it keeps."""
-        vec, scaled = self.ops.normalise(gram, unit.matrix, unit.norm, len(x))
+        """The inputs of a widening convolution, and what it keeps."""
+        vec, scaled = self.ops.normalize(gram, unit.matrix, unit.norm, len(x))
         return Branch(x, x_vec, scaled, vec), Wide(x=x, x_vec=x_vec, gram=gram, vec=vec)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backward:
-    """The backward passes of the blocks of one stage; the parameters' gradients gather in `grads`."""
+    """The backward passes of the blocks of one stage; the parameters' gradients are stored in `grads`."""
 
     ops: Operations
     plan: Plan
     grads: Grads
 
     def block(self, b: Block, a: Kept, g: Tensor, sums: Sums, vec: Tensor | None) -> tuple[Tensor, Sums]:
-        """From the masked gradient of the output to that of the input, each with its sums.
+        """Compute the gradient of the input from the masked gradient of the output, each with its sums.
 
         `vec` is that of the stem, before the very first block.
         """
@@ -171,7 +171,7 @@ class Backward:
         g2, sums2 = self._wide(b.three, a.three, g, sums, a.v2)
         if sums2 is None:
             sums2, _ = ops.reduce(g2, a.c2, a.v2)
-        dc2 = ops.normalise_backward(g2, a.c2, self.norm(b.two, sums2, a.v2, len(g2)), a.v2)
+        dc2 = ops.normalize_backward(g2, a.c2, self.norm(b.two, sums2, a.v2, len(g2)), a.v2)
         s = [b.stride, b.stride]
         image, dw2, _ = torch.ops.aten.convolution_backward.default(
             as_images(dc2, a.out_size), as_images(a.a1, a.size), b.two.weight, None,
@@ -187,14 +187,14 @@ class Backward:
             one = b.one.matrix
             dx, dw, sums = ops.conv_backward(g1, a.c1, a.x, one, tile, abc1, a.v1, vec, res, a.size[1:])
         else:
-            dc1 = ops.normalise_backward(g1, a.c1, abc1, a.v1)
+            dc1 = ops.normalize_backward(g1, a.c1, abc1, a.v1)
             dw = dc1.t() @ a.x
             sums, dx = ops.reduce(dc1 @ b.one.matrix, mask=a.x, res=res, size=a.size[1:], keep=True)
         self._weight(b.one, dw)
         return dx, sums
 
     def norm(self, unit: Unit, sums: Sums, vec: Tensor, count: int) -> Tensor:
-        """The abc of one normalisation."""
+        """The abc of one normalization."""
         norm = unit.norm
         abc, self.grads[norm.weight], self.grads[norm.bias] = self.ops.finish_backward(sums, norm.weight, vec, count)
         return abc

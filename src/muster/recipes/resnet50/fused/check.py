@@ -1,16 +1,16 @@
-"""Does the fused step compute here what it should? For a GPU that it has not been tried on, and after every change.
+"""Check the results of the fused step: on GPUs where it has not been tested, and after every change.
 
-    python -m muster.recipes.resnet50.fused.check                      all of it, about two minutes on an H200
-    python -m muster.recipes.resnet50.fused.check kernels              each kernel beside plain torch
+    python -m muster.recipes.resnet50.fused.check                      everything, about two minutes on an H200
+    python -m muster.recipes.resnet50.fused.check kernels              each kernel against plain torch
     python -m muster.recipes.resnet50.fused.check network              a whole forward and backward pass
     python -m muster.recipes.resnet50.fused.check training             a hundred steps
     TRITON_INTERPRET=1 python -m muster.recipes.resnet50.fused.check kernels     without a GPU, small and slow
 
-The network and the training are compared with float32, and with what torch's own bf16 (autocast) makes of them: the
-fused step may be as far from float32 as that, and hardly more.
+The network and the training are compared with float32 and with torch's bf16 (autocast): the fused step may differ from
+float32 only slightly more than autocast does.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ KINDS = ("float32", "autocast", "fused")
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
 KERNEL_ERROR, INTERPRETER_ERROR = 1e-2, 2.5e-2
-"""Largest relative errors of a kernel: rounding to bf16 on a GPU; cutting off to bf16, as the interpreter does."""
+"""Maximum relative error of a kernel: with rounding to bf16 on a GPU, and with truncation in the interpreter."""
 
 SLACK = 1.1
-"""How much further than autocast the fused network may be from float32."""
+"""Maximum error of the fused network relative to that of autocast."""
 
 
 def main() -> None:
-    """Run the parts that were asked for and leave with 1 if something is wrong."""
+    """Run the selected parts and exit with 1 if any check fails."""
     parser = argparse.ArgumentParser(
         prog="resnet50.fused.check", description="Compare the fused step with plain torch.", allow_abbrev=False
     )
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)} (all)")
     chosen: list[str] = parser.parse_args().parts or list(names)
     if unknown := [name for name in chosen if name not in names]:
-        parser.error(f"there is no part {unknown[0]}: {', '.join(names)}")
+        parser.error(f"unknown part {unknown[0]}; choose from {', '.join(names)}")
     try:
         with muster.init() as world:
             make_sure(world, chosen)
@@ -70,15 +70,15 @@ def main() -> None:
 
 
 def make_sure(world: muster.World, chosen: list[str]) -> None:
-    """Refuse to check plain torch against itself."""
+    """Raise an error if the check would compare plain torch with itself."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
     if interpreted and chosen == ["kernels"]:
         return
     options = StepOptions(precision="bf16")
     if reason := obstacle(ResNet("resnet50", classes=1000), world.device, options, 224):
         raise muster.UsageError(
-            f"the fused step cannot be checked here: {reason}",
-            hint="`TRITON_INTERPRET=1 python -m muster.recipes.resnet50.fused.check kernels` needs Triton, and no GPU",
+            f"cannot check the fused step: {reason}",
+            hint="without a GPU, run TRITON_INTERPRET=1 python -m muster.recipes.resnet50.fused.check kernels",
         )
 
 
@@ -89,7 +89,7 @@ def say(good: bool, words: str) -> bool:
 
 
 def check_kernels(world: muster.World) -> bool:
-    """Each kernel beside its definition."""
+    """Compare each kernel with its definition."""
     gpu = world.device.type == "cuda"
     limit, start = KERNEL_ERROR if gpu else INTERPRETER_ERROR, time.perf_counter()
     errors = check_all(operations_for(world.device), world.device, large=gpu)
@@ -100,7 +100,7 @@ def check_kernels(world: muster.World) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What one forward and backward pass leaves."""
+    """The results of one forward and backward pass."""
 
     loss: float
     gradients: dict[str, Tensor]
@@ -108,7 +108,7 @@ class Pass:
 
 
 def check_network(world: muster.World) -> bool:
-    """Loss, gradients and running statistics of whole networks, of odd batches and sizes too."""
+    """Compare loss, gradients and running statistics of whole networks, including odd batches and sizes."""
     torch.backends.cudnn.allow_tf32 = False
     good = [
         compare_passes(world, arch, batch, size)
@@ -120,7 +120,7 @@ def check_network(world: muster.World) -> bool:
 
 
 def compare_passes(world: muster.World, arch: str, batch: int, size: int) -> bool:
-    """One pass of each kind from the same weights, far from those that training begins with."""
+    """Compare one pass of each kind from the same weights, far from the initial ones."""
     torch.manual_seed(0)
     model = ResNet(arch, classes=1000)
     for module in model.modules():
@@ -164,7 +164,7 @@ def distance(mine: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
 
 
 class Patterns:
-    """Sixteen patterns in noise, always the same ones: something that a network learns in a hundred steps."""
+    """Sixteen fixed patterns in noise, which a network learns in a hundred steps."""
 
     classes, image_size = 16, 224
 
@@ -184,12 +184,12 @@ class Patterns:
         return (128 + 60 * (0.5 * self._patterns[labels] + noise)).clamp(0, 255).to(torch.uint8), labels
 
     def test(self, part: range, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Go through four batches that training does not see."""
+        """Iterate over four batches that are not used in training."""
         return (self.batch(5000 + i) for i in range(4))
 
 
 def check_training(world: muster.World) -> bool:
-    """A hundred steps of each kind from the same weights, and an evaluation with the running statistics."""
+    """Compare a hundred steps of each kind from the same weights, and an evaluation with the running statistics."""
     torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
     data, model = Patterns(world.device, 128), ResNet("resnet50", classes=1000)
@@ -202,11 +202,10 @@ def check_training(world: muster.World) -> bool:
         print(f"      {kind:8}  mean loss of ten steps: {tens}  accuracy {accuracy:.4f}")
     exact, cast, mine = (results[kind] for kind in KINDS)
     far, noise = furthest(mine[0], exact[0]), furthest(cast[0], exact[0])
-    learnt = mean(mine[0][-10:]) <= 1.5 * mean(exact[0][-10:]) + 0.02 and mine[1] >= exact[1] - 0.01
-    words = (
-        f"training: furthest from float32 {far:.4f} (autocast {noise:.4f}), at the end {mine[1]:.4f} of {exact[1]:.4f}"
-    )
-    return say(learnt and far <= noise + 0.1, words)
+    learned = mean(mine[0][-10:]) <= 1.5 * mean(exact[0][-10:]) + 0.02 and mine[1] >= exact[1] - 0.01
+    accuracies = f"final accuracy {mine[1]:.4f} (float32 {exact[1]:.4f})"
+    words = f"training: maximum difference to float32 {far:.4f} (autocast {noise:.4f}), {accuracies}"
+    return say(learned and far <= noise + 0.1, words)
 
 
 def furthest(losses: list[float], exact: list[float]) -> float:

@@ -1,6 +1,6 @@
-"""Every kernel beside its definition in plain torch, on random numbers, with the tiles that training uses."""
+"""Compare every kernel with its definition in plain torch, on random numbers, with the tiles used in training."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .plans import PLANS, STEM
 
 BF16 = torch.bfloat16
 Maps = tuple[int, int, int]
-"""Images, rows, columns."""
+"""Number of images, rows and columns."""
 
 
 class KernelCheck:
-    """Calls an operation of both kinds with the same arguments, and keeps the worst relative error of each."""
+    """Calls both implementations of an operation with the same arguments, and records the worst relative error."""
 
     def __init__(self, kernels: Operations, device: torch.device) -> None:
         self.worst: dict[str, float] = {}
         self.kernels, self._plain, self.device = kernels, Operations(), device
 
     def both(self, name: str, *arguments: Any, **more: Any) -> Any:
-        """Return what the kernel returns; what it changes in place in a normalisation is compared too."""
+        """Return the kernel's result; in-place changes of a normalization are also compared."""
         given = copy_norms(arguments)
         expected = getattr(self._plain, name)(*arguments, **more)
         result = getattr(self.kernels, name)(*given, **more)
@@ -38,23 +38,23 @@ class KernelCheck:
         return result
 
     def compare(self, name: str, mine: Tensor, theirs: Tensor) -> None:
-        """Note how far two tensors are apart; what is not a number is further than everything."""
+        """Record the difference of two tensors; NaN counts as the largest difference."""
         error = ((mine.float() - theirs.float()).norm() / (theirs.float().norm() + 1e-30)).item()
         self.worst[name] = max(self.worst.get(name, 0.0), error if error == error else float("inf"))
 
     def numbers(self, *shape: int) -> Tensor:
-        """Normally distributed, in bf16."""
+        """Normally distributed numbers in bf16."""
         return torch.randn(*shape, device=self.device).to(BF16)
 
     def vec(self, columns: int) -> Tensor:
-        """Something like the vec of a normalisation, with five rows; some scales are negative."""
+        """A random vec of a normalization, with five rows; some scales are negative."""
         rows = torch.randn(5, columns, device=self.device) * 0.3
         rows[0] += 0.7
         rows[3] = rows[3].abs() + 0.5
         return rows
 
     def norm(self, columns: int) -> nn.BatchNorm2d:
-        """A normalisation that is not the identity."""
+        """A normalization that is not the identity."""
         norm = nn.BatchNorm2d(columns, device=self.device)
         nn.init.uniform_(norm.weight, -0.5, 1.5)
         nn.init.normal_(norm.bias, 0, 0.2)
@@ -62,7 +62,7 @@ class KernelCheck:
 
 
 def copy_norms(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same arguments, with normalisations that can be changed."""
+    """The same arguments, with copies of the normalizations, which are changed in place."""
     return tuple(copy.deepcopy(each) if isinstance(each, nn.BatchNorm2d) else each for each in arguments)
 
 
@@ -74,7 +74,7 @@ def statistics(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
 
 
 def tensors(result: Any) -> Iterator[Tensor]:
-    """Every tensor of a result, sums added up."""
+    """All tensors of a result, with parts of sums added up."""
     if isinstance(result, Sums):
         yield from result.both()
     elif isinstance(result, Tensor):
@@ -86,7 +86,7 @@ def tensors(result: Any) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def check_norms(check: KernelCheck, maps: Maps, columns: int) -> None:
-    """Normalisation by itself, forward and backward, with each kind of residual."""
+    """Check normalization alone, forward and backward, with each kind of residual."""
     n, h, w = maps
     m = n * h * w
     x, g, norm, vec = check.numbers(m, columns), check.numbers(m, columns), check.norm(columns), check.vec(columns)
@@ -97,7 +97,7 @@ def check_norms(check: KernelCheck, maps: Maps, columns: int) -> None:
     check.both("apply", x, own, res, vec)
     sums, _ = check.both("reduce", g, x, own)
     abc = check.both("finish_backward", sums, norm.weight, own, m)[0]
-    check.both("normalise_backward", g, x, abc, own)
+    check.both("normalize_backward", g, x, abc, own)
     check.both("copy_sum", x, vec)
     check.both("copy_sum", x, half=maps)
     check.both("reduce", g, x, own, keep=True)
@@ -108,7 +108,7 @@ def check_norms(check: KernelCheck, maps: Maps, columns: int) -> None:
 
 @torch.no_grad()
 def check_convs(check: KernelCheck, maps: Maps, width: int) -> None:
-    """The 1x1 convolutions of a stage that has kernels for them: in its first block, and in the others."""
+    """Check the 1x1 convolutions of a stage that has kernels for them, in its first block and in the others."""
     n, h, w = maps
     m, plan = n * h * w, PLANS[width]
     before = 64 if width == 64 else 2 * width
@@ -116,7 +116,7 @@ def check_convs(check: KernelCheck, maps: Maps, width: int) -> None:
     g, c, y_vec, x_vec = check.numbers(m, width), check.numbers(m, width), check.vec(width), check.vec(before)
     abc = torch.randn(3, width, device=check.device) * 0.3
     for columns, forward, backward, raw in (
-        (before, plan.first, plan.back_first, width == 64),  # the stem leaves its normalisation to the first stage
+        (before, plan.first, plan.back_first, width == 64),  # the stem leaves its normalization to the first stage
         (4 * width, plan.conv1, plan.back1, False),
     ):
         x = check.numbers(m, columns) if raw else check.numbers(m, columns).relu()
@@ -132,14 +132,14 @@ def check_convs(check: KernelCheck, maps: Maps, width: int) -> None:
 
 @torch.no_grad()
 def check_widening(check: KernelCheck, m: int, width: int) -> None:
-    """A widening convolution with its normalisation, each kind of residual, and what follows it."""
+    """Check a widening convolution with its normalization, each kind of residual, and the next convolution."""
     plan, outputs = PLANS[width], 4 * width
     x, x_vec, norm = check.numbers(m, width), check.vec(width) if plan.gram else None, check.norm(outputs)
     weight, gamma = check.numbers(outputs, width) / width**0.5, norm.weight.detach()
     plain = Operations()
     total = x.float().sum(0)
     gram: Tensor = check.both("gram", x, x_vec, plan.gram) if plan.gram else plain.wide_gram(x, total)
-    vec, scaled = check.both("normalise", gram, weight, norm, m)
+    vec, scaled = check.both("normalize", gram, weight, norm, m)
     main, res = Branch(x, x_vec, scaled, vec), check.numbers(m, outputs)
     if plan.out:
         check.both("widen", main, plan.out, res)
@@ -163,7 +163,7 @@ def check_widening(check: KernelCheck, m: int, width: int) -> None:
 
 @torch.no_grad()
 def check_stem(check: KernelCheck, images: int, height: int, width: int) -> None:
-    """From bytes to the pooled map, and back to the weight."""
+    """Check the stem from bytes to the pooled map, and backward to the weight."""
     pixels = torch.randint(0, 256, (images, height, width, 3), dtype=torch.uint8, device=check.device)
     scale, shift = torch.tensor([[0.01, 0.02, 0.03], [-1.0, -0.5, 0.2]], device=check.device)
     blocks = check.both("blocks", pixels.permute(0, 3, 1, 2), scale, shift, BF16)
@@ -173,14 +173,14 @@ def check_stem(check: KernelCheck, images: int, height: int, width: int) -> None
     vec = check.both("finish_forward", sums, norm, len(c))
     pooled, which = check.kernels.pool(c, vec, size)
     check.compare("pool", pooled, Operations().pool(c, vec, size)[0])
-    check.compare("pool", c.gather(0, chosen_pixels(which, size)), pooled)  # which of equal numbers wins may differ
+    check.compare("pool", c.gather(0, chosen_pixels(which, size)), pooled)  # ties may be resolved differently
     abc = torch.randn(3, 64, device=check.device)
     dc = check.both("unpool", check.numbers(*pooled.shape), which, c, abc, size)
     check.both("stem_wgrad", blocks, dc, STEM)
 
 
 def check_all(kernels: Operations, device: torch.device, *, large: bool) -> dict[str, float]:
-    """Return the worst relative error of each operation; large sizes give every program several tiles."""
+    """Return the worst relative error of each operation; with `large`, every program gets several tiles."""
     torch.manual_seed(0)
     check = KernelCheck(kernels, device)
     ragged, even = ((8, 113, 111), (8, 128, 128)) if large else ((2, 9, 11), (1, 16, 16))

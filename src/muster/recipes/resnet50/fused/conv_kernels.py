@@ -1,10 +1,10 @@
-"""Triton kernels for the 1x1 convolutions that do not widen, with the normalisation before and after them.
+"""Triton kernels for the 1x1 convolutions that do not widen, with the normalization before and after them.
 
-Activations are channels-last bf16, seen as matrices [pixels, channels]. A 1x1 convolution is a matrix product, so batch
-normalisation fuses with it: normalisation and ReLU of the layer before happen while its input is read, and the sums
-that the next normalisation needs are taken while its output is written. Products are computed transposed, [channels,
-pixels]: then the sum over pixels stays inside a thread. A load is prefetched by the compiler only when a product
-depends on it, so residuals enter as the start of an accumulator. widen.py is about the convolutions that widen.
+Activations are channels-last bf16, viewed as matrices [pixels, channels]. A 1x1 convolution is a matrix product, so
+batch normalization fuses with it: normalization and ReLU of the previous layer happen while its input is read, and the
+sums that the next normalization needs are computed while its output is written. Products are computed transposed,
+[channels, pixels], so that the sum over pixels stays inside a thread. The compiler prefetches a load only if a product
+depends on it, so residuals are the initial value of an accumulator. widen.py has the convolutions that widen.
 """
 
 # Triton's language is Python that a type checker cannot follow.
@@ -74,9 +74,9 @@ def conv1x1_backward(
 ):  # fmt: skip
     """Both gradients of a 1x1 convolution with few outputs in one pass over its activations.
 
-    dY = ya*g + yb*c + yc is the gradient of the normalisation after it, g masked where c*ys+yh <= 0 (its ReLU); X
+    dY = ya*g + yb*c + yc is the gradient of the normalization after it, g masked where c*ys+yh <= 0 (its ReLU); X
     is the input, or relu(x*xs+xh) when PRO_X; dX = dY W (+ R; RES 2: R has only the even rows and columns), masked
-    where X <= 0; sum(dX) and, when DOT, sum(dX*(x-mean)) are taken for the normalisation before.
+    where X <= 0; sum(dX) and, when DOT, sum(dX*(x-mean)) are taken for the normalization before.
     """
     pid = tl.program_id(0)
     tiles_k = K // BK

@@ -14,7 +14,7 @@ from .operations import Operations, Sums, Tile
 
 
 class ConvKernels(Operations):
-    """1x1 convolutions that do not widen; what each method computes is written in Operations."""
+    """1x1 convolutions that do not widen; Operations defines what each method computes."""
 
     def conv_forward(self, x: Tensor, w: Tensor, tile: Tile, vec: Tensor | None = None) -> tuple[Tensor, Sums]:
         """Product and sums."""

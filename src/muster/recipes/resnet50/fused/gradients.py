@@ -1,6 +1,6 @@
-"""From a batch to its gradients through the fused network, on a GPU as one CUDA graph for each shape of a batch."""
+"""Gradients of a batch through the fused network, on a GPU as one CUDA graph per batch shape."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateImportUsage=false
 
@@ -24,11 +24,11 @@ from .network import FusedResNet
 from .operations import Operations
 
 Result = tuple[Tensor, list[Tensor]]
-"""A loss, and the gradient of each parameter; of a graph they are valid until it runs again."""
+"""A loss and the gradient of each parameter; those of a graph are valid until it runs again."""
 
 
 def operations_for(device: torch.device) -> Operations:
-    """Kernels on a GPU, and in Triton's interpreter where that is asked for; plain torch elsewhere."""
+    """Kernels on a GPU, or in Triton's interpreter if that is enabled; otherwise plain torch."""
     if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
         from .all_kernels import Kernels
 
@@ -55,7 +55,7 @@ class FusedLoss:
 
 
 class FusedGradients:
-    """Leaves the gradients of a batch in the parameters, averaged over the ranks."""
+    """Stores the gradients of a batch in the parameters, averaged over the ranks."""
 
     def __init__(self, loss: Loss, world: muster.World, options: StepOptions) -> None:
         self._loss, self._world, self._accumulate = FusedLoss(loss, options), world, options.accumulate
@@ -123,10 +123,10 @@ class Captured:
 
 
 class Graphs:
-    """Calls `work` with a batch: directly when a shape is new, as a captured graph from then on.
+    """Calls `work` with a batch: directly if its shape is new, as a captured graph from then on.
 
-    The first calls compile kernels and let libraries choose theirs, which a capture does not allow. All graphs share
-    one pool of memory, so what one leaves there is gone with the next.
+    The first calls compile kernels and let libraries choose theirs, which is not possible during capture. All graphs
+    share one memory pool, so each overwrites what the previous one left there.
     """
 
     WARM_UP = 3
@@ -152,7 +152,7 @@ class Graphs:
         return captured.result
 
     def _aside(self, images: Tensor, labels: Tensor) -> Result:
-        """On another stream, as a capture demands of the work before it."""
+        """Run on another stream, as required before a capture."""
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
@@ -164,8 +164,8 @@ class Graphs:
         images, labels = images.clone(), labels.clone()
         graph: Any = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # what the first calls left would stand beside the pool
-        # thread_local: nccl's watchdog may ask for its events in a thread of its own meanwhile.
+        torch.cuda.empty_cache()  # otherwise the memory of the first calls would add to that of the pool
+        # thread_local: nccl's watchdog may query its events in another thread meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = self._work(images, labels)
         self._pool = graph.pool()

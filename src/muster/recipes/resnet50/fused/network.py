@@ -1,9 +1,9 @@
-"""A ResNet of Bottleneck blocks with its forward and backward pass in operations, one autograd node for each stage.
+"""A ResNet of Bottleneck blocks whose forward and backward pass use the operations, one autograd node per stage.
 
-The parameters and statistics stay those of the module: evaluate it, save it and load it as usual.
+The module keeps its parameters and statistics: evaluate, save and load it as usual.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportIncompatibleMethodOverride=false, reportPrivateImportUsage=false
 
@@ -24,7 +24,7 @@ from .plans import PLANS, STEM, Plan
 
 @dataclass
 class Link:
-    """Between two stages, in the backward pass: the gradient with its sums."""
+    """The gradient with its sums, passed between two stages in the backward pass."""
 
     grad: Tensor | None = None
     sums: Sums | None = None
@@ -46,13 +46,13 @@ class Stage:
 
 
 class StageFunction(torch.autograd.Function):
-    """One stage; the gradients of all its parameters come out of one backward call."""
+    """One stage; one backward call computes the gradients of all its parameters."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, stage: Stage, size: Size, before: Link | None, box: list[Any], *parameters: Tensor
     ) -> Tensor:
-        """x: blocks of images for the first stage, else the output of the stage before; box gets link and size."""
+        """x: blocks of images for the first stage, otherwise the previous stage's output; box gets link and size."""
         ops, vec = stage.ops, None
         if stage.stem:
             n, bh, bw, _ = x.shape
@@ -100,7 +100,7 @@ class StageFunction(torch.autograd.Function):
 
 
 class Classifier(torch.autograd.Function):
-    """The last layer in the type of the activations, with scores and gradients in the parameters' type."""
+    """The last layer in the dtype of the activations, with scores and gradients in that of the parameters."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class Classifier(torch.autograd.Function):
 
 
 class FusedResNet:
-    """Runs a ResNet of Bottleneck blocks in training mode; activations have the given type."""
+    """Runs a ResNet of Bottleneck blocks in training mode; activations have the given dtype."""
 
     def __init__(self, model: ResNet, ops: Operations, dtype: torch.dtype) -> None:
         self._ops, self._dtype = ops, dtype
@@ -138,7 +138,7 @@ class FusedResNet:
         self._counters = [buffer for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")]
 
     def __call__(self, images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        """Return the scores of images [n, 3, h, w], which are first multiplied by scale and moved by shift."""
+        """Return the scores of images [n, 3, h, w], which are first scaled by `scale` and shifted by `shift`."""
         with torch.no_grad():
             torch._foreach_copy_(self._copies, [p.detach() for p in self._originals])
             torch._foreach_add_(self._counters, 1)

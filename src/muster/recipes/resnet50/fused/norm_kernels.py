@@ -1,4 +1,4 @@
-"""Triton kernels for batch normalisation on channels-last bf16 activations, seen as matrices [pixels, channels]."""
+"""Triton kernels for batch normalization of channels-last bf16 activations, viewed as matrices [pixels, channels]."""
 
 # Triton's language is Python that a type checker cannot follow.
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
@@ -20,7 +20,7 @@ def activate(x, s, h, rm, M, PRO: tl.constexpr, EVEN: tl.constexpr, BM: tl.const
 
 @triton.jit
 def even_row(m, M, IH, IW):
-    """Where pixel m lies in a map of the even rows and columns, and whether it does."""
+    """Position of pixel m in a map of the even rows and columns, and whether it is in that map."""
     w = m % IW
     h = m // IW % IH
     n = m // (IW * IH)

@@ -1,4 +1,4 @@
-"""Batch normalisation in the kernels of norm_kernels.py."""
+"""Batch normalization in the kernels of norm_kernels.py."""
 
 # Triton's language is Python that a type checker cannot follow.
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false
@@ -15,7 +15,7 @@ from .operations import Operations, Sums
 
 
 class NormKernels(Operations):
-    """Normalisation; what each method computes is written in Operations."""
+    """Normalization; Operations defines what each method computes."""
 
     def stats(self, x: Tensor) -> Sums:
         """Sums and sums of squares."""
@@ -46,7 +46,7 @@ class NormKernels(Operations):
         return abc, dgamma, dbeta
 
     def apply(self, x: Tensor, vec: Tensor, res: Tensor | None = None, res_vec: Tensor | None = None) -> Tensor:
-        """Normalise, add, ReLU."""
+        """Normalize, add, ReLU."""
         m, c = x.shape
         bm, bc = block_of(c, 2048)
         y = torch.empty_like(x)
@@ -99,8 +99,8 @@ class NormKernels(Operations):
         )  # fmt: skip
         return Sums(part, programs), kept
 
-    def normalise_backward(self, g: Tensor, c: Tensor, abc: Tensor, vec: Tensor) -> Tensor:
-        """The gradient of a normalisation's input."""
+    def normalize_backward(self, g: Tensor, c: Tensor, abc: Tensor, vec: Tensor) -> Tensor:
+        """The gradient of a normalization's input."""
         m, columns = g.shape
         bm, bc = block_of(columns, 2048)
         dc = torch.empty_like(g)

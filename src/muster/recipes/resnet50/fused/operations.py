@@ -1,15 +1,15 @@
-"""What the fused network is made of, in plain torch: what a kernel has to compute, and what runs where none can.
+"""The operations of the fused network in plain torch: the definition of each kernel, and its fallback.
 
-Everything is a matrix [pixels, channels]. The `vec` of a normalisation is [scale, shift, mean, 1/std] of its batch, so
+Everything is a matrix [pixels, channels]. The `vec` of a normalization is [scale, shift, mean, 1/std] of its batch, so
 that relu(x * scale + shift) is its output; `abc` gives the gradient of its input, a*g + b*x + c.
 
-A widening 1x1 convolution (w to 4w channels) and its normalisation need no output in memory: c = x W^T is linear in x,
-so the sums of the normalisation come from x, which is four times smaller. With S = x^T x and s = sum(x), the "gram" of
+A widening 1x1 convolution (w to 4w channels) and its normalization need no output in memory: c = x W^T is linear in x,
+so the sums of the normalization come from x, which is four times smaller. With S = x^T x and s = sum(x), the "gram" of
 x, mean(c) = W s / m and var(c) = diag(W cov(x) W^T). Backward, with dc = a*g + b*c + c0 (for each channel) and
 G = g^T x: sum(g*c) = sum_k W*G, dW = a*G + b*(W S) + c0 s^T, and dx = g (aW) + x (W^T b W) + a constant.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEM_CHANNELS = 64
 
 
 class Tile(NamedTuple):
-    """How a kernel cuts its work: rows, columns of Y, columns of X; warps, pipeline stages, programs per SM."""
+    """How a kernel divides its work: rows, columns of Y, columns of X; warps, pipeline stages, programs per SM."""
 
     bm: int
     bn: int
@@ -48,7 +48,7 @@ class Sums(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A widening convolution ready to run: input, its vec if it is still to be normalised, scaled weight, own vec."""
+    """The inputs of a widening convolution: x, its vec if it is not yet normalized, scaled weight, own vec."""
 
     x: Tensor
     x_vec: Tensor | None
@@ -57,7 +57,7 @@ class Branch(NamedTuple):
 
 
 class InputGradient(NamedTuple):
-    """What the gradient of a widening convolution's input needs: aW, W^T b W, and the constant."""
+    """What is needed for the gradient of a widening convolution's input: aW, W^T b W, and the constant."""
 
     wa: Tensor
     v: Tensor
@@ -65,7 +65,7 @@ class InputGradient(NamedTuple):
 
 
 def full(x: Tensor) -> Tensor:
-    """x in a type to add up in."""
+    """x in a dtype that is suitable for sums."""
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
@@ -77,12 +77,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def activate(x: Tensor, vec: Tensor | None) -> Tensor:
-    """relu(x*scale+shift), or x where there is no vec."""
+    """relu(x*scale+shift), or x if there is no vec."""
     return x if vec is None else torch.relu(full(x) * vec[0] + vec[1]).to(x.dtype)
 
 
 def spread(res: Tensor, size: tuple[int, int], count: int) -> Tensor:
-    """A residual with as many rows as there are pixels: one with fewer belongs to the even rows and columns."""
+    """A residual with one row per pixel; one with fewer rows belongs to the even rows and columns."""
     if len(res) == count:
         return full(res)
     height, width = size
@@ -105,7 +105,7 @@ def pixel_weight(w: Tensor) -> Tensor:
 
 
 def update_running(norm: nn.BatchNorm2d, mean: Tensor, var: Tensor, count: int) -> None:
-    """Keep the running statistics as torch.nn.BatchNorm2d does."""
+    """Update the running statistics as torch.nn.BatchNorm2d does."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.momentum is not None
@@ -114,9 +114,9 @@ def update_running(norm: nn.BatchNorm2d, mean: Tensor, var: Tensor, count: int) 
 
 
 class Operations:
-    """Every operation; a tile says how a kernel would cut it, and means nothing here."""
+    """All operations; tiles describe how a kernel divides its work and are ignored here."""
 
-    # Normalisation
+    # Normalization
 
     def stats(self, x: Tensor) -> Sums:
         """The sums of every column and of its squares."""
@@ -124,7 +124,7 @@ class Operations:
         return Sums(torch.stack([f.sum(0), (f * f).sum(0)])[None], 1)
 
     def finish_forward(self, sums: Sums, norm: nn.BatchNorm2d, count: int) -> Tensor:
-        """The vec of a normalisation over `count` pixels; its running statistics are updated."""
+        """The vec of a normalization over `count` pixels; its running statistics are updated."""
         total, square = sums.both()
         mean = total / count
         var = (square / count - mean * mean).clamp(min=0)
@@ -134,7 +134,7 @@ class Operations:
         return torch.stack([scale, norm.bias - mean * scale, mean, rstd])
 
     def finish_backward(self, sums: Sums, gamma: Tensor, vec: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The abc of a normalisation, and the gradients of its weight and bias."""
+        """The abc of a normalization, and the gradients of its weight and bias."""
         total, dot = sums.both()
         dgamma, a = dot * vec[3], gamma * vec[3]
         b = -a * vec[3] * dgamma / count
@@ -169,7 +169,7 @@ class Operations:
     ) -> tuple[Sums, Tensor]:
         """sum(g), and with c and vec sum(g*(c-mean)), of g (+ res) masked by mask > 0 or else by vec's ReLU.
 
-        With `keep` that g is returned too, otherwise the one that was given.
+        With `keep` that g is also returned, otherwise the given one.
         """
         whole = g if res is None else (full(g) + spread(res, size, len(g))).to(g.dtype)
         if mask is not None:
@@ -180,8 +180,8 @@ class Operations:
         dot = (f * (full(c) - vec[2])).sum(0) if c is not None and vec is not None else torch.zeros_like(f[0])
         return Sums(torch.stack([f.sum(0), dot])[None], 1), whole if keep else g
 
-    def normalise_backward(self, g: Tensor, c: Tensor, abc: Tensor, vec: Tensor) -> Tensor:
-        """dc = a*g + b*c + c0, g masked by the ReLU after the normalisation."""
+    def normalize_backward(self, g: Tensor, c: Tensor, abc: Tensor, vec: Tensor) -> Tensor:
+        """dc = a*g + b*c + c0, g masked by the ReLU after the normalization."""
         f = full(c)
         masked = torch.where(f * vec[0] + vec[1] > 0, full(g), 0)
         return (masked * abc[0] + f * abc[1] + abc[2]).to(g.dtype)
@@ -206,12 +206,12 @@ class Operations:
         res: Tensor,
         size: tuple[int, int],
     ) -> tuple[Tensor, Tensor, Sums]:
-        """dx (+ res) masked by x's ReLU, dw (not rounded) and the sums for the normalisation before.
+        """dx (+ res) masked by x's ReLU, dw (not rounded) and the sums for the normalization before.
 
-        g is the gradient of the output c after normalisation and ReLU. A res with fewer rows than x belongs to the
+        g is the gradient of the output c after normalization and ReLU. A res with fewer rows than x belongs to the
         even rows and columns of x's maps, which have the given size. With x_vec the input is relu(x*scale+shift).
         """
-        dy, inputs = self.normalise_backward(g, c, abc, y_vec), activate(x, x_vec)
+        dy, inputs = self.normalize_backward(g, c, abc, y_vec), activate(x, x_vec)
         dx = torch.where(inputs > 0, product(dy, w) + spread(res, size, len(x)), 0).to(x.dtype)
         f = full(dx)
         dot = torch.zeros_like(f[0]) if x_vec is None else (f * (full(x) - x_vec[2])).sum(0)
@@ -229,11 +229,11 @@ class Operations:
         return self.wide_gram(f, full(f).sum(0))
 
     def wide_gram(self, x: Tensor, total: Tensor) -> Tensor:
-        """The same for more columns, where cuBLAS is faster than a kernel of ours; total is sum(x)."""
+        """The same for more columns, for which cuBLAS is faster than a custom kernel; total is sum(x)."""
         return torch.cat([product(x.t(), x).view(-1), total])
 
-    def normalise(self, gram: Tensor, w: Tensor, norm: nn.BatchNorm2d, count: int) -> tuple[Tensor, Tensor]:
-        """vec and scaled weight of the normalisation after x w^T, from x's gram; updates the running statistics.
+    def normalize(self, gram: Tensor, w: Tensor, norm: nn.BatchNorm2d, count: int) -> tuple[Tensor, Tensor]:
+        """vec and scaled weight of the normalization after x w^T, from x's gram; updates the running statistics.
 
         The vec has a fifth row: the shift that fits the scaled weight as it was rounded.
         """
@@ -259,7 +259,7 @@ class Operations:
     ) -> tuple[Tensor, Tensor | None, Sums | None]:
         """relu(f(x) w^T + shift + residual); with the weight of the following convolution, its output and sums too.
 
-        The residual is res, res normalised by res_vec, or another branch.
+        The residual is res, res normalized by res_vec, or another branch.
         """
         f = product(activate(main.x, main.x_vec), main.weight.t()) + main.vec[4]
         if second is not None:
@@ -281,19 +281,19 @@ class Operations:
         dgamma = ((weight * g).sum(1) - vec[2] * total) * vec[3]
         a = gamma * vec[3]
         b = -a * vec[3] * dgamma / count
-        # The centred form of the formula above: less is lost where means are large.
+        # The centered form of the formula above: less is lost where means are large.
         moved = weight @ (gram[: k * k].view(k, k) - s[:, None] * mean)
         dw = a[:, None] * (g - total[:, None] * mean) + b[:, None] * moved
         wa, wb = (weight * a[:, None]).to(w.dtype), (weight * b[:, None]).to(w.dtype)
         v = w.t() @ wb
-        # The mean of dx must be zero, as it is after a normalisation.
+        # The mean of dx must be zero, as it is after a normalization.
         shift = -(full(wa).t() @ total + full(v).t() @ s) / count
         return InputGradient(wa, v, shift), dw, dgamma, total
 
     def widen_dgrad(
         self, g: Tensor, d: InputGradient, x: Tensor, x_vec: Tensor | None, tile: Tile, mean: Tensor | None = None
     ) -> tuple[Tensor, Sums | None]:
-        """dx; with the mean of x's normalisation it is masked by its ReLU and comes with the sums for it."""
+        """dx; with the mean of x's normalization it is masked by its ReLU and comes with the sums for it."""
         inputs = activate(x, x_vec)
         f = product(g, d.wa) + product(inputs, d.v) + d.shift
         if mean is None:
@@ -303,7 +303,7 @@ class Operations:
         return dx, Sums(torch.stack([f.sum(0), (f * (full(x) - mean)).sum(0)])[None], 1)
 
     def wide_dgrad(self, g: Tensor, d: InputGradient, x: Tensor) -> Tensor:
-        """The same for many columns, where cuBLAS is faster."""
+        """The same for many columns, for which cuBLAS is faster."""
         return torch.addmm(d.shift.to(x.dtype), x, d.v).addmm_(g, d.wa)
 
     # The stem
@@ -325,9 +325,9 @@ class Operations:
         return pixel_weight(product(dc.t(), windows(x)))
 
     def pool(self, c: Tensor, vec: Tensor, size: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-        """The number of each 3x3 window (stride 2) that normalisation makes the largest, raw, and which one it is."""
+        """The raw value of each 3x3 window (stride 2) that is largest after normalization, and its index."""
         n, height, width = size
-        flip = torch.where(vec[0] < 0, -1, 1).to(c.dtype)  # normalisation keeps the order, or turns it round
+        flip = torch.where(vec[0] < 0, -1, 1).to(c.dtype)  # normalization keeps or reverses the order
         maps = (c * flip).view(n, height, width, -1).permute(0, 3, 1, 2)
         best, at = max_pool2d(maps, 3, 2, 1, return_indices=True)
         tops, lefts = (2 * torch.arange(length, device=c.device) - 1 for length in best.shape[2:])
@@ -336,13 +336,13 @@ class Operations:
         return q * flip, which.to(torch.int8)
 
     def unpool(self, dq: Tensor, which: Tensor, c: Tensor, abc: Tensor, size: tuple[int, int, int]) -> Tensor:
-        """The gradient of c from that of the pooled map (masked by the ReLU) and the normalisation's abc."""
+        """The gradient of c from that of the pooled map (masked by the ReLU) and the normalization's abc."""
         g = torch.zeros_like(full(c)).scatter_add_(0, chosen_pixels(which, size), full(dq))
         return (g * abc[0] + full(c) * abc[1] + abc[2]).to(c.dtype)
 
 
 def chosen_pixels(which: Tensor, size: tuple[int, int, int]) -> Tensor:
-    """The pixel of maps of that size that each number of the pooled map came from."""
+    """The source pixel, in maps of that size, of each value of the pooled map."""
     _, height, width = size
     rows, columns = (height + 1) // 2, (width + 1) // 2
     pooled = torch.arange(len(which), device=which.device)[:, None]

@@ -1,4 +1,4 @@
-"""Which parts of a stage run in kernels of our own, and how those are cut; measured on an H200 (docs/recipes)."""
+"""Which parts of a stage run in custom kernels, and with which tiles; measured on an H200 (docs/recipes)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .operations import Tile
 
 
 class Plan(NamedTuple):
-    """The tile of each kernel of a stage; None: cuBLAS, and normalisation in kernels of its own."""
+    """The tile of each kernel of a stage; None means cuBLAS, with normalization in separate kernels."""
 
     first: Tile | None = None
     """conv1 of the first block"""
@@ -49,7 +49,7 @@ PLANS = {
     256: Plan(out=Tile(64, 128, 0, 8, 3, 1)),
     512: Plan(),
 }
-"""For each width. num_stages=2 would mean one buffer and no overlap, so it is 3 everywhere."""
+"""Plans by width. num_stages=2 would mean one buffer and no overlap, so it is 3 everywhere."""
 
 STEM = Tile(64, 0, 0, 4, 2, 1)
-"""Of the stem's convolution, forward and backward."""
+"""Tile of the stem's convolution, forward and backward."""

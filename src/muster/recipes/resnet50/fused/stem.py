@@ -1,9 +1,9 @@
-"""The stem (7x7 convolution of stride 2, normalisation, ReLU, 3x3 pooling of stride 2), in stem_kernels.py's kernels.
+"""The stem (7x7 convolution of stride 2, normalization, ReLU, 3x3 pooling of stride 2), with stem_kernels.py's kernels.
 
-The image is cut into blocks of 2x2 pixels, 16 channels each (12 used): then the 7x7 convolution of stride 2 is a 4x4
-convolution of stride 1, and the window of one kernel row is 64 neighbouring numbers, which the tensor copy engine reads
-as a matrix whose rows overlap. Pooling keeps the raw (not normalised) number that won, so that normalisation and ReLU
-happen where it is read, and the sums of the normalisation's gradient need only the pooled map.
+The image is divided into blocks of 2x2 pixels with 16 channels each (12 used). The 7x7 convolution of stride 2 becomes
+a 4x4 convolution of stride 1, and the window of one kernel row is 64 adjacent values, which the tensor memory
+accelerator reads as a matrix with overlapping rows. Pooling keeps the raw (not normalized) maximum, so that
+normalization and ReLU happen when it is read, and the sums of the normalization's gradient need only the pooled map.
 """
 
 # Triton's language is Python that a type checker cannot follow.
@@ -21,11 +21,11 @@ from .launching import described, new, new32, programs_for, sum_parts
 from .operations import STEM_CHANNELS, Operations, Sums, Tile, pixel_weight
 
 POOL_ROWS = 16
-"""Pixels that a program of the pooling kernels takes."""
+"""Number of pixels per program of the pooling kernels."""
 
 
 class StemKernels(Operations):
-    """The stem; what each method computes is written in Operations."""
+    """The stem; Operations defines what each method computes."""
 
     def blocks(self, x: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> Tensor:
         """Blocks in bf16, of images of any type and layout."""
@@ -63,7 +63,7 @@ class StemKernels(Operations):
         return pixel_weight(sum_parts(pw))
 
     def pool(self, c: Tensor, vec: Tensor, size: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-        """The number of each window that wins, and which one it is."""
+        """The maximum of each window, and its index."""
         n, oh, ow = size
         ph, pw = (oh + 1) // 2, (ow + 1) // 2
         count = n * ph * pw
@@ -74,7 +74,7 @@ class StemKernels(Operations):
         return q, which
 
     def unpool(self, dq: Tensor, which: Tensor, c: Tensor, abc: Tensor, size: tuple[int, int, int]) -> Tensor:
-        """The gradient of pooling and normalisation at once."""
+        """The gradient of pooling and normalization together."""
         n, oh, ow = size
         dc = torch.empty_like(c)
         ph, pw = (oh + 1) // 2, (ow + 1) // 2
@@ -85,5 +85,5 @@ class StemKernels(Operations):
 
 
 def overlapping(x: Tensor, rows: int) -> TensorDescriptor:
-    """Blocks as a matrix of windows of four blocks in a row; each row begins one block after the one before."""
+    """Blocks as a matrix of windows of four adjacent blocks; each row starts one block after the previous one."""
     return TensorDescriptor(x, [x.numel() // 16 - 3, 64], [16, 1], [rows, 64])

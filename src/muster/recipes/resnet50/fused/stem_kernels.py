@@ -1,4 +1,4 @@
-"""Triton kernels for the stem: blocks of pixels, the first convolution, and pooling; stem.py says what they do."""
+"""Triton kernels for the stem: blocks of pixels, the first convolution, and pooling; stem.py explains them."""
 
 # Triton's language is Python that a type checker cannot follow.
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
@@ -105,9 +105,9 @@ def stem_wgrad(x_d, g_d, pw_ptr, ROWS, OH, OW, BH, BW, programs, BM: tl.constexp
 
 @triton.jit
 def pool_forward(c_ptr, q_ptr, i_ptr, s_ptr, P, OH, OW, PH, PW, BM: tl.constexpr):
-    """q = the raw number whose normalised value is the largest of its 3x3 window, i = which of the nine it was.
+    """q = the raw value whose normalized value is the largest of its 3x3 window, i = its index among the nine.
 
-    Normalisation keeps the order, or turns it round where the scale is negative.
+    Normalization keeps the order, or reverses it if the scale is negative.
     """
     pid = tl.program_id(0)
     p = pid * BM + tl.arange(0, BM)
@@ -138,7 +138,7 @@ def pool_forward(c_ptr, q_ptr, i_ptr, s_ptr, P, OH, OW, PH, PW, BM: tl.constexpr
 
 @triton.jit
 def pool_backward(q_ptr, i_ptr, c_ptr, dc_ptr, a_ptr, b_ptr, c0_ptr, OH, OW, PH, PW, BM: tl.constexpr):
-    """dC = a*g + b*c + c0 with g = the sum of the pooled gradients q whose window this pixel won.
+    """dC = a*g + b*c + c0 with g = the sum of the pooled gradients q in whose window this pixel is the maximum.
 
     A program has rows 2i-1 and 2i; each pair of columns 2j-1, 2j needs the windows i-1, i and j-1, j.
     """

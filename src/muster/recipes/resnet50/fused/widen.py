@@ -1,6 +1,6 @@
-"""1x1 convolutions that widen (w to 4w channels) with the normalisation after them, in the kernels of widen_kernels.py.
+"""1x1 convolutions that widen (w to 4w channels) with their normalization, with the kernels of widen_kernels.py.
 
-Their output is neither kept nor read again: operations.py has the formulas.
+Their output is neither stored nor read again: operations.py has the formulas.
 """
 
 # Triton's language is Python that a type checker cannot follow.
@@ -17,7 +17,7 @@ from .operations import Branch, InputGradient, Operations, Sums, Tile
 
 
 class WidenKernels(Operations):
-    """1x1 convolutions that widen; what each method computes is written in Operations."""
+    """1x1 convolutions that widen; Operations defines what each method computes."""
 
     def gram(self, x: Tensor, vec: Tensor | None, tile: Tile) -> Tensor:
         """S and s, in parts that are added up."""
@@ -31,7 +31,7 @@ class WidenKernels(Operations):
         )  # fmt: skip
         return sum_parts(part)
 
-    def normalise(self, gram: Tensor, w: Tensor, norm: nn.BatchNorm2d, count: int) -> tuple[Tensor, Tensor]:
+    def normalize(self, gram: Tensor, w: Tensor, norm: nn.BatchNorm2d, count: int) -> tuple[Tensor, Tensor]:
         """Moments of the output, then vec and scaled weight."""
         n, k = w.shape
         vec, scaled, part = new32(gram, 5, n), torch.empty_like(w), new32(gram, k // 64, 2, n)
@@ -51,7 +51,7 @@ class WidenKernels(Operations):
         second: Branch | None = None,
         following: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, Sums | None]:
-        """Convolution, normalisation, residual, ReLU and perhaps the next convolution in one pass."""
+        """Convolution, normalization, residual, ReLU and optionally the next convolution in one pass."""
         (m, k), n, bm = main.x.shape, main.weight.shape[0], tile.bm
         bn = min(tile.bn, n)
         programs = programs_for(m, bm, n // bn, tile.per_sm)
@@ -112,6 +112,6 @@ class WidenKernels(Operations):
 
 
 def vectors(branch: Branch) -> tuple[Tensor, Tensor]:
-    """Scale and shift of a branch's input, or something to load where it has none."""
+    """Scale and shift of a branch's input, or placeholders if it has none."""
     vec = branch.vec if branch.x_vec is None else branch.x_vec
     return vec[0], vec[1]

@@ -1,4 +1,4 @@
-"""Triton kernels for the 1x1 convolutions that widen; widen.py says what they compute and why."""
+"""Triton kernels for the 1x1 convolutions that widen; widen.py explains them."""
 
 # Triton's language is Python that a type checker cannot follow.
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
@@ -170,7 +170,7 @@ def finish_backward(
 
 @triton.jit
 def finish_wgrad(g_ptr, w_ptr, gram_ptr, ab_ptr, total_ptr, dw_ptr, N, K, M, BN: tl.constexpr, BK: tl.constexpr):
-    """dW = a*(G - sum(g) mean(x)^T) + b*m*(W cov(x)), the centred form of the formula in operations.py."""
+    """dW = a*(G - sum(g) mean(x)^T) + b*m*(W cov(x)), the centered form of the formula in operations.py."""
     rn = tl.program_id(0) * BN + tl.arange(0, BN)
     r2 = tl.program_id(1) * BK + tl.arange(0, BK)
     s_ptr = gram_ptr + K * K
@@ -190,7 +190,7 @@ def finish_dgrad(
     w_ptr, wa_ptr, wb_ptr, total_ptr, s_ptr, v_ptr, shift_ptr, N, M,
     GIVEN: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """V = W^T bW (unless it is GIVEN) and the constant that makes the mean of dx zero, as after any normalisation."""
+    """V = W^T bW (unless it is GIVEN) and the constant that makes the mean of dx zero, as after any normalization."""
     rc = tl.program_id(0) * BC + tl.arange(0, BC)
     rk = tl.arange(0, K)
     acc = tl.zeros([K, BC], tl.float32)

@@ -1,0 +1,63 @@
+"""Files of `--env-file`: environment variables in the format of `docker run --env-file`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EXAMPLE = "write NAME=VALUE, or NAME alone to copy its value from here"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvFile:
+    """The content of a file."""
+
+    values: Mapping[str, str]
+    copied: tuple[str, ...]
+    """The names without a value, which is taken from the environment of Muster."""
+
+
+def read_env_file(path: str, env: Mapping[str, str]) -> EnvFile:
+    """Read a file; errors start with the file and the line.
+
+    A line is NAME=VALUE, NAME alone for its value in `env`, empty, or a comment with `#` at the start. Values are
+    literal, except that a pair of quotes around the whole value is removed.
+    """
+    values: dict[str, str] = {}
+    copied: list[str] = []
+    for number, line in enumerate(_lines(path), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        place = f"{path}:{number}"
+        if not _NAME.fullmatch(name):
+            hint = "remove `export`" if name.startswith("export ") else _EXAMPLE
+            raise UsageError(f"{place}: `{name}` is not a valid name of an environment variable", hint=hint)
+        if not equals:
+            if name not in env:
+                raise UsageError(f"{place}: {name} is not set here", hint=f"write {name}=VALUE, or remove the line")
+            copied.append(name)
+        values[name] = _unquoted(value) if equals else env[name]
+    return EnvFile(values=values, copied=tuple(copied))
+
+
+def _unquoted(value: str) -> str:
+    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+    return value[1:-1] if quoted else value
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read().splitlines()
+    except FileNotFoundError:
+        raise UsageError(f"--env-file {path}: file not found", hint=_EXAMPLE) from None
+    except OSError as error:
+        raise UsageError(f"--env-file {path}: could not read the file ({error.strerror})", hint=_EXAMPLE) from None
+    except ValueError:  # bytes that are not UTF-8 inside the file, or a NUL in its name
+        raise UsageError(f"--env-file {path}: not a text file", hint=_EXAMPLE) from None

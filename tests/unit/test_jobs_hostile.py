@@ -1,0 +1,177 @@
+"""Job directories that are damaged, foreign or hostile: every command says one sentence or nothing about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kept_jobs import keep, state_of
+
+from muster.cli import main
+from muster.jobs.state import Failure, HostState, RankState, Report
+
+pytestmark = pytest.mark.timeout(60)
+
+BAD = "20261115-080000-train-bbbb"
+ESCAPE = "\x1b[2J\x07\r\nx\udcff"
+COMMANDS = [
+    ["ps"],
+    ["ps", "--json"],
+    ["ps", "--all"],
+    ["show"],
+    ["show", BAD],
+    ["logs", BAD],
+    ["logs", BAD, "-t", "-n", "3", "--since", "1d"],
+    ["logs", BAD, "--rank", "0"],
+    ["top", BAD, "--once"],
+    ["attach", BAD],
+    ["stop", BAD],
+    ["stop", "--all"],
+    ["ps", "--prune", "--older", "1d"],
+]
+
+
+@pytest.fixture(autouse=True)
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # sockets need short paths
+        monkeypatch.setenv("XDG_STATE_HOME", folder)
+        yield Path(folder) / "muster" / "jobs"
+
+
+def state_json(text: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / "state.json").write_bytes(text)
+
+
+def changed(**fields: Any) -> Callable[[Path], object]:
+    data = {**state_of(BAD, phase="ended", exit_code=1).as_data(), **fields}
+    return lambda folder: (folder / "state.json").write_text(json.dumps(data))
+
+
+def fifo(name: str) -> Callable[[Path], object]:
+    def make(folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return make
+
+
+def directory(name: str) -> Callable[[Path], object]:
+    def make(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir(parents=True)
+
+    return make
+
+
+def file(name: str, content: bytes) -> Callable[[Path], object]:
+    def make(folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+
+    return make
+
+
+def silent_socket(folder: Path) -> None:
+    """A socket that somebody left."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "socket"))
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "nested": state_json(b"[" * 200_000),
+    "nested state": state_json(b'{"id":' * 100_000),
+    "number": state_json(b"1" * 10_000),
+    "binary": state_json(bytes(range(256))),
+    "fifo": fifo("state.json"),
+    "directory": directory("state.json"),
+    "null": changed(command=None),
+    "begin": changed(begin="now"),
+    "infinite": changed(now=float("inf"), begin=float("nan")),
+    "far": changed(now=1e300, begin=-1e300),
+    "early": changed(now=1e15, begin=-1e15),
+    "phase": changed(phase="dancing"),
+    "sentence": changed(sentence=[1]),
+    "reports": changed(reports=[{"kind": "hang", "time": 1e15, "sentence": "x", "stacks": {"x": 1}}]),
+    "failures": changed(failures=[{"attempt": 0, "time": 1e15, "sentence": "", "lines": [""]}]),
+    "failures of nothing": changed(failures={"a": 1}),
+    "ranks": changed(ranks=[[]]),
+    "process": changed(phase="running", controller=-1, controller_birth=""),
+    "process far": changed(phase="running", controller=1 << 40, controller_birth="x"),
+    "socket-at": file("socket-at", b"\xff\xfe"),
+    "socket-at zero": file("socket-at", b"/tmp/a\0b"),
+    "socket-at fifo": fifo("socket-at"),
+    "socket": silent_socket,
+    "socket file": file("socket", b""),
+    "socket directory": directory("socket"),
+    "attempt file": file("attempt-0", b""),
+    "attempt name": directory("attempt-99999999999999999999"),
+    "order": file("attempt-0/order", b"\xff 1 -1 x\n"),
+    "order directory": directory("attempt-0/order"),
+    "log directory": directory("attempt-0/rank-0.log"),
+    "log fifo": fifo("attempt-0/rank-0.log"),
+    "screen fifo": fifo("screen.log"),
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGE))
+@pytest.mark.parametrize("phase", ["ended", "running"])
+def test_a_damaged_job_directory_gives_a_sentence_and_never_a_traceback(
+    damage: str, phase: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = keep(state_of(BAD, phase=phase, exit_code=1, controller_birth="00000000-1", now=100.0))
+    DAMAGE[damage](folder)
+    for command in COMMANDS:
+        code = main(command)
+        said = capfd.readouterr()
+        assert code in (0, 2, 125), (command, said)
+        assert "internal error" not in said.err, (command, said.err)
+        assert "Traceback" not in said.err, (command, said.err)
+
+
+@pytest.mark.parametrize("phase", ["ended", "connecting"])
+def test_what_a_job_directory_contains_cannot_move_the_cursor(phase: str, capfd: pytest.CaptureFixture[str]) -> None:
+    failure = Failure(attempt=0, time=1.0, sentence=ESCAPE, detail=ESCAPE, lines=(ESCAPE,), host=ESCAPE)
+    fields: dict[str, Any] = {
+        "command": ESCAPE,
+        "engine": ESCAPE,
+        "host": ESCAPE,
+        "sentence": ESCAPE,
+        "stopped_by": ESCAPE,
+        "hosts": (HostState(name=ESCAPE),),
+        "ranks": (RankState(rank=0, host=ESCAPE, local_rank=0, place=ESCAPE),),
+        "reports": (Report(kind="hang", time=1.0, sentence=ESCAPE, detail=ESCAPE, ranks=(0,), stacks={0: ESCAPE}),),
+        "failures": (failure,),
+        "phases": {ESCAPE: 1.0},
+        "controller_birth": "x",
+    }
+    keep(state_of(BAD, phase=phase, exit_code=1, **fields))
+    for command in COMMANDS:
+        main(command)
+        said = capfd.readouterr()
+        assert "\x1b" not in said.out + said.err, command
+        assert "\x07" not in said.out + said.err, command
+
+
+def test_a_name_with_escapes_is_no_job(jobs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (jobs / "20261115-080000-\x1b[2J-bbbb").mkdir(parents=True)
+    (jobs / "20261115-080000-file-bbbb").write_text("")
+    assert main(["ps"]) == 0
+    assert capfd.readouterr().out == ""
+    assert main(["logs", "\x1b[2J"]) == 2
+    assert "\x1b" not in capfd.readouterr().err
+
+
+def test_only_a_path_that_muster_chose_is_taken_for_a_socket(jobs: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "precious"
+    mine.write_text("x")
+    folder = keep(state_of(BAD, controller_birth="00000000-1"))
+    (folder / "socket-at").write_text(str(mine))
+    main(["ps"])
+    assert mine.exists()

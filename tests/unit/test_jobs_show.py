@@ -1,0 +1,213 @@
+"""What `muster show`, `ps` and `logs` say about a job that failed, hangs or is slow."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kept_jobs import keep, state_of
+
+from muster.cli import main
+from muster.jobs.job_folders import KeptJob, read_job
+from muster.jobs.ps_text import reason, status
+from muster.jobs.show_text import show, verdict
+from muster.jobs.state import Failure, Report
+from muster.output.log_files import LogFiles
+
+A, B = "20261114-080000-train-aaaa", "20261115-080000-train-bbbb"
+
+FAILURE = Failure(
+    attempt=0,
+    time=1000.0,
+    sentence="rank 1 on h1 failed first, 3.1 s after the start: KeyError: 'lr' (train.py:8)",
+    detail="Traceback (most recent call last):\n  File \"train.py\", line 8, in <module>\nKeyError: 'lr'",
+    lines=("The key is missing", "Fix: set it"),
+    rank=1,
+    host="h1",
+    place="train.py:8",
+)
+HANG = Report(
+    kind="hang",
+    time=1000.0,
+    sentence="rank 0 waits in all_reduce number 4 (train.py:8); rank 1 on h1 has been at data.py:7 for 31 s",
+    detail="rank 1 on h1, most recent call first:\n  File data.py",
+    ranks=(1,),
+    stacks={rank: f"frame of rank {rank}" for rank in range(8)},
+)
+SLOW = Report(kind="straggler", time=1000.0, sentence="rank 1 on h1 is slowing the job down", ranks=(1,))
+
+
+@pytest.fixture(autouse=True)
+def state_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("XDG_STATE_HOME", folder)
+        yield Path(folder)
+
+
+def job(job_id: str = A, **fields: Any) -> KeptJob:
+    return read_job(keep(state_of(job_id, **fields)))
+
+
+def failed(job_id: str = A, **fields: Any) -> KeptJob:
+    return job(job_id, phase="ended", exit_code=1, sentence="short", failures=(FAILURE,), **fields)
+
+
+def test_a_hung_job_and_a_slow_one_are_called_that_with_their_reason():
+    now = time.time()
+    hung = job(hung_since=now - 31.2, reports=(SLOW, HANG), slow=(1,))
+    assert (status(hung, now), reason(hung)) == ("hung 31 s", HANG.sentence)
+    assert status(hung, now + 3600) == "hung 61 min"
+    slow = job(slow=(1,), reports=(HANG, SLOW))
+    assert (status(slow, now), reason(slow)) == ("slow", SLOW.sentence)
+    well = job(reports=(HANG, SLOW))
+    assert (status(well, now), reason(well)) == ("running", "")
+    elsewhere = job(hung_since=now - 5, host="gpu01", controller_birth="x")
+    assert status(elsewhere, now) == "hung 5 s on gpu01"
+
+
+def test_the_reason_of_a_failure_is_one_line_and_a_stopped_job_has_none():
+    assert reason(failed()) == FAILURE.sentence
+    assert reason(job(phase="ended", exit_code=125, sentence="h2: no route\nmore")) == "h2: no route"
+    assert reason(job(phase="ended", exit_code=143, stopped_by="muster stop", sentence="x")) == ""
+    assert reason(job(phase="ended", exit_code=0)) == ""
+
+
+def test_ps_prints_the_reason_below_the_job(capsys: pytest.CaptureFixture[str]):
+    failed()
+    job(B, phase="ended", exit_code=0)
+    assert main(["ps"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["JOB", B, A]
+    assert lines[3:] == [f"    {FAILURE.sentence}"]
+
+
+def test_the_verdict_on_a_failed_job_has_everything_the_screen_showed():
+    lines = verdict(failed(), time.time())
+    assert lines[0] == FAILURE.sentence
+    assert lines[1:4] == ["  " + line for line in FAILURE.detail.splitlines()]
+    assert lines[4:] == ["The key is missing", "Fix: set it", "failed after 100s, exit code 1"]
+
+
+def test_failures_before_a_restart_are_shown_with_their_attempts():
+    both = (FAILURE, Failure(attempt=1, time=1001.0, sentence="host h1 is lost"))
+    lines = verdict(job(phase="ended", exit_code=1, attempt=1, failures=both), time.time())
+    assert [line for line in lines if line.startswith("attempt")] == [
+        f"attempt 0: {FAILURE.sentence}",
+        "attempt 1: host h1 is lost",
+    ]
+
+
+def test_show_has_stack_traces_of_the_named_ranks_first_a_timeline_and_the_logs():
+    shown = job(hung_since=time.time() - 31, reports=(HANG,), phases={"connected": 0.25, "imported": 1.5})
+    text = "\n".join(show(shown, time.time(), None, ["stacks-1.txt"]))
+    assert re.search(r"hang at \d\d:\d\d:\d\d: rank 0 waits in all_reduce number 4", text)
+    assert re.findall(r"Stack trace of rank (\d)", text) == ["1", "0", "2", "3"]
+    assert "4 more stack traces not shown" in text
+    assert re.search(r"^  \d\d:\d\d:\d\d  imported \(\+1.5 s\)$", text, re.MULTILINE)
+    assert text.endswith("Stack traces: stacks-1.txt in that directory")
+    assert f"Logs: {shown.folder}" in text
+
+
+def test_show_takes_the_newest_job_and_exits_0(capsys: pytest.CaptureFixture[str]):
+    failed(B)
+    job(A, phase="ended", exit_code=0)
+    assert main(["show"]) == 0
+    assert capsys.readouterr().out.startswith(f"{B}: failed 1\n")
+    assert main(["show", "aaaa"]) == 0
+    assert "done after 100s, exit code 0" in capsys.readouterr().out
+    assert main(["show", "nothing"]) == 2
+
+
+def write_logs(folder: Path, pieces: list[tuple[int, str]]) -> None:
+    logs = LogFiles(lambda sentence: None)
+    for rank, text in pieces:
+        logs.write(folder / "attempt-0" / f"rank-{rank}.log", text, f"{rank} 1")
+    logs.close()
+
+
+LINES = [(rank, f"step {step}\n") for step in range(5) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["-n", "2"], ["[h1 0] step 4", "[h1 1] step 4"]),
+        (["-n", "1", "--rank", "0"], ["step 4"]),
+        (["-n", "0"], []),
+        (["--grep", "step [13]", "--rank", "1"], ["step 1", "step 3"]),
+        (["--grep", "nothing"], []),
+        (["--since", "1h", "--grep", "4$"], ["[h1 0] step 4", "[h1 1] step 4"]),
+        (["--since", "2020-01-01", "-n", "1"], ["[h1 1] step 4"]),
+        (["--since", "2999-01-01 12:00"], []),
+    ],
+)
+def test_logs_are_filtered(argv: list[str], expected: list[str], capfd: pytest.CaptureFixture[str]):
+    write_logs(failed().folder, LINES)
+    assert main(["logs", *argv]) == 0
+    assert capfd.readouterr().out.splitlines() == expected
+
+
+def test_logs_end_with_the_verdict_on_stderr(capfd: pytest.CaptureFixture[str]):
+    write_logs(failed().folder, LINES)
+    assert main(["logs", "--rank", "0"]) == 0
+    said = capfd.readouterr()
+    assert said.out == "".join(f"step {step}\n" for step in range(5))
+    assert said.err.startswith(f"muster: {FAILURE.sentence}\n  Traceback (most recent call last):\n")
+    assert said.err.endswith(f"muster: failed after 100s, exit code 1\nmuster: `muster show {A}` prints more\n")
+
+
+def test_timestamps_stand_before_each_line(capfd: pytest.CaptureFixture[str]):
+    write_logs(failed().folder, LINES)
+    assert main(["logs", "-t"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    day = time.strftime("%Y-%m-%d")
+    assert len(lines) == 10
+    assert all(re.fullmatch(rf"{day} \d\d:\d\d:\d\d\.\d{{3}} \[h1 [01]\] step \d", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["--since", "yesterday"],
+            "--since: must be a duration such as 5m or a time such as 14:30 or '2026-11-16 14:30', got `yesterday`",
+        ),
+        (["--since", "25:00"], "got `25:00`"),
+        (["--since", ""], "got ``"),
+        (["--grep", "("], "--grep: invalid regular expression `(`"),
+        (["-n", "-1"], "-n"),
+        (["-n", "x"], "-n: must be a whole number"),
+    ],
+)
+def test_a_wrong_filter_is_refused_in_one_sentence(argv: list[str], said: str, capfd: pytest.CaptureFixture[str]):
+    failed()
+    assert main(["logs", *argv]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_without_a_job_logs_show_the_running_one_or_else_the_newest(capfd: pytest.CaptureFixture[str]):
+    write_logs(failed(B).folder, [(0, "newest\n")])
+    assert main(["logs"]) == 0
+    assert capfd.readouterr().out == "[h1 0] newest\n"
+    write_logs(job(A).folder, [(0, "running\n")])
+    (read_job(keep(state_of(A))).folder / "socket").touch()
+    assert main(["logs"]) == 0
+    assert capfd.readouterr().out == "[h1 0] running\n"
+
+
+def test_stop_never_guesses_among_several(capfd: pytest.CaptureFixture[str]):
+    assert main(["stop"]) == 2
+    assert "no job is running" in capfd.readouterr().err
+    for job_id in (A, B):
+        (keep(state_of(job_id, controller=os.getppid())) / "socket").touch()
+        keep(state_of(job_id))
+    assert main(["stop"]) == 2
+    assert f"2 jobs are running: {B}, {A}" in capfd.readouterr().err
+    assert main(["stop", "--all", A]) == 2
+    assert "--all and JOB exclude each other" in capfd.readouterr().err
