@@ -2,6 +2,7 @@
 
 MusterError            any error for the user: one sentence and, if possible, a hint
 ├── UsageError         the command line, a host list or a file is invalid; nothing was started (exit code 2)
+├── ScriptError        the script cannot run on any rank; nothing was started (exit code 1, as of python)
 ├── HostError          one host could not be used; the message starts with its name
 ├── LaunchError        the function of muster.launch did not return on every rank
 └── LabError           the virtual cluster could not do what was requested
@@ -55,6 +56,12 @@ class UsageError(MusterError):
     """The user's input is invalid; nothing was started."""
 
     exit_code = EXIT_USAGE
+
+
+class ScriptError(MusterError):
+    """The script cannot run on any rank; nothing was started."""
+
+    exit_code = 1
 
 
 class HostError(MusterError):

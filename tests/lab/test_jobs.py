@@ -237,7 +237,7 @@ def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> 
     job_id = user.detach("wait.py")
     wait_until("both ranks", lambda: user.lines(job_id).count("early") == 2, 30)
     terminal = user.terminal(MUSTER, "attach", job_id)
-    terminal.wait_for(re.escape("1]\x1b[0m early\n"))  # shown before we came, and with the colours of a terminal
+    terminal.wait_for(re.escape("1]\x1b[0m early\n"))  # shown before we attached, and with the colors of a terminal
     (user.folder / "go").touch()
     terminal.wait_for(re.escape("1]\x1b[0m late\n"))
     terminal.type("\x03")

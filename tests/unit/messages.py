@@ -76,7 +76,7 @@ ASK: Fields = {
 
 REQUESTS: dict[str, Fields] = {
     "ping": {"sent": 1.0},
-    "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2]},
+    "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2], "imports": ["torch"]},
     "unpack": {"piece": "AA==", "last": True},
     "probe": {"probes": [{"name": "cpus", "probe": "process_limits.cpus", "limit": 3.0}], "ask": ASK},
     "listen": {"port": 0, "nonce": "abc"},
@@ -106,7 +106,7 @@ REQUESTS: dict[str, Fields] = {
 }
 
 REPLIES: dict[str, Fields] = {
-    "compare": {"cwd": True, "script": "same"},
+    "compare": {"cwd": True, "script": "same", "missing": ""},
     "unpack": {"problem": "", "folder": "/code"},
     "probe": {"answers": {"cpus": {"value": 4, "seconds": 0.1}, "disk": {"hung": 3.0}}},
     "listen": {"problem": "", "owner": None, "port": 1, "own_name": ["10.0.0.1"]},

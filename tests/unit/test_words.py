@@ -12,13 +12,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 COVERED = (
+    "benchmarks",
     "src/muster/agent/probes",
     "src/muster/bench",
     "src/muster/check",
+    "src/muster/cli/dashboard.py",
+    "src/muster/dashboard",
     "src/muster/lab",
     "src/muster/recipes",
     "src/muster/training",
     "tools",
+    "docs/dashboard.md",
     "docs/recipes",
     "docs/reference/checks.md",
 )

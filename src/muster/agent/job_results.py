@@ -1,6 +1,6 @@
 """Files that the ranks of a job with --sync have left on this host, for --fetch: found and read by a child process.
 
-A file system that hangs holds up the child and not the agent, whose heartbeat goes on.
+A file system that hangs holds up the child and not the agent, whose heartbeat continues.
 """
 
 from __future__ import annotations
