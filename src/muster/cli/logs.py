@@ -17,8 +17,9 @@ from muster.jobs.job_folders import KeptJob, find, fresh, read_job, running_or_l
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, pieces_before_last, rank_log
 from muster.jobs.ps_text import SILENT, moment
 from muster.jobs.show_text import verdict
+from muster.output.colors import rank_color, wants_color
 from muster.output.lines import as_bytes
-from muster.output.screen import rank_color, rank_label, wants_color
+from muster.output.screen import rank_label
 from muster.text import printable
 
 _BETWEEN_LOOKS = 0.2
