@@ -138,7 +138,7 @@ def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
     assert stopped.err.endswith(f"job {job_id} was stopped by muster stop; no process of it is left\n")
     job = user.job(job_id)
     assert (job["status"], job["exit_code"], job["sentence"][:22]) == ("stopped", 143, "stopped by muster stop")
-    assert [rank["state"] for rank in job["ranks"]] == ["ended", "ended"]
+    assert [rank["state"] for rank in job["ranks"]] == ["canceled", "canceled"]
     again = user.muster("stop", job_id)
     assert (again.code, "; nothing to stop" in again.err) == (0, True)
     screen = (user.state / "muster" / "jobs" / job_id / "screen.log").read_text()
