@@ -192,6 +192,25 @@ def test_a_terminal_gets_colours_and_a_progress_bar_that_renews_itself(folder: P
     assert not [line for line in lines if line.endswith(("10%", "20%"))], "only the last state stays"
 
 
+def test_progress_bars_of_four_ranks_are_four_lines_below_what_they_print(folder: Path) -> None:
+    (folder / "bars.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "rank = os.environ['RANK']\n"
+        "for n in range(40):\n"
+        "    sys.stderr.write(f'\\r{n:3}/40'); sys.stderr.flush(); time.sleep(0.01)\n"
+        "    if n == 20: print('half', flush=True)\n"
+        "pathlib.Path('bars-' + rank).touch()\n"
+        "while len(list(pathlib.Path().glob('bars-*'))) < 4: time.sleep(0.05)\n"
+        "time.sleep(0.5)\n"
+        "sys.stderr.write('\\r 40/40\\n')\n"
+    )
+    text = on_terminal(folder, "--nproc 4", "--no-zygote", "bars.py", NO_COLOR="1")
+    drawn = "\n".join(f"[{HOST} {rank}]  39/40" for rank in range(4))
+    assert drawn in text.replace("\r\n", "\n"), repr(text)
+    lines = [line for line in seen(text, 10**6) if line.startswith("[")]
+    assert sorted(lines) == sorted(f"[{HOST} {rank}] {said}" for rank in range(4) for said in ("half", " 40/40"))
+
+
 @pytest.mark.torch
 def test_a_terminal_shows_live_what_is_waited_for_and_wipes_it(folder: Path) -> None:
     (folder / "who.py").write_text("print('done now')")

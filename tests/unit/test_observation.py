@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from messages import TOLD
+from messages import SELF_REPORT
 
 from muster.controller.monitor.observation import groups_of, seen, works
 from muster.controller.monitor.stack_text import clean, main_thread, short, training_thread, users_frame
@@ -37,7 +37,7 @@ def facts(**more: Any) -> dict[str, Any]:
         "stack": STACK,
         "children": [],
         "recorder": {},
-        "told": TOLD,
+        "self_report": SELF_REPORT,
         **more,
     }
 

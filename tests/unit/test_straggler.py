@@ -310,7 +310,7 @@ H200 = GpuState(index=2, name="H200", clock=1980)
 
 def evidence(**seen: Any) -> Evidence:
     none = dict.fromkeys(("cpu", "cpu_wait", "disk", "read", "throttled", "throttles"), 0.0)
-    return {**none, "cpus": 0, "quota": None, "neighbour": None, "gpu": None, "places": (), **seen}  # type: ignore[return-value]
+    return {**none, "cpus": 0, "quota": None, "neighbor": None, "gpu": None, "places": (), **seen}  # type: ignore[return-value]
 
 
 def reason(**of_the_slow_one: Any) -> str:
@@ -324,7 +324,7 @@ def reason(**of_the_slow_one: Any) -> str:
         ({"throttled": 0.2, "quota": 0.8}, "A cgroup quota limits it to 0.8 of a CPU"),
         ({"throttled": 0.2, "quota": 2.0, "cpu_wait": 0.3}, "A cgroup quota limits it to 2 CPUs"),
         (
-            {"cpu_wait": 0.22, "neighbour": {"name": "ffmpeg", "pid": 77, "cpu": 0.94}},
+            {"cpu_wait": 0.22, "neighbor": {"name": "ffmpeg", "pid": 77, "cpu": 0.94}},
             "Other processes use its CPUs; it waits for one 22 % of the time (ffmpeg, process 77, uses 0.9 CPUs)",
         ),
         ({"disk": 0.2, "read": 1.25e6}, "It waits for its disk 20 % of the time (1.2 MB/s read)"),

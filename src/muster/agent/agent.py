@@ -14,7 +14,7 @@ from ..shared import bootstrap, machine, processes
 from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
-from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, owner_of
+from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, port_in_use
 from .guard import Guard
 from .local_ranks import LocalRanks
 from .rank_stdin import inherited
@@ -312,7 +312,7 @@ class Agent:
         try:
             self.listener = Listener(message["port"], message["nonce"])
         except OSError as error:
-            return {**_taken(error, message["port"]), "own_name": []}
+            return {**port_in_use(error, message["port"]), "own_name": []}
         self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
         return {"problem": "", "owner": None, "port": self.listener.port, "own_name": own_addresses()}
 
@@ -335,7 +335,7 @@ class Agent:
         try:
             self.held_port = free_port(message["port"])
         except OSError as error:
-            return _taken(error, message["port"])
+            return port_in_use(error, message["port"])
         return {"problem": "", "owner": None, "port": self.held_port.getsockname()[1]}
 
     def do_prepare(self, message: requests.Prepare, number: int) -> replies.Prepared | None:
@@ -395,7 +395,3 @@ class Agent:
     def do_bye(self, message: requests.Bye, number: int) -> None:
         """The job is over."""
         self.end()
-
-
-def _taken(error: OSError, port: int) -> replies.Port:
-    return {"problem": error.strerror or str(error), "owner": owner_of(port), "port": 0}

@@ -28,9 +28,9 @@ def compare(cwd: str, script: str | None, digest: Sequence[int] | None) -> Compa
 
 
 def first_missing(imports: Sequence[str], cwd: str, script: str | None) -> str:
-    """The first of these top-level modules that Python does not find here, without importing any; empty if none.
+    """The first of these top-level modules that is not installed on this host, without importing any; empty if none.
 
-    What follows a module of the user's is not judged: that module may change sys.path.
+    Modules after one of the user's own are not checked, because that one may change sys.path.
     """
     path = os.path.join(cwd, script or "")
     folders = {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}
@@ -60,7 +60,7 @@ def fingerprint(data: bytes) -> list[int]:
 
 
 def code_folder(job: str) -> str:
-    """Where --sync puts the code of a job: the rule of muster.job.state_folder, on this host."""
+    """Where --sync puts the code of a job, by the same rule as muster.job.state_folder on this host."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(state, "muster", "jobs", job, "code")
 

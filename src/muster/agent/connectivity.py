@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..shared import requests
+    from ..shared import replies, requests
 
 DIAL_LIMIT = 3.0
 """Timeout in seconds per address; long enough for one lost SYN, which the kernel resends after 1 s."""
@@ -210,6 +210,11 @@ def resolve(name: str, limit: float = 1.0) -> list[str]:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
     return [address for address in text.split(",") if address]
+
+
+def port_in_use(error: OSError, port: int) -> replies.Port:
+    """The reply if a port could not be opened, with the process that owns it."""
+    return {"problem": error.strerror or str(error), "owner": owner_of(port), "port": 0}
 
 
 def owner_of(port: int) -> str | None:

@@ -174,7 +174,7 @@ class _Examined:
             cpus = os.sched_getaffinity(self.family[0])
         except OSError:
             cpus = set[int]()
-        neighbour = next((other for other in others if other["on"] in cpus), None)
+        neighbor = next((other for other in others if other["on"] in cpus), None)
         return {
             "cpu": round(rate["cpu"], 3),
             "cpu_wait": round(rate["cpu_wait"], 3),
@@ -184,7 +184,7 @@ class _Examined:
             "throttled": round(rate["throttled"], 3),
             "throttles": round(rate["periods"], 2),
             "quota": self.group[1] if self.group else None,
-            "neighbour": neighbour,
+            "neighbor": neighbor,
         }
 
 

@@ -97,7 +97,7 @@ class View:
         self._wait = False
         self.rank.taken = message["taken"]
         self.facts["answered"] = True
-        self.facts["told"] = {
+        self.facts["self_report"] = {
             "groups": message["groups"],
             "steps": message["steps"],
             "moved": message["moved"],

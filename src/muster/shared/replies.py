@@ -120,7 +120,7 @@ class Prepared(TypedDict):
     traceback: str
 
 
-class Told(Where):
+class SelfReport(Where):
     """What a rank's own thread answered."""
 
     peer: int | None
@@ -150,7 +150,7 @@ class RankView(ProcessView):
     """What is known about a rank; `answered` is None if it has no thread that could answer."""
 
     answered: bool | None
-    told: NotRequired[Told]
+    self_report: NotRequired[SelfReport]
     recorder: NotRequired[dict[str, RecordedGroup] | None]
     children: list[ChildView]
 
@@ -181,7 +181,7 @@ class RankUse(TypedDict):
     throttled: float
     throttles: float
     quota: float | None
-    neighbour: Neighbor | None
+    neighbor: Neighbor | None
 
 
 class GpuGauges(TypedDict):

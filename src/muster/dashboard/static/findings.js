@@ -20,7 +20,7 @@ export function showFindings(state, docs) {
   const [list, older] = [$("report-list"), $("older")];
   $("findings").hidden = !state.reports.length && !state.failures.length;
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
-  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs);
+  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs, state.cwd);
   const isPast = state.failures.length > 0 || (state.phase === "running" && state.hung_since === null);
   for (const report of state.reports.slice(cards.length)) cards.push(card(report, cards.length, { hosts, cwd: state.cwd, docs, isPast }));
   const inSight = cards.map((_, at) => isCurrent(state, at));
@@ -52,7 +52,7 @@ function docsLink(kind, docs) {
 }
 
 // The newest failure with its traceback, those of earlier attempts below it.
-function addFailure(failure, docs) {
+function addFailure(failure, docs, cwd) {
   for (const text of $("failures").querySelectorAll(".text")) text.open = false;
   const title = failure.attempt > 0 || failed > 0 ? `Failure of attempt ${failure.attempt + 1}` : "Failure";
   const made = element(
@@ -60,7 +60,7 @@ function addFailure(failure, docs) {
     { class: "report failure" },
     element("p", { class: "when" }, element("span", { class: "badge solid" }, title), `at ${clock(failure.time)}`, docsLink("failure", docs)),
     element("p", { class: "sentence" }, failure.sentence),
-    ...(failure.detail ? [traceback(failure)] : []),
+    ...(failure.detail ? [traceback(failure, cwd)] : []),
     ...failure.lines.map((line) => element("p", { class: line.startsWith("Fix: ") ? "fix" : "note" }, line)),
   );
   $("failures").prepend(made);
@@ -68,14 +68,14 @@ function addFailure(failure, docs) {
   if (text) text.scrollTop = text.scrollHeight; // the exception itself is at the end
 }
 
-function traceback({ detail, rank }) {
+function traceback({ detail, rank }, cwd) {
   const what = detail.includes("Traceback (most recent call last)") ? "Traceback" : "Last lines of stderr";
   const title = rank === null ? what : `${what} of rank ${rank}`;
   return element(
     "details",
     { class: "text", open: true },
     element("summary", {}, element("h3", {}, title), copyButton(() => detail)),
-    element("pre", { tabindex: "0", "aria-label": title }, detail.replace(/\n+$/, "")),
+    element("pre", { tabindex: "0", "aria-label": title }, shortened(detail, cwd).replace(/\n+$/, "")),
   );
 }
 
