@@ -145,7 +145,8 @@ PASSING = re.compile(
 
 HELD_UP = re.compile(
     r"muster: (\S+ has been silent for |\S+ is back$|ranks? .* exited with exit code 0 more than |"
-    r"ranks? .* finished (its|their) script \d+ s ago but |(ranks?|the network) .* (is|are) (no longer )?slowing the job down)"
+    r"ranks? .* finished (its|their) script \d+ s ago but |"
+    r"(ranks?|the network) .* (is|are) (no longer )?slowing the job down)"
 )
 """Messages about delays, which a busy machine may cause; ignored unless the page shows them."""
 
