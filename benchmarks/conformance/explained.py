@@ -1,4 +1,4 @@
-"""The differences between torchrun and Muster that are meant to be."""
+"""Intended differences between torchrun and Muster."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """A difference that has a reason."""
+    """An intended difference, with its reason."""
 
     lines: str
-    """A pattern that each line of the difference matches."""
+    """A regular expression that each line of the difference matches."""
     why: str
     always: bool = True
-    """Whether it shows in every run."""
+    """Whether it occurs in every run."""
 
 
 _NOT_STARTED = Explained(
@@ -80,4 +80,4 @@ EXPLAINED: dict[str, Explained] = {
         why="Python itself can no longer read the source then, Muster can: one line more.",
     ),
 }
-"""The programs that differ for a reason. Any other difference is a bug of Muster."""
+"""Programs with intended differences. Any other difference is a bug."""

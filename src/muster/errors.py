@@ -39,7 +39,7 @@ class MusterError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.told = False
+        self.silent = False
         """Set on ranks that exit silently because another rank reports the same error."""
 
     def for_python(self) -> MusterError:
@@ -49,7 +49,7 @@ class MusterError(Exception):
 
     def report(self) -> str:
         """Return what a script prints before it exits with `exit_code`; empty if another rank prints it."""
-        return "" if self.told else with_hint(f"error: {self}", self.hint, between="\n") + "\n"
+        return "" if self.silent else with_hint(f"error: {self}", self.hint, between="\n") + "\n"
 
 
 class UsageError(MusterError):

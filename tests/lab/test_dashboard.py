@@ -199,6 +199,22 @@ def test_charts_are_drawn_and_described(opened: Browser):
     assert "lowest (dashed): rank 2, 4 %" in opened.text("#waiting-words")
 
 
+def test_a_script_without_an_optimizer_has_a_rate_of_collectives(browser: Browser, tmp_path: Path):
+    state = job(failed=None)
+    ranks = tuple(replace(rank, steps=0) for rank in state.ranks)
+    state = replace(state, ranks=ranks, host=socket.gethostname(), controller=2**30, controller_birth="gone")
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", state))
+    try:
+        browser.open(page.address)
+        browser.wait(EIGHT)
+        assert browser.text("#rate-title") == "Collectives per second"
+        assert "collectives/s, slowest rank" in browser.text("#rate-words")
+        assert "collectives/s" in browser.text("#figures")
+        assert "steps/s" not in browser.text("body")
+    finally:
+        page.end()
+
+
 def test_a_report_shows_its_stacks_side_by_side_the_named_rank_first(opened: Browser):
     opened.click("#report-list button")
     opened.wait("document.querySelectorAll('.columns article').length === 2")
@@ -438,8 +454,8 @@ def test_a_large_job_with_many_reports_stays_easy_to_survey(browser: Browser, tm
         browser.resize(1280, 900)
         browser.open(page.address)
         browser.wait("document.querySelectorAll('.tile b').length === 80")
-        assert browser.js("document.querySelectorAll('#report-list > .report').length") == 4
-        assert browser.text("#older summary") == "2 earlier"
+        assert browser.js("document.querySelectorAll('#report-list > .report').length") == 1
+        assert browser.text("#older summary") == "5 earlier findings"
         assert browser.text(".gpus summary") == "4 GPUs, mean use 78 %, 1 throttled"
         assert not browser.js("document.querySelector('.gpus').open")
         assert browser.js("document.documentElement.scrollWidth") <= 1280
@@ -512,6 +528,37 @@ def test_a_run_with_a_dashboard_shows_the_job_to_its_end_and_beyond(browser: Bro
         assert f"the dashboard {where} stops 10 minutes after its last reader leaves" in run.err
         with urllib.request.urlopen(f"{where}state.json", timeout=30) as answer:
             assert json.load(answer)["exit_code"] == 1
+    finally:
+        end(run.process)
+        end_pages(tmp_path)
+
+
+TRAINING = """\
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+weights = [torch.zeros(4, requires_grad=True) for _ in range(4)]
+optimizers = [torch.optim.SGD([weight], 0.1) for weight in weights]
+while True:
+    for weight, optimizer in zip(weights, optimizers):
+        weight.sum().backward()
+        dist.all_reduce(weight.grad)
+        optimizer.step()
+    time.sleep(0.1)
+"""
+
+
+def test_steps_per_second_are_those_of_the_training_loop(browser: Browser, tmp_path: Path):
+    (tmp_path / "train.py").write_text(TRAINING)
+    run = Job(tmp_path, "--dashboard", "--no-check", "--nproc", "2", "train.py")
+    try:
+        run.wait_for(r"muster: dashboard: http://127\S+\n")
+        (where,) = re.findall(r"^muster: dashboard: (http://127\S+)$", run.err, re.MULTILINE)
+        browser.open(where)
+        figures = "[...document.querySelectorAll('#figures div')].map(d => d.innerText.split('\\n'))"
+        browser.wait(f"{figures}.some(([name, value]) => name === 'steps/s' && value > 0)", 90)
+        (rate,) = (float(value) for name, value in browser.js(figures) if name == "steps/s")
+        assert 0 < rate < 10.5  # each step sleeps for 0.1 s, with four optimizers and four collectives
+        assert browser.text("#rate-title") == "Steps per second"
     finally:
         end(run.process)
         end_pages(tmp_path)

@@ -441,7 +441,9 @@ def test_a_disk_that_is_full_before_the_start_is_reported(on_hosts: Callable[...
     check(done, 125, "(?i)no space left", "XDG_STATE_HOME")
 
 
-def test_a_disk_that_fills_up_under_the_logs_is_told_and_does_not_silence_the_job(cluster: Lab, shared: Path) -> None:
+def test_a_disk_that_fills_up_under_the_logs_is_reported_and_does_not_silence_the_job(
+    cluster: Lab, shared: Path
+) -> None:
     (shared / "much.py").write_text(
         "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('disk is full'): time.sleep(0.05)\n"
         "for n in range(3000): print('line', n, 'x' * 100)\n"

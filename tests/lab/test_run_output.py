@@ -1,4 +1,4 @@
-"""What the user sees of the ranks: whole, in order, labelled, in colour on a terminal, and kept in log files."""
+"""What the user sees of the ranks: complete, in order, labeled, colored on a terminal, and saved in log files."""
 
 from __future__ import annotations
 
@@ -131,14 +131,14 @@ def test_quiet_says_nothing_of_its_own_when_all_goes_well(folder: Path) -> None:
     assert (done.out, without_silence(done.err)) == (f"[{HOST} 0] I am 0\n", "")
 
 
-def test_quiet_still_tells_of_a_failure(folder: Path) -> None:
+def test_quiet_still_reports_a_failure(folder: Path) -> None:
     (folder / "fails.py").write_text("raise ValueError('bad')")
     done = run_here(folder, "--quiet", "--nproc", "1", "--no-zygote", "fails.py")
     assert done.code == 1
     assert "failed first" in done.err
 
 
-def test_the_summary_tells_where_the_time_went(folder: Path) -> None:
+def test_the_summary_shows_where_the_time_went(folder: Path) -> None:
     (folder / "who.py").write_text("print('x')")
     done = run_here(folder, "--nproc", "1", "--no-zygote", "who.py")
     last = done.err.splitlines()[-1]
@@ -147,7 +147,7 @@ def test_the_summary_tells_where_the_time_went(folder: Path) -> None:
 
 
 @pytest.mark.torch
-def test_the_first_collective_of_a_short_script_is_told(folder: Path) -> None:
+def test_the_first_collective_of_a_short_script_is_reported(folder: Path) -> None:
     (folder / "short.py").write_text(
         "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1))\n"
     )

@@ -86,6 +86,8 @@ def _open_all_three() -> None:
 
 
 def _dispatch(args: list[str]) -> int:
+    if len(args) > 1 and args[0] == "help":  # `muster help lab up` is `muster lab up --help`
+        return _dispatch([*args[1:], "--help"])
     if not args or args[0] in ("-h", "--help", "help"):
         width = max(len(name) for name in COMMANDS)
         lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]

@@ -55,7 +55,7 @@ class Question(TypedDict):
     master: str | None
     """The address that the user chose for rank 0."""
     paths: list[str]
-    """Files and folders that the job reads."""
+    """Files and directories that the job reads."""
     peers: dict[str, list[str]]
     """The addresses of the other hosts."""
 

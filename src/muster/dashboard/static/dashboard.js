@@ -61,7 +61,7 @@ function show(view) {
   showHead(state, view);
   showStart(state, isOver(view), jobState({ ...state, ...view }));
   showFindings(state, view.docs);
-  showRanks(view);
+  showHosts(state, history);
   showCharts(history, state, chosenRank());
   showLogChoices(state, view.attempts);
   fitLog();
@@ -71,11 +71,6 @@ function show(view) {
 function fitLog() {
   const above = document.querySelector("main").offsetTop;
   document.documentElement.style.setProperty("--above", `${above < 0.45 * innerHeight ? above : 0}px`);
-}
-
-function showRanks({ state }) {
-  const causes = new Set(state.phase === "ended" ? [] : state.reports.slice(-1).flatMap((report) => report.ranks));
-  showHosts(state, causes, history);
 }
 
 function showHead(state, { life, status }) {
@@ -162,7 +157,7 @@ function showLoss(error) {
 
 // null: a small chart of a host is to be drawn again.
 onChoice((rank) => {
-  if (rank === null) return showRanks(last);
+  if (rank === null) return showHosts(last.state, history);
   chooseLog(rank);
   if (!last?.state) return;
   showLogChoices(last.state, last.attempts);

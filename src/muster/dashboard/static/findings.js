@@ -4,7 +4,7 @@ import { $, copyButton, element, get } from "./dom.js";
 import { clock, ranks } from "./format.js";
 
 const MOST_COLUMNS = 24;
-const MOST_IN_SIGHT = 4;
+const RECENT = 60; // seconds
 const KINDS = { hang: "Hang", straggler: "Straggler", stacks: "Stack traces" };
 const DOCS = {
   failure: ["troubleshooting.html", "Troubleshooting"],
@@ -13,21 +13,35 @@ const DOCS = {
   straggler: ["stragglers.html", "Stragglers"],
 };
 
-let shown = 0;
+let cards = []; // one for each report, the oldest first
 let failed = 0;
 
 export function showFindings(state, docs) {
   const [list, older] = [$("report-list"), $("older")];
   $("findings").hidden = !state.reports.length && !state.failures.length;
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
-  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs);
-  const isFailed = state.failures.some((failure) => failure.attempt === state.attempt);
-  for (; shown < state.reports.length; shown += 1) list.prepend(card(state.reports[shown], shown, { hosts, cwd: state.cwd, docs, isFailed }));
-  const [newest] = list.querySelectorAll(".report.hang .badge");
-  if (newest) newest.textContent = state.phase === "running" && state.hung_since === null ? "Hang, over" : "Hang";
-  while (list.childElementCount > MOST_IN_SIGHT) older.firstElementChild.after(list.lastChild);
-  older.hidden = older.childElementCount === 1;
-  older.firstElementChild.textContent = `${older.childElementCount - 1} earlier`;
+  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs, state.cwd);
+  const isPast = state.failures.length > 0 || (state.phase === "running" && state.hung_since === null);
+  for (const report of state.reports.slice(cards.length)) cards.push(card(report, cards.length, { hosts, cwd: state.cwd, docs, isPast }));
+  const inSight = cards.map((_, at) => isCurrent(state, at));
+  place(list, cards.filter((_, at) => inSight[at]).reverse());
+  const past = cards.filter((_, at) => !inSight[at]).reverse();
+  place(older, [older.firstElementChild, ...past]);
+  older.hidden = !past.length;
+  older.firstElementChild.textContent = `${past.length} earlier ${past.length === 1 ? "finding" : "findings"}`;
+}
+
+// Whether a report is about what happens now, or about the end of a job: the newest of its kind, unless that is over.
+function isCurrent({ reports, phase, now, hung_since: hungSince, slow }, at) {
+  const { kind, time } = reports[at];
+  if (reports.slice(at + 1).some((report) => report.kind === kind)) return false;
+  if (phase !== "running" || now - time < RECENT) return true;
+  return kind === "hang" ? hungSince !== null : kind === "straggler" && slow.length > 0;
+}
+
+function place(parent, children) {
+  const same = parent.childElementCount === children.length && children.every((child, at) => child === parent.children[at]);
+  if (!same) parent.replaceChildren(...children);
 }
 
 // Links open in a new tab, and get nothing of this address, which contains the token.
@@ -38,7 +52,7 @@ function docsLink(kind, docs) {
 }
 
 // The newest failure with its traceback, those of earlier attempts below it.
-function addFailure(failure, docs) {
+function addFailure(failure, docs, cwd) {
   for (const text of $("failures").querySelectorAll(".text")) text.open = false;
   const title = failure.attempt > 0 || failed > 0 ? `Failure of attempt ${failure.attempt + 1}` : "Failure";
   const made = element(
@@ -46,7 +60,7 @@ function addFailure(failure, docs) {
     { class: "report failure" },
     element("p", { class: "when" }, element("span", { class: "badge solid" }, title), `at ${clock(failure.time)}`, docsLink("failure", docs)),
     element("p", { class: "sentence" }, failure.sentence),
-    ...(failure.detail ? [traceback(failure)] : []),
+    ...(failure.detail ? [traceback(failure, cwd)] : []),
     ...failure.lines.map((line) => element("p", { class: line.startsWith("Fix: ") ? "fix" : "note" }, line)),
   );
   $("failures").prepend(made);
@@ -54,14 +68,14 @@ function addFailure(failure, docs) {
   if (text) text.scrollTop = text.scrollHeight; // the exception itself is at the end
 }
 
-function traceback({ detail, rank }) {
+function traceback({ detail, rank }, cwd) {
   const what = detail.includes("Traceback (most recent call last)") ? "Traceback" : "Last lines of stderr";
   const title = rank === null ? what : `${what} of rank ${rank}`;
   return element(
     "details",
     { class: "text", open: true },
     element("summary", {}, element("h3", {}, title), copyButton(() => detail)),
-    element("pre", { tabindex: "0", "aria-label": title }, detail.replace(/\n+$/, "")),
+    element("pre", { tabindex: "0", "aria-label": title }, shortened(detail, cwd).replace(/\n+$/, "")),
   );
 }
 
@@ -96,7 +110,7 @@ function stacksOf(report, number, about) {
     button.textContent = words(columns.hidden ? "Show" : "Hide");
   };
   button.addEventListener("click", toggle);
-  if (report.kind === "hang" && !about.isFailed) toggle(); // where the job has failed, the traceback comes first
+  if (report.kind === "hang" && !about.isPast) toggle();
   return [button, columns];
 }
 

@@ -44,7 +44,7 @@ function mark(tile) {
   tile.tabIndex = mine ? 0 : -1;
 }
 
-export function showHosts(state, causes, history) {
+export function showHosts(state, history) {
   const which = JSON.stringify([state.hosts.map((host) => host.name), state.ranks.map((rank) => [rank.rank, rank.host])]);
   if (which !== shown) build(state);
   shown = which;
@@ -52,7 +52,7 @@ export function showHosts(state, causes, history) {
   $("hosts").classList.toggle("many-hosts", state.hosts.length > MANY_HOSTS);
   for (const host of state.hosts) showHost(host, history, state.hosts.length <= MANY_HOSTS);
   const first = firstFailed(state);
-  for (const rank of state.ranks) showTile({ ...rank, state: rankState(rank, state.slow) }, causes.has(rank.rank), rank.rank === first);
+  for (const rank of state.ranks) showTile({ ...rank, state: rankState(rank, state.slow) }, rank.rank === first);
   const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rankState(rank, state.slow) === name).length]);
   fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${rankWords(name)}`)));
   if (!isPicked) chooseWorst(state);
@@ -167,13 +167,13 @@ function meter(share, words) {
   return element("span", { class: "meter" }, bar, element("em", {}, words));
 }
 
-function showTile(rank, cause, isFirst) {
+function showTile(rank, isFirst) {
   const tile = $(`rank-${rank.rank}`);
   const code = rank.state === "failed" && known(rank.exit_code) ? `exit code ${rank.exit_code}` : "";
   const rate = known(rank.step_rate) && ["running", "waiting", "slow"].includes(rank.state) ? `${significant(rank.step_rate)}/s` : "";
   const words = `${rankWords(rank.state)}${isFirst ? " first" : ""}${code && `, ${code}`}`;
-  tile.className = `tile ${rank.state}${cause && !["hung", "failed", "slow"].includes(rank.state) ? " cause" : ""}`;
-  tile.setAttribute("aria-label", `Rank ${rank.rank} on ${rank.host}: ${words}${cause ? ", named in the last finding" : ""}`);
+  tile.className = `tile ${rank.state}`;
+  tile.setAttribute("aria-label", `Rank ${rank.rank} on ${rank.host}: ${words}`);
   tile.title = `rank ${rank.rank}: ${words}${known(rank.gpu) ? `, GPU ${rank.gpu}` : ""}`;
   fill(tile, [shape(rank.state), element("b", {}, String(rank.rank)), element("small", {}, rate), element("span", {}, isFirst ? "failed first" : code || SHORT[rank.state] || rank.state)]);
 }
