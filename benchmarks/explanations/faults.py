@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
         title="another shape",
         mode="shapes",
         why=SIZES,
-        fix=r"tensors of (one|the same) shape and dtype",
+        fix=r"tensors of the same shape and dtype",
     ),
     Fault(
         row=35,
@@ -83,7 +83,7 @@ FAULTS: tuple[Fault, ...] = (
         title="another dtype",
         mode="dtypes",
         why=SIZES,
-        fix=r"tensors of (one|the same) shape and dtype",
+        fix=r"tensors of the same shape and dtype",
     ),
     Fault(
         row=40,
