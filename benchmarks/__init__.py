@@ -1,1 +1,1 @@
-"""What Muster costs, measured beside torchrun and mpirun on the machine at hand: `python -m benchmarks`."""
+"""Benchmarks of Muster against torchrun and mpirun on this machine: `python -m benchmarks`."""

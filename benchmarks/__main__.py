@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print the table, and after a full run keep it in RESULTS.md."""
+"""`python -m benchmarks`: measure, print the table, and after a full run write it to RESULTS.md."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from benchmarks.table import Result, Sample, markdown
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- measured: make bench writes this -->", "<!-- end of measured -->"
 FEWEST_ROUNDS = 5
-"""A median of fewer rounds is no result to keep."""
+"""Minimum number of rounds for a result that is kept."""
 
 NOTES = """\
-Each round runs Muster and then its peer, in turn; no round is left out. The figures are medians of {rounds} rounds
-(`muster --help`: four times as many); a ratio is taken within each round, and its median is what counts. Both run the
-same script with the same Python and OMP_NUM_THREADS=1. CPU seconds are those of all processes a command started.
+Each round runs Muster and then its peer; no round is excluded. The values are medians of {rounds} rounds
+(`muster --help`: four times as many); a ratio is computed within each round, and its median counts. Both run the same
+script with the same Python and OMP_NUM_THREADS=1. CPU seconds are those of all processes that a command started.
 torchrun places its ranks statically (no rendezvous); for the restart it uses `--standalone` with
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, because with its defaults the second attempt of gloo fails. On the lab hosts
 Muster (`--no-zygote`) and mpirun start the same Python script, which imports nothing.
@@ -33,7 +33,7 @@ Muster (`--no-zygote`) and mpirun start the same Python script, which imports no
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what is asked for; the exit code is 1 when something that could be measured failed."""
+    """Measure the selected rows; the exit code is 1 if a measurement failed."""
     everything = experiments()
     names = [row.name for experiment in everything for row in experiment.rows]
     options = parse(argv, names)
@@ -63,28 +63,28 @@ def keep(document: str, about: dict[str, str], results: Sequence[Result]) -> Non
 
 
 def parse(argv: Sequence[str] | None, names: Collection[str]) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure Muster beside torchrun and mpirun on this machine.",
+        description="Compare Muster with torchrun and mpirun on this machine.",
         epilog=f"rows: {', '.join(names)}\nexample: python -m benchmarks --only first_8,help --rounds 7",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     p.add_argument("--only", metavar="ROWS", help="measure only these rows, separated by commas")
-    p.add_argument("--rounds", metavar="N", type=int, default=FEWEST_ROUNDS, help="rounds of each row (default: 5)")
+    p.add_argument("--rounds", metavar="N", type=int, default=FEWEST_ROUNDS, help="rounds per row (default: 5)")
     options = p.parse_args(argv)
     if options.rounds < 1:
-        p.error("--rounds needs a number above 0")
+        p.error("--rounds must be at least 1")
     if options.only is not None:
         options.only = options.only.split(",")
         if unknown := [name for name in options.only if name not in names]:
-            p.error(f"there is no row {', '.join(unknown)}; the rows are {', '.join(names)}")
+            p.error(f"unknown row {', '.join(unknown)}; the rows are {', '.join(names)}")
     return options
 
 
 def measure(experiment: Experiment, chosen: Collection[str], rounds: int) -> list[Result]:
-    """All rounds of one experiment, as results of its chosen rows."""
+    """Run all rounds of an experiment and return the results of its chosen rows."""
     rows = [row for row in experiment.rows if row.name in chosen]
     samples: dict[str, list[Sample]] = {row.name: [] for row in rows}
     problem = ""
@@ -107,7 +107,7 @@ def measure(experiment: Experiment, chosen: Collection[str], rounds: int) -> lis
 
 
 def show_progress(number: int, samples: dict[str, list[Sample]], seconds: float) -> None:
-    """One line per round on stderr: this takes minutes."""
+    """Print one line per round on stderr, because this takes minutes."""
     said: list[str] = []
     for name, rounds in samples.items():
         for last in rounds[-1:]:
@@ -117,13 +117,13 @@ def show_progress(number: int, samples: dict[str, list[Sample]], seconds: float)
 
 
 def page(about: dict[str, str], results: Sequence[Result], rounds: int) -> str:
-    """The table with the machine it was measured on."""
+    """The table, with a description of the machine."""
     lines = "\n".join(f"- {name}: {value}" for name, value in about.items())
     return f"# Measured\n\n{markdown(results)}\n\n{NOTES.format(rounds=rounds)}\n{lines}"
 
 
 def save_samples(about: dict[str, str], results: Sequence[Result]) -> None:
-    """Keep every sample of the newest run, for who wants to look closer."""
+    """Save all samples of the newest run for closer inspection."""
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
     data = {"machine": about, "rows": {result.row.name: result.as_data() for result in results}}
@@ -131,7 +131,7 @@ def save_samples(about: dict[str, str], results: Sequence[Result]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what is under way is ended on the way
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # context managers end running commands
     try:
         sys.exit(main())
     except KeyboardInterrupt:

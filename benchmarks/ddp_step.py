@@ -1,13 +1,13 @@
-"""What does the ResNet recipe's loop cost beside a DDP loop written by hand? Both train in the same ranks, in turn.
+"""Overhead of the ResNet recipe's loop compared with a hand-written DDP loop; both train in the same ranks, in turn.
 
     muster run --nproc 2 -m benchmarks.ddp_step                     two ranks on this machine
     muster run --nproc 2 -m benchmarks.ddp_step --rounds 40 --image_size 64
 
-Prints the median time of a step of each and the median of the ratios of the rounds (recipe / by hand): 1.02 at most. On
-a machine that others use too, the ratio of the CPU time is the one to look at.
+Prints the median time per step of each, and the median ratio of the rounds (recipe / by hand), which should be at most
+1.02. On a shared machine, use the ratio of the CPU times.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from muster.recipes.resnet50.train import prepare
 
 
 def by_hand(world: muster.World, args: argparse.Namespace) -> Iterator[None]:
-    """The loop that every tutorial has; yields after each step."""
+    """The usual loop of tutorials; yields after each step."""
     torch.manual_seed(0)
     model = ResNet(args.arch, classes=1000).to(world.device)
-    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] - torch's stubs do not have it
+    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] - missing in torch's stubs
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-5)
     criterion = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
@@ -48,12 +48,12 @@ def by_hand(world: muster.World, args: argparse.Namespace) -> Iterator[None]:
         optimizer.step()
         step += 1
         if step % 20 == 0 and world.rank == 0:
-            loss.item()  # what a loop prints now and then
+            loss.item()  # as for occasional output
         yield
 
 
 def by_recipe(world: muster.World, args: argparse.Namespace) -> Iterator[None]:
-    """The recipe's own parts, in the order of its loop; yields after each step."""
+    """The parts of the recipe, in the order of its loop; yields after each step."""
     words = f"--use_syn --steps_syn 1000000 --arch {args.arch} --batch_size {args.batch_size} --log_every 20"
     run = prepare(world, recipe_options([*words.split(), "--image_size", str(args.image_size)]))
     run.progress.say = lambda line: None
@@ -66,7 +66,7 @@ def by_recipe(world: muster.World, args: argparse.Namespace) -> Iterator[None]:
 
 
 def timed(steps: Iterator[None], count: int) -> tuple[float, float]:
-    """Seconds per step, from one meeting of all ranks to the next: on the wall, and of the CPU in this rank."""
+    """Seconds per step between two barriers: wall-clock time, and CPU time of this rank."""
     dist.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(count):
@@ -77,13 +77,13 @@ def timed(steps: Iterator[None], count: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="benchmarks.ddp_step", description="The recipe's DDP loop beside one by hand."
+        prog="benchmarks.ddp_step", description="Compare the recipe's DDP loop with a hand-written one."
     )
     parser.add_argument("--arch", default="resnet18")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--image_size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=5, help="steps of each side in a round")
+    parser.add_argument("--steps", type=int, default=5, help="steps per round and side")
     args = parser.parse_args()
     with muster.init() as world:
         sides: dict[str, Callable[[muster.World, argparse.Namespace], Iterator[None]]]
@@ -102,12 +102,12 @@ def main() -> None:
 
 
 def report(clock: str, recipe: list[float], hand: list[float]) -> None:
-    """Print the medians, and that of the ratios with its spread."""
+    """Print the medians, and the median ratio with its spread."""
     ratios = sorted(ours / theirs for ours, theirs in zip(recipe, hand, strict=True))
     quarter = len(ratios) // 4
     spread = f"middle half of {len(ratios)} rounds: {ratios[quarter]:.3f} to {ratios[-quarter - 1]:.3f}"
     ours, theirs = 1000 * median(recipe), 1000 * median(hand)
-    print(f"{clock} of a step: recipe {ours:.1f} ms, by hand {theirs:.1f} ms, ratio {median(ratios):.3f} ({spread})")
+    print(f"{clock} per step: recipe {ours:.1f} ms, by hand {theirs:.1f} ms, ratio {median(ratios):.3f} ({spread})")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Inside a Slurm allocation, beside srun with one torchrun per host; and how soon a dead host is named there."""
+"""Jobs in a Slurm allocation, compared with srun and one torchrun per host; and how fast a dead host is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.lab.system_programs import find
 
 LIMIT = 180.0
 
-# What tutorials say: the master is the first host of the allocation, the port comes from the job's number.
+# As in tutorials: the master is the first host of the allocation, the port derives from the job id.
 TORCHRUN = (
     'exec srun --nodes=2 --ntasks-per-node=1 --overlap sh -c \'exec "$0" --nnodes 2 --nproc-per-node 2 '
     "--node-rank $SLURM_NODEID --master-addr {master} --master-port {port} {script} {folder}' {torchrun}"
@@ -25,7 +25,7 @@ TORCHRUN = (
 
 
 class Engines(Experiment):
-    """Two ranks on each of two hosts of a Slurm cluster, and one more host that commands are typed on."""
+    """Two ranks on each of two hosts of a Slurm cluster, and one more host from which commands are run."""
 
     def __init__(self, *, first: Row, power_off: Row, power_off_mpi: Row) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Engines(Experiment):
         self.rows = (first, power_off, power_off_mpi)
 
     def open(self) -> None:
-        """Bring the cluster up, once for all rounds."""
+        """Start the cluster, once for all rounds."""
         need_torchrun()
         try:
             find("mpirun")
@@ -45,7 +45,7 @@ class Engines(Experiment):
         self.stack.callback(self.lab.stop)
 
     def round(self) -> dict[str, Sample]:
-        """Muster, then torchrun; then a power cut in a job of each engine."""
+        """Muster, then torchrun; then a power failure in a job of each engine."""
         ours = self._until_first(lambda folder: [BIN / "muster", "run", "--nproc", "2", SCRIPTS / "first.py", folder])
         theirs = self._until_first(lambda folder: ["sh", "-c", self._torchrun(folder)])
         slurm = ["salloc", "--quiet", "-N2", "-w", "h2,h3", BIN / "muster", "run", "--nproc", "2"]

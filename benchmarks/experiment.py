@@ -1,4 +1,4 @@
-"""What every experiment has: rows, a folder, and one round that measures Muster and its peer, one after the other."""
+"""The base of all experiments: rows, a directory, and a round that measures Muster and then its peer."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Missing(Exception):
 
 
 class Failed(Exception):
-    """A command that was measured did not do what it should."""
+    """A measured command did not work as expected."""
 
 
 class Experiment(ABC):
-    """Measures one or more rows; a context manager, so that what it needs is made once and always removed."""
+    """Measures one or more rows; a context manager, so that what it needs is created once and always removed."""
 
     rows: tuple[Row, ...]
     repeats: int = 1
-    """Rounds for each round asked for: short commands scatter more and cost less."""
+    """Repetitions per round; short commands vary more and cost less."""
 
     def __init__(self) -> None:
         self.not_measured: dict[str, str] = {}
-        """Rows that this machine has no tool for, while it has all that the others need: why, by name."""
+        """Rows that cannot be measured on this machine, with the reason."""
 
     def __enter__(self) -> Experiment:
         self.stack = ExitStack()
@@ -47,12 +47,12 @@ class Experiment(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Make what all rounds share, onto `self.stack`; raises Missing where that cannot be had."""
+        """Create what all rounds share, on `self.stack`; raise Missing if that is impossible."""
 
     @abstractmethod
     def round(self) -> Mapping[str, Sample]:
-        """Measure once: for the name of each row that can be measured, a sample."""
+        """Measure once: a sample for each row that can be measured, by name."""
 
     def new_folder(self, name: str) -> Path:
-        """A folder for one run."""
+        """A directory for one run."""
         return Path(mkdtemp(prefix=f"{name}-", dir=self.folder))

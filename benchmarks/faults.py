@@ -1,4 +1,4 @@
-"""Failures on lab hosts: how soon every rank is gone, and how soon the screen names a host that is."""
+"""Failures on lab hosts: time until every rank is gone, and until a lost host is reported on the screen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END_LIMIT = 30.0
 
 
 class Faults(Experiment):
-    """A job whose ranks sit, two on each host, started from a host of its own."""
+    """A job with two idle ranks on each host, started from a separate host."""
 
     def __init__(self, hosts: int, *, failure: Row, cut: Row, power_off: Row) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Faults(Experiment):
         self.rows = (failure, cut, power_off)
 
     def open(self) -> None:
-        """Bring the hosts up, and one more for the controller."""
+        """Start the hosts, and one more for the controller."""
         need_torchrun()
         self.lab = bring_up(self.hosts + 1, self.folder)
         self.stack.callback(self.lab.stop)
@@ -37,7 +37,7 @@ class Faults(Experiment):
         self.victim = self.workers[-1]
 
     def round(self) -> dict[str, Sample]:
-        """All three faults, each in a job of its own."""
+        """All three faults, each in a separate job."""
         return {
             self.failure.name: Sample(muster=self._until_all_are_gone()),
             self.cut.name: Sample(muster=self._until_named(self.lab.cut)),
@@ -53,7 +53,7 @@ class Faults(Experiment):
             (folder / "go.new").rename(folder / "go")
             gone = alive.gone(END_LIMIT)
             if job.finish(END_LIMIT)[1] != 1:
-                raise job.failed("did not end with the code of the rank that failed")
+                raise job.failed("did not exit with the code of the rank that failed")
         return gone - times(folder, "failed", 1)[0]
 
     def _until_named(self, fault: Callable[[str], None]) -> float:
@@ -81,7 +81,7 @@ class Faults(Experiment):
 
 
 class Alive:
-    """The FIFO that every rank holds open: the kernel tells the moment when the last of them is gone."""
+    """The FIFO that every rank holds open, whose end marks the moment when the last of them is gone."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
@@ -93,7 +93,7 @@ class Alive:
         os.close(self._reader)
 
     def wait_for(self, ranks: int, limit: float, job: InHost) -> None:
-        """Wait until so many ranks have said that they sit; meanwhile the job's words are read."""
+        """Wait until this many ranks have reported that they are idle, while reading the job's output."""
         deadline, seen = time.monotonic() + limit, 0
         while seen < ranks:
             job.read_words()
@@ -106,7 +106,7 @@ class Alive:
                 raise job.failed(f"had {seen} of {ranks} ranks up after {limit:.0f} s")
 
     def gone(self, limit: float) -> float:
-        """Wait for the end of the last rank, and say when it was."""
+        """Wait for the end of the last rank, and return its time."""
         if not select.select([self._reader], [], [], limit)[0]:
             raise Failed(f"ranks were still alive {limit:.0f} s after the failure")
         return time.time()

@@ -1,4 +1,4 @@
-"""The figure of the README: seconds until ranks work together, Muster beside torchrun, as an SVG."""
+"""The figure of the README: seconds until all ranks work, Muster compared with torchrun, as SVG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 from benchmarks.table import Result
 
 BARS = {"first_8": "8 ranks", "first_32": "32 ranks", "ddp_8": "8 ranks, DDP's first step"}
-"""The rows that are drawn, and what stands beside them."""
+"""The rows that are drawn, with their labels."""
 
 _LEFT, _WIDTH, _BAR, _GAP = 210, 420, 18, 26
 

@@ -1,4 +1,4 @@
-"""How long the command itself takes to come up."""
+"""Startup time of the command itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.table import Row, Sample
 
 
 class HelpText(Experiment):
-    """`muster --help` beside the least an interpreter can do."""
+    """`muster --help` compared with the minimum of an interpreter."""
 
     repeats = 4
 
@@ -24,7 +24,7 @@ class HelpText(Experiment):
         self.rows = (row,)
 
     def open(self) -> None:
-        """Run both once, so that the byte code is written and the files are read."""
+        """Run both once, so that the bytecode is written and the files are cached."""
         self.round()
 
     def round(self) -> dict[str, Sample]:

@@ -1,4 +1,4 @@
-"""What the experiments on lab hosts share: the lab, a command inside one host, and its words as they come."""
+"""What the experiments on lab hosts share: the lab, and a command inside one host with its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.lab import Lab
 
 
 def bring_up(hosts: int, folder: Path, *, slurm: bool = False) -> Lab:
-    """A lab that is up and shares the folder; Missing where this machine can have no real one."""
+    """A running lab that shares the directory; raise Missing if this machine does not support one."""
     try:
         lab = Lab(hosts, bind=(folder, Path(__file__).parent), slurm=slurm)
     except MusterError as error:
@@ -27,17 +27,17 @@ def bring_up(hosts: int, folder: Path, *, slurm: bool = False) -> Lab:
     try:
         lab.start()
     except MusterError as error:
-        raise Missing(f"not measured: the lab does not come up ({error.message})") from None
+        raise Missing(f"not measured: the lab does not start ({error.message})") from None
     return lab
 
 
 class InHost:
-    """A command inside a lab host; ended on leaving, if it has not by itself."""
+    """A command inside a lab host; it is ended on leaving the block, if it is still running."""
 
     def __init__(self, lab: Lab, host: str, argv: Sequence[str | Path], folder: Path) -> None:
         self.argv = [str(word) for word in argv]
         self.words = b""
-        """What it has printed so far, stdout and stderr."""
+        """Its output so far, stdout and stderr."""
         self.begin = time.time()
         self._process = lab.popen(
             host,
@@ -63,7 +63,7 @@ class InHost:
         self._process.stdout.close()
 
     def read_words(self, limit: float = 0.0) -> bool:
-        """Wait this long for it to print something; False when it has closed its output."""
+        """Wait this long for output; return False if it has closed its output."""
         if not select.select([self._output], [], [], max(0.0, limit))[0]:
             return True
         data = os.read(self._output, 1 << 16)
@@ -71,17 +71,17 @@ class InHost:
         return bool(data)
 
     def wait_for_words(self, words: bytes, limit: float) -> float:
-        """Read until these words come that were not there before; the time at which they came."""
+        """Read until this text appears in new output, and return the time."""
         said, deadline = len(self.words), time.time() + limit
         while words not in self.words[said:]:
             if not self.read_words(deadline - time.time()):
-                raise self.failed(f"ended without saying `{words.decode()}`")
+                raise self.failed(f"ended without printing `{words.decode()}`")
             if time.time() > deadline:
-                raise self.failed(f"did not say `{words.decode()}` within {limit:.0f} s")
+                raise self.failed(f"did not print `{words.decode()}` within {limit:.0f} s")
         return time.time()
 
     def finish(self, limit: float) -> tuple[float, int]:
-        """Read what is left and wait for the end: seconds since the start, and the exit code."""
+        """Read the rest of the output and wait for the end; return seconds since the start and the exit code."""
         deadline = time.time() + limit
         while self.read_words(deadline - time.time()) and time.time() < deadline:
             pass
@@ -90,6 +90,6 @@ class InHost:
         return time.time() - self.begin, self._process.wait()
 
     def failed(self, how: str) -> Failed:
-        """An error with the command's last words."""
+        """An error with the end of the command's output."""
         words = " / ".join(self.words.decode(errors="replace").strip().splitlines()[-4:])
         return Failed(f"`{Path(self.argv[0]).name}` {how}: {words[-400:]}")

@@ -1,4 +1,4 @@
-"""The machine a table was measured on, in words."""
+"""A description of the machine on which a table was measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster import __version__
 
 
 def describe() -> dict[str, str]:
-    """Everything a reader needs to judge the figures."""
+    """Everything a reader needs to judge the results."""
     return {
         "CPU": f"{_cpu_model()}, {len(os.sched_getaffinity(0))} cores",
         "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
@@ -28,7 +28,7 @@ def describe() -> dict[str, str]:
 
 
 def load() -> str:
-    """How many processes wanted to run in the last minute, on average."""
+    """The load average of the last minute."""
     return f"{os.getloadavg()[0]:.1f}"
 
 

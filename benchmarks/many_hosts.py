@@ -1,4 +1,4 @@
-"""Many hosts over ssh with one trivial process each, beside mpirun on the same hosts."""
+"""Many hosts over ssh with one trivial process each, compared with mpirun on the same hosts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LIMIT = 120.0
 
 
 class ManyHosts(Experiment):
-    """The whole command, typed on the first host, which both launchers take as their own; ssh reaches the others.
+    """The whole command, run on the first host, which both launchers use locally; they reach the others by ssh.
 
-    The process is a Python script that imports nothing. mpirun starts it with the same interpreter; what it takes for
-    `true`, which Muster cannot start, stands in the samples.
+    The process is a Python script that imports nothing. mpirun starts it with the same interpreter; the samples also
+    have its time for `true`, which Muster cannot start.
     """
 
     def __init__(self, many: int, few: int, *, growth: Row, beside_mpirun: Row) -> None:
@@ -30,10 +30,10 @@ class ManyHosts(Experiment):
         self.rows = (growth, beside_mpirun)
 
     def open(self) -> None:
-        """Bring the hosts up, once for all rounds."""
+        """Start the hosts, once for all rounds."""
         self.mpirun = shutil.which("mpirun")
         if self.mpirun is None:
-            self.not_measured[self.beside_mpirun.name] = "not measured: there is no mpirun on this machine"
+            self.not_measured[self.beside_mpirun.name] = "not measured: mpirun is not installed"
         self.lab = bring_up(self.many, self.folder)
         self.stack.callback(self.lab.stop)
 
@@ -64,5 +64,5 @@ class ManyHosts(Experiment):
         with InHost(self.lab, self.lab.names[0], argv, self.folder) as command:
             seconds, code = command.finish(LIMIT)
             if code != 0 or command.words.count(b"this process ran") != said:
-                raise command.failed(f"ended with code {code}, and not all {said} processes spoke")
+                raise command.failed(f"ended with code {code}, and not all {said} processes printed their line")
         return seconds

@@ -1,4 +1,4 @@
-"""What ranks and agents hold in memory while all ranks sit after their first all_reduce."""
+"""Memory of ranks and agents while all ranks are idle after their first all_reduce."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MB = 1e6
 
 
 class Memory(Experiment):
-    """PSS, which counts a page shared by n processes as 1/n in each."""
+    """Memory as PSS, which counts a page shared by n processes as 1/n for each."""
 
     def __init__(self, ranks: int, *, rank: Row, agent: Row) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Memory(Experiment):
         self.rows = (rank, agent)
 
     def open(self) -> None:
-        """See that torchrun is there."""
+        """Check that torchrun is installed."""
         need_torchrun()
 
     def round(self) -> dict[str, Sample]:
@@ -65,7 +65,7 @@ def memory(pid: int, kind: str) -> float:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * 1024 / MB
-    raise AssertionError(f"the kernel tells no {kind}")
+    raise AssertionError(f"the kernel reports no {kind}")
 
 
 def ancestor(pid: int, generations: int) -> int:

@@ -1,9 +1,9 @@
-"""Runs one command for a limited time and writes down what it and everything it started has used.
+"""Runs one command with a timeout and records the resources used by it and everything it started.
 
 usage: reaper.py RESULT LIMIT COMMAND [ARGUMENT ...]
 
-Ranks are grandchildren that other processes wait for, or nobody does. As their subreaper this process inherits all
-whose parent has gone, so what it has waited for in the end is the CPU time of the whole tree.
+Ranks are grandchildren that other processes reap, or no one does. As their subreaper, this process inherits all whose
+parent has exited, so in the end it knows the CPU time of the whole tree.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEAVING_LIMIT = 10.0
-"""Seconds that what the command started may outlive it before it is killed and called a leftover."""
+"""Seconds that descendants may outlive the command before they are killed and reported as leftovers."""
 
 
 def main() -> None:
-    """Run the command of the command line."""
+    """Run the given command."""
     result, limit, argv = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def has_ended(pid: int, limit: float) -> bool:
-    """Wait for a child's end without polling, so that the moment is exact; False when the time is up."""
+    """Wait for a child to end, without polling, so that the time is exact; return False after the timeout."""
     handle = os.pidfd_open(pid)
     try:
         return bool(select.select([handle], [], [], limit)[0])
@@ -65,7 +65,7 @@ def has_ended(pid: int, limit: float) -> bool:
 
 
 def wait_for_the_rest(limit: float) -> int:
-    """Wait until nothing is left below this process; how many still live when the time is up."""
+    """Wait until this process has no descendants; return how many are left after the timeout."""
     deadline = time.monotonic() + limit
     while reap() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -73,7 +73,7 @@ def wait_for_the_rest(limit: float) -> int:
 
 
 def reap() -> bool:
-    """Take note of every child that has ended; whether there are others."""
+    """Reap all children that have ended; return whether there are others."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
@@ -83,7 +83,7 @@ def reap() -> bool:
 
 
 def end_below() -> None:
-    """Kill all that descends from here, each by its id, until there is nothing."""
+    """Kill all descendants, each by its id, until none is left."""
     deadline = time.monotonic() + LEAVING_LIMIT
     while time.monotonic() < deadline:
         for pid in below(os.getpid()):
@@ -97,7 +97,7 @@ def end_below() -> None:
 
 
 def below(root: int) -> list[int]:
-    """Every process that descends from `root` and is no zombie."""
+    """All descendants of `root` that are not zombies."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -1,4 +1,4 @@
-"""A failure, and how soon all ranks work again."""
+"""Time from a failure until all ranks work again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from benchmarks.table import Row, Sample
 
 
 class Restart(Experiment):
-    """From the moment one rank fails to the last rank's first all_reduce of the next attempt.
+    """Time from the failure of one rank to the last rank's first all_reduce of the next attempt.
 
-    With its defaults torchrun 2.13 gives the second attempt the store of the first, and gloo then fails on what that
-    left there (3 of 3 times at 8 ranks, placed statically). With --standalone and
-    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 each attempt has a store of its own, and the restart works: that is the peer.
+    By default, torchrun 2.13 reuses the store of the first attempt for the second, and gloo then fails because of stale
+    keys (3 of 3 times with 8 ranks, placed statically). With --standalone and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 each
+    attempt has its own store and the restart works, so that is the peer.
     """
 
     def __init__(self, ranks: int, row: Row) -> None:
@@ -25,7 +25,7 @@ class Restart(Experiment):
         self.rows = (row,)
 
     def open(self) -> None:
-        """See that torchrun is there."""
+        """Check that torchrun is installed."""
         need_torchrun()
 
     def round(self) -> dict[str, Sample]:

@@ -1,4 +1,4 @@
-"""Every row of the table, with what it must reach and the experiment that measures it."""
+"""All rows of the table, with their limits and the experiments that measure them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks on this machine: how soon they work, how soon the prompt is back, and what that costs, beside torchrun."""
+"""Ranks on this machine: time until they work, time until the command ends, and CPU time, compared with torchrun."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.table import Row, Sample
 
 
 class StartUp(Experiment):
-    """One script under Muster and under torchrun; the ranks write down when they had come to the point."""
+    """One script under Muster and under torchrun; the ranks write the time at which they reached a point."""
 
     def __init__(
         self, script: str, ranks: int, *, first: Row, whole: Row | None = None, cpu: Row | None = None
@@ -23,7 +23,7 @@ class StartUp(Experiment):
         self.rows = tuple(row for row in self._by_measure.values() if row is not None)
 
     def open(self) -> None:
-        """See that torchrun is there."""
+        """Check that torchrun is installed."""
         need_torchrun()
 
     def round(self) -> dict[str, Sample]:

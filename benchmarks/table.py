@@ -1,4 +1,4 @@
-"""The rows of the table, what was measured for them, and the verdict; nothing here has an effect."""
+"""The rows of the table, their measurements and the verdict; pure functions and data."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table: what is measured and what it must reach."""
+    """A row of the table: what is measured, and its limit."""
 
     name: str
-    """What `--only` calls it."""
+    """Its name for `--only`."""
     what: str
     peer: str = ""
-    """What Muster is measured beside; empty when there is only the limit."""
+    """What Muster is compared with; empty if there is only a limit."""
     unit: Literal["s", "ms", "MB"] = "s"
     limit: float
-    """The most that the ratio to the peer may be; with `absolute`, the most that Muster's own figure may be."""
+    """Maximum ratio to the peer; with `absolute`, the maximum of Muster's own value."""
     absolute: bool = False
 
 
@@ -30,17 +30,17 @@ class Sample:
     muster: float
     peer: float | None = None
     also: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Figures that explain this one; they go into the samples, not into the table."""
+    """Additional values that explain this one, written to the samples but not to the table."""
 
     @property
     def ratio(self) -> float | None:
-        """Muster's figure over its peer's in the same round."""
+        """Muster's value divided by its peer's in the same round."""
         return None if self.peer is None else self.muster / self.peer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A row with all its rounds, or with the reason why it has none."""
+    """A row with all its rounds, or the reason why it was not measured."""
 
     row: Row
     samples: tuple[Sample, ...] = ()
@@ -49,25 +49,25 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Whether the row reaches what it must."""
+        """Whether the row is within its limit."""
         if self.problem:
             return self.problem
         return "reached" if self.value <= self.row.limit else "MISSED"
 
     @property
     def value(self) -> float:
-        """What is held against the limit: the median of the rounds."""
+        """The value that is compared with the limit: the median of the rounds."""
         return median(self.values)
 
     @property
     def values(self) -> list[float]:
-        """The rounds as they are judged. Each ratio is of one round, so a load that comes and goes hits both sides."""
+        """The values of the rounds. Ratios are computed within a round, so that varying load affects both sides."""
         if self.row.absolute:
             return [sample.muster for sample in self.samples]
         return [ratio for sample in self.samples if (ratio := sample.ratio) is not None]
 
     def as_data(self) -> dict[str, object]:
-        """Everything, for the file of samples."""
+        """All data, for the file of samples."""
         rounds = [
             {"muster": sample.muster, "peer": sample.peer, "ratio": sample.ratio, **sample.also}
             for sample in self.samples
@@ -90,7 +90,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def cells(result: Result) -> tuple[str, ...]:
-    """One line of the table, cell by cell."""
+    """The cells of a row."""
     row, samples = result.row, result.samples
     limit = f"≤ {row.limit:g} {row.unit}" if row.absolute else f"≤ {row.limit:g}"
     if not samples:
@@ -104,6 +104,6 @@ def cells(result: Result) -> tuple[str, ...]:
 
 
 def figure(value: float, unit: str) -> str:
-    """A measured value with three digits that count."""
+    """A measured value with three significant digits."""
     digits = max(0, 2 - len(str(int(abs(value)))) + 1) if value >= 1 else 2
     return f"{value:.{digits}f} {unit}"

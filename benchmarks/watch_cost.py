@@ -1,14 +1,14 @@
-"""What does being watched cost a rank? A DDP loop of small steps, with and without the watching thread, in turn.
+"""Overhead of monitoring for a rank: a DDP loop of small steps, alternately with and without the monitoring thread.
 
     muster run --nproc 2 --env MUSTER_WATCH=0 -m benchmarks.watch_cost
     muster run --nproc 2 --env MUSTER_WATCH=0 -m benchmarks.watch_cost --rounds 60 --steps 300
 
-The ranks are started unwatched; the benchmark itself starts and ends the thread that would watch them, with its hook on
-optimisers, between rounds. Prints the medians of a step's time and CPU time and of the ratios of neighbouring rounds
-(1.005 at most), and the memory the thread needed. On a machine that others use too, look at the ratio of CPU time.
+The ranks are started without monitoring; the benchmark itself starts and ends the monitoring thread, with its hook on
+optimizers, between rounds. Prints the median time and CPU time per step, the median ratio of adjacent rounds (at most
+1.005), and the memory of the thread. On a shared machine, use the ratio of the CPU times.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Voice:
-    """What the watching thread speaks through: the rank's own socket, until it is to end."""
+    """The connection of the monitoring thread: the rank's own socket, until the thread is to end."""
 
     def __init__(self, report: Any, fd: int) -> None:
         self.reporter = report.Reporter(fd)
         self.is_whole = True
         self.fd = fd
-        self.told = 0
+        self.reported = 0
         self.thread = 0
 
     def send(self, message: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Voice:
         self.reporter.send(message)
 
     def progress(self, done: int, **more: Any) -> None:
-        self.told = max(self.told, done)
+        self.reported = max(self.reported, done)
         self.reporter.progress(done, **more)
 
     def guard(self, hook: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class Voice:
 
 
 class Watch:
-    """The watching thread of this rank, to be had and not to be had."""
+    """The monitoring thread of this rank, which can be started and ended."""
 
     def __init__(self) -> None:
         package = "_muster_agent" if "_muster_agent" in sys.modules else "muster"
@@ -86,8 +86,8 @@ class Watch:
 def main() -> None:
     """Measure and print."""
     p = argparse.ArgumentParser(prog="benchmarks.watch_cost")
-    p.add_argument("--rounds", type=int, default=40, help="of each kind")
-    p.add_argument("--steps", type=int, default=300, help="in a round")
+    p.add_argument("--rounds", type=int, default=40, help="rounds of each kind")
+    p.add_argument("--steps", type=int, default=300, help="steps per round")
     args = p.parse_args()
     torch.set_num_threads(1)
     watch = Watch()
@@ -116,24 +116,24 @@ def main() -> None:
                 watch.begin()
             pair[watched] = steps()
             if watched:
-                more = more or memory() - before  # of the first time: later ones find what it has left
+                more = more or memory() - before  # only the first time: later ones reuse its memory
                 used += watch.end()
                 seconds += pair[True][0] * args.steps
         rounds.append((pair[True], pair[False]))
     if dist.get_rank() == 0:
         tell(rounds)
-        print(f"the watching thread: {used / seconds:.2%} of a CPU, {more:+.1f} MB")
+        print(f"monitoring thread: {used / seconds:.2%} of a CPU, {more:+.1f} MB")
     dist.destroy_process_group()
 
 
 def tell(rounds: list[tuple[tuple[float, float], tuple[float, float]]]) -> None:
-    """The medians, and how sure they are."""
+    """Print the medians and their spread."""
     for kind, name in enumerate(("time", "CPU time")):
         on, off = ([pair[which][kind] for pair in rounds] for which in (0, 1))
         ratios = sorted(with_it / without for with_it, without in zip(on, off, strict=True))
         low, high = quantiles(ratios, n=4)[0], quantiles(ratios, n=4)[2]
         print(
-            f"{name} of a step: {median(on) * 1e6:.0f} us watched, {median(off) * 1e6:.0f} us not; "
+            f"{name} per step: {median(on) * 1e6:.0f} us with monitoring, {median(off) * 1e6:.0f} us without; "
             f"ratio {median(ratios):.4f} (half of the rounds {low:.4f} to {high:.4f}); fastest rounds "
             f"{min(on) / min(off):.4f}"
         )

@@ -27,7 +27,7 @@ def wait_until(what: str, check: Callable[[], T | None], limit: float = 30, said
 
 
 async def wait_until_async(what: str, check: Callable[[], object], limit: float = 30) -> None:
-    """The same in an event loop, which goes on meanwhile."""
+    """The same in an event loop, which keeps running meanwhile."""
     deadline = time.monotonic() + limit
     while not check():
         _check_time(deadline, what, limit, str)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools import man_page
 from tools.findings import findings_page
 from tools.protocol_page import protocol_page
 from tools.python_names import python_page
@@ -200,5 +201,7 @@ if __name__ == "__main__":
         "--to", type=Path, default=ROOT / "docs" / "reference", help="output directory (default: docs/reference)"
     )
     folder = parser.parse_args().to
+    if folder == ROOT / "docs" / "reference":
+        man_page.write()
     for name, text in pages().items():
         (folder / name).write_text(f"<!-- written by `python -m tools.reference` -->\n\n{text}", encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Small programs run under torchrun and under Muster: what both do with them, and how often Muster fails."""
+"""Small programs run under torchrun and under Muster: how the results differ, and how often Muster fails."""

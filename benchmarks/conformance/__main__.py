@@ -1,6 +1,6 @@
 """`python -m benchmarks.conformance`: run programs many times under Muster, and print how often each failed.
 
-What is right comes from one run under torchrun with the same number of ranks. No run is repeated.
+One run under torchrun with the same number of ranks is the reference. No run is repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How a series went."""
+    """The result of a series."""
 
     series: Series
     problems: tuple[str, ...]
@@ -72,7 +72,7 @@ HEADER = "| program | row | ranks | runs | failed | hung | median s | worst s | 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for; the exit code is 1 when any run failed."""
+    """Run the selected series; the exit code is 1 if any run failed."""
     programs = load_all()
     options = parse(argv, programs)
     series = plan(options, programs)
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None, programs: dict[str, Program]) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(
         prog="python -m benchmarks.conformance",
         description="Run programs of tests/lab/torchrun/programs many times under Muster, and count the failures.",
@@ -100,12 +100,12 @@ def parse(argv: Sequence[str] | None, programs: dict[str, Program]) -> argparse.
     p.add_argument("names", metavar="PROGRAM", nargs="*", help="names of programs (default: all)")
     p.add_argument("--rows", metavar="N", help="all programs of these rows of held-out.md: 4 or 2-16")
     p.add_argument("--acceptance", action="store_true", help="the series that a release must pass")
-    p.add_argument("--ranks", metavar="N", type=int, help="ranks, on each host (default: what the program says)")
-    p.add_argument("--runs", metavar="N", type=int, help="runs of each program (default: what it says, or 50)")
+    p.add_argument("--ranks", metavar="N", type=int, help="ranks per host (default: as declared by the program)")
+    p.add_argument("--runs", metavar="N", type=int, help="runs per program (default: as declared by it, or 50)")
     p.add_argument("--lab", metavar="HOSTS", type=int, default=0, help="run on this many lab hosts")
     p.add_argument("--no-zygote", action="store_true", help="start each rank as a fresh interpreter")
     p.add_argument("--option", metavar="OPTION", action="append", default=[], help="another option of `muster run`")
-    p.add_argument("--jobs", metavar="N", type=int, default=1, help="runs side by side, to keep the machine busy")
+    p.add_argument("--jobs", metavar="N", type=int, default=1, help="parallel runs, to keep the machine busy")
     p.add_argument("--keep", metavar="DIR", help="keep what the launcher printed in failed runs in this directory")
     options = p.parse_args(argv)
     if unknown := [name for name in options.names if name not in programs]:
@@ -114,7 +114,7 @@ def parse(argv: Sequence[str] | None, programs: dict[str, Program]) -> argparse.
 
 
 def plan(options: argparse.Namespace, programs: dict[str, Program]) -> list[Series]:
-    """The series that the command line asks for."""
+    """The series selected on the command line."""
     more = (*(["--no-zygote"] if options.no_zygote else []), *options.option)
     if options.acceptance:
         return acceptance(programs, more)
@@ -175,7 +175,7 @@ def run(series: Series, folder: Path, jobs: int, keep: Path | None) -> Score:
 
 
 def problems_of(series: Series, reference: Outcome | None, outcome: Outcome) -> list[str]:
-    """What is wrong with a run; on lab hosts only the exit code and stdout count, for $OUT is not theirs."""
+    """Problems of a run; on lab hosts only the exit code and stdout count, because they do not share $OUT."""
     program = series.program
     if series.hosts and reference is not None:
         program = dataclasses.replace(program, without_stderr=True)
@@ -184,7 +184,7 @@ def problems_of(series: Series, reference: Outcome | None, outcome: Outcome) -> 
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what is under way is ended on the way
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # context managers end running commands
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from benchmarks.conformance.programs import Program
 
 
 def unexplained(program: Program, torchrun: Outcome | None, muster: Outcome) -> list[str]:
-    """The differences for which there is no reason, a line each."""
+    """The differences that are not explained, one line each."""
     found = list(differences(program, torchrun, muster))
     explained = EXPLAINED.get(program.name)
     if explained is None:
@@ -23,14 +23,14 @@ def unexplained(program: Program, torchrun: Outcome | None, muster: Outcome) -> 
 
 
 def differences(program: Program, torchrun: Outcome | None, muster: Outcome) -> Iterator[str]:
-    """All differences, a line each. Where torchrun did not run, or failed by a bug of torch, Muster must end well."""
+    """All differences, one line each. If torchrun did not run, or failed due to a torch bug, Muster must succeed."""
     if torchrun is None or (program.fails_under_torchrun and torchrun.code):
         if muster.code != program.exit:
             yield f"exit code: {program.exit} expected, Muster {muster.code}"
         return
     if bool(torchrun.code) != bool(program.exit) and not program.signal:
         yield f"the program is wrong: torchrun {torchrun.code}, its header {program.exit}"
-    if not program.signal:  # each launcher has an exit code of its own for that
+    if not program.signal:  # launchers have different exit codes for signals
         if torchrun.code != muster.code:
             yield f"exit code: torchrun {torchrun.code}, Muster {muster.code}"
         if torchrun.first != muster.first:
@@ -43,7 +43,7 @@ def differences(program: Program, torchrun: Outcome | None, muster: Outcome) -> 
 
 
 def unequal(torchrun: Mapping[str, list[str]], muster: Mapping[str, list[str]], *, extra: bool = True) -> Iterator[str]:
-    """The lines that differ between files or streams of the same name; `extra`: what only Muster has counts too."""
+    """The lines that differ between files or streams of the same name; `extra` includes those that only Muster has."""
     for name in sorted(torchrun.keys() | muster.keys() if extra else torchrun):
         if name not in muster or name not in torchrun:
             yield f"{name}: only under {'torchrun' if name in torchrun else 'Muster'}"

@@ -1,4 +1,4 @@
-"""The differences between torchrun and Muster that are meant to be."""
+"""Intended differences between torchrun and Muster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """A difference that has a reason."""
+    """An intended difference, with its reason."""
 
     lines: str
-    """A pattern that each line of the difference matches."""
+    """A regular expression that each line of the difference matches."""
     why: str
     always: bool = True
-    """Whether it shows in every run."""
+    """Whether it occurs in every run."""
 
+
+_NOT_STARTED = Explained(
+    lines="rank that failed first: torchrun 0, Muster None|rank 0 stderr: torchrun: ",
+    why="Muster reports an error that would hit every rank once, before it starts any.",
+)
 
 EXPLAINED: dict[str, Explained] = {
+    "failure_import_error": _NOT_STARTED,
+    "failure_syntax_error": _NOT_STARTED,
     "environment_of_ranks": Explained(
         lines="MASTER_ADDR (localhost|127.0.0.1)|MUSTER_JOB|TORCHELASTIC_(ERROR_FILE|SIGNALS_TO_HANDLE)",
         why="Muster gives an address that it has tested, and the job's id for `muster logs` and the like. It needs no "
@@ -73,4 +80,4 @@ EXPLAINED: dict[str, Explained] = {
         why="Python itself can no longer read the source then, Muster can: one line more.",
     ),
 }
-"""The programs that differ for a reason. Any other difference is a bug of Muster."""
+"""Programs with intended differences. Any other difference is a bug."""

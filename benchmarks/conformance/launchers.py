@@ -1,4 +1,4 @@
-"""Running one program under torchrun and under Muster, and what each rank did there."""
+"""Runs one program under torchrun and under Muster, and records what each rank did."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchmarks.conformance.reading import normalize, read
 BIN = Path(sys.executable).parent
 MUSTER = os.environ.get("MUSTER_UNDER_TEST") or str(BIN / "muster")
 TAG = "CONFORMANCE_RUN"
-"""Every process of a run has it in its environment, so that all can be found and ended."""
+"""An environment variable of every process of a run, so that all can be found and ended."""
 LIMIT = 90.0
-"""Seconds a run may take."""
+"""Timeout of a run in seconds."""
 LIMIT_OF_A_TRY = 30.0
-"""Seconds torchrun may take where it hangs sometimes."""
+"""Timeout in seconds for programs that sometimes hang under torchrun."""
 LEAVING_LIMIT = 5.0
 """Seconds that processes may outlive their launcher."""
 
@@ -33,7 +33,7 @@ PLAIN = {"PATH": os.environ["PATH"], "HOME": os.path.expanduser("~"), "LANG": "C
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     code: int
     """The exit code of the rank that failed first (128 + n for signal n), 0 if none did, 124 if the run hung."""
@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Run:
-    """A launcher with one program in a fresh directory."""
+    """A launcher with one program in a new directory."""
 
     def __init__(self, program: Program, folder: Path) -> None:
         self.program = program
@@ -65,7 +65,7 @@ class Run:
         self.env = {**env, "BEFORE": ":".join([*env, "BEFORE"])}
 
     def __call__(self, argv: Sequence[str], limit: float) -> tuple[int, tuple[str, ...]]:
-        """Run it to its end: the launcher's exit code, and what it left behind."""
+        """Run it, and return the launcher's exit code and the processes left behind."""
         stdin = self.folder / "stdin"
         if self.program.stdin is not None:
             stdin.write_bytes(self.program.stdin)
@@ -93,7 +93,7 @@ class Run:
         return {str(path.relative_to(self.out)): self.lines(read(path)) for path in found}
 
     def lines(self, data: bytes) -> list[str]:
-        """Output as lines without what differs from run to run."""
+        """Output as lines, without parts that vary between runs."""
         return normalize(data, {str(self.work): "$CWD", str(self.out): "$OUT", str(self.folder): "$FOLDER"})
 
     def _wait(self, process: subprocess.Popen[bytes], limit: float) -> int:
@@ -141,7 +141,7 @@ def tagged(tag: str) -> dict[int, str]:
 
 
 def under_torchrun(program: Program, folder: Path) -> Outcome:
-    """Run a program under torchrun; again, up to three times in all, if torch fails it sometimes."""
+    """Run a program under torchrun, with up to three attempts if torch sometimes fails it."""
     outcome = _under_torchrun(program, folder / "torchrun-0")
     for number in (1, 2) if program.fails_under_torchrun else ():
         if outcome.code != 0:
@@ -166,7 +166,7 @@ def _under_torchrun(program: Program, folder: Path) -> Outcome:
 
 
 def under_muster(program: Program, folder: Path, options: Sequence[str] = (), *, hosts: int = 0) -> Outcome:
-    """Run a program under Muster, with more options of `muster run` if any, and on lab hosts if any."""
+    """Run a program under Muster, optionally with more options of `muster run` and on lab hosts."""
     run = Run(program, folder)
     where = ["--nproc", str(program.ranks)]
     if hosts:
@@ -184,7 +184,7 @@ def under_muster(program: Program, folder: Path, options: Sequence[str] = (), *,
 
 
 def streams_of(folder: Path, ranks: int) -> dict[str, bytes]:
-    """What each rank of an attempt wrote to stdout and stderr: one log has both, and `order` says which came when."""
+    """What each rank of an attempt wrote to stdout and stderr: the log has both, and `order` has their order."""
     logs = {rank: folder / f"rank-{rank}.log" for rank in range(ranks)}
     rest = {rank: path.read_bytes() if path.exists() else b"" for rank, path in logs.items()}
     streams = {f"rank {rank} {name}": b"" for rank in range(ranks) for name in ("stdout", "stderr")}

@@ -26,22 +26,22 @@ OPTIONS = (
     "runs",
     "slow",
 )
-"""What may stand before the colon in a header:
+"""The options of a header:
 
 - `# ranks: 1`: number of ranks, 2 by default.
 - `# args: --lr 0.1 "a b"`: arguments of the program.
-- `# stdin: text`: what its standard input holds; `\\n` is a line break. The default is /dev/null.
-- `# env: NAME=VALUE`: a variable of the launcher's environment. May be repeated.
+- `# stdin: text`: its standard input; `\\n` is a line break. The default is /dev/null.
+- `# env: NAME=VALUE`: an environment variable of the launcher. May be repeated.
 - `# muster: --restarts 1`: options of `muster run`.
 - `# signal: SIGINT`: sent to the launcher when every rank has written `$OUT/ready-RANK`.
 - `# needs: h5py`: a module or a program without which the program is skipped.
-- `# exit: 3`: that it fails, and with which exit code where torchrun does not run it.
+- `# exit: 3`: the exit code with which it fails, also used if torchrun does not run it.
 - `# row: 9`: the row of shared/notes/held-out.md that it reproduces.
 - `# stderr: not compared: REASON`: only stdout and files count.
 - `# torchrun: aborts sometimes: REASON`, `fails sometimes`, `hangs sometimes`: torchrun gets three tries, Muster one.
 - `# torchrun: not run: REASON`: Muster must end with `exit`.
 - `# slow: REASON`: pytest runs it only if CONFORMANCE_SLOW is set.
-- `# runs: 50`: how often the stress driver runs it, if nobody says.
+- `# runs: 50`: the default number of runs of the stress driver.
 """
 
 _HEADER = re.compile(rf"# ({'|'.join(OPTIONS)}): (.*)")
@@ -49,7 +49,7 @@ _HEADER = re.compile(rf"# ({'|'.join(OPTIONS)}): (.*)")
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program and what its header says."""
+    """A program and the options of its header."""
 
     name: str
     path: Path
@@ -65,7 +65,7 @@ class Program:
     row: int = 0
     without_stderr: bool = False
     fails_under_torchrun: bool = False
-    """Now and then: a bug of torch that Muster need not have."""
+    """Whether it sometimes fails because of a bug in torch that does not affect Muster."""
     only_muster: bool = False
     runs: int = 50
     slow: str = ""
@@ -84,7 +84,7 @@ class Program:
 
     @property
     def missing(self) -> str:
-        """What it needs and this machine does not have."""
+        """A requirement that this machine lacks."""
         return ", ".join(name for name in self.needs if not (importlib.util.find_spec(name) or shutil.which(name)))
 
 
@@ -122,6 +122,6 @@ def load(path: Path) -> Program:
 
 
 def load_all(folder: Path = FOLDER) -> dict[str, Program]:
-    """Every program by its name."""
+    """All programs by name."""
     paths = [path for path in sorted(folder.iterdir()) if path.suffix == ".py" or path.is_dir()]
     return {program.name: program for program in map(load, paths) if program.name != "__pycache__"}

@@ -1,4 +1,4 @@
-"""What ranks wrote, as lines that are equal in two runs if the ranks did the same."""
+"""Output of ranks as lines that are equal in two runs if the ranks did the same."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _OF_TORCH = re.compile(r"(\[rank\d+\]:)?\[?[IWE]\d{4} \d\d:\d\d:\d\d")
-"""A log line of torch's own: it has the time, the process id and a line of torch's source."""
+"""A log line of torch, which includes the time, the process id and a line number of torch's source."""
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 
 def normalize(data: bytes, places: Mapping[str, str]) -> list[str]:
-    """Output as lines, with names for directories (the longest first) and for addresses."""
+    """Output as lines, with placeholders for directories (the longest first) and addresses."""
     text = data.decode("utf-8", "backslashreplace")
     for place in sorted(places, key=len, reverse=True):
         text = text.replace(place, places[place])
@@ -26,7 +26,7 @@ def normalize(data: bytes, places: Mapping[str, str]) -> list[str]:
 
 
 def read(path: Path) -> bytes:
-    """The content of a file that a rank wrote: of an archive what is in it, or why nobody can read it."""
+    """The content of a file that a rank wrote; for an archive what is in it, or why it cannot be read."""
     try:
         if path.suffix == ".gz":
             return gzip.decompress(path.read_bytes())

@@ -1,1 +1,1 @@
-"""Every failure of the catalogue that ends a running job, made on lab hosts: does `muster run` explain it?"""
+"""Injects every failure of the catalog that ends a running job, and checks how `muster run` explains it."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.explanations`: make every fault, see whether it is explained, and print the table."""
+"""`python -m benchmarks.explanations`: inject every fault, check whether it is explained, and print the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEGIN, END = "<!-- explanations: python -m benchmarks.explanations writes this -
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for; the exit code is 1 when a fault was not explained as it must be."""
+    """Run the selected faults; the exit code is 1 if a fault was not explained correctly."""
     options = parse(argv)
     faults = [one for fault in FAULTS for one in (with_every_culprit(fault) if options.every else (fault,))]
     chosen = [fault for fault in faults if not options.rows or fault.row in options.rows]
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def page(scores: Sequence[Score]) -> str:
-    """The table, one line for each fault whichever rank had it, and the sum of it."""
+    """The table, with one line per fault for all culprits, and a summary."""
     by_title: dict[tuple[int, str], list[Score]] = {}
     for score in scores:
         by_title.setdefault((score.fault.row, score.fault.title), []).append(score)
@@ -74,15 +74,15 @@ def line(scores: Sequence[Score]) -> str:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(
         prog="python -m benchmarks.explanations",
-        description="Make every failure that ends a running job on lab hosts: is it explained? Needs root.",
+        description="Inject every failure that ends a running job on lab hosts and check its explanation. Needs root.",
         epilog="example: python -m benchmarks.explanations --rows 46,51",
     )
     p.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], help="only these rows")
-    p.add_argument("--every", action="store_true", help="with every rank as the culprit")
-    p.add_argument("--ordinary", type=int, default=1, metavar="N", help="also fail N times in an ordinary way")
+    p.add_argument("--every", action="store_true", help="run each fault with every rank as the culprit")
+    p.add_argument("--ordinary", type=int, default=1, metavar="N", help="also raise an ordinary exception N times")
     p.add_argument("--write", action="store_true", help="put the table into docs/measurements/failure-reports.md")
     return p.parse_args(argv)
 

@@ -1,4 +1,4 @@
-"""A failure of the catalogue that ends a running job: how it is made, and what must be said of it."""
+"""A failure of the catalog that ends a running job: how to inject it, and the expected explanation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Change = Callable[[Lab], None]
 
 
 def nothing(lab: Lab) -> None:
-    """What is done to the hosts where the script alone is at fault."""
+    """No change of the hosts, for faults of the script alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Fault:
     """One way in which a job can fail."""
 
     row: int
-    """Of the catalogue; 0 where it has none."""
+    """Its row in the catalog, or 0."""
     title: str
     mode: str
     """The first argument of the script."""
@@ -28,16 +28,16 @@ class Fault:
     hosts: str = "h2:3"
     torch: bool = True
     before: Change = nothing
-    """Done to the hosts before the job."""
+    """Change of the hosts before the job."""
     during: Change = nothing
-    """Done to them when all ranks are there."""
+    """Change of the hosts when all ranks are running."""
     after: Change = nothing
     named: str = r"rank {culprit} on h2 failed first"
-    """In the first line of the verdict."""
+    """Regular expression for the first line of the verdict."""
     why: str = ""
-    """In the sentence that explains it; empty where none must come."""
+    """Regular expression for the explanation; empty if there must be none."""
     fix: str = ""
-    """In the line that says what to do."""
+    """Regular expression for the fix."""
 
     @property
     def name(self) -> str:

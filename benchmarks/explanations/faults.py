@@ -1,4 +1,4 @@
-"""The faults, in the order of the catalogue."""
+"""The faults, in the order of the catalog."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SIZES = (
     r"another rank sent \d+ bytes, but rank \d expected \d+ in all_reduce at script\.py:\d+"
     r"|ranks? .* calls? all_reduce of \d+ \w+ \(script\.py:\d+\)( as collective number 2,)? but "
 )
-"""What is left of the rank that gloo has ended, or what all ranks have called, where enough of them could tell."""
+"""Explanation from the rank that gloo ended, or from the calls of all ranks if enough of them reported."""
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -236,11 +236,11 @@ ORDINARY = Fault(
     torch=False,
     named=r"rank 1 on h3 failed first",
 )
-"""What needs no explanation, and must get none."""
+"""A failure that needs no explanation and must not get one."""
 
 
 def with_every_culprit(fault: Fault) -> tuple[Fault, ...]:
-    """The fault on each of the three ranks, where any of them can be at fault."""
+    """The fault with each of the three ranks as culprit, if any of them can be."""
     if fault.hosts != "h2:3" or fault.row == 42:
         return (fault,)
     return tuple(replace(fault, culprit=rank) for rank in range(3))

@@ -1,4 +1,4 @@
-"""A model with another shape on one rank; apart from script.py, because Muster prepares scripts that mention DDP."""
+"""A model with a different shape on one rank; not in script.py, because Muster prepares scripts that mention DDP."""
 
 from __future__ import annotations
 

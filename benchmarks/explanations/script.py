@@ -1,6 +1,6 @@
-"""A job that fails in the way and on the rank that its arguments name; torch is imported only where it matters."""
+"""A job that fails in the given way on the given rank; torch is imported only if it is needed."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ MINE = RANK == CULPRIT
 
 
 def wait_for_all(name: str = "up") -> None:
-    """All ranks have got here; the folder is shared."""
+    """Wait until all ranks are here, using the shared directory."""
     open(f"{name}-{RANK}", "w").close()
     while not all(os.path.exists(f"{name}-{rank}") for rank in range(int(os.environ["WORLD_SIZE"]))):
         time.sleep(0.02)
 
 
 def without_torch() -> None:
-    """Failures in which torch has no part."""
+    """Failures without torch."""
     wait_for_all()
     if not MINE:
         time.sleep(60)
@@ -45,7 +45,7 @@ def without_torch() -> None:
 
 
 def with_torch() -> None:
-    """Failures of what ranks do together."""
+    """Failures of collectives."""
     from datetime import timedelta
 
     import torch
@@ -60,7 +60,7 @@ def with_torch() -> None:
 
 
 def with_another_call() -> None:
-    """One rank calls another collective, on another tensor, or less often."""
+    """One rank calls a different collective, with a different tensor, or fewer collectives."""
     import torch
     import torch.distributed as dist
 
@@ -69,7 +69,7 @@ def with_another_call() -> None:
     if MODE == "shapes":
         dist.all_reduce(torch.ones(1000 if MINE else 4000))
     if MODE == "silent":
-        dist.all_reduce(torch.ones(2 if MINE else 4))  # returns where it is the smaller, with a wrong sum
+        dist.all_reduce(torch.ones(2 if MINE else 4))  # returns on the rank with the smaller tensor, with a wrong sum
     if MODE == "dtypes":
         dist.all_reduce(torch.ones(3, dtype=torch.float32 if MINE else torch.float64))
     if MODE == "uneven":
@@ -104,7 +104,7 @@ def with_a_rank_that_leaves() -> None:
                 raise ValueError("bad sample in shard 7")
             finally:
                 dist.destroy_process_group()
-                time.sleep(1.5)  # what a tracker of experiments takes to finish
+                time.sleep(1.5)  # as long as an experiment tracker takes to finish
         dist.all_reduce(one)
     if MODE == "save":
         if MINE:

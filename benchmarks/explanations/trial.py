@@ -1,4 +1,4 @@
-"""One fault, made and judged."""
+"""Inject one fault and judge its explanation."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ MUSTER = str(Path(sys.executable).with_name("muster"))
 FOLDER = Path(__file__).parent
 LIMIT = 90.0
 VERDICT = r"(^|; then )(rank \d+ on \S+ (failed first|ended with)|host \S+ is lost)"
-"""The first line of the verdict, and of nothing that is told before it."""
+"""The first line of the verdict, and of no message before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How one fault went."""
+    """The result of one fault."""
 
     fault: Fault
     found: bool = False
-    """Whether the verdict speaks of the fault at all."""
+    """Whether the verdict mentions the fault."""
     named: bool = False
-    """Whether the rank or host at fault is named in it."""
+    """Whether the verdict names the rank or host at fault."""
     words: bool = False
-    """Whether the explanation is the right one; for what needs none, whether there is none."""
+    """Whether the explanation is correct, or absent if none is needed."""
     fix: bool = False
     seconds: float = 0.0
     said: str = ""
 
     @property
     def right(self) -> bool:
-        """Whether all of it is as it must be."""
+        """Whether everything is correct."""
         return self.named and self.words and self.fix
 
 
 def try_fault(lab: Lab, fault: Fault, folder: Path) -> Score:
-    """Break the hosts, run the script on them, mend them, and read what was said at the end."""
+    """Break the hosts, run the script on them, repair them, and judge the output."""
     with TemporaryDirectory(dir=folder) as shared:
         (Path(shared) / fault.script).write_text((FOLDER / fault.script).read_text())
         fault.before(lab)
@@ -74,7 +74,7 @@ def _run(lab: Lab, fault: Fault, shared: Path) -> str:
         deadline = time.monotonic() + 30
         while len(list(shared.glob("up-*"))) < 2 and process.poll() is None and time.monotonic() < deadline:
             if fault.torch:
-                break  # such ranks wait for each other in torch
+                break  # these ranks wait for each other in torch
             time.sleep(0.05)
         fault.during(lab)
         return process.communicate(timeout=LIMIT)[1]
@@ -84,9 +84,9 @@ def _run(lab: Lab, fault: Fault, shared: Path) -> str:
 
 
 def judge(fault: Fault, said: str, seconds: float) -> Score:
-    """Compare what was said with what must be said."""
+    """Compare the output with the expected explanation."""
     lines = [line.removeprefix("muster: ") for line in said.splitlines() if line.startswith("muster: ")]
-    # The verdict, without what was told before it.
+    # The verdict, without earlier messages.
     starts = [n for n, line in enumerate(lines) if re.search(VERDICT, line)]
     verdict = lines[starts[0] :] if starts else []
     others = ", ".join(str(rank) for rank in range(3) if rank != fault.culprit)

@@ -1,1 +1,1 @@
-"""Every way in which a rank can bring a job to a halt, made on lab hosts: is the right rank named, where, and when?"""
+"""Injects every kind of hang on lab hosts: does Muster name the right rank and line, and how fast?"""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.hangs`: bring a job to a halt in every way, by every rank, and print how that was told."""
+"""`python -m benchmarks.hangs`: inject every kind of hang with every rank as the culprit, and print the results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BEGIN, END = "<!-- scoreboard: python -m benchmarks.hangs writes this -->", "<!-
 RANKS = range(4)
 AFTER = 3
 LIMIT = 5.0
-"""Seconds from the halt to the words, with --hang-after 3."""
+"""Maximum number of seconds from the hang to its report, with --hang-after 3."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How one case went with one culprit."""
+    """The result of one case with one culprit."""
 
     case: Case
     culprit: int
@@ -39,29 +39,29 @@ class Score:
 
     @property
     def found(self) -> bool:
-        """Whether anything was said."""
+        """Whether the hang was reported."""
         return bool(self.sentence)
 
     @property
     def right(self) -> bool:
-        """Whether the culprit was named, and nobody else."""
+        """Whether the culprit was named, and no other rank."""
         if self.case.name == "host":
             return "h2" in self.sentence and not self.named
         return self.named == frozenset({self.culprit})
 
     @property
     def wrong(self) -> bool:
-        """Whether somebody else was named."""
+        """Whether another rank was named."""
         return bool(self.named - {self.culprit}) if self.case.name != "host" else bool(self.named)
 
     @property
     def placed(self) -> bool:
-        """Whether the line was named, where there is one."""
+        """Whether the line was reported, if there is one."""
         return self.case.place in self.sentence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for; the exit code is 1 when something was missed, misnamed or late."""
+    """Run the selected cases; the exit code is 1 if a hang was missed, misattributed or reported late."""
     options = parse(argv)
     if options.soak:
         return soak(options.soak)
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def play(case: Case, culprit: int, folder: Path) -> Score:
-    """One job on two fresh hosts, its controller inside the first."""
+    """Run one job on two new hosts, with its controller on the first."""
     argv: list[str | Path] = [BIN / "muster", "run", "--no-check", "-H", "h1:2,h2:2", "--grace", "0"]
     argv += ["--hang-after", str(AFTER), "--on-hang", "kill", SCRIPT, case.name, str(culprit)]
     with bring_up(2, folder) as lab, InHost(lab, "h1", argv, folder) as job:
@@ -87,7 +87,7 @@ def play(case: Case, culprit: int, folder: Path) -> Score:
 
 
 def watch(case: Case, culprit: int, lab: Lab, job: InHost) -> Score:
-    """See what the job says, and when."""
+    """Score what the job prints, and when."""
     try:
         job.wait_for_words(b"AT ", 90)
         return _score_dead_host(case, culprit, lab, job) if case.name == "host" else _score_hang(case, culprit, job)
@@ -97,7 +97,7 @@ def watch(case: Case, culprit: int, lab: Lab, job: InHost) -> Score:
 
 
 def _score_dead_host(case: Case, culprit: int, lab: Lab, job: InHost) -> Score:
-    """Turn the second host off and wait until Muster names it."""
+    """Power off the second host and wait until Muster reports it."""
     halt = time.time()
     lab.power_off("h2")
     said = job.wait_for_words(b"h2 has been silent", 20)
@@ -109,7 +109,7 @@ def _score_dead_host(case: Case, culprit: int, lab: Lab, job: InHost) -> Score:
 
 
 def _score_hang(case: Case, culprit: int, job: InHost) -> Score:
-    """Wait until Muster names the rank that has stopped."""
+    """Wait until Muster names the hung rank."""
     said = job.wait_for_words(b" failed " if case.ends else b"muster: hang: ", 20)
     job.read_words(0.3)
     words = job.words.decode(errors="replace")
@@ -123,14 +123,14 @@ def _score_hang(case: Case, culprit: int, job: InHost) -> Score:
 
 
 def tell(score: Score) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     marks = f"{'right' if score.right else 'WRONG RANK'} {'' if score.placed else 'NO LINE'}"
     name = f"{score.case.name:12} rank {score.culprit}"
     print(f"{name}: {score.seconds:4.1f} s {marks} {score.sentence}", file=sys.stderr, flush=True)
 
 
 def page(scores: Sequence[Score]) -> str:
-    """The table, and the sum of it."""
+    """The table and a summary."""
     lines = [
         "| what the rank does | found | right rank | right file and line | seconds |",
         "|---|---|---|---|---|",
@@ -158,15 +158,15 @@ def page(scores: Sequence[Score]) -> str:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(
         prog="python -m benchmarks.hangs",
-        description="Bring a job of 4 ranks on 2 lab hosts to a halt in every way, by every rank. Needs root.",
+        description="Inject every kind of hang into a job of 4 ranks on 2 lab hosts, on every rank. Needs root.",
         epilog="example: python -m benchmarks.hangs --cases sleep,stop --ranks 2",
     )
     names = ", ".join(case.name for case in CASES)
     p.add_argument("--cases", type=lambda text: text.split(","), help=f"only these: {names}")
-    p.add_argument("--ranks", type=_numbers, default=list(RANKS), help="only these culprits")
+    p.add_argument("--ranks", type=_numbers, default=list(RANKS), help="only these ranks as culprits")
     p.add_argument("--write", action="store_true", help="put the table into docs/measurements/hang-detection.md")
     p.add_argument(
         "--soak",
@@ -174,7 +174,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         nargs="?",
         const=20.0,
-        help="instead: train, with pauses of 60 s on one rank that computes, and count false reports (default: 20)",
+        help="instead, train with pauses of 60 s in which one rank computes, and count false reports (default: 20)",
     )
     return p.parse_args(argv)
 

@@ -1,4 +1,4 @@
-"""The ways a job comes to a halt, as benchmarks/hangs/script.py plays them."""
+"""The kinds of hangs, as implemented in benchmarks/hangs/script.py."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ SCRIPT = Path(__file__).with_name("script.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One way."""
+    """One kind of hang."""
 
     name: str
     title: str
     ends: bool = False
-    """The backend or the heartbeat ends the job, so the last sentence is what names the rank or host."""
+    """Whether the backend or the heartbeat ends the job, so that the verdict names the rank or host."""
     at: str = ""
-    """The mark of the line it is at, where several cases share one."""
+    """The mark of its line, if several cases share one."""
     no_line: str = ""
-    """Why no file and line can be named."""
+    """Why no file and line can be reported."""
 
     @property
     def place(self) -> str:
-        """`script.py:22`, where the culprit is; empty where there is none to name."""
+        """The location of the culprit, such as `script.py:22`; empty if there is none to report."""
         for number, line in enumerate(SCRIPT.read_text().splitlines(), start=1):
             if line.endswith(f"# HERE {self.at or self.name}") and not self.no_line:
                 return f"{SCRIPT.name}:{number}"

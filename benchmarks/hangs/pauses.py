@@ -1,6 +1,6 @@
-"""Trains, with pauses of a minute in which one rank computes, saves, loads or compiles while the others wait for it."""
+"""Trains with pauses of a minute, in which one rank computes, saves, loads or compiles while the others wait for it."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def checkpoint(until: float) -> None:
 
 
 def a_program(until: float) -> None:
-    """A compiler, or whatever else runs beside."""
+    """A compiler or another child process."""
     seconds = max(1.0, until - time.monotonic())
     subprocess.run(
         [sys.executable, "-c", f"import time; e=time.time()+{seconds}\nwhile time.time()<e: pass"], check=True
@@ -46,7 +46,7 @@ def a_program(until: float) -> None:
 
 
 def workers(until: float) -> None:
-    """Data that is slow to come but comes."""
+    """Data that arrives slowly."""
 
     class Slow(torch.utils.data.Dataset[torch.Tensor]):
         def __len__(self) -> int:
@@ -64,7 +64,7 @@ def workers(until: float) -> None:
 
 
 def half_asleep(until: float) -> None:
-    """Reads from something slow, bit by bit."""
+    """Read from something slow, in small pieces."""
     while time.monotonic() < until:
         sum(range(2_000_000))
         time.sleep(0.4)

@@ -1,6 +1,6 @@
-"""A training loop that one rank brings to a halt, in the way and at the rank its command line names."""
+"""A training loop that hangs in the given way on the given rank."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def stops_itself():
 
 
 def sleeps_in_the_kernel():
-    """What a dead NFS server does to a reader: a parent in vfork is in D state until its child execs."""
+    """Like a reader of a dead NFS server: a parent in vfork is in D state until its child execs."""
     os.mkfifo(fifo := f"/tmp/muster-hang-{os.getpid()}")
     libc = ctypes.CDLL(None)
     actions = ctypes.create_string_buffer(256)
@@ -138,7 +138,7 @@ def train():
 
 
 def exchange():
-    """One rank takes what another should send."""
+    """One rank receives what another should send."""
     if dist_rank == (CULPRIT + 1) % 4:
         if CASE == "p2p":
             dist.recv(torch.ones(4), CULPRIT)

@@ -1,4 +1,4 @@
-"""A long run in which one rank after the other computes for a minute while the others wait: no hang."""
+"""A long run without a hang, in which one rank after the other computes for a minute while the others wait."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from benchmarks.commands import BIN, environment
 
 PAUSES = Path(__file__).with_name("pauses.py")
 AFTER = 5
-"""--hang-after: six times as strict as the default."""
+"""Seconds of --hang-after, six times as strict as the default."""
 
 
 def soak(minutes: float) -> int:
-    """Run it and say how many false reports there were; the exit code is 1 if there was any."""
+    """Run it and print the number of false reports; the exit code is 1 if there were any."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         argv = [BIN / "muster", "run", "--no-check", "--nproc", "2", "--hang-after", str(AFTER)]

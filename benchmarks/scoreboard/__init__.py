@@ -1,1 +1,1 @@
-"""Every failure of the catalogue that can be seen before launch, made on lab hosts: does `muster check` find it?"""
+"""Injects every failure of the catalog that can be detected before launch, and checks that `muster check` finds it."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scoreboard`: make every fault, see whether it is found, and print the table."""
+"""`python -m benchmarks.scoreboard`: inject every fault, check whether it is found, and print the table."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BEGIN, END = "<!-- scoreboard: python -m benchmarks.scoreboard writes this -->",
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How one fault went."""
+    """The result of one fault."""
 
     fault: Fault
     found: bool = False
     wrong: tuple[str, ...] = ()
-    """Hosts that were named and are whole."""
+    """Healthy hosts that were named."""
     right: bool = False
     fix: str = ""
     seconds: float = 0.0
@@ -36,7 +36,7 @@ class Score:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for; the exit code is 1 when a fault was missed, misnamed, or raised by healthy hosts."""
+    """Run the selected faults; the exit code is 1 if one was missed or misattributed, or for a false alarm."""
     options = parse(argv)
     chosen = [fault for fault in FAULTS if not options.rows or fault.row in options.rows]
     scores: list[Score] = []
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def try_fault(fault: Fault) -> Score:
-    """A fresh lab, the fault, the check, the fix, the check again."""
+    """Start a new lab, inject the fault, check, apply the fix, and check again."""
     try:
         with Lab(len(HOSTS), gpus=fault.gpus) as lab:
             stage = Stage(lab, deep=fault.deep)
@@ -74,22 +74,22 @@ def try_fault(fault: Fault) -> Score:
 
 
 def try_fix(stage: Stage, fault: Fault, lines: list[str]) -> str:
-    """Whether typing what was printed makes the finding go away."""
+    """Whether running the printed fix removes the finding."""
     if not lines:
         return ""
     if fault.not_run:
         return f"not run: {fault.not_run}"
     if not lines[0]:
-        return "in words"
+        return "text only"
     try:
-        return "yes" if not stage.mend(fault, lines[0]).of(fault.row) else "no"
+        return "yes" if not stage.apply_fix(fault, lines[0]).of(fault.row) else "no"
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return "no"
 
 
 def clean_runs(count: int) -> list[str]:
-    """What healthy hosts are accused of."""
+    """False alarms on healthy hosts."""
     alarms: list[str] = []
     if count:
         with Lab(4) as lab:
@@ -105,7 +105,7 @@ def clean_runs(count: int) -> list[str]:
 
 
 def speeds() -> str:
-    """How long the quick check takes, from the command to the report."""
+    """The duration of the quick check, from the command to the report."""
     told = [f"{hosts} hosts {median(_walls(hosts)):.1f} s" for hosts in (2, 16)]
     told.append(f"four hosts, one of them without power, {median(_walls(4, dead='h4')):.1f} s")
     busy = os.getloadavg()[0]
@@ -121,7 +121,7 @@ def _walls(hosts: int, dead: str = "") -> list[float]:
 
 
 def page(scores: Sequence[Score], clean: int, alarms: Sequence[str]) -> str:
-    """The table, and the sum of it."""
+    """The table and a summary."""
     rows = {score.fault.row for score in scores}
     found = {row for row in rows if all(score.found for score in scores if score.fault.row == row)}
     counted = len(found & set(BEFORE_LAUNCH))
@@ -162,10 +162,10 @@ def line(score: Score) -> str:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(
         prog="python -m benchmarks.scoreboard",
-        description="Make every fault of the catalogue on lab hosts: does `muster check` find it? Needs root.",
+        description="Inject every fault of the catalog on lab hosts: does `muster check` find it? Needs root.",
         epilog="example: python -m benchmarks.scoreboard --rows 3,11,48 --clean 5",
     )
     p.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], help="only these rows")

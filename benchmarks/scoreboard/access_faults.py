@@ -18,7 +18,7 @@ sed -i "s#^root:[^:]*:#root:$hash:#" /etc/shadow
 
 
 def ask_for_password(stage: Stage, host: str) -> None:
-    """A host that has no key of ours and takes a password."""
+    """Make a host reject our key and accept a password."""
     stage.sh(host, ALLOW_PASSWORDS)
     stage.sh(
         "h1", "sed -i 's/PreferredAuthentications publickey/PreferredAuthentications publickey,password/' ~/.ssh/config"
@@ -48,7 +48,7 @@ def _other_python(stage: Stage) -> None:
     from benchmarks.scoreboard.shims import torch_version_file
 
     packages = torch_version_file().removesuffix("/torch/version.py")
-    for host in stage.lab.names:  # a conda with torch, which only an interactive shell would find
+    for host in stage.lab.names:  # a conda environment with torch, which only an interactive shell finds
         stage.sh(
             host,
             f"{sys.executable} -m venv --without-pip /opt/conda && "

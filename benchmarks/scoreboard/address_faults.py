@@ -51,7 +51,7 @@ def _closed_port(stage: Stage) -> None:
 
 
 def firewall(stage: Stage, host: str, hook: str, rules: str) -> None:
-    """A table of its own, as an administrator makes one."""
+    """Create a separate nft table, as an administrator would."""
     stage.sh(
         host,
         f"nft add table inet guard && nft add chain inet guard {hook} '{{ type filter hook {hook} priority 0; }}' && "

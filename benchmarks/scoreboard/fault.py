@@ -1,4 +1,4 @@
-"""A fault of the catalogue: how it is made, and whose name must be in the finding."""
+"""A fault of the catalog: how to inject it, and which hosts the finding must name."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One way in which hosts can be broken."""
+    """One fault of hosts."""
 
     row: int
-    """Of the catalogue."""
+    """Its row in the catalog."""
     title: str
     at: tuple[str, ...]
     """The hosts at fault; a finding about any other is wrong."""
     inject: Callable[[Stage], object] = lambda stage: None
     options: tuple[str, ...] = ()
-    """Of `muster check`."""
+    """Options of `muster check`."""
     script: tuple[str, ...] = ()
-    """The script to be checked, with its arguments."""
+    """The script to check, with its arguments."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the shell in which it is typed."""
+    """Environment variables of the shell."""
     gpus: int = 0
     deep: bool = False
     answers: tuple[tuple[str, str], ...] = ()
-    """What the printed fix asks, and what a person answers."""
+    """Prompts of the printed fix, with the answers."""
     not_run: str = ""
-    """Why the printed command is not run here."""
+    """Why the printed command is not run."""
 
     @property
     def name(self) -> str:

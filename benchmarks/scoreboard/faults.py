@@ -1,4 +1,4 @@
-"""The faults, in the order of the catalogue."""
+"""The faults, in the order of the catalog."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ FAULTS: tuple[Fault, ...] = tuple(
 )
 
 BEFORE_LAUNCH = (1, *range(3, 34), 44, 45, 48, 49)
-"""The 36 rows of the catalogue that can be seen before launch."""
+"""The 36 rows of the catalog that can be detected before launch."""

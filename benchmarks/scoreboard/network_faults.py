@@ -1,4 +1,4 @@
-"""What only real traffic, or a look at the cards, tells: rows 15 to 18."""
+"""Faults of the network cards and links: rows 15 to 18."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _jumbo(stage: Stage) -> None:
 def _hole(stage: Stage) -> None:
     for host in stage.lab.names:  # as on a real wire, where no packet is larger than its MTU
         stage.sh(host, "ethtool -K eth0 tso off gso off gro off")
-    # Not on the way of ssh: in real clusters that is another network, or nobody would get in.
+    # Not for ssh, which uses another network in real clusters; otherwise no one could log in.
     firewall(stage, "h2", "input", "tcp sport 1024-65535 tcp dport 1024-65535 meta length > 1200 drop")
 
 

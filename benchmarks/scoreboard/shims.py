@@ -1,4 +1,4 @@
-"""Hardware and services that lab hosts do not have, as programs and files that look like them from outside."""
+"""Simulated hardware and services that lab hosts do not have: programs and files that look like the real ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gpu(host: str, number: int, **changes: str) -> dict[str, str]:
 
 
 def put_gpus(stage: Stage, host: str, gpus: Sequence[dict[str, str]], processes: Sequence[dict[str, str]] = ()) -> None:
-    """Give a host an nvidia-smi that knows these."""
+    """Give a host an nvidia-smi that reports these GPUs and processes."""
     state: dict[str, Any] = {"gpus": list(gpus), "processes": list(processes)}
     stage.write(host, "/run/shim/gpus.json", json.dumps(state))
     stage.write(host, "/usr/local/bin/nvidia-smi", NVIDIA_SMI, 0o755)
@@ -68,12 +68,12 @@ def healthy_gpus(stage: Stage, count: int) -> None:
 
 
 def cuda_torch(stage: Stage, host: str) -> None:
-    """Let the host's torch say that it was built for CUDA."""
+    """Make the host's torch report that it was built for CUDA."""
     stage.sh(host, f"sed -i \"s/^cuda.*/cuda: Optional[str] = '13.0'/\" {torch_version_file()}")
 
 
 def torch_version_file() -> str:
-    """Where torch keeps its version."""
+    """The file with the version of torch."""
     import importlib.util
 
     spec = importlib.util.find_spec("torch")
@@ -92,7 +92,7 @@ esac
 
 
 def put_fabric_manager(stage: Stage, host: str, state: str, version: str = "580.159.04") -> None:
-    """NVSwitches, and the service that makes them work."""
+    """NVSwitches and their fabric manager."""
     stage.sh(host, "mknod /dev/nvidia-nvswitch0 c 1 3; mkdir -p /run/shim")
     stage.write(host, "/run/shim/fabricmanager", state + "\n")
     stage.write(host, "/usr/local/bin/systemctl", SYSTEMCTL, 0o755)
@@ -132,7 +132,7 @@ int getrlimit64(__rlimit_resource_t what, struct rlimit64 *limit) {
 
 
 def put_infiniband(stage: Stage, host: str, *, devices: bool = True) -> None:
-    """An InfiniBand adapter in /sys, the device file that programs open, and as much locked memory as it needs."""
+    """An InfiniBand adapter in /sys, its device file, and a sufficient limit of locked memory."""
     stage.write(host, "/run/shim/memlock.c", MEMLOCK)
     stage.sh(host, "gcc -shared -fPIC -o /run/shim/memlock.so /run/shim/memlock.c -ldl")
     stage.write(host, "/root/.bashrc", "export LD_PRELOAD=/run/shim/memlock.so\n")
@@ -163,7 +163,7 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 
 
 def put_clock_ahead(stage: Stage, host: str) -> None:
-    """A clock that is 7 s ahead for every program of a login, and a chronyc that sets it right."""
+    """A clock that is 7 s ahead for every program of a login, and a chronyc that corrects it."""
     stage.write(host, "/run/shim/clock.c", FAST_CLOCK)
     stage.sh(host, "gcc -shared -fPIC -o /run/shim/clock.so /run/shim/clock.c -ldl && touch /run/shim/ahead")
     stage.write(host, "/root/.bashrc", "export LD_PRELOAD=/run/shim/clock.so\n")

@@ -1,4 +1,4 @@
-"""Three lab hosts in which one fault is made, `muster check` is typed on the first, and its fix is tried."""
+"""Three lab hosts with one fault; `muster check` runs on the first, and its fix is applied."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODEL = "import torch\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What `muster check --json` said."""
+    """The output of `muster check --json`."""
 
     code: int
     seconds: float
@@ -40,12 +40,12 @@ class Report:
 
     @property
     def blamed(self) -> set[str]:
-        """Every host that any finding names."""
+        """All hosts named in findings."""
         return {host for finding in self.data["findings"] for host in finding["hosts"]}
 
 
 class Stage:
-    """The hosts, up and whole until a fault is made."""
+    """The hosts, running and healthy until a fault is injected."""
 
     def __init__(self, lab: Lab, *, deep: bool = False) -> None:
         self.lab = lab
@@ -69,24 +69,24 @@ class Stage:
         return done.stdout
 
     def background(self, host: str, script: str) -> int:
-        """Start something that stays, and return its process id on the host."""
+        """Start a background process, and return its process id on the host."""
         return int(self.sh(host, f"nohup setsid bash -c {json.dumps(script)} >/dev/null 2>&1 & echo $!"))
 
     def write(self, host: str, path: str, text: str, mode: int = 0o644) -> None:
-        """Make a file on a host."""
+        """Write a file on a host."""
         folder = os.path.dirname(path)
         script = f"mkdir -p {folder} && cat > {path} && chmod {mode:o} {path}"
         done = self.lab.run(host, ["bash", "-c", script], timeout=30, input=text)
         assert done.returncode == 0, done.stderr
 
     def restart_sshd(self, host: str) -> None:
-        """Let the sshd of a host read its files anew; it writes its number when it listens again."""
+        """Let the sshd of a host reload its files; it writes its pid file when it listens again."""
         file = "/run/muster-lab/sshd.pid"
         wait = f"for i in $(seq 250); do [ -s {file} ] && exit; sleep 0.1; done; exit 1"
         self.sh(host, f"pid=$(cat {file}); rm {file}; kill -HUP $pid; {wait}")
 
     def check(self, options: Sequence[str], script: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Report:
-        """Type `muster check` on the first host."""
+        """Run `muster check` on the first host."""
         deep = ["--deep"] if self.deep else []
         return self.report([MUSTER, "check", "-H", ",".join(self.lab.names), *deep, "--json", *options, *script], env)
 
@@ -113,8 +113,8 @@ class Stage:
             raise RuntimeError(f"{' '.join(argv)}: exit code {process.returncode}\n{out}{err}")
         return Report(code=process.returncode, seconds=seconds, data=json.loads(out))
 
-    def mend(self, fault: Fault, line: str) -> Report:
-        """Type the printed fix as it is printed, then check again."""
+    def apply_fix(self, fault: Fault, line: str) -> Report:
+        """Run the fix exactly as printed, then check again."""
         if line.startswith("muster check "):
             return self.report(["bash", "-c", line.replace("muster", MUSTER, 1)], fault.env)
         if line.startswith("unset "):
@@ -122,11 +122,11 @@ class Stage:
             return self.check(fault.options, fault.script, {k: v for k, v in fault.env.items() if k != name})
         code, said = self.type(line.replace("muster setup", f"{MUSTER} setup"), fault.answers, fault.env)
         if code:
-            raise RuntimeError(f"the fix ends with code {code}: {line}\n{said}")
+            raise RuntimeError(f"the fix failed with exit code {code}: {line}\n{said}")
         return self.check(fault.options, fault.script, fault.env)
 
     def type(self, line: str, answers: Sequence[tuple[str, str]], env: Mapping[str, str]) -> tuple[int, str]:
-        """A command at a terminal of the first host, answering what it asks."""
+        """Run a command in a terminal of the first host, answering its prompts."""
         master, slave = pty.openpty()
         process = self.lab.popen(
             "h1",

@@ -1,6 +1,6 @@
 """Train a small model with DDP and write down when the first optimizer step was done."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 import os
@@ -24,5 +24,5 @@ for step in range(3):
     optimiser.step()
     if step == 0:
         Path(sys.argv[1], f"first-{os.environ['RANK']}").write_text(repr(time.time()))
-dist.barrier()  # without it a rank that ends early makes gloo abort in another
+dist.barrier()  # without it, a rank that exits early makes gloo abort on another rank
 dist.destroy_process_group()

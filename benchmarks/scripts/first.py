@@ -1,6 +1,6 @@
-"""Join the others, do one all_reduce, write down when it was done, and end."""
+"""Join the other ranks, do one all_reduce, write its time to a file, and exit."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 import os

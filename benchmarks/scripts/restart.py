@@ -1,6 +1,6 @@
-"""One rank fails after the first all_reduce of the first attempt; each attempt writes down when its own was done."""
+"""One rank fails after the first all_reduce of the first attempt; each attempt records the time of its first one."""
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 import os

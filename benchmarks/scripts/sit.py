@@ -1,9 +1,9 @@
-"""Do one all_reduce, then sit until the file `go` appears: it is empty (end), or names the rank that must fail.
+"""Do one all_reduce, then wait until the file `go` appears: it is empty (exit), or has the rank that must fail.
 
-All ranks hold the FIFO `alive` open, so its reader learns the very moment when the last of them is gone.
+All ranks hold the FIFO `alive` open, so its reader knows exactly when the last of them is gone.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 import os
@@ -25,11 +25,11 @@ os.write(alive, b".")
 go, deadline = folder / "go", time.monotonic() + SIT_LIMIT
 while not go.exists():
     if time.monotonic() > deadline:
-        sys.exit(f"nobody said how to go on within {SIT_LIMIT:.0f} s")
+        sys.exit(f"the file `go` did not appear within {SIT_LIMIT:.0f} s")
     time.sleep(0.02)
 if failing := go.read_text():
     if failing == rank:
         (folder / "failed").write_text(repr(time.time()))
-        raise RuntimeError("this rank was told to fail")
+        raise RuntimeError("this rank fails on request")
     time.sleep(SIT_LIMIT)
 dist.destroy_process_group()

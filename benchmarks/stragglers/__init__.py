@@ -1,1 +1,1 @@
-"""Ranks that are made slow on purpose: are they named, for the right reason, and how soon?"""
+"""Ranks that are slowed down on purpose: does Muster name them, with the right reason, and how fast?"""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.stragglers`: slow each rank down in every way, see whether it is named, and print the table."""
+"""`python -m benchmarks.stragglers`: slow each rank down in every way, and print whether it is named."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MUSTER = str(Path(sys.executable).with_name("muster"))
 SCRIPT = Path(__file__).with_name("steps.py")
 RANKS = 4
 WELL_FOR = 12
-"""Steps before a rank is made slow: all is warm, and nobody is named."""
+"""Number of warmup steps before a rank is slowed down."""
 LIMIT = 40
-"""Steps within which it must be named."""
+"""Number of steps within which it must be named."""
 
 CLEAN = (
     ("nothing", ()),
@@ -46,25 +46,25 @@ _AGAIN = re.compile(r"muster: (?:ranks? [0-9, ]+ on|the network of) .* no longer
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How one rank that was made slow fared."""
+    """The result for one slowed rank."""
 
     cause: Cause
     rank: int
     named: tuple[int, ...] = ()
     reason: str = ""
     steps: int | None = None
-    """From its becoming slow to its being named."""
+    """Number of steps until it was named."""
     wrong: bool = False
-    """Another rank was named."""
+    """Whether another rank was named."""
 
     @property
     def right_reason(self) -> bool:
-        """Whether the cause was told."""
+        """Whether the reported cause is right."""
         return self.cause.words in self.reason
 
 
 class Job:
-    """A job whose words are read as they come."""
+    """A job whose output is read line by line."""
 
     def __init__(self, stage: Stage, hosts: Sequence[int], *arguments: str) -> None:
         self.stage = stage
@@ -99,7 +99,7 @@ class Job:
         self._words.put(None)
 
     def next(self, limit: float = 30.0) -> str | None:
-        """The next line; None when it has ended."""
+        """The next line, or None if the job has ended."""
         line = self._words.get(timeout=limit)
         if line is not None:
             self.lines.append(line)
@@ -109,7 +109,7 @@ class Job:
         return line
 
     def until(self, pattern: re.Pattern[str], steps: int) -> re.Match[str] | None:
-        """Read until a line fits, for so many steps at most."""
+        """Read until a line matches, for at most this many steps."""
         last = self.step + steps
         while self.step < last:
             line = self.next()
@@ -121,7 +121,7 @@ class Job:
         return None
 
     def end(self) -> None:
-        """Stop it, if it has not ended."""
+        """Stop the job if it is running."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -133,7 +133,7 @@ class Job:
 
 @contextlib.contextmanager
 def stage_for(hosts: Sequence[int], gpus: int) -> Generator[Stage]:
-    """This machine, or lab hosts with a folder in common."""
+    """This machine, or lab hosts with a shared directory."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder = Path(name)
         if not hosts:
@@ -150,14 +150,14 @@ def stage_for(hosts: Sequence[int], gpus: int) -> Generator[Stage]:
 
 
 def try_cause(cause: Cause) -> list[Score]:
-    """One job in which one rank after the other is made slow, and well again."""
+    """Run one job in which one rank after the other is slowed down and restored."""
     scores: list[Score] = []
     with stage_for(cause.hosts, cause.gpus) as stage:
         job = Job(stage, cause.hosts, "--steps", "100000", *cause.arguments)
         try:
             false = job.until(_NAMED, WELL_FOR)
             if false:
-                print(f"  named before anything was slow: {false[0]}", file=sys.stderr)
+                print(f"  false alarm before the slowdown: {false[0]}", file=sys.stderr)
             for rank in range(sum(cause.hosts) or RANKS):
                 scores.append(slow_down(job, cause, rank))
                 print(line(scores[-1]), file=sys.stderr, flush=True)
@@ -169,7 +169,7 @@ def try_cause(cause: Cause) -> list[Score]:
 
 
 def slow_down(job: Job, cause: Cause, rank: int) -> Score:
-    """Make a rank slow and wait for its name."""
+    """Slow a rank down and wait until it is named."""
     with cause.make(job.stage, rank):
         begin = job.step
         found = job.until(_NAMED, LIMIT)
@@ -182,13 +182,13 @@ def slow_down(job: Job, cause: Cause, rank: int) -> Score:
 
 
 def line(score: Score) -> str:
-    """One rank in one line."""
+    """The result of one rank in one line."""
     how = "not named" if not score.named else f"named {score.named} after {score.steps} steps: {score.reason}"
     return f"{score.cause.name}, rank {score.rank}: {how}"
 
 
 def clean_runs(count: int) -> list[str]:
-    """What was said of jobs in which nobody is to be named."""
+    """False alarms in jobs without a straggler."""
     alarms: list[str] = []
     for number in range(count):
         name, arguments = CLEAN[number % len(CLEAN)]
@@ -222,7 +222,7 @@ def table(scores: Sequence[Score], left_out: Sequence[str], clean: int, alarms: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for; the exit code is 1 when a rank was missed or misnamed, or a well one named."""
+    """Run the selected causes; the exit code is 1 if a rank was missed or misattributed, or for a false alarm."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stragglers", description=__doc__)
     parser.add_argument("--cause", action="append", help="a word of the causes to try (default: all)")
     parser.add_argument(

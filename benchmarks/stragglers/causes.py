@@ -1,4 +1,4 @@
-"""How a rank is made slower than the others, and how it is made well again."""
+"""Ways to slow a rank down and to restore it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.scoreboard import shims
 from muster.lab import Lab
 
 CHUNK = 1 << 18
-"""Bytes that every rank reads at every step."""
+"""Bytes that every rank reads per step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +34,25 @@ class Stage:
 
 
 Make = Callable[[Stage, int], "contextlib.AbstractContextManager[None]"]
-"""Slows a rank until it is left."""
+"""A context manager that slows a rank down."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One way to be slow."""
+    """One cause of a slowdown."""
 
     name: str
     make: Make
     words: str
-    """What the reason that is told must have in it."""
+    """Text that the reported reason must contain."""
     needs: Callable[[], str] = lambda: ""
-    """Why it cannot be made on this machine; empty where it can."""
+    """Why it is not possible on this machine; empty if it is."""
     hosts: Sequence[int] = ()
-    """Ranks on each lab host; none: all of them on this machine."""
+    """Number of ranks on each lab host; empty: all ranks on this machine."""
     gpus: int = 0
-    """That each host pretends to have."""
+    """Number of fake GPUs per host."""
     arguments: Sequence[str] = ()
-    """Of the script."""
+    """Arguments of the script."""
 
 
 def quiet_group() -> Path:
@@ -62,7 +62,7 @@ def quiet_group() -> Path:
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Jobs come before whatever else this machine does, which is not what is measured; without root they do not."""
+    """Give jobs priority over other load on this machine, if we are root."""
     group = quiet_group()
     if os.getuid() != 0 or not group.parent.joinpath("cpu.shares").exists():
         yield
@@ -77,7 +77,7 @@ def quiet() -> Generator[None]:
 
 @contextlib.contextmanager
 def sleep(stage: Stage, rank: int) -> Generator[None]:
-    """Its own code takes longer."""
+    """The rank's own code takes longer."""
     file = stage.folder / f"sleep-{rank}"
     file.write_text("0.18")
     try:
@@ -88,7 +88,7 @@ def sleep(stage: Stage, rank: int) -> Generator[None]:
 
 @contextlib.contextmanager
 def quota(stage: Stage, rank: int) -> Generator[None]:
-    """A control group leaves it a fifth of a CPU."""
+    """A cgroup limits it to a fifth of a CPU."""
     group = quiet_group() / "limited"
     group.mkdir()
     try:
@@ -120,7 +120,7 @@ def _remove(group: Path) -> None:
 
 @contextlib.contextmanager
 def neighbour(stage: Stage, rank: int) -> Generator[None]:
-    """It is bound to a CPU on which another process of higher priority works."""
+    """It is bound to a CPU that is used by another process with higher priority."""
     pid = stage.pid(rank)
     cpus = os.sched_getaffinity(pid)
     cpu = max(cpus)
@@ -144,7 +144,7 @@ def _bind(pid: int, cpus: set[int]) -> None:
 
 @contextlib.contextmanager
 def disk(stage: Stage, rank: int) -> Generator[None]:
-    """A control group lets it read so slowly that a step takes 0.32 s."""
+    """A cgroup limits its reads so that a step takes 0.32 s."""
     group = Path("/sys/fs/cgroup/blkio") / f"muster-stragglers-{os.getpid()}"
     group.mkdir()
     device = os.stat(stage.folder).st_dev
@@ -160,7 +160,7 @@ def disk(stage: Stage, rank: int) -> Generator[None]:
 
 @contextlib.contextmanager
 def gpu(stage: Stage, rank: int) -> Generator[None]:
-    """Its GPU is too hot: the clock goes down, and all it does takes longer."""
+    """Its GPU is too hot: the clock rate drops, and everything takes longer."""
     assert stage.lab is not None
     put_gpus(stage.lab, hot=rank)
     with sleep(stage, rank):
@@ -169,7 +169,7 @@ def gpu(stage: Stage, rank: int) -> Generator[None]:
 
 
 def put_gpus(lab: Lab, hot: int | None = None) -> None:
-    """Give a host an nvidia-smi that tells of GPUs, one of which may be hot."""
+    """Give a host an nvidia-smi that reports GPUs, one of which may be too hot."""
     healthy = {"utilization.gpu": "97", "clocks.sm": "1980", "clocks.max.sm": "1980"}
     sick = {
         "clocks.sm": "1290",

@@ -1,10 +1,10 @@
-"""A training loop of about four steps a second whose work is mostly sleep, so that two CPUs carry four ranks of it.
+"""A training loop of about four steps per second that mostly sleeps, so that two CPUs suffice for four ranks.
 
-What may slow a rank down comes from outside, by its process id; only what a script itself may do (a longer sleep, an
-evaluation on rank 0) is asked for on the command line.
+Ranks are slowed down from outside, by process id; the command line controls only what a script itself may do (a longer
+sleep, an evaluation on rank 0).
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CHUNK = 1 << 18
 
 
 def compute(seconds: float) -> None:
-    """Use so much CPU time, however long that takes."""
+    """Use this much CPU time, however long that takes."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
 def read(path: Path) -> None:
-    """Read a piece of a file from the disk itself, past what the kernel keeps of it."""
+    """Read part of a file from disk, bypassing the page cache."""
     with path.open("rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.read(CHUNK)
@@ -40,13 +40,13 @@ def read(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path, help="where ranks leave their process ids, and find what to do")
+    parser.add_argument("folder", type=Path, help="directory where ranks write their process ids and find what to do")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--jitter", type=float, default=0.0, help="how much the sleep of every rank varies")
-    parser.add_argument("--uneven", type=float, default=0.0, help="how much longer rank 0 works at every step")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds that rank 0 takes for itself now and then")
+    parser.add_argument("--jitter", type=float, default=0.0, help="relative variation of the sleep of every rank")
+    parser.add_argument("--uneven", type=float, default=0.0, help="relative extra work of rank 0 at every step")
+    parser.add_argument("--pause", type=float, default=0.0, help="duration of rank 0's pauses in seconds")
     parser.add_argument("--every", type=int, default=15, help="steps between such pauses")
-    parser.add_argument("--width", type=int, default=32, help="of the layers: how much is sent at every step")
+    parser.add_argument("--width", type=int, default=32, help="width of the layers, which determines the data sent")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -2,6 +2,7 @@
 
 MusterError            any error for the user: one sentence and, if possible, a hint
 ├── UsageError         the command line, a host list or a file is invalid; nothing was started (exit code 2)
+├── ScriptError        the script cannot run on any rank; nothing was started (exit code 1, as of python)
 ├── HostError          one host could not be used; the message starts with its name
 ├── LaunchError        the function of muster.launch did not return on every rank
 └── LabError           the virtual cluster could not do what was requested
@@ -38,7 +39,7 @@ class MusterError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.told = False
+        self.silent = False
         """Set on ranks that exit silently because another rank reports the same error."""
 
     def for_python(self) -> MusterError:
@@ -48,13 +49,19 @@ class MusterError(Exception):
 
     def report(self) -> str:
         """Return what a script prints before it exits with `exit_code`; empty if another rank prints it."""
-        return "" if self.told else with_hint(f"error: {self}", self.hint, between="\n") + "\n"
+        return "" if self.silent else with_hint(f"error: {self}", self.hint, between="\n") + "\n"
 
 
 class UsageError(MusterError):
     """The user's input is invalid; nothing was started."""
 
     exit_code = EXIT_USAGE
+
+
+class ScriptError(MusterError):
+    """The script cannot run on any rank; nothing was started."""
+
+    exit_code = 1
 
 
 class HostError(MusterError):

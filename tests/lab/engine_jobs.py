@@ -314,7 +314,7 @@ class MpiEngine(Engine):
 
     @property
     def path(self) -> str:
-        """A PATH whose mpirun is the one of this flavour."""
+        """A PATH with the mpirun of this flavor."""
         return f"{self.bin}:{PLAIN['PATH']}"
 
     def options(self, ranks: Ranks) -> tuple[str, ...]:

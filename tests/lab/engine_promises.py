@@ -54,7 +54,7 @@ import json, os, socket
 print(json.dumps({**os.environ, "host": socket.gethostname()}))
 """
 
-# Says that it lives until it is told to end.
+# Prints a sign of life until it is asked to end.
 PATIENT = """
 import os, sys, time
 print("up", os.environ["MASTER_PORT"], flush=True)
@@ -232,7 +232,7 @@ class Promises:
             ("kill", 137, r"killed by SIGKILL, sent by neither Muster nor the OOM killer"),
         ],
     )
-    def test_the_rank_that_fails_is_told_with_its_host_and_its_code(
+    def test_the_rank_that_fails_is_reported_with_its_host_and_its_code(
         self, engine: Engine, mode: str, code: int, words: str
     ) -> None:
         done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "fail.py", mode)

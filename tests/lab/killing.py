@@ -6,7 +6,7 @@ One process imports torch; each attempt forks two ranks from it, which takes mil
 its end must end with the very loss of a run that nobody killed. Prints one JSON object.
 """
 
-# torch is typed in part only.
+# torch is only partially typed.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def run_in(
 
 @contextmanager
 def alone_with_the_memory_killer() -> Generator[None]:
-    """Nobody else who holds this has the kernel kill a process, or has such kills counted, meanwhile.
+    """No other holder of this lock lets the kernel kill a process, or counts such kills, meanwhile.
 
     All hosts of all labs have one kernel and so one count of them: a rank that is killed by a test is said to have died
     for want of memory if that happens to a rank of another test at the same moment.

@@ -93,7 +93,7 @@ def write_idx(path: Path, sizes: tuple[int, ...], data: bytes) -> None:
 
 
 def write_mnist(folder: Path, train: int, test: int) -> None:
-    """Write the four files with images that a network tells apart at once: each class has its own bright stripe."""
+    """Write the four files with images that a network learns at once: each class has its own bright stripe."""
     for name, count in (("train", train), ("t10k", test)):
         labels = bytes(i % 10 for i in range(count))
         images = b"".join(
@@ -109,7 +109,7 @@ def write_mnist(folder: Path, train: int, test: int) -> None:
 
 
 def write_cifar(folder: Path, train: int, test: int) -> Path:
-    """Write `cifar-10-batches-py` with images of one colour for each class."""
+    """Write `cifar-10-batches-py` with images of one color for each class."""
     import numpy
     from numpy.typing import NDArray
 

@@ -89,7 +89,7 @@ QUICK_ONES = [fault for fault in FAULTS if fault.name in (
 
 
 @pytest.mark.parametrize("fault", QUICK_ONES, ids=lambda fault: fault.name)
-def test_a_fault_is_found_and_its_printed_fix_mends_it(fault: Fault):
+def test_a_fault_is_found_and_its_printed_fix_works(fault: Fault):
     with Lab(len(HOSTS), gpus=fault.gpus) as lab:
         stage = Stage(lab)
         fault.inject(stage)
@@ -97,7 +97,7 @@ def test_a_fault_is_found_and_its_printed_fix_mends_it(fault: Fault):
         found = report.of(fault.row)
         assert found, report.data
         assert report.blamed == set(fault.at)
-        assert stage.mend(fault, found[0]["type"]).of(fault.row) == []
+        assert stage.apply_fix(fault, found[0]["type"]).of(fault.row) == []
 
 
 def test_a_dead_host_costs_its_time_out_and_the_others_are_checked():
@@ -113,7 +113,7 @@ def test_a_dead_host_costs_its_time_out_and_the_others_are_checked():
     assert "warning: h2: /dev/shm is only 64 MB" in done.stdout
 
 
-def test_a_file_that_hangs_is_told_and_holds_nothing_up(stage: Stage):
+def test_a_file_that_hangs_is_reported_and_delays_nothing(stage: Stage):
     stage.sh("h2", "mkfifo /tmp/stale")
     for host in ("h1", "h3"):
         stage.write(host, "/tmp/stale", "")
@@ -142,7 +142,7 @@ def test_warnings_count_only_with_strict(stage: Stage):
     assert typed(stage, *argv, "--strict", OMP_NUM_THREADS="1").returncode == 1
 
 
-def test_a_run_tells_what_it_finds_and_starts(stage: Stage, tmp_path: Path):
+def test_a_run_prints_findings_and_starts(stage: Stage, tmp_path: Path):
     wait = "import os, time\nwhile not os.path.exists('/tmp/told'): time.sleep(0.05)\nprint('hello')\n"
     stage.write("h1", f"{PROJECT}/hello.py", wait)
     argv = [MUSTER, "run", "--no-zygote", "-H", "h1", "hello.py"]
@@ -178,8 +178,8 @@ def test_the_deep_check_measures_links_devices_and_collectives():
         stage = Stage(lab)
         stage.deep = True
         report = stage.check(())
-    # The hosts share the cores of this machine, which may be busy: then one of them was slow, and is rightly told (rows
-    # 17 and 30). Nothing was lost, and nothing was wrong.
+    # The hosts share the cores of this machine, which may be busy: then one of them was slow and is correctly reported
+    # (rows 17 and 30). No packet was lost, and no result was wrong.
     assert [finding for finding in report.data["findings"] if finding["row"] not in (17, 30)] == []
     assert {"network rate", "matrix product"} < set(report.data["measured"])
     assert any(label.startswith("all_reduce of ") for label in report.data["measured"])

@@ -1,4 +1,4 @@
-"""Nothing untrue in the documents: each console block is typed as it stands, and prints what the page shows.
+"""The documentation is true: each console block is run as written, and prints what the page shows.
 
 tools/console.py has the language of the blocks. They are typed on this machine (`here`), in h1 of three hosts (`lab`),
 or in h1 of two hosts with Slurm, MPI and two pretended GPUs each (`cluster`) or with a stand-in for PBS (`pbs`).
@@ -159,7 +159,7 @@ def environment(home: Path, place: Place) -> dict[str, str]:
 def shell(
     block: Block, commands: Sequence[Command], home: Path, place: Place, host: str
 ) -> Callable[[], Iterator[tuple[Command, int, list[str]]]]:
-    """Start a shell that types the commands; the function returned waits for it and tells what each printed."""
+    """Start a shell that types the commands; the returned function waits for it and returns what each printed."""
     base = Path(mkdtemp(prefix=".typed-", dir=home))
     lines = [f"cd {home}", *block.first]
     for number, command in enumerate(commands):

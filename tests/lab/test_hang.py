@@ -14,7 +14,7 @@ import pytest
 from launching import MUSTER, PLAIN, Job, run_here
 from waiting import wait_until
 
-# Rank 1 does one thing after the other until it is let go; only what must not be told has a length of its own.
+# Rank 1 does one thing after the other until it is released; only what must not be reported has its own duration.
 PLAYS = """
 import ctypes, os, signal, subprocess, time
 import torch, torch.distributed as dist
@@ -97,7 +97,7 @@ def test_hangs_are_named_one_after_the_other_and_a_rank_that_computes_is_not(tmp
     os.close(gate)
     assert done.code == 0, done.said
     assert done.lines(1) == [*causes, "computes"], "what was asked did not disturb"
-    # A busy machine may hold a rank up for longer than 2 s, which is then told as well, and rightly so.
+    # A busy machine may delay a rank for longer than 2 s, which is then correctly reported as well.
     told = re.findall(r"^muster: hang: (.*)$", done.err, re.MULTILINE)
     ours = [[line for line in told if re.match(sentence, line)] for sentence in sentences]
     assert [len(lines) for lines in ours] == [1, 1, 1, 1], done.said
@@ -141,7 +141,7 @@ def test_a_hang_can_end_the_job(tmp_path: Path):
     ],
     ids=["too-many-expected", "different-places"],
 )
-def test_ranks_that_do_not_find_each_other_are_told_why(tmp_path: Path, call: str, words: str):
+def test_ranks_that_do_not_find_each_other_get_the_reason(tmp_path: Path, call: str, words: str):
     text = f"""
     import os, torch.distributed as dist
     rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
@@ -157,7 +157,7 @@ def test_ranks_that_do_not_find_each_other_are_told_why(tmp_path: Path, call: st
 
 
 @pytest.mark.torch
-def test_a_torch_that_cannot_be_watched_is_told_in_one_line_and_runs(tmp_path: Path):
+def test_a_torch_that_cannot_be_monitored_is_reported_in_one_line_and_runs(tmp_path: Path):
     text = """
     import torch, torch.distributed as dist
     dist.init_process_group("gloo")
@@ -221,7 +221,7 @@ def test_stacks_are_written_when_ctrl_c_comes_twice(tmp_path: Path):
     assert "stack traces of 2 ranks: " in done.err
     text = (done.folder / "stacks-1.txt").read_text()
     assert text.count(f'train.py", line {line_of(STUBBORN, "parent")}, in stubborn') == 2
-    # The fork has our handler and tells too; the program would have been killed by the signal and did not get it.
+    # The fork has our handler and reports too; the program would have been killed by the signal and did not get it.
     assert text.count(f'train.py", line {line_of(STUBBORN, "child")}, in <module>') == 2
     assert len(re.findall(r"\(sleep\), state [SRD]", text)) == 2
 

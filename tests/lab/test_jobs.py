@@ -237,7 +237,7 @@ def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> 
     job_id = user.detach("wait.py")
     wait_until("both ranks", lambda: user.lines(job_id).count("early") == 2, 30)
     terminal = user.terminal(MUSTER, "attach", job_id)
-    terminal.wait_for(re.escape("1]\x1b[0m early\n"))  # shown before we came, and with the colours of a terminal
+    terminal.wait_for(re.escape("1]\x1b[0m early\n"))  # shown before we attached, and with the colors of a terminal
     (user.folder / "go").touch()
     terminal.wait_for(re.escape("1]\x1b[0m late\n"))
     terminal.type("\x03")
@@ -256,10 +256,10 @@ def test_attach_ends_with_the_job_and_with_its_exit_code(user: User) -> None:
     out, words = attach.communicate(timeout=60)
     assert attach.returncode == 3, words
     assert b"line 2" in out
-    assert b"failed first" in words
+    assert b"exit code 3; logs in" in words
     assert user.job(job_id)["status"] == "failed 3"
     refused = user.muster("attach", job_id)
-    assert (refused.code, "failed with exit code 3: rank" in refused.err) == (2, True)
+    assert (refused.code, "failed with exit code 3: " in refused.err) == (2, True)
 
 
 def test_a_job_in_the_foreground_is_listed_and_stopped_like_any_other(user: User) -> None:

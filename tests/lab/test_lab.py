@@ -1,4 +1,4 @@
-"""The lab itself: hosts that are separate, faults that bite, and nothing left behind."""
+"""The lab itself: hosts are separate, faults have their effect, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(autouse=True)
 def healthy_again(lab: Lab) -> Iterator[None]:
-    """Mend what a failed test left broken, so that it fails alone."""
+    """Repair what a failed test left broken, so that only that test fails."""
     yield
     for host in lab.status():
         if host.state != "up":

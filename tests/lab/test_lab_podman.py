@@ -62,7 +62,7 @@ def test_an_exit_code_comes_out_of_a_container(lab: Lab) -> None:
     assert podman(lab, "h1", "run", "--rm", "--volume=/usr:/usr:ro", IMAGE, "sh", "-c", "exit 7").returncode == 7
 
 
-def test_a_container_in_the_background_ends_when_it_is_told_to(lab: Lab) -> None:
+def test_a_container_in_the_background_can_be_stopped(lab: Lab) -> None:
     run = ["run", "--detach", "--name=long", "--network=host", "--volume=/usr:/usr:ro"]
     started = podman(lab, "h2", *run, IMAGE, "sleep", "600")
     assert started.returncode == 0, started.stderr

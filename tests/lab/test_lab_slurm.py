@@ -143,7 +143,7 @@ def test_a_node_that_does_not_come_is_named_with_the_end_of_its_log(lab: Lab, mo
     cluster.wait(lab.names, lab.run)
 
 
-def test_what_keeps_slurm_from_starting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_keeps_slurm_from_starting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_service, "NODE", slurm_service.NODE.replace("CPUs=8", "CPUs=many"))
     with pytest.raises(LabError, match=r"^h1 exited before step `up`: slurmctld: error: CPUs value .many. is not"):
         Lab(1, slurm=True).start()

@@ -1,4 +1,4 @@
-"""The lesser labs, made by a user who is not root.
+"""Labs with limits, started by a user who is not root.
 
 The user is made inside a lab host, whose /etc nobody else sees, and gives up every capability. Where the tests
 themselves run without root, that user is the one who runs them.

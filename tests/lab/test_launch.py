@@ -102,7 +102,7 @@ def test_a_function_of_a_module_is_imported_by_the_ranks(steps: ModuleType):
     assert launch(steps.rank) == [0, 1]
 
 
-def test_a_module_that_is_not_there_is_told_in_one_sentence(steps: ModuleType, folder: Path):
+def test_a_module_that_is_not_there_is_reported_in_one_sentence(steps: ModuleType, folder: Path):
     shutil.rmtree(folder / "project")
     with pytest.raises(muster.LaunchError) as caught:
         launch(steps.rank)
@@ -153,7 +153,7 @@ def test_what_can_be_pickled_of_an_exception_is_kept():
     assert vars(caught.value) == {"kept": "kept"}
 
 
-def test_an_exception_whose_class_is_only_there_is_told_with_its_traceback():
+def test_an_exception_whose_class_is_only_there_is_reported_with_its_traceback():
     def fail() -> None:
         import sys
         import types
@@ -307,7 +307,7 @@ def test_another_cloudpickle_on_a_host_is_passed_over(folder: Path):
     assert launch(lambda: 1, nproc=1, options=bare_python(folder, cloudpickle=old)) == [1]
 
 
-def test_another_python_on_a_host_is_told_before_the_start(folder: Path, steps: ModuleType):
+def test_another_python_on_a_host_is_reported_before_the_start(folder: Path, steps: ModuleType):
     pretends = bare_python(folder, sitecustomize="import sys\nsys.version_info = (3, 9, 1, 'final', 0)\n")
     with pytest.raises(muster.MusterError, match=r"it has Python 3\.9, but lambda can be sent only to"):
         launch(lambda: 1, nproc=1, options=pretends)

@@ -24,7 +24,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="a mom writes to /etc o
 
 KILL_DELAY = 2.0
 
-# Writes each signal it gets into a file, and goes on until it is killed. A shell would wait for its child first.
+# Writes each signal it gets to a file, and keeps running until it is killed. A shell would wait for its child first.
 LISTENER = """
 import signal, sys, time
 def note(number, frame):
@@ -208,7 +208,7 @@ def test_pbsdsh_with_o_does_not_wait_and_with_v_says_what_it_does(site: PbsSite)
     ]
 
 
-def test_pbsdsh_takes_options_of_the_program_for_its_own_unless_told_where_they_begin(site: PbsSite):
+def test_pbsdsh_takes_options_of_the_program_for_its_own_without_a_separator(site: PbsSite):
     job = ended(site, "pbsdsh ls -d /; echo rc=$?; pbsdsh -h h1 true; echo rc=$?; pbsdsh -- ls -d /")
     assert [line for line in job.output.splitlines() if line.startswith(("rc", "/"))] == ["rc=1", "rc=1", "/"]
 
@@ -473,7 +473,7 @@ def test_a_job_waits_until_those_before_it_make_room(site: PbsSite):
     assert float(second.output) > float(first.output)
 
 
-def test_qstat_and_qdel_tell_finished_jobs_from_unknown_ones_by_their_exit_codes(site: PbsSite):
+def test_qstat_and_qdel_distinguish_finished_jobs_from_unknown_ones_by_exit_code(site: PbsSite):
     job = ended(site, "exit 3")
     for argv, code, words in (
         (["qstat", job.id], 35, "Job has finished, use -x"),

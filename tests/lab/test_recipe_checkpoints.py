@@ -34,7 +34,7 @@ def test_fifty_kills_at_random_moments_lose_an_interval_at_most_and_nothing_of_t
     assert len(set(result["reached"])) > 3, "the kills did not come at different moments"
 
 
-# Trains on numbers that tell which samples were used; writes them down for each rank.
+# Trains on numbers that identify the samples used, and writes them to a file per rank.
 TRAIN = """
 import sys, torch, muster
 from pathlib import Path
@@ -72,7 +72,7 @@ def train(folder: Path, ranks: int, resume: str, stop: int) -> Done:
     return run_here(folder, "--nproc", str(ranks), "--quiet", path, str(folder), resume, str(stop))
 
 
-def test_a_run_goes_on_with_the_same_or_another_number_of_ranks_and_sees_each_sample_once(tmp_path):
+def test_a_run_resumes_with_the_same_or_another_number_of_ranks_and_sees_each_sample_once(tmp_path):
     first = train(tmp_path, 2, "new", 3)
     assert first.code == 0, first.said
     assert all(first.lines(rank)[0].startswith("from 0 at 0: ") for rank in range(2))

@@ -1,4 +1,4 @@
-"""The MNIST recipe: its files, its own mp.spawn on unequal nodes, its checkpoints, and what it says to bad input."""
+"""The MNIST recipe: its files, its own mp.spawn on unequal nodes, its checkpoints, and its errors for bad input."""
 
 from __future__ import annotations
 

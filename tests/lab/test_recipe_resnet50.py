@@ -1,4 +1,4 @@
-"""The ResNet recipe: model, data, steps, checkpoints, evaluation, and what it says to bad input."""
+"""The ResNet recipe: model, data, steps, checkpoints, evaluation, and errors for bad input."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_run_of_two_ranks_accumulates_shares_and_counts_each_image(cifar, tmp_
     assert not (tmp_path / "x").exists()
 
 
-def test_small_images_get_the_small_stem_unless_told_otherwise(python, cifar, tmp_path):
+def test_small_images_get_the_small_stem_by_default(python, cifar, tmp_path):
     argv = ["--data", cifar, "--arch", "resnet18", "--batch_size", 80, "--num_epochs", 1]
     done = python.run(RESNET, *argv, folder=tmp_path)
     assert "resnet18 with a 3x3 stem on CIFAR-10" in done.out, done.err

@@ -94,7 +94,7 @@ try:
             return 7
         muster.together(world, work)
 except muster.MusterError as error:
-    time.sleep(0 if error.told else 1)                   # others could have left by now
+    time.sleep(0 if error.silent else 1)                   # others could have left by now
     sys.stderr.write(error.report())
     sys.exit(error.exit_code)
 """

@@ -1,4 +1,4 @@
-"""The Tacotron2 recipe from the outside: training, resuming, speaking, and what it says to bad input."""
+"""The Tacotron2 recipe from the outside: training, resuming, inference, and errors for bad input."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_network_speaks_with_the_hop_it_was_trained_with(python, corpus, tmp_p
         assert file.getnframes() == 19 * 512
 
 
-def test_a_checkpoint_of_the_original_goes_on_in_its_epoch(python, corpus, tmp_path):
+def test_a_checkpoint_of_the_original_resumes_in_its_epoch(python, corpus, tmp_path):
     argv = ["-d", corpus, *TINY, *SHORT]
     assert python.run(TACOTRON2, *argv, "-o", "a", folder=tmp_path).code == 0
     other = python.run(TACOTRON2, *argv[:-1], "3", "-o", "b", "--checkpoint-path", "a/tacotron2.pt", folder=tmp_path)

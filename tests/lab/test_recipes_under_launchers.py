@@ -87,7 +87,7 @@ def test_recipes_run_under_mpirun(tmp_path):
     assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.stdout
 
 
-def test_recipes_under_mp_spawn_meet_without_being_told_where(tmp_path):
+def test_recipes_under_mp_spawn_meet_without_an_address(tmp_path):
     work = script(tmp_path, ALL_RECIPES, "work.py")
     done = run(sys.executable, script(tmp_path, SPAWN), work)
     assert (done.returncode, done.stderr) == (0, "")
@@ -155,7 +155,7 @@ print("all said")
 """
 
 
-def test_a_world_is_opened_closed_and_opened_again_without_a_word(tmp_path):
+def test_a_world_is_opened_closed_and_opened_again_silently(tmp_path):
     done = run(sys.executable, script(tmp_path, LIFE))
     assert (done.returncode, done.stdout, done.stderr) == (0, "all said\n", "")
 
@@ -244,7 +244,7 @@ with muster.init(timeout=30) as world:
 
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
-def test_local_ranks_over_two_hosts_are_found_when_nobody_tells_them(tmp_path):
+def test_local_ranks_over_two_hosts_are_found_without_variables(tmp_path):
     path = script(tmp_path, PLACE)
     with Lab(2, bind=(str(tmp_path),)) as lab:
         ranks = [

@@ -34,8 +34,8 @@ def test_recipes_as_tasks_of_pbsdsh_one_on_each_host(site, shared):
     check_recipes(job.output.rstrip("\n"), ["h1", "h2"], "PBS task")
 
 
-def test_several_tasks_on_a_host_need_their_rank_and_are_told_so(site, shared):
-    # OpenPBS tells two tasks on one host apart by numbers that are no ranks.
+def test_several_tasks_on_a_host_without_ranks_are_an_error(site, shared):
+    # OpenPBS distinguishes two tasks on one host by numbers that are not ranks.
     task = f"pbsdsh -c 1 -- {sys.executable} {script(shared, PLACE)}"
     job = site.qsub("h1", task, select="1:ncpus=1:mpiprocs=2", place="scatter", walltime=110)
     job.wait(115)

@@ -29,14 +29,14 @@ def slurm(shared: Path) -> Iterator[Lab]:
 
 
 def test_recipes_run_under_srun(slurm, shared):
-    # Quiet, or srun itself may tell of a wait in its queue.
+    # Quiet, because srun itself may report that it waits in the queue.
     argv = ["srun", "--quiet", "--nodes=2", "--ntasks-per-node=2", "python3", script(shared, ALL_RECIPES)]
     done = run_on(slurm, "h1", *argv)
     assert (done.returncode, done.stderr) == (0, "")
     check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], "srun")
 
 
-# As people write it: one launcher on each host, the first of them is the master, the port tells jobs apart.
+# The usual way: one launcher on each host, the first host is the master, and the port depends on the job.
 BATCH = f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=2 --output=%s --error=%s
 export PATH={BIN}:$PATH
@@ -73,7 +73,7 @@ def test_recipes_run_under_mpirun_inside_an_allocation(slurm, shared):
     done = run_on(slurm, "h1", *argv, "python3", script(shared, ALL_RECIPES), **AS_ROOT)
     assert done.returncode == 0, done.stderr
     check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], "mpirun (Open MPI)")
-    # The trap: what srun told mpirun's daemons is in the ranks too.
+    # The trap: variables that srun set for mpirun's daemons are in the ranks too.
     assert "SLURM_STEP_NUM_TASKS" in done.stdout
 
 

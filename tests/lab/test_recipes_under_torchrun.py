@@ -55,7 +55,7 @@ def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_
 
 
 def run_with_local_rank(path: str, port: int) -> tuple[str, str]:
-    """What two ranks print that are told their local rank as an argument only."""
+    """What two ranks print that get their local rank only as an argument."""
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     pipe = subprocess.PIPE
     ranks = [

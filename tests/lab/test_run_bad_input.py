@@ -253,11 +253,42 @@ def test_a_command_line_without_a_script_is_refused(tmp_path: Path) -> None:
     check(run_here(tmp_path, "--nproc", "2"), 2, "no script to run", "muster run")
 
 
-def test_a_module_that_is_not_there_fails_as_under_python(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "--no-zygote", "--nproc", "1", "-m", "no_such_module")
+def test_a_module_that_does_not_exist_is_reported_once_before_ranks_start(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "--nproc", "2", "-m", "no_such_module.train")
+    check(done, 1, "^No module named 'no_such_module' on ", "--python PATH")
+    assert "importing torch" not in done.err
+
+
+def test_a_syntax_error_is_reported_once_before_ranks_start(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nprint('x'\n")
+    done = run_here(tmp_path, "--nproc", "3", "train.py")
     assert done.code == 1, done.said
-    assert "No module named no_such_module" in done.err
-    assert "Traceback" not in done.err
+    assert re.search(
+        rf"^error: train\.py has a syntax error; no rank was started\n"
+        rf'  File "{tmp_path}/train\.py", line 2\n    print\(.*\n +\^\nSyntaxError: .* was never closed\n',
+        done.err,
+        re.MULTILINE,
+    ), done.said
+    assert done.err.count("SyntaxError") == 1, done.said
+    assert "importing torch" not in done.err
+
+
+def test_a_missing_import_is_reported_once_before_ranks_start(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nimport torch\n\nimport no_such_module.part\n")
+    done = run_here(tmp_path, "--nproc", "3", "train.py")
+    check(done, 1, r"^train\.py:4: No module named 'no_such_module' on \S+ \(/\S+\); no rank was", "--python PATH")
+    assert "importing torch" not in done.err
+
+
+def test_imports_that_only_the_script_can_judge_are_left_to_it(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "only_here.py").touch()
+    (tmp_path / "paths.py").write_text("import sys\nsys.path.insert(0, 'lib')\n")
+    (tmp_path / "train.py").write_text("import paths\nimport only_here\nprint('found')\n")
+    assert run_here(tmp_path, "--no-zygote", "--nproc", "1", "train.py").lines(0) == ["found"]
+    (tmp_path / "train.py").write_text("import only_here\nprint('found')\n")
+    done = run_here(tmp_path, "--no-zygote", "--nproc", "1", "--env", f"PYTHONPATH={tmp_path}/lib", "train.py")
+    assert done.lines(0) == ["found"]
 
 
 # --- GPUs and network -----------------------------------------------------------------------------------------
@@ -410,7 +441,9 @@ def test_a_disk_that_is_full_before_the_start_is_reported(on_hosts: Callable[...
     check(done, 125, "(?i)no space left", "XDG_STATE_HOME")
 
 
-def test_a_disk_that_fills_up_under_the_logs_is_told_and_does_not_silence_the_job(cluster: Lab, shared: Path) -> None:
+def test_a_disk_that_fills_up_under_the_logs_is_reported_and_does_not_silence_the_job(
+    cluster: Lab, shared: Path
+) -> None:
     (shared / "much.py").write_text(
         "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('disk is full'): time.sleep(0.05)\n"
         "for n in range(3000): print('line', n, 'x' * 100)\n"

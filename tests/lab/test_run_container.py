@@ -393,7 +393,7 @@ def test_a_container_whose_program_is_killed_ends_and_its_host_is_named(site: Si
 # --- GPUs of the other programs -------------------------------------------------------------------------------
 
 
-def test_each_program_is_told_of_the_gpus_in_its_own_way(site: Site) -> None:
+def test_each_container_program_gets_its_own_options_for_gpus(site: Site) -> None:
     site.lab.run("h2", ["mknod", "/dev/nvidiactl", "c", "1", "3"], timeout=30)
     folder = site.folder / "programs"
     folder.mkdir()
@@ -444,14 +444,14 @@ NO_PROGRAM = (["--container", "apptainer"], "^h2: apptainer not found$", "--cont
     ("engine", "options", "error", "hint"),
     [("ssh", *NO_PROGRAM), ("slurm", *NO_FOLDER), ("slurm", *NO_PYTHON), ("openmpi", *NO_PYTHON)],
 )
-def test_what_a_host_cannot_start_is_told_with_its_name(
+def test_what_a_host_cannot_start_is_reported_with_its_name(
     site: Site, engine: str, options: list[str], error: str, hint: str
 ) -> None:
     done = site.start(engine, {"h2": 1}, *options, "inside.py").wait()
     check_refusal(done, 125, error, hint)
 
 
-def test_what_a_task_of_pbs_cannot_start_is_told_by_its_exit_code(site: Site) -> None:
+def test_what_a_task_of_pbs_cannot_start_is_known_by_its_exit_code(site: Site) -> None:
     done = site.start("pbs", {"h1": 1}, "--python", "/no/python", "inside.py").wait()
     check_refusal(done, 125, f"^h1: Python not found in {IMAGE}$", "--python PATH")
 
@@ -468,7 +468,7 @@ def test_a_folder_that_a_host_lacks_is_named_with_that_host(site: Site) -> None:
     )
 
 
-def test_a_pull_that_takes_long_is_told_and_ends_with_the_job(site: Site) -> None:
+def test_a_pull_that_takes_long_is_reported_and_ends_with_the_job(site: Site) -> None:
     programs = site.folder / "slow"
     programs.mkdir()
     (programs / "podman").write_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +51,14 @@ class Shell(OnTerminal):
         wait_until("the prompt", lambda: self.prompts() > before, 30, lambda: self.screen)
 
 
-SHELLS = pytest.mark.parametrize("argv", [("bash", "--norc", "-i"), ("dash", "-i")], ids=["bash", "dash"])
+SHELLS = pytest.mark.parametrize(
+    "argv",
+    [
+        pytest.param(argv, marks=pytest.mark.skipif(shutil.which(argv[0]) is None, reason=f"apt-get install {argv[0]}"))
+        for argv in (("bash", "--norc", "-i"), ("dash", "-i"), ("zsh", "-f", "-i"))
+    ],
+    ids=lambda argv: argv[0],
+)
 
 
 @pytest.fixture(autouse=True)

@@ -30,12 +30,14 @@ def explained(lab: Lab, fault: Fault, shared: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", PLAIN, ids=lambda fault: fault.name)
-def test_a_failure_of_the_machine_is_told_with_its_cause_and_a_fix(cluster: Lab, shared: Path, fault: Fault) -> None:
+def test_a_failure_of_the_machine_is_reported_with_its_cause_and_a_fix(
+    cluster: Lab, shared: Path, fault: Fault
+) -> None:
     with alone_with_the_memory_killer():
         explained(cluster, fault, shared)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("fault", TORCH, ids=lambda fault: fault.name)
-def test_a_failure_under_torch_is_told_with_its_cause_and_a_fix(cluster: Lab, shared: Path, fault: Fault) -> None:
+def test_a_failure_under_torch_is_reported_with_its_cause_and_a_fix(cluster: Lab, shared: Path, fault: Fault) -> None:
     explained(cluster, fault, shared)

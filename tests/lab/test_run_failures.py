@@ -74,7 +74,7 @@ def nothing_left(cluster: Lab) -> Iterator[None]:
         ("exit9", 9, r"ended with exit code 9 without an exception"),
     ],
 )
-def test_the_first_failing_rank_its_host_and_what_happened_are_told(
+def test_the_first_failing_rank_its_host_and_what_happened_are_reported(
     cluster: Lab, shared: Path, mode: str, code: int, words: str
 ) -> None:
     write(shared, "fail.py", FAIL)
@@ -112,7 +112,7 @@ def test_the_place_of_a_failure_is_in_the_users_file(tmp_path: Path) -> None:
     assert re.search(r"failed first.*JSONDecodeError.*\(place\.py:3\)", done.err), done.said
 
 
-def test_an_exception_with_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
+def test_an_exception_with_several_lines_is_reported_with_its_first(tmp_path: Path) -> None:
     # As every error of CUDA and NCCL is.
     write(
         tmp_path,
@@ -133,7 +133,7 @@ def test_a_failure_before_torch_is_imported_does_not_import_it(tmp_path: Path) -
     assert run_here(tmp_path, "--no-zygote", "--nproc", "1", "light.py").lines(0) == ["False"]
 
 
-def test_of_two_failing_ranks_the_earlier_is_told_and_the_other_noted(cluster: Lab, shared: Path) -> None:
+def test_of_two_failing_ranks_the_earlier_is_reported_and_the_other_noted(cluster: Lab, shared: Path) -> None:
     write(
         shared,
         "two.py",
@@ -218,7 +218,7 @@ def has_open(pid: int, path: Path) -> bool:
         return False
 
 
-def test_a_rank_that_the_kernel_kills_in_a_control_group_of_its_own_is_told_with_the_doubt_there_is(
+def test_a_rank_that_the_kernel_kills_in_its_own_control_group_is_reported_with_the_uncertainty(
     cluster: Lab, shared: Path, memory_limit: Path
 ) -> None:
     write(

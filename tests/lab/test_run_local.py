@@ -184,7 +184,7 @@ def test_every_way_to_end_is_the_same_as_under_plain_python(folder: Path, way: s
         if log != expected:
             wrong[f"{mode}: output"] = (expected, log)
         status = plain.returncode
-        # An exception is told by its name, and after it python ends with code 1, or by SIGINT.
+        # An exception is reported by its name, and then python exits with code 1, or by SIGINT.
         words = "failed first" if status == 1 or "int" in mode else f"exit code {status}"
         if status < 0 and "int" not in mode:
             words = signal.Signals(-status).name

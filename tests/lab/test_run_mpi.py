@@ -112,7 +112,7 @@ def test_mpi_itself_works_in_the_ranks_and_counts_them_alike(engine: MpiEngine, 
         assert done.lines(rank) == [f"MPI says {rank} of {size} sum {size * (size + 1) // 2} RANK {rank}"]
 
 
-def test_an_exception_while_the_others_are_in_mpi_is_told_and_ends_them(engine: MpiEngine) -> None:
+def test_an_exception_while_the_others_are_in_mpi_is_reported_and_ends_them(engine: MpiEngine) -> None:
     done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "barrier.py", "raise")
     assert done.code == 1, done.said
     assert re.search(r"^muster: rank 2 on h3 failed first, .*: ValueError: bad sample in shard 7", done.err, re.M), (
@@ -122,7 +122,7 @@ def test_an_exception_while_the_others_are_in_mpi_is_told_and_ends_them(engine: 
     gone(engine)
 
 
-def test_an_abort_of_mpi_is_told_as_that_of_its_rank(engine: MpiEngine) -> None:
+def test_an_abort_of_mpi_is_attributed_to_its_rank(engine: MpiEngine) -> None:
     done = engine.run(ONE_EACH, "--no-zygote", "--grace", "1", "barrier.py", "abort")
     assert done.code == 7, done.said
     what = (
@@ -173,8 +173,8 @@ def test_an_mpirun_that_refuses_root_is_reported(engine: MpiEngine) -> None:
         assert done.code == 0, "hydra does not mind"
 
 
-def test_a_host_that_nobody_knows_is_told_at_once(engine: MpiEngine) -> None:
-    done = engine.run({"h1": 1, "gpu99": 1}, "--no-zygote", "train.py", timeout=40)  # hydra itself waits for ever
+def test_a_host_that_nobody_knows_is_reported_at_once(engine: MpiEngine) -> None:
+    done = engine.run({"h1": 1, "gpu99": 1}, "--no-zygote", "train.py", timeout=40)  # hydra itself waits forever
     check_refusal(done, 125, "gpu99: ssh could not resolve this host name", "spelling")
 
 

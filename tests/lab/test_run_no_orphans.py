@@ -1,4 +1,4 @@
-"""No orphans, no collateral: after every fault nothing of the job lives 10 s later, and another job goes on.
+"""No orphans, no collateral: after every fault nothing of the job lives 10 s later, and another job keeps running.
 
 The controller runs inside h1, the ranks on h2 and h3, so that a cut cable really cuts the controller off. Each rank
 ignores SIGINT and SIGTERM and has a child in a session of its own, a daemon that has detached itself, and a worker.
@@ -55,7 +55,7 @@ while True:
     next(batches); dist.all_reduce(total); time.sleep(0.05)
 """
 
-# Another job of the same user: says every 0.1 s that it lives, until told to end.
+# Another job of the same user: prints a sign of life every 0.1 s until it is asked to end.
 BYSTANDER = """
 import os, sys, time
 while not os.path.exists(sys.argv[1]):
@@ -204,7 +204,7 @@ def scene(cluster: Lab, shared: Path) -> Iterator[Scene]:
     for name in cluster.names:  # what a failed test has left
         for pid, _ in cluster.processes(name):
             os.kill(pid, signal.SIGKILL)
-    # A host whose cable was cut is not found again at once: its neighbours have to ask for it anew.
+    # A host whose cable was cut is not reachable at once: its neighbors must resolve its address again.
     for name in ("h2", "h3"):
         ssh = ["ssh", "-o", "ConnectTimeout=2", name, "true"]
         wait_until(f"the way to {name}", lambda ssh=ssh: cluster.run("h1", ssh, timeout=30).returncode == 0, 30)
@@ -378,7 +378,7 @@ def test_after_the_sudden_end_of_a_host_nothing_lives_elsewhere_and_it_is_named(
 
 
 def test_a_laptop_that_is_closed_loses_its_job_on_every_host(scene: Scene) -> None:
-    """The controller's host stands still, its connections stay open: only the missing heartbeat tells."""
+    """The controller's host is frozen, and its connections stay open: only the missing heartbeat shows it."""
     job = scene.start(grace=1, beside="")
     frozen = time.monotonic()
     scene.lab.freeze("h1")
@@ -388,7 +388,7 @@ def test_a_laptop_that_is_closed_loses_its_job_on_every_host(scene: Scene) -> No
         LIMIT,
         lambda: str(scene.everything()),
     )
-    # 5 s without a word; some of them may have passed before, on a busy machine.
+    # 5 s of silence; some of them may have passed before, on a busy machine.
     assert time.monotonic() - frozen > 2, "a short hiccup of the network must not end a job"
     scene.lab.thaw("h1")
     done = job.wait(20)
@@ -398,7 +398,7 @@ def test_a_laptop_that_is_closed_loses_its_job_on_every_host(scene: Scene) -> No
 
 def test_a_short_hiccup_of_the_network_does_not_end_a_job(scene: Scene) -> None:
     job = scene.start(beside="")
-    # Nothing goes to the host or comes from it while ssh stands still. With a cable that is cut and mended it would be
+    # Nothing goes to the host or comes from it while ssh is stopped. With a cable that is cut and repaired it would be
     # TCP's turn: it waits twice as long each time, and on a busy machine more than the 5 s might be over by then.
     client = scene.ssh_client("h3")
     os.kill(client, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What the user sees of the ranks: whole, in order, labelled, in colour on a terminal, and kept in log files."""
+"""What the user sees of the ranks: complete, in order, labeled, colored on a terminal, and saved in log files."""
 
 from __future__ import annotations
 
@@ -131,14 +131,14 @@ def test_quiet_says_nothing_of_its_own_when_all_goes_well(folder: Path) -> None:
     assert (done.out, without_silence(done.err)) == (f"[{HOST} 0] I am 0\n", "")
 
 
-def test_quiet_still_tells_of_a_failure(folder: Path) -> None:
+def test_quiet_still_reports_a_failure(folder: Path) -> None:
     (folder / "fails.py").write_text("raise ValueError('bad')")
     done = run_here(folder, "--quiet", "--nproc", "1", "--no-zygote", "fails.py")
     assert done.code == 1
     assert "failed first" in done.err
 
 
-def test_the_summary_tells_where_the_time_went(folder: Path) -> None:
+def test_the_summary_shows_where_the_time_went(folder: Path) -> None:
     (folder / "who.py").write_text("print('x')")
     done = run_here(folder, "--nproc", "1", "--no-zygote", "who.py")
     last = done.err.splitlines()[-1]
@@ -147,7 +147,7 @@ def test_the_summary_tells_where_the_time_went(folder: Path) -> None:
 
 
 @pytest.mark.torch
-def test_the_first_collective_of_a_short_script_is_told(folder: Path) -> None:
+def test_the_first_collective_of_a_short_script_is_reported(folder: Path) -> None:
     (folder / "short.py").write_text(
         "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1))\n"
     )
@@ -190,6 +190,25 @@ def test_a_terminal_gets_colours_and_a_progress_bar_that_renews_itself(folder: P
     lines = seen(plain, 10**6)
     assert {f"[{HOST} {rank}] {text}" for rank in (0, 1) for text in ("30%", "after")} < set(lines), lines
     assert not [line for line in lines if line.endswith(("10%", "20%"))], "only the last state stays"
+
+
+def test_progress_bars_of_four_ranks_are_four_lines_below_what_they_print(folder: Path) -> None:
+    (folder / "bars.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "rank = os.environ['RANK']\n"
+        "for n in range(40):\n"
+        "    sys.stderr.write(f'\\r{n:3}/40'); sys.stderr.flush(); time.sleep(0.01)\n"
+        "    if n == 20: print('half', flush=True)\n"
+        "pathlib.Path('bars-' + rank).touch()\n"
+        "while len(list(pathlib.Path().glob('bars-*'))) < 4: time.sleep(0.05)\n"
+        "time.sleep(0.5)\n"
+        "sys.stderr.write('\\r 40/40\\n')\n"
+    )
+    text = on_terminal(folder, "--nproc 4", "--no-zygote", "bars.py", NO_COLOR="1")
+    drawn = "\n".join(f"[{HOST} {rank}]  39/40" for rank in range(4))
+    assert drawn in text.replace("\r\n", "\n"), repr(text)
+    lines = [line for line in seen(text, 10**6) if line.startswith("[")]
+    assert sorted(lines) == sorted(f"[{HOST} {rank}] {said}" for rank in range(4) for said in ("half", " 40/40"))
 
 
 @pytest.mark.torch

@@ -42,7 +42,7 @@ def lab(shared: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def engine(lab: Lab, shared: Path) -> Iterator[PbsEngine]:
-    with PbsSite(lab, shared, kill_delay=4.0) as site:  # time for `muster run` to tell of its end
+    with PbsSite(lab, shared, kill_delay=4.0) as site:  # time for `muster run` to report its end
         yield PbsEngine(lab, shared, site)
 
 
@@ -112,7 +112,7 @@ def test_agents_by_ssh_belong_to_the_job(engine: PbsEngine) -> None:
     assert "stopped by SIGTERM" in job.err, job.said
 
 
-def test_a_rank_that_fails_under_agents_by_ssh_is_told(engine: PbsEngine) -> None:
+def test_a_rank_that_fails_under_agents_by_ssh_is_reported(engine: PbsEngine) -> None:
     done = engine.run(ONE_EACH, "--no-zygote", "--grace", "0", "--pbs-start", "ssh", "fail.py", "exit3")
     assert done.code == 3, done.said
     assert "rank 2 on h3 failed first" in done.err
@@ -140,7 +140,7 @@ def test_a_stranger_at_the_port_does_not_disturb_the_job(engine: PbsEngine, shar
 ENDED = r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job this means qdel or the walltime limit\)$"
 
 
-def test_qdel_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> None:
+def test_qdel_is_reported_as_such_and_leaves_nothing(engine: PbsEngine) -> None:
     job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "never")
     job.wait_for("up", 3)
     engine.site.job(job.id).qdel()
@@ -158,7 +158,7 @@ def test_qdel_of_ranks_that_ignore_it_leaves_nothing(engine: PbsEngine) -> None:
     assert "SIGTERM: stopping all ranks (up to 60 s" in job.err, job.said
 
 
-def test_the_walltime_is_told_as_that_and_leaves_nothing(engine: PbsEngine) -> None:
+def test_the_walltime_is_reported_as_such_and_leaves_nothing(engine: PbsEngine) -> None:
     request = ("-l", "select=2:ncpus=1:mpiprocs=1", "-l", "place=scatter", "-l", "walltime=100")
     job = engine.start({}, "--no-zygote", "stubborn.py", request=request)
     job.wait_for("up\n", 2)

@@ -221,7 +221,7 @@ def test_mpirun_runs_on_the_hosts_of_the_allocation(engine: SlurmEngine) -> None
 # --- being ended by Slurm -------------------------------------------------------------------------------------
 
 
-def test_scancel_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None:
+def test_scancel_is_reported_as_such_and_leaves_nothing(engine: SlurmEngine) -> None:
     job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "never")
     job.wait_for("up", 3)
     engine.shell(f"scancel {job.id}")
@@ -233,7 +233,7 @@ def test_scancel_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None
 
 
 @pytest.mark.torch
-def test_scancel_while_the_hosts_import_torch_is_told_as_that(engine: SlurmEngine, shared: Path) -> None:
+def test_scancel_while_the_hosts_import_torch_is_reported_as_such(engine: SlurmEngine, shared: Path) -> None:
     (shared / "slow.py").write_text("import time\ntime.sleep(100)\n")  # torch alone may be faster than scancel
     job = engine.start(ONE_EACH, "--preload", "slow", "train.py")
     job.wait_for_word("importing torch")
@@ -245,7 +245,7 @@ def test_scancel_while_the_hosts_import_torch_is_told_as_that(engine: SlurmEngin
     gone(engine)
 
 
-def test_scancel_of_ranks_that_ignore_it_is_told_as_that_and_leaves_nothing(engine: SlurmEngine) -> None:
+def test_scancel_of_ranks_that_ignore_it_is_reported_as_such_and_leaves_nothing(engine: SlurmEngine) -> None:
     job = start_stubborn(engine, "--grace", "60")
     engine.shell(f"scancel {job.id}")
     gone(engine)
@@ -256,7 +256,7 @@ def test_scancel_of_ranks_that_ignore_it_is_told_as_that_and_leaves_nothing(engi
     assert "sent by neither Muster nor" not in done.err, done.said
 
 
-def test_scancel_of_a_batch_job_is_told_as_that_although_its_shell_dies_first(
+def test_scancel_of_a_batch_job_is_reported_as_such_although_its_shell_dies_first(
     engine: SlurmEngine, shared: Path
 ) -> None:
     script = f"#!/bin/bash\ncd {shared}\n{MUSTER} run --no-zygote listener.py never\n"
@@ -289,7 +289,7 @@ def test_a_signal_by_scancel_reaches_each_rank_once(engine: SlurmEngine, shared:
     assert re.search("the ranks on h. received SIGUSR1 from Slurm|SIGUSR1: forwarded to all ranks", job.err), job.said
 
 
-def test_ranks_that_end_in_good_order_when_slurm_ends_the_job_are_told_as_that(engine: SlurmEngine) -> None:
+def test_ranks_that_end_in_good_order_when_slurm_ends_the_job_are_reported_as_such(engine: SlurmEngine) -> None:
     job = engine.start(ONE_EACH, "--no-zygote", "listener.py", "never")
     job.wait_for("up", 3)
     engine.shell(f"scancel {job.id}")
@@ -302,7 +302,7 @@ def test_ranks_that_end_in_good_order_when_slurm_ends_the_job_are_told_as_that(e
 # --- the time limit (last: it needs its time) -----------------------------------------------------------------
 
 
-def test_the_time_limit_is_told_as_that_and_the_warning_reaches_the_ranks(
+def test_the_time_limit_is_reported_as_such_and_the_warning_reaches_the_ranks(
     over_time: tuple[SlurmEngine, EngineJob],
 ) -> None:
     engine, job = over_time

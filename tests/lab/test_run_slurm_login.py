@@ -181,7 +181,7 @@ def test_slurm_args_inside_an_allocation_are_refused(engine: SlurmEngine) -> Non
     check_refusal(done, 2, r"already inside allocation \d+", "omit --slurm-args")
 
 
-def test_a_script_that_is_not_there_is_told_before_the_queue(on_login: Callable[..., Done]) -> None:
+def test_a_script_that_is_not_there_is_reported_before_the_queue(on_login: Callable[..., Done]) -> None:
     done = on_login("--engine", "slurm", "--slurm-args", "-N2", "trian.py")
     check_refusal(done, 2, r"script trian\.py not found", r"train\.py")
     assert "salloc" not in done.err
@@ -192,7 +192,7 @@ def test_a_host_that_is_not_in_the_allocation_is_refused(engine: SlurmEngine) ->
     check_refusal(done, 125, r"^h3: not part of Slurm allocation \d+, 2 hosts \(h1, h2\)", "omit -H")
 
 
-def test_other_hosts_than_the_allocations_are_reached_by_ssh_and_this_is_told(engine: SlurmEngine) -> None:
+def test_other_hosts_than_the_allocations_are_reached_by_ssh_and_this_is_reported(engine: SlurmEngine) -> None:
     done = engine.run({"h1": 1}, "--no-zygote", "-H", "h3:1", "who.py")
     assert [env["host"] for env in environments(done)] == ["h3"]
     assert re.search(r"detected: Slurm allocation \d+, 1 host; -H names hosts outside it, so Muster uses ssh", done.err)

@@ -198,7 +198,7 @@ def test_a_job_in_the_background_leaves_the_terminal_to_the_shell(tmp_path: Path
 
 @pytest.mark.lab
 @pytest.mark.parametrize("call", ["input()", "breakpoint()"])
-def test_a_rank_that_asks_without_a_stdin_is_told_who_has_one(tmp_path: Path, call: str) -> None:
+def test_a_rank_that_prompts_without_stdin_gets_a_hint_which_rank_has_one(tmp_path: Path, call: str) -> None:
     (tmp_path / "asks.py").write_text(
         f"import os, time\nif os.environ['RANK'] == '0': time.sleep(1000)\n{call}\nprint('not reached')\n"
     )

@@ -12,8 +12,8 @@ from waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 
-# Rank 1 becomes slow at step 8. That it takes ten steps to tell is for tests/unit/test_straggler.py, where no step is
-# held up: the more the steps vary, as on a busy machine, the more of them are needed. Here it goes on until it is told.
+# Rank 1 becomes slow at step 8. tests/unit/test_straggler.py checks that ten steps are enough to report it, without
+# other delays: the more the steps vary, as on a busy machine, the more of them are needed. Here it runs until then.
 SCRIPT = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")

@@ -95,7 +95,7 @@ def await_slurm(lab: Lab, job: str, folder: Path, *states: str) -> dict[str, str
     return wait_until(f"job {job} to be {' or '.join(states)}", reached, 90, said)
 
 
-def test_a_job_goes_through_slurm_and_its_ranks_are_told_what_was_typed(slurm: Lab, folder: Path) -> None:
+def test_a_job_goes_through_slurm_and_its_ranks_get_what_was_typed(slurm: Lab, folder: Path) -> None:
     asked = ("--nodes", "2", "--gpus-per-node", "2", "--time", "5m", "--mem", "200M", "--partition", "main")
     done = submit(slurm, folder, "--slurm", "--name", "big", *asked, "--no-zygote", "train.py", "--lr", AWKWARD)
     assert done.code == 0, done.said
@@ -127,7 +127,7 @@ def test_a_signal_for_the_batch_script_reaches_the_ranks(slurm: Lab, folder: Pat
     assert "saved a checkpoint" in log.read_text()
 
 
-def test_a_partition_that_slurm_does_not_have_is_told_in_its_words(slurm: Lab, folder: Path) -> None:
+def test_a_partition_that_slurm_does_not_have_is_reported_with_its_message(slurm: Lab, folder: Path) -> None:
     done = submit(slurm, folder, "--slurm", "--partition", "nope", "train.py")
     assert (done.code, done.out) == (125, ""), done.said
     assert re.search("^error: sbatch rejected the job: .*Invalid partition name specified", done.err), done.said
@@ -135,7 +135,7 @@ def test_a_partition_that_slurm_does_not_have_is_told_in_its_words(slurm: Lab, f
     assert list(folder.glob("*.sbatch")) == []
 
 
-def test_more_gpus_than_a_node_has_are_told(slurm: Lab, folder: Path) -> None:
+def test_more_gpus_than_a_node_has_are_reported(slurm: Lab, folder: Path) -> None:
     done = submit(slurm, folder, "--slurm", "--gpus-per-node", "9", "train.py")
     assert done.code == 125, done.said
     assert "Requested node configuration is not available" in done.err
@@ -203,7 +203,7 @@ def test_sums_instead_of_chunks_go_to_pbs_as_they_are(pbs: PbsSite, folder: Path
     assert job.record["project"] == "ab12"
 
 
-def test_a_refusal_of_pbs_is_told_in_its_words(pbs: PbsSite, folder: Path) -> None:
+def test_a_refusal_of_pbs_is_reported_with_its_message(pbs: PbsSite, folder: Path) -> None:
     done = submit_to_pbs(pbs, folder, "--extra", "-l colour=red", "train.py")
     assert (done.code, done.out) == (125, ""), done.said
     assert "error: qsub rejected the job: Unknown resource  Resource_List.colour\n" in done.err, done.said

@@ -16,7 +16,7 @@ from muster.engines.container.container import Container
 IMAGE = "docker.io/pytorch/pytorch:2.13"
 AGENT = ("python3", "-c", 'import sys;exec(open(0,"rb",0,closefd=False).readline())')
 
-# Says how it was called, in one piece, and with which environment; variables tell how it behaves.
+# Prints how it was called, with one write, and its environment; variables control its behavior.
 PROGRAM = """#!/bin/sh
 printf "%s\\0" "${0##*/}" "$@" "
 " >>"$CALLS"
@@ -107,7 +107,7 @@ class Host:
         return [call.split("\0")[:-1] for call in text.split("\n\0")[:-1]]
 
     def argv(self) -> list[str]:
-        """What the program was last told to run."""
+        """The last command that the program was given."""
         return self.called()[-1][1:]
 
     def inside(self) -> dict[str, str]:
@@ -127,7 +127,7 @@ def box(cwd: str | Path = "", **fields: Any) -> Container:
 
 
 def started(host: Host, box: Container, shell: Sequence[str] = ("sh",), **env: str) -> list[tuple[str, str]]:
-    """Run the script, which must end well, and tell the options of the command line it made."""
+    """Run the script, which must succeed, and return the options of the command line it built."""
     done = host.run(box, shell, **env)
     assert done.returncode == 0, done.stderr
     return options(host.argv())

@@ -1,4 +1,4 @@
-"""How much work a call is, counted and not timed: the machine that tests may be busy."""
+"""Measures the work of a call by counting instead of timing, because the machine may be busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts with nothing wrong, as data, and ways to break one of them."""
+"""Healthy hosts as data, and ways to break one of them."""
 
 from __future__ import annotations
 

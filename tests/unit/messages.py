@@ -24,7 +24,7 @@ PROCESS: Fields = {
     "command": "python",
     "stack": "",
 }
-TOLD: Fields = {
+SELF_REPORT: Fields = {
     "groups": {"0": [2, 1]},
     "steps": 3,
     "moved": 1.0,
@@ -44,7 +44,7 @@ USE: Fields = {
     "throttled": 0.0,
     "throttles": 0.0,
     "quota": None,
-    "neighbour": {"pid": 7, "name": "stress", "cpu": 0.9, "on": 3},
+    "neighbor": {"pid": 7, "name": "stress", "cpu": 0.9, "on": 3},
 }
 DISK: Fields = {"path": "/a/b", "folder": "/a", "free": 1, "total": 2, "inodes": None}
 UP: Fields = {
@@ -76,7 +76,7 @@ ASK: Fields = {
 
 REQUESTS: dict[str, Fields] = {
     "ping": {"sent": 1.0},
-    "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2]},
+    "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2], "imports": ["torch"]},
     "unpack": {"piece": "AA==", "last": True},
     "probe": {"probes": [{"name": "cpus", "probe": "process_limits.cpus", "limit": 3.0}], "ask": ASK},
     "listen": {"port": 0, "nonce": "abc"},
@@ -106,7 +106,7 @@ REQUESTS: dict[str, Fields] = {
 }
 
 REPLIES: dict[str, Fields] = {
-    "compare": {"cwd": True, "script": "same"},
+    "compare": {"cwd": True, "script": "same", "missing": ""},
     "unpack": {"problem": "", "folder": "/code"},
     "probe": {"answers": {"cpus": {"value": 4, "seconds": 0.1}, "disk": {"hung": 3.0}}},
     "listen": {"problem": "", "owner": None, "port": 1, "own_name": ["10.0.0.1"]},
@@ -119,7 +119,13 @@ REPLIES: dict[str, Fields] = {
     "signal": {},
     "stacks": {
         "ranks": {
-            "0": {**PROCESS, "answered": True, "told": TOLD, "recorder": RECORDER, "children": [{"pid": 9, **PROCESS}]}
+            "0": {
+                **PROCESS,
+                "answered": True,
+                "self_report": SELF_REPORT,
+                "recorder": RECORDER,
+                "children": [{"pid": 9, **PROCESS}],
+            }
         }
     },
     "examine": {"ranks": {"0": USE}, "queues": {"10.0.0.2": 100}, "gpus": [GPU]},
@@ -190,7 +196,12 @@ REPORTS: dict[str, Fields] = {
     },
     "sysexit": {"place": "t.py:3", "text": ""},
     "left": {"how": "end", "place": "", "groups": {}},
-    "progress": {"done": 2, "first": True, "waiting": None, **{name: TOLD[name] for name in ("groups", "moved")}},
+    "progress": {
+        "done": 2,
+        "first": True,
+        "waiting": None,
+        **{name: SELF_REPORT[name] for name in ("groups", "moved")},
+    },
     "arrivals": {"at": 1.0, "groups": {"0": [[1, 0.5], [2, 0.25, 0.1]]}, "steps": [[1, 0.5, 0.25]]},
     "unwatched": {"why": "torch has no flight recorder", "traceback": ""},
     "log": {"text": "started rank 0, process 4711"},
@@ -206,7 +217,7 @@ REPORTS: dict[str, Fields] = {
         "taken": False,
         "stack": "...",
         "recorder": None,
-        **{name: value for name, value in TOLD.items() if name != "work"},
+        **{name: value for name, value in SELF_REPORT.items() if name != "work"},
     },
     "marked": {},
     "moved": {"moved": True, "stuck": False},

@@ -1,4 +1,4 @@
-"""The clock of an event loop moved on by hand: a limit is over when a test says so, on however busy a machine."""
+"""The clock of an event loop, advanced by hand: a timeout expires when a test says so, however busy the machine is."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_hosts_whose_names_stand_for_the_right_address_need_no_interface():
     assert try_all(offers, everything) == Meeting(master_addr="10.0.0.1", interfaces={}, reasons={})
 
 
-def test_a_hostname_that_stands_for_127_0_1_1_gets_the_interface_and_the_reason_is_said():
+def test_a_hostname_that_resolves_to_127_0_1_1_gets_the_interface_and_the_reason_is_printed():
     offers = [offer(f"h{n}", nic("eth0", f"10.0.0.{n}"), own_name=["127.0.1.1"]) for n in (1, 2)]
     meeting = try_all(offers, everything)
     assert meeting.master_addr == "10.0.0.1"
@@ -112,7 +112,7 @@ def test_interfaces_with_other_names_on_each_host_are_named_per_host():
     assert try_all(offers, everything).interfaces == {"h1": "enp3s0", "h2": "bond0", "h3": "eth7"}
 
 
-def test_nccl_is_told_where_it_would_take_an_interface_the_others_do_not_reach():
+def test_nccl_gets_an_interface_if_its_own_choice_cannot_be_reached():
     # gloo goes by the hostname, which is right; NCCL takes the first interface, which is not.
     offers = [
         offer(f"h{n}", nic("eno1", f"192.168.1.{n}"), nic("eth1", f"10.1.0.{n}"), own_name=[f"10.1.0.{n}"])
@@ -194,12 +194,12 @@ def test_likely_interfaces_are_tried_before_those_of_containers():
     assert set(host.candidates(None)) == {"10.0.0.1", "172.17.0.1", "192.168.122.1"}
 
 
-def test_one_host_meets_on_loopback_whatever_its_name_stands_for():
+def test_one_host_meets_on_loopback_whatever_its_name_resolves_to():
     host = offer("h1", nic("eth0", "10.0.0.1"), own_name=["127.0.1.1"])
     assert alone(host, interface=None) == Meeting(master_addr="127.0.0.1", interfaces={}, reasons={})
 
 
-def test_one_host_whose_name_stands_for_nothing_gets_loopback_set():
+def test_one_host_whose_name_does_not_resolve_gets_loopback_set():
     assert alone(offer("h1"), interface=None).interfaces == {"h1": "lo"}
 
 

@@ -89,7 +89,7 @@ def test_an_examination_that_fails_at_its_end_is_answered(talk: Talk, rank: Any)
     assert talk.agent.examination is None
 
 
-def test_gauges_that_fail_are_told_once_and_come_back(talk: Talk, rank: Any):
+def test_gauges_that_fail_are_reported_once_and_come_back(talk: Talk, rank: Any):
     talk.agent._gauges_from = 0.0, False
     talk.agent.gauge()
     gauges = talk.agent.gauges

@@ -18,7 +18,7 @@ from muster.engines.local.engine import LocalEngine
 from muster.hosts import Host
 from muster.shared.wire import GREETING
 
-# Tells four things at once when it is first pinged, and how often it was pinged when it is asked.
+# Sends four events at once when it is first pinged, and reports the number of pings on request.
 TALKER = f"""
 import json, sys, time
 def say(*messages): sys.stdout.write("".join(json.dumps(m) + "\\n" for m in messages)); sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`muster bench`: sizes, bandwidths, tables and figures, from measurements that are made up."""
+"""`muster bench`: sizes, bandwidths, tables and figures, from synthetic measurements."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_matrices_say_who_sends_and_who_receives():
     ]
 
 
-def test_ranks_that_share_a_host_are_told_apart_in_the_matrix():
+def test_ranks_that_share_a_host_are_distinguished_in_the_matrix():
     pairs = (Pair(a=0, b=1, latency=1e-6, there=1e9, back=1e9),)
     text = "\n".join(matrices(pairs, report(hosts=("box", "box"), pairs=pairs).ranks))
     assert "box 0" in text
@@ -155,7 +155,7 @@ def test_every_pair_is_measured_once_and_no_rank_is_in_two_at_a_time(count: int)
         assert len(busy) == len(set(busy))
 
 
-def test_above_16_ranks_one_stands_for_its_host():
+def test_above_16_ranks_one_represents_its_host():
     assert chosen_ranks([0] * 8 + [1] * 8) == list(range(16))
     assert chosen_ranks([0] * 8 + [1] * 8 + [2] * 8) == [0, 8, 16]
     assert chosen_ranks([0] * 32) == list(range(16))

@@ -154,7 +154,7 @@ def test_a_wrong_command_line_is_refused_before_anything_starts(tmp_path: Path, 
     assert not (tmp_path / "state").exists()
 
 
-def test_a_dry_run_shows_the_plan_and_what_the_ranks_are_told(tmp_path: Path):
+def test_a_dry_run_shows_the_plan_and_the_environment_of_the_ranks(tmp_path: Path):
     done = bench("--dry-run", "-H", "a:2,b:1", "--max", "64", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "3 ranks on 2 hosts" in done.stdout

@@ -1,4 +1,4 @@
-"""The deep level's judge: which host a bad link, device or sum belongs to."""
+"""The judge of the deep check: which host a bad link, device or sum is attributed to."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_slow_host_is_named_and_not_those_who_talk_to_it():
     assert told(change_links(results(), 3, rate=6e6)) == [(17, ("d",))]
 
 
-def test_a_slow_pair_is_held_against_what_its_cards_promise():
+def test_a_slow_pair_is_compared_with_the_speed_of_its_cards():
     assert told(change_links(results(2), 0, rate=6e6)) == [(17, ("a", "b"))]
     assert told(change_links(results(2), 0, rate=1e9)) == []
 
@@ -121,7 +121,7 @@ def test_ranks_that_skipped_the_collectives_are_understood():
     assert "network rate" in table(with_names(found, HOSTS))
 
 
-def test_a_rank_alone_is_told_of_no_collective():
+def test_a_single_rank_reports_no_collective():
     assert set(table(with_names(results(1), HOSTS))) == {"matrix product"}
     assert "all_reduce of 16 MB" in table(with_names(results(2), HOSTS))
 

@@ -1,4 +1,4 @@
-"""Judging is pure: what is wrong with one host is found, named, and blamed on nobody else."""
+"""The judges, which are pure functions: a problem of one host is found and attributed only to that host."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_host_that_cannot_use_its_infiniband_is_named(change: Change, row: int
     assert said in found.what
 
 
-def test_a_limit_that_slurm_brings_is_mended_in_its_unit():
+def test_a_limit_set_by_slurm_is_fixed_in_its_unit():
     whole = everywhere(cluster(gpus=2), with_infiniband())
     change: Change = lambda a: a["limits"]["memlock"].update(soft=65536, by=[9, "slurmstepd"])  # noqa: E731
     hosts = broken(whole, "b", change)
@@ -191,7 +191,7 @@ def test_an_interface_of_docker_is_no_network_between_hosts():
     assert (found.row, found.hosts) == (5, ("b",))
 
 
-def test_a_name_that_is_ipv6_on_one_host_is_told_with_the_hosts_that_lack_it():
+def test_a_name_that_is_ipv6_on_one_host_is_reported_with_the_hosts_that_lack_it():
     hosts = cluster()
     nics = [*hosts.machine("b").up["interfaces"], {"name": "eth1", "addresses": ["fd00::2"], "loopback": False}]
     hosts = altered(hosts, "b", up={**hosts.machine("b").up, "interfaces": nics})
@@ -208,7 +208,9 @@ def test_a_name_that_is_ipv6_on_one_host_is_told_with_the_hosts_that_lack_it():
         ([("a", "b")], 12, ("a", "b")),
     ],
 )
-def test_who_cannot_be_reached_is_told_from_who_cannot_reach(pairs: list[Any], row: int, hosts: tuple[str, ...]):
+def test_a_host_that_cannot_be_reached_is_distinguished_from_one_that_cannot_reach_others(
+    pairs: list[Any], row: int, hosts: tuple[str, ...]
+):
     (found,) = findings(unreached(cluster(), *pairs))
     assert (found.row, found.hosts) == (row, hosts)
     assert found.severity == "error"
@@ -243,7 +245,7 @@ def with_master(hosts: Cluster, *problems: str) -> Cluster:
     return replace(hosts, reach=replace(hosts.reach, master=results))
 
 
-def test_a_loopback_master_address_is_told_of_all_who_would_talk_to_themselves():
+def test_a_loopback_master_address_is_reported_for_all_other_hosts():
     hosts = everywhere(cluster(master_addr="127.0.0.1"), lambda a: a.update(master=["127.0.0.1"]))
     (found,) = findings(hosts)
     assert (found.row, found.hosts) == (1, ("b", "c", "d"))
@@ -269,7 +271,7 @@ def test_a_master_port_that_is_taken_names_who_has_it():
 
 
 @pytest.mark.parametrize("problem", ["another machine or program answered", "connected, but received nothing"])
-def test_a_stranger_behind_the_master_port_is_told_where_it_is_met(problem: str):
+def test_another_program_on_the_master_port_is_reported_for_the_host_that_meets_it(problem: str):
     (found,) = findings(with_master(cluster(master_port=29500), "", problem, ""))
     assert (found.row, found.hosts) == (9, ("c",))
 
@@ -316,7 +318,7 @@ def test_a_python_with_torch_that_all_hosts_have_is_suggested():
 
 
 @pytest.mark.parametrize(("clock", "said"), [(7.0, "7.0 s ahead"), (-0.2, "201 ms behind")])
-def test_a_clock_is_held_against_those_of_all_others(clock: float, said: str):
+def test_a_clock_is_compared_with_those_of_all_others(clock: float, said: str):
     (found,) = findings(altered(cluster(), "b", clock=clock))
     assert (found.row, found.hosts) == (28, ("b",))
     assert said in found.what
@@ -390,7 +392,7 @@ def test_the_data_of_a_script_is_what_its_own_option_data_names():
     assert data_in(args) == ["/data/set", "cifar10"]
 
 
-def test_one_machine_under_two_names_is_told():
+def test_one_machine_under_two_names_is_reported():
     hosts = broken(cluster(gpus=2), "b", lambda a: a["gpus"].update(gpus=[gpu("a", 0), gpu("a", 1)]))
     (found,) = findings(hosts)
     assert (found.row, found.hosts) == (44, ("b",))
@@ -439,7 +441,7 @@ def test_an_interface_matters_to_what_the_devices_of_a_host_use():
     assert findings(broken(cluster(gpus=2), "b", set_variable("NCCL_SOCKET_IFNAME", "^docker,lo"))) == []
 
 
-def test_gpus_that_have_not_joined_the_others_are_told_from_inside_a_container():
+def test_gpus_that_have_not_joined_the_others_are_reported_from_inside_a_container():
     change: Change = lambda a: [g.update(fabric="In Progress") for g in a["gpus"]["gpus"]]  # noqa: E731
     (found,) = findings(broken(cluster(gpus=2), "b", change))
     assert (found.row, found.hosts) == (26, ("b",))

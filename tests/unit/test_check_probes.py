@@ -1,4 +1,4 @@
-"""Probes on a host: old Pythons, and what hangs, dies or fails on the way."""
+"""Probes on a host: old versions of Python, and probes that hang, die or fail."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_what_a_hanging_probe_started_is_killed_with_it(tmp_path: Path):
     wait_until("the end of the probe's child", lambda: process_state(pid) in ("", "Z"))
 
 
-def test_one_that_dies_and_one_that_fails_are_told_apart():
+def test_a_probe_that_dies_is_distinguished_from_one_that_fails():
     answers = ask(
         [
             probe("dies", "import os; os.abort()"),

@@ -1,4 +1,4 @@
-"""The report: words for people, data for programs."""
+"""The report of `muster check` as text and as JSON."""
 
 from __future__ import annotations
 

@@ -179,10 +179,10 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("check", "train.py", "-H", "a,b"), "muster check -H a,b train.py"),
         (("check", "train.py", "--deep"), "muster check --deep train.py"),
         (("check", "train.py", "--lr", "0.1", "--lab=2"), "muster check --lab=2 train.py"),
-        (("check", "-m", "no.such", "--hosts", "a"), "muster check --hosts a no.such"),
-        (("submit", "--slurm", "train.py", "--time", "2h"), "muster submit --time 2h train.py"),
-        (("submit", "--slurm", "train.py", "--nproc", "2"), "muster submit --nproc 2 train.py"),
-        (("bench", "--scaling", "train.py", "--json"), "muster bench --json train.py"),
+        (("check", "-m", "no.such", "--hosts", "a"), "muster check -m --hosts a no.such"),
+        (("submit", "--slurm", "train.py", "--time", "2h"), "muster submit --slurm --time 2h train.py"),
+        (("submit", "--slurm", "train.py", "--nproc", "2"), "muster submit --slurm --nproc 2 train.py"),
+        (("bench", "--scaling", "train.py", "--json"), "muster bench --scaling --json train.py"),
     ],
 )
 def test_check_submit_and_bench_refuse_an_option_of_theirs_after_the_script(
@@ -190,7 +190,7 @@ def test_check_submit_and_bench_refuse_an_option_of_theirs_after_the_script(
 ):
     assert main(list(argv)) == 2
     said = capsys.readouterr().err
-    assert f"options go before the script: {shown}\n" in said
+    assert f"put Muster's options before the script: {shown} ...\n" in said
     assert "write `--` before" in said
 
 

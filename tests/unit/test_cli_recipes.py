@@ -55,7 +55,7 @@ def test_a_copy_is_the_source_itself_and_a_second_one_needs_force(tmp_path, monk
     assert copy.read_text() != "mine"
 
 
-def test_a_copy_goes_where_it_is_told(tmp_path):
+def test_a_copy_goes_to_the_given_directory(tmp_path):
     assert main(["recipes", "copy", "hello", "--to", str(tmp_path / "new" / "place")]) == 0
     assert (tmp_path / "new" / "place" / "hello.py").is_file()
 

@@ -237,7 +237,7 @@ def test_torchrun_may_run_a_module():
     assert (options.module, command) == (True, ["pkg.train", "--lr", "1"])
 
 
-def test_torchrun_starts_one_rank_on_a_host_unless_told_otherwise():
+def test_torchrun_starts_one_rank_per_host_by_default():
     assert spec("torchrun", "train.py").nproc == 1
     assert spec("--nproc", "4", "torchrun", "train.py").nproc == 4
     assert spec("train.py").nproc is None

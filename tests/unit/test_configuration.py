@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -143,6 +145,13 @@ def test_what_is_not_a_file_is_not_read(home: Path):
     assert time.monotonic() - begin < 5
     Path("pyproject.toml").mkdir()
     assert read_configuration() is None
+
+
+def test_without_a_file_nothing_else_is_loaded(home: Path):
+    late = "{'tomllib', 'muster.config.configuration', 'muster.api.config_defaults', 'muster.api.env_file'}"
+    code = f"import sys; from muster.cli import run; run.parse(['train.py']); print({late} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout == "set()\n"
 
 
 # --- options --------------------------------------------------------------------------------------------------
@@ -358,6 +367,7 @@ def test_an_env_file_sets_variables_below_those_of_env(home: Path, monkeypatch: 
         ("1A=1", "x.env:1: `1A` is not a valid name", "NAME=VALUE"),
         ("=1", "x.env:1: `` is not a valid name", "NAME=VALUE"),
         ("NOT_SET_HERE", "x.env:1: NOT_SET_HERE is not set here", "NOT_SET_HERE=VALUE"),
+        ("A=1\0", "x.env:1: the value of A contains a NUL character", "remove"),
         (None, "--env-file x.env: file not found", "NAME=VALUE"),
         (b"\xff", "--env-file x.env: not a text file", "NAME=VALUE"),
     ],

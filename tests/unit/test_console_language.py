@@ -78,7 +78,7 @@ def test_what_varies_makes_no_difference(printed: str, shown: str):
         ("rendezvous at 10.77.0.1:45753", "rendezvous at 10.77.0.2:45753"),
     ],
 )
-def test_what_is_not_true_is_told(printed: str, shown: str):
+def test_a_difference_is_reported(printed: str, shown: str):
     assert "the document shows" in differences(printed.splitlines(), shown.splitlines())
 
 

@@ -205,7 +205,7 @@ def test_a_program_that_is_named_is_used_or_refused_by_its_name(tmp_path: Path, 
     assert "--container" in str(error.hint)
 
 
-def test_a_host_without_any_program_is_told_so(tmp_path: Path):
+def test_a_host_without_any_program_is_an_error(tmp_path: Path):
     done = Host(tmp_path).run(box(tmp_path))
     error = explain_container_failure("h2", box(), done.returncode, done.stderr)
     assert error.message == "h2: found no podman, docker or apptainer"
@@ -259,7 +259,7 @@ def test_a_pull_that_fails_ends_it_with_the_programs_reason(tmp_path: Path, shel
 @pytest.mark.parametrize("shell", INSTALLED)
 def test_a_pull_ends_when_who_wanted_it_has_gone(tmp_path: Path, shell: tuple[str, ...]):
     host = Host(tmp_path, "podman")
-    # Like sshd: it starts the script, and dies without a word to it.
+    # Like sshd: it starts the script, and dies without notifying it.
     sshd = ["sh", "-c", f"{shlex.join(command(shell, box(host.cwd)))} & read -r line"]
     parent = subprocess.Popen(sshd, env=host.env(FAKE_SECONDS="50", **MISSING), stdin=subprocess.PIPE)
     wait_for_call(host, "pull")
@@ -323,7 +323,7 @@ def test_after_a_good_end_nothing_waits_and_nothing_is_removed(tmp_path: Path):
 
 
 @pytest.mark.parametrize("code", [125, 126, 127])
-def test_a_container_that_does_not_start_is_told_with_its_host(tmp_path: Path, code: int):
+def test_a_container_that_does_not_start_is_reported_with_its_host(tmp_path: Path, code: int):
     host = Host(tmp_path, "podman")
     done = host.run(box(host.cwd), FAKE_CODE=str(code), FAKE_SAYS="Error: something new\n")
     assert done.returncode == code

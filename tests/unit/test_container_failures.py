@@ -41,7 +41,7 @@ def test_options_that_only_look_alike_are_not():
     Container(image=IMAGE, args=("-i", "--detach-keys=x", "--tty=false", "--device", "/dev/x", "-vdit:/x"))
 
 
-def test_a_word_that_would_be_taken_for_the_image_is_refused():
+def test_an_argument_that_would_be_taken_for_the_image_is_refused():
     with pytest.raises(UsageError, match="`/data:/data` is not an option"):
         Container(image=IMAGE, args=("/data:/data",))
 

@@ -58,7 +58,7 @@ def test_a_rank_that_writes_faster_than_one_reads_costs_lines_not_memory(log: Pa
     assert len(piece.lines) <= 1000
 
 
-def test_a_log_that_became_shorter_is_read_anew(log: Path):
+def test_a_log_that_became_shorter_is_read_again(log: Path):
     log.write_bytes(b"new\n")
     assert texts(new_lines(log, 5000)) == ["new"]
 

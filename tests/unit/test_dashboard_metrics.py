@@ -92,7 +92,7 @@ def test_a_time_keeps_its_digits():
     assert value(state, "job_begin_timestamp_seconds") == BEGIN + 0.125
 
 
-def test_the_end_of_the_job_is_told():
+def test_the_end_of_the_job_is_reported():
     assert value(ended(job()), "job_exit_code") == 1
     assert value(ended(job()), "job_phase", phase="ended") == 1
     assert value(ended(job()), "job_reports_total", kind="hang") == 1

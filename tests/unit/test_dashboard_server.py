@@ -125,7 +125,7 @@ def test_a_port_in_use_is_said_in_a_sentence(page: Page):
         listen(page.port)
 
 
-def test_the_browser_is_told_to_trust_nothing_else(page: Page):
+def test_the_browser_may_trust_nothing_else(page: Page):
     for path in ("", "dashboard.js", "state.json", "metrics", "no-such-page"):
         headers = page.get(path).headers
         assert "default-src 'none'" in headers["Content-Security-Policy"]

@@ -1,4 +1,4 @@
-"""Which launcher started a process, told from nothing but a mapping."""
+"""Which launcher started a process, determined only from a mapping."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_what_follows_the_script_belongs_to_the_script(folder: Path):
     assert "python train.py --nproc 7 -m --help --dry-run" in done.stdout
 
 
-def test_a_module_is_shown_as_python_would_be_told(folder: Path):
+def test_a_module_is_shown_as_for_python(folder: Path):
     done = dry_run(folder, "--nproc", "1", "-m", "json.tool", "--indent", "2")
     assert "python -m json.tool --indent 2" in done.stdout
 

@@ -76,7 +76,7 @@ def test_a_rank_finds_the_variables_srun_would_have_given_it():
         ("error: *** JOB 3 ON h1 CANCELLED AT 2026-11-15T07:18:49 DUE TO SOME THING ***", "some thing"),
     ],
 )
-def test_slurms_reason_for_ending_a_job_is_told_in_plain_words(line: str, reason: str):
+def test_slurms_reason_for_ending_a_job_is_reported_in_plain_words(line: str, reason: str):
     said = SlurmEngine().why_ended(line)
     assert said is not None
     assert said.startswith("Slurm ended job 3: ")
@@ -152,7 +152,7 @@ def test_a_python_of_a_module_finds_its_libraries_in_the_empty_environment_of_a_
         (1, "code 1"),
     ],
 )
-def test_pbsdsh_tells_nothing_but_a_number_and_it_is_explained(status: int, words: str):
+def test_pbsdsh_reports_only_a_number_and_it_is_explained(status: int, words: str):
     command = pbs(python="/my/python", library_path="/sw/lib")[1]
     error = PbsEngine().explain(command, 0, f"pbsdsh: task 0x00000001 exit status {status}")
     assert isinstance(error, HostError)
@@ -166,7 +166,7 @@ def test_words_of_pbsdsh_itself_are_shown():
     assert "tm_init failed" in error.message
 
 
-def test_over_ssh_pbs_is_told_whose_process_it_is():
+def test_over_ssh_pbs_learns_whose_process_it_is():
     assert attached("12.server", "/opt/pbs/bin/pbs_attach") == "/opt/pbs/bin/pbs_attach -j 12.server -s"
     assert attached("23[1].server", "pbs_attach") == "pbs_attach -j '23[1].server' -s"
 
@@ -230,7 +230,7 @@ def test_mpirun_must_know_how_many_ranks_a_host_takes():
     assert "-H a:8" in (caught.value.hint or "")
 
 
-def test_a_user_or_a_port_that_mpirun_cannot_be_told_is_refused():
+def test_a_user_or_a_port_is_refused_with_mpirun():
     for written in ("bob@b:1", "ssh://b:2222:1"):
         with pytest.raises(UsageError, match="user or a port"):
             mpirun_command(OPENMPI, parse_hosts(written), python=None)

@@ -17,7 +17,7 @@ from muster.errors import UsageError
 JOB = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": "12.pbssrv"}
 
 # Written by OpenPBS 23.06 for `qsub -l select=2:ncpus=4:ngpus=4:mpiprocs=4 -l place=scatter`, shortened. Lines are
-# folded at 78 columns, or after a comma, and go on behind a tab.
+# folded at 78 columns, or after a comma, and continue after a tab.
 QSTAT = """\
 Job Id: 12.pbssrv
     Job_Name = train.sh
@@ -144,7 +144,7 @@ def test_a_line_for_each_cpu_is_recognised_by_pbs_ncpus_even_if_the_site_asked_f
     assert tasks(found) == [("n1", None), ("n2", None)]
 
 
-def test_a_sum_that_does_not_divide_is_told_and_the_hosts_are_asked():
+def test_a_sum_that_does_not_divide_is_reported_and_the_hosts_are_asked():
     found = read_pbs({**JOB, "PBS_NGPUS": "5"}, nodefile("n1 n2"), None)
     assert slots(found) == [("n1", None), ("n2", None)]
     assert found.notes == ("PBS_NGPUS is 5 for 2 hosts, so each host reports its own GPUs",)
@@ -164,7 +164,7 @@ def test_exec_vnode_goes_before_pbs_ngpus_and_that_before_resource_list():
     assert slots(read_pbs(env, nodefile("n1 n2"), text)) == [("n1", 1), ("n2", 3)]
 
 
-def test_torque_tells_gpus_in_a_file_and_ranks_by_ppn():
+def test_torque_lists_gpus_in_a_file_and_ranks_by_ppn():
     env = {**JOB, "PBS_NUM_PPN": "2", "PBS_NUM_NODES": "2", "PBS_NP": "4"}
     found = read_pbs(env, nodefile("n1 n1 n2 n2"), None, gpufile="n1-gpu1\nn1-gpu0\nn2-gpu3\n")
     assert slots(found) == [("n1", 2), ("n2", 1)]
@@ -195,7 +195,7 @@ def test_a_job_array_is_found_by_its_index():
     assert slots(found) == [("n1", 4), ("n2", 2)]
 
 
-def test_a_job_is_told_by_its_two_safe_signs():
+def test_a_job_is_recognized_by_its_two_safe_signs():
     assert in_pbs_job(JOB)
     assert in_pbs_job({**JOB, "PBS_ENVIRONMENT": "PBS_INTERACTIVE"})
     assert not in_pbs_job({"PBS_O_HOST": "login1", "PBS_JOBID": "12"})
@@ -224,7 +224,7 @@ def test_outside_a_job_there_is_no_allocation():
         read_pbs({"PBS_ENVIRONMENT": "PBS_BATCH"}, "n1\n", None)
 
 
-def test_a_nodefile_that_is_missing_or_unreadable_is_told_with_a_hint(tmp_path: Path):
+def test_a_nodefile_that_is_missing_or_unreadable_is_reported_with_a_hint(tmp_path: Path):
     (tmp_path / "good").write_text("n1\n")
     assert nodefile_text({"PBS_NODEFILE": str(tmp_path / "good")}) == "n1\n"
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")

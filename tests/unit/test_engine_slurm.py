@@ -110,7 +110,7 @@ def test_every_form_of_a_node_list_is_read_in_its_order(nodelist, names):
 
 
 def shortened(counts):
-    """The counts as Slurm writes them: equal neighbours together."""
+    """The counts as Slurm writes them: equal neighbors grouped."""
     parts, times = [], 0
     for i, count in enumerate(counts):
         times += 1

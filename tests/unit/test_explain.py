@@ -87,7 +87,7 @@ def test_the_fix_for_a_memory_limit_is_that_of_who_set_it(inside: str, owner: st
     assert words in found.fix
 
 
-def test_a_host_without_memory_is_told_from_a_limit_that_was_not_reached():
+def test_a_host_without_memory_is_distinguished_from_a_limit_that_was_not_reached():
     found = why(end(status=-9, memory=Memory(group_kills=1, limit=20 * GB, peak=3 * GB, total=24 * GB)))
     assert found.sentence.startswith("the OOM killer killed the rank because h1 ran out of memory (24 GB in total)")
     assert "fewer ranks on that host" in found.fix
@@ -121,7 +121,7 @@ def test_a_rank_that_muster_killed_is_not_explained():
     assert nothing_is_said(end(status=-9, stopped=True, memory=Memory(group_kills=1)))
 
 
-def test_a_dataloader_worker_that_the_kernel_killed_is_told_from_one_that_somebody_killed():
+def test_a_dataloader_worker_killed_by_the_kernel_is_distinguished_from_other_kills():
     moved = Memory(group_kills=1, limit=GB, peak=GB, total=24 * GB)
     trace = texts.worker_died(texts.KILLED)
     found = why(end(message=texts.WORKER_DIED, traceback=trace, memory=moved))
@@ -132,7 +132,7 @@ def test_a_dataloader_worker_that_the_kernel_killed_is_told_from_one_that_somebo
 
 
 @pytest.mark.parametrize(("kind", "message"), [("RuntimeError", texts.NO_MEMORY), ("MemoryError", "")])
-def test_memory_that_was_refused_is_told_with_how_much_was_wanted(kind: str, message: str):
+def test_memory_that_was_refused_is_reported_with_how_much_was_wanted(kind: str, message: str):
     found = why(
         end(message=message, kind=kind, summary=f"{kind}: {message}" if message else kind, memory=Memory(total=24 * GB))
     )
@@ -161,7 +161,7 @@ def test_a_full_disk_is_named_whatever_the_words_of_the_writer(message: str, tra
     assert found.row == 51
 
 
-def test_a_disk_that_can_hold_no_more_files_is_told_from_one_without_room():
+def test_a_disk_without_inodes_is_distinguished_from_one_without_space():
     found = why(end(message=texts.ENOSPC, disks=(disk(inodes=0, **ROOM),)))
     assert "/ckpt on h1 has no free inodes, although 200 GB is free" in found.sentence
     assert "df -i /ckpt" in found.fix
@@ -199,7 +199,7 @@ def test_a_quota_that_is_used_up_is_no_full_disk():
 # --- row 33: shared memory -----------------------------------------------------------------------------------------
 
 
-def test_a_full_shared_memory_is_told_although_the_error_is_that_of_a_worker():
+def test_a_full_shared_memory_is_reported_although_the_error_is_that_of_a_worker():
     # When the rank has ended its segments are gone: the free space of now proves nothing.
     found = why(end(message=texts.SHM_FULL, shm=shm(15 * MB, 16 * MB), disks=(disk(**ROOM),)))
     assert found.sentence == "/dev/shm on h1 (16 MB) is full"
@@ -254,7 +254,7 @@ def lacks(rank: int, host: str) -> RankEnd:
     return end(rank, message=NO_FILE, kind="FileNotFoundError", host=host, disks=(missing,))
 
 
-def test_a_file_that_one_host_lacks_is_told_with_the_command_that_compares_all():
+def test_a_file_that_one_host_lacks_is_reported_with_the_command_that_compares_all():
     found = why(lacks(1, "h2"), end(0, -15, host="h1", stopped=True))
     assert found.sentence == "/data/set/train.bin does not exist on h2; of its path, only /data exists"
     assert "muster check -H h1,h2 --data /data/set/train.bin" in found.fix

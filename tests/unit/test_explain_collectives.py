@@ -25,7 +25,7 @@ from muster.controller.diagnosis.verdict import judge
         (texts.MODEL_COUNT, "rank 1 has 2 parameters, rank 0 has 1"),
     ],
 )
-def test_a_model_that_differs_is_told_with_what_differs(message: str, words: str):
+def test_a_model_that_differs_is_reported_with_what_differs(message: str, words: str):
     found = why(end(1, message=message), end(0, message=texts.CLOSED))
     assert found.sentence == f"the model differs between ranks: {words}"
     assert "same arguments" in found.fix
@@ -35,7 +35,7 @@ def test_a_model_that_differs_is_told_with_what_differs(message: str, words: str
 # --- rows 34, 35 and 36: calls, shapes and types -------------------------------------------------------------------
 
 
-def test_a_crash_of_gloo_over_sizes_is_told_with_the_call_and_the_users_line():
+def test_a_crash_of_gloo_over_sizes_is_reported_with_the_call_and_the_users_line():
     found = why(end(1, -signal.SIGABRT, last_words=texts.SIZES_ABORT), end(0, -15, stopped=True))
     assert found.sentence.startswith(
         "another rank sent 4000 bytes, but rank 1 expected 1000 in all_reduce at train.py:9: the tensors differ in "
@@ -134,7 +134,7 @@ def closed(begun: int | None, rank: int = 0) -> RankEnd:
     return waiting(rank, "all_reduce", 27, begun, texts.CLOSED)
 
 
-def test_a_rank_that_left_by_sys_exit_is_told_with_the_line():
+def test_a_rank_that_left_by_sys_exit_is_reported_with_the_line():
     found = why(closed(2), early=end(1, 0, left="exit", place="train.py:29", begun=1))
     assert found.sentence == "rank 1 called sys.exit() at train.py:29"
     assert found.row == 41
@@ -164,7 +164,7 @@ def test_a_rank_that_came_to_its_end_after_as_many_calls_may_have_had_another_sh
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in found.fix
 
 
-def test_rank_0_that_took_the_store_with_it_is_told_so():
+def test_rank_0_that_ended_with_the_store_is_explained():
     first = end(1, message="Broken pipe", kind="torch.distributed.DistNetworkError")
     found = why(first, early=end(0, 0, left="end", begun=1))
     assert (
@@ -177,7 +177,7 @@ def test_rank_0_that_took_the_store_with_it_is_told_so():
 # --- row 47: the quiet cause in loud words -------------------------------------------------------------------------
 
 
-def test_an_exception_of_a_dataloader_worker_is_told_by_its_own_words_and_line():
+def test_an_exception_of_a_dataloader_worker_is_reported_with_its_message_and_line():
     found = why(end(message=texts.BAD_SAMPLE, kind="ValueError"))
     assert found.sentence == "DataLoader worker process 0 raised ValueError: bad sample 5 (data.py:7)"
 
@@ -206,7 +206,7 @@ def test_an_exception_of_a_dataloader_worker_is_told_by_its_own_words_and_line()
         ),
     ],
 )
-def test_a_full_gpu_is_told_with_who_holds_it_and_the_fix_for_that(message: str, words: str, fix: str):
+def test_a_full_gpu_is_reported_with_its_users_and_a_fix(message: str, words: str, fix: str):
     found = why(end(message=message, kind="torch.OutOfMemoryError"))
     assert words in found.sentence
     assert fix in found.fix
@@ -231,7 +231,7 @@ def lines(ends: Sequence[RankEnd]) -> tuple[str, ...]:
     return judge(ends, [], start=0.0).lines
 
 
-def test_the_verdict_tells_the_explanation_and_then_what_to_do():
+def test_the_verdict_has_the_explanation_and_then_the_fix():
     told = lines([end(1, message=texts.MODEL_COUNT), end(0, message=texts.CLOSED, time=10.2)])
     assert told[0].startswith("the model differs between ranks")
     assert told[1].startswith("Fix: build it from the same arguments")

@@ -37,7 +37,7 @@ def job(request):
             continue
 
 
-def test_a_rank_is_told_the_port_of_the_store(job):
+def test_a_rank_gets_the_port_of_the_store(job):
     answer = Answer(meet(job, HERE), 4711)
     try:
         assert find_rank_0(meet(job, HERE), who="rank 1", limit=30) == ("127.0.0.1", 4711)

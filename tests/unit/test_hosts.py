@@ -85,7 +85,7 @@ def test_a_gpu_list_ends_at_the_first_name_even_when_it_begins_with_a_digit():
         ("[1-2]u", ["1u", "2u"]),
     ],
 )
-def test_a_range_stands_for_its_names(text: str, expected: list[str]):
+def test_a_range_expands_to_its_names(text: str, expected: list[str]):
     assert names(text) == expected
     assert expand(text) == expected
 

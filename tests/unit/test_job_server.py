@@ -179,7 +179,7 @@ def test_a_line_that_renews_itself_is_kept_once(door: OpenDoor):
     assert next(follower) == {"stream": 2, "text": "muster: last", "end": "\n"}
 
 
-def test_a_follower_is_told_of_an_error_that_ends_the_job(door: OpenDoor):
+def test_a_follower_gets_an_error_that_ends_the_job(door: OpenDoor):
     door.screen.warning("first")
     follower = job_client.follow(door.folder, last=1, every=0.2)
     wait_until("the first line", lambda: next(follower), PATIENT)  # from here on it is known to the door
@@ -189,7 +189,7 @@ def test_a_follower_is_told_of_an_error_that_ends_the_job(door: OpenDoor):
     assert (door.status.exit_code, door.status.sentence) == (125, "h2: no route to this host")
 
 
-def test_a_slow_follower_loses_lines_with_a_word_and_nobody_waits_for_it(door: OpenDoor):
+def test_a_slow_follower_loses_lines_with_a_message_and_delays_no_one(door: OpenDoor):
     slow = job_client.follow(door.folder, last=1)
     door.screen.warning("first")
     assert next(slow) is not None

@@ -49,7 +49,7 @@ def test_all_ranks_are_started_once():
     assert told == [1]
 
 
-def test_what_is_waited_for_is_the_sentence_of_a_job_that_goes_on():
+def test_what_a_running_job_waits_for_is_its_sentence():
     status, _ = make_status()
     status.tick("1 of 2 hosts up, waiting for h2")
     assert status.state().sentence == "1 of 2 hosts up, waiting for h2"

@@ -228,7 +228,7 @@ def test_the_socket_of_a_controller_that_died_is_removed_and_that_of_another_mac
         ({"host": "gpu01", "now": 0.0, "phase": "ended", "exit_code": 0}, "done"),
     ],
 )
-def test_what_a_job_does_is_said_in_a_word_or_two(fields: dict[str, object], said: str):
+def test_the_state_of_a_job_is_one_or_two_words(fields: dict[str, object], said: str):
     assert status(read_job(keep(state_of(A, **fields))), time.time()) == said
 
 

@@ -24,7 +24,7 @@ def job_id(name: str) -> str:
     return f"20261001-080000-{name}-aaaa"
 
 
-def test_only_jobs_that_ended_long_ago_are_removed_and_their_size_is_told():
+def test_only_jobs_that_ended_long_ago_are_removed_and_their_size_is_reported():
     old = keep(state_of(job_id("old"), phase="ended", exit_code=0, **OLD))
     (old / "attempt-0").mkdir()
     (old / "attempt-0" / "rank-0.log").write_text("x" * 1000)

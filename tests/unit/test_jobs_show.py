@@ -103,6 +103,14 @@ def test_failures_before_a_restart_are_shown_with_their_attempts():
     ]
 
 
+def test_a_failure_of_several_lines_is_shown_whole():
+    several = Failure(
+        attempt=0, time=1000.0, sentence="2 hosts failed:\nh1: no route\nh2: no route", lines=("hint: a\nb",)
+    )
+    lines = verdict(job(phase="ended", exit_code=125, failures=(several,)), time.time())
+    assert lines[:-1] == ["2 hosts failed:", "  h1: no route", "  h2: no route", "hint: a", "  b"]
+
+
 def test_show_has_stack_traces_of_the_named_ranks_first_a_timeline_and_the_logs():
     shown = job(hung_since=time.time() - 31, reports=(HANG,), phases={"connected": 0.25, "imported": 1.5})
     text = "\n".join(show(shown, time.time(), None, ["stacks-1.txt"]))

@@ -59,7 +59,7 @@ def test_arguments_come_before_the_url_and_that_before_the_environment(
     assert meeting(called(**given)) == dict(zip(("at", "size", "rank"), found, strict=True))
 
 
-def test_an_environment_without_the_names_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_an_environment_without_the_names_is_reported_as_it_is(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("MASTER_ADDR")
     monkeypatch.setenv("WORLD_SIZE", "many")
     assert meeting(called()) == {"at": "?:29500", "size": None, "rank": 3}

@@ -89,7 +89,7 @@ def test_times_of_a_host_whose_clock_is_off_are_shown_on_ours(offset: float):
     with_link(agent(offset=offset, otherwise=ECHO), use)
 
 
-def test_the_quickest_answer_tells_the_clock_best():
+def test_the_fastest_reply_gives_the_best_clock():
     async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
         shortest = await pings(link, 3)
         # An answer that took 0.4 s to come would put the clock off by 0.2 s.
@@ -121,7 +121,7 @@ def test_a_request_is_answered_by_its_own_reply():
     with_link(agent(otherwise=ECHO), use)
 
 
-def test_an_agent_that_dies_fails_what_waits_for_it_and_is_told_once():
+def test_an_agent_that_dies_fails_what_waits_for_it_and_is_reported_once():
     async def use(link: AgentLink, events: list[dict[str, Any]]) -> None:
         with pytest.raises(HostError, match="far"):
             await link.request("hold", limit=30, whom="")

@@ -11,7 +11,7 @@ from muster.engines.engine import AgentSpec
 from muster.hosts import Host
 from muster.shared.wire import GREETING, encode
 
-# Ways of many seconds: what a busy machine adds to one must not tell in the outcome.
+# Round trips of many seconds, so that delays of a busy machine do not affect the result.
 
 
 def pong(offset: float, *, way: float) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def offsets_after(*answers: tuple[float, float]) -> list[float]:
     return asyncio.run(listen())
 
 
-def test_the_shortest_way_tells_best():
+def test_the_shortest_round_trip_gives_the_best_clock():
     short, long = offsets_after((3000.0, 10), (7000.0, 500))
     assert abs(short - 3000.0) < 100
     assert long == short

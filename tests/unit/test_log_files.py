@@ -27,14 +27,14 @@ def test_a_log_file_holds_exactly_what_the_rank_wrote_and_is_private(tmp_path: P
     assert path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_disk_that_is_full_is_told_once_and_stops_nothing_else(tmp_path: Path):
+def test_a_disk_that_is_full_is_reported_once_and_stops_nothing_else(tmp_path: Path):
     full, good = Path("/dev/full"), tmp_path / "rank-1.log"
     said = write([(full, "a" * 100_000), (good, "one\n"), (full, "b" * 100_000), (good, "two\n")])
     assert said == ["Muster stopped writing /dev/full: No space left on device"]
     assert good.read_text() == "one\ntwo\n"
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     (word,) = write([(tmp_path / "file" / "rank-0.log", "x")])
     assert "rank-0.log: " in word
@@ -54,7 +54,7 @@ def test_hundreds_of_ranks_over_many_attempts_do_not_use_up_the_descriptors(tmp_
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
 
-def test_a_file_that_is_written_anew_holds_the_last_content_and_leaves_nothing_beside_it(tmp_path: Path):
+def test_a_rewritten_file_has_the_last_content_and_leaves_nothing_else(tmp_path: Path):
     said: list[str] = []
     logs = LogFiles(said.append)
     for number in range(50):
@@ -65,7 +65,7 @@ def test_a_file_that_is_written_anew_holds_the_last_content_and_leaves_nothing_b
     assert list(tmp_path.iterdir()) == [tmp_path / "state.json"]
 
 
-def test_a_file_that_cannot_be_written_anew_is_told_once_and_tried_again(tmp_path: Path):
+def test_a_file_that_cannot_be_rewritten_is_reported_once_and_retried(tmp_path: Path):
     said: list[str] = []
     logs = LogFiles(said.append)
     path = tmp_path / "later" / "state.json"
@@ -111,7 +111,7 @@ def test_what_ranks_wrote_in_one_attempt_can_be_read_when_the_folder_of_the_next
     seen: list[bytes] = []
 
     class Watched(type(tmp_path)):
-        """A folder that tells what is to be read when it is made."""
+        """A directory that reports what is to be read when it is created."""
 
         def mkdir(self, *args: Any, **kwargs: Any) -> None:
             seen.append(first.read_bytes())
@@ -125,7 +125,7 @@ def test_what_ranks_wrote_in_one_attempt_can_be_read_when_the_folder_of_the_next
     assert second.read_bytes() == b"y\n"
 
 
-def test_a_content_that_cannot_be_made_is_told_once_and_logs_are_written_on(tmp_path: Path):
+def test_content_that_cannot_be_created_is_reported_once_and_logs_continue(tmp_path: Path):
     said: list[str] = []
     logs = LogFiles(said.append)
     for _ in range(2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from messages import TOLD
+from messages import SELF_REPORT
 
 from muster.controller.monitor.observation import groups_of, seen, works
 from muster.controller.monitor.stack_text import clean, main_thread, short, training_thread, users_frame
@@ -37,7 +37,7 @@ def facts(**more: Any) -> dict[str, Any]:
         "stack": STACK,
         "children": [],
         "recorder": {},
-        "told": TOLD,
+        "self_report": SELF_REPORT,
         **more,
     }
 
@@ -134,7 +134,7 @@ def test_a_busy_gpu_is_work():
     assert not works([(0.0, facts()), (1.0, facts())], gpu=0.0)
 
 
-def test_one_late_answer_is_not_held_against_a_rank():
+def test_one_late_answer_does_not_count_against_a_rank():
     silent = facts(answered=False)
     assert seen(0, silent, [(0.0, facts()), (1.0, silent)], quiet=3).answered is True
     assert seen(0, silent, [(0.0, silent), (1.0, silent)], quiet=3).holds_lock
@@ -164,7 +164,7 @@ def test_the_other_side_of_a_send_or_recv_is_a_number_in_its_group():
     assert groups_of(told)["1"].peers == (6,)
 
 
-def test_a_group_that_was_made_anew_counts_from_its_new_beginning():
+def test_a_re_created_group_counts_from_its_new_start():
     told = {"0": {"ranks": None, "p2p": [], "calls": [record(7, over=False), record(8), record(1), record(2)]}}
     group = groups_of(told)["0"]
     assert (group.called, group.pending) == (2, None)

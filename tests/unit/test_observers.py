@@ -1,4 +1,4 @@
-"""What only looks at a job cannot end it."""
+"""An observer of a job cannot end it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def watcher_of(status: JobStatus, screen: Screen, folder: Path) -> RankMonitor:
     return RankMonitor(agents, status, screen, folder)
 
 
-def test_an_error_in_what_only_looks_is_told_once_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_error_of_an_observer_is_reported_once_and_the_others_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     out = io.StringIO()
     screen = Screen(streams={1: out, 2: out})

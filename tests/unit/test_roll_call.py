@@ -57,7 +57,7 @@ def test_nccl_on_a_shared_gpu_is_refused_with_gloo_named():
         assign([facts(gpus=("g0",), backend="nccl"), facts(gpus=("g0",), backend="nccl")])
 
 
-def test_ranks_that_ask_for_different_backends_are_told():
+def test_ranks_that_ask_for_different_backends_are_reported():
     with pytest.raises(MusterError, match="rank 0 requests backend gloo, but rank 1 requests nccl"):
         assign([facts(backend="gloo"), facts(backend="nccl")])
 
@@ -104,7 +104,7 @@ def test_a_rank_that_never_comes_is_named():
         call_roll(Shelf(), 0, 3, facts(), limit=0.05, where="h1:29500")
 
 
-def test_two_processes_with_one_rank_are_told():
+def test_two_processes_with_one_rank_are_reported():
     shelf = Shelf()
     call_roll(shelf, 0, 1, facts(), limit=30, where="h1:29500")
     with pytest.raises(MusterError, match="two processes claim to be rank 0 of 1"):

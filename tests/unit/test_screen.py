@@ -1,4 +1,4 @@
-"""The screen: labels, streams, colours, the live line and the log files, on real descriptors."""
+"""The screen: labels, streams, colors, the live line and the log files, on real descriptors."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_prompt_is_a_line_where_no_terminal_is(tmp_path: Path):
 
 
 def test_a_screen_that_nobody_reads_does_not_stop_the_job(tmp_path: Path):
-    # Nobody reads the pipe: 1 MB cannot be written, yet the program goes on and ends.
+    # No one reads the pipe: 1 MB cannot be written, yet the program continues and exits.
     source, sink = os.pipe()
     body = """
 for number in range(20000): screen.rank_line("h1", 0, 1, 1, Line("x" * 50, "\\n"))

@@ -195,7 +195,7 @@ def test_without_steps_a_slow_rank_must_wait_less_than_the_others():
 
 
 def rounds_of(waiting: Callable[[int, int], float], seconds: int, stall: range = range(0)) -> Rounds:
-    """Ranks that make four steps a second and tell how much they waited; in `stall` nobody gets on."""
+    """Ranks that make four steps per second and report how long they waited; in `stall` no rank makes progress."""
     rounds, steps = Rounds(), 0
     for second in range(seconds):
         steps += 0 if second in stall else 4
@@ -216,7 +216,7 @@ def test_a_rank_that_is_late_by_a_little_at_many_collectives_is_found_by_how_lit
     assert slow.share == pytest.approx(0.25, abs=0.1)
 
 
-def test_the_time_lost_at_all_collectives_of_a_step_is_told_not_only_that_at_one():
+def test_the_time_lost_in_all_collectives_of_a_step_is_reported_not_only_in_one():
     rounds = rounds_of(lambda r, s: 0.05 if r == 2 else 0.25, 20)
     at_one = Slow(ranks=(2,), step=1.0, others=0.92, since=0.0)
     assert in_all(at_one, rounds.steps).others == pytest.approx(0.8)
@@ -282,7 +282,7 @@ def test_the_host_at_one_end_of_all_that_waits_to_be_sent_has_the_slow_network()
     )
 
 
-def test_of_two_hosts_it_cannot_be_told_whose_network_is_slow():
+def test_with_two_hosts_it_is_unknown_which_network_is_slow():
     found = network_stall.slow_network({"h1": {"10.0.0.2": 3e5}, "h2": {"10.0.0.1": 2e5}}, ADDRESSES)
     assert found is not None
     assert found.hosts == ("h1", "h2")
@@ -310,7 +310,7 @@ H200 = GpuState(index=2, name="H200", clock=1980)
 
 def evidence(**seen: Any) -> Evidence:
     none = dict.fromkeys(("cpu", "cpu_wait", "disk", "read", "throttled", "throttles"), 0.0)
-    return {**none, "cpus": 0, "quota": None, "neighbour": None, "gpu": None, "places": (), **seen}  # type: ignore[return-value]
+    return {**none, "cpus": 0, "quota": None, "neighbor": None, "gpu": None, "places": (), **seen}  # type: ignore[return-value]
 
 
 def reason(**of_the_slow_one: Any) -> str:
@@ -324,7 +324,7 @@ def reason(**of_the_slow_one: Any) -> str:
         ({"throttled": 0.2, "quota": 0.8}, "A cgroup quota limits it to 0.8 of a CPU"),
         ({"throttled": 0.2, "quota": 2.0, "cpu_wait": 0.3}, "A cgroup quota limits it to 2 CPUs"),
         (
-            {"cpu_wait": 0.22, "neighbour": {"name": "ffmpeg", "pid": 77, "cpu": 0.94}},
+            {"cpu_wait": 0.22, "neighbor": {"name": "ffmpeg", "pid": 77, "cpu": 0.94}},
             "Other processes use its CPUs; it waits for one 22 % of the time (ffmpeg, process 77, uses 0.9 CPUs)",
         ),
         ({"disk": 0.2, "read": 1.25e6}, "It waits for its disk 20 % of the time (1.2 MB/s read)"),

@@ -27,7 +27,7 @@ STEP = 0.3
 
 
 def told(rank: int, steps: range, *, group: str = "0", slow: bool = False, optimiser: bool = True) -> dict[str, Any]:
-    """What a rank tells after these steps, each with one collective; a slow one comes to it 0.06 s later."""
+    """What a rank reports after these steps, each with one collective; a slow one reaches it 0.06 s later."""
     now = STEP * steps.stop + 1
     late = 0.06 if slow else 0.001 * (rank % 3)
     calls = [[step + 1, now - (STEP * step + 0.2 + late)] for step in steps]
@@ -69,7 +69,7 @@ def test_the_work_of_a_judgement_grows_with_the_ranks_and_not_with_their_square(
     assert growth(judged, 256, 1024) < 6  # four times the ranks
 
 
-def test_the_work_of_taking_what_ranks_tell_of_their_waiting_grows_with_the_ranks():
+def test_the_work_of_collecting_waiting_times_grows_linearly_with_the_ranks():
     def taken(ranks: int) -> Callable[[], object]:
         rounds, everybody = Rounds(), dict.fromkeys(range(ranks))
 
@@ -155,12 +155,12 @@ def test_what_the_event_loop_does_for_a_judgement_grows_with_the_ranks():
     assert many < 100 * 1024, "and is little"
 
 
-def test_the_event_loop_goes_on_during_a_judgement_and_what_comes_meanwhile_is_judged_after_it():
+def test_the_event_loop_continues_during_a_judgment_and_later_events_are_judged_after_it():
     history = HeldUp()
 
     async def work(search: StragglerMonitor, tell: Callable[[int, range], None]) -> None:
         tell(0, range(3))
-        tell(1, range(3))  # all have told: it begins
+        tell(1, range(3))  # all have reported: it starts
         await wait_until_async("a judgement", lambda: history.judgements == 1)
         for rank in (0, 1, 2):
             tell(rank, range(3, 6))

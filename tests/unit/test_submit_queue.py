@@ -109,7 +109,7 @@ def test_a_link_in_the_path_of_the_folder_stays_one(folder: Path):
         assert f"\ncd {folder} || exit\n" in submitted(folder, "--slurm", "--dry-run", "train.py", PWD=wrong).stdout
 
 
-def test_a_refusal_is_told_in_the_words_of_sbatch(folder: Path):
+def test_a_refusal_is_reported_with_the_message_of_sbatch(folder: Path):
     words = "sbatch: error: Batch job submission failed: Invalid partition name specified"
     program(folder, "sbatch", f"echo '{words}' >&2; exit 1\n")
     done = submitted(folder, "--slurm", "train.py")
@@ -133,7 +133,7 @@ def test_a_refusal_of_pbs_has_a_hint(folder: Path, words: str, hint: str):
     check(submitted(folder, "--pbs", "train.py"), 125, "^qsub rejected the job: .", hint)
 
 
-def test_an_answer_without_an_id_is_told(folder: Path):
+def test_an_answer_without_an_id_is_reported(folder: Path):
     program(folder, "sbatch", "echo 'Job 7 to start at noon' >&2\n")
     check(submitted(folder, "--slurm", "train.py"), 125, "no job id: Job 7 to start at noon", "--dry-run")
     assert files(folder) == []

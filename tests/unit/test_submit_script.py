@@ -77,7 +77,7 @@ def test_the_script_is_the_golden_one(golden: str, request_: Request, scheduler:
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[Path]:
-    """A folder with a `muster` that prints the folder it is in and what it was told."""
+    """A directory with a `muster` that prints its working directory and its arguments."""
     with tempfile.TemporaryDirectory() as folder:
         muster = Path(folder, "muster")
         muster.write_text(
@@ -114,7 +114,7 @@ def ran(text: str, folder: Path, programs: Path) -> list[str]:
 
 @settings(max_examples=50)
 @given(words=WORDS, scheduler=st.sampled_from([Slurm(), Pbs()]))
-def test_muster_is_told_exactly_what_was_typed(words: list[str], scheduler: Scheduler, programs: Path):
+def test_muster_gets_exactly_what_was_typed(words: list[str], scheduler: Scheduler, programs: Path):
     with tempfile.TemporaryDirectory() as folder:
         activation = Activation(comment="None.")
         run = ("train.py", *words)

@@ -1,4 +1,4 @@
-"""Text to symbols: what the public checkpoints have learnt to read."""
+"""Text to symbols, as in the training data of the public checkpoints."""
 
 from __future__ import annotations
 

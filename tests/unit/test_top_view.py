@@ -1,4 +1,4 @@
-"""The picture of `muster top`: all of it in 80 columns, what matters in fewer."""
+"""The screen of `muster top`: everything in 80 columns, the most important parts in fewer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves to look at: metrics as JSON lines, the plot, times as people read them."""
+"""Output of a training run: metrics as JSON lines, the plot, and formatted times."""
 
 from __future__ import annotations
 

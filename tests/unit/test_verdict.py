@@ -30,7 +30,7 @@ def test_all_ranks_that_end_with_0_are_a_success():
     assert result.exit_code == 0
 
 
-def test_the_failure_that_came_first_is_told_whatever_the_order_of_the_news():
+def test_the_first_failure_is_reported_whatever_the_order_of_the_events():
     ends = [end(0, 1, time=12.0, summary="KeyError: 'late'"), end(1, 3, time=11.0, summary="ValueError: early")]
     for order in (ends, ends[::-1]):
         result = verdict(order)
@@ -60,7 +60,7 @@ def test_ranks_that_only_lost_their_connections_did_not_fail_the_same_way():
 
 
 def test_a_symptom_does_not_hide_the_cause_that_was_noticed_a_little_later():
-    # Rank 0 hears that rank 1 is gone before rank 1's host has told of its end.
+    # Rank 0 learns that rank 1 is gone before rank 1's host has reported its end.
     ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, -signal.SIGSEGV, time=10.4)]
     result = verdict(ends)
     assert result.sentence.startswith("rank 1 on h2 failed first")
@@ -90,13 +90,13 @@ def test_an_exception_raised_because_of_a_symptom_is_one_too():
     assert verdict(ends).sentence.startswith("rank 1 on h2 failed first")
 
 
-def test_a_rank_that_waited_in_vain_comes_before_those_that_lost_their_connection_to_it():
+def test_a_rank_whose_wait_timed_out_comes_before_those_that_lost_their_connection_to_it():
     tired = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation"
     ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, 1, time=10.1, summary=tired)]
     assert verdict(ends).sentence.startswith("rank 1 on h2 failed first")
 
 
-def test_a_symptom_long_before_any_other_failure_is_told_first():
+def test_a_symptom_long_before_any_other_failure_is_reported_first():
     ends = [end(0, 1, time=10.0, summary=PEER_GONE), end(1, 1, time=40.0, summary="ValueError: unrelated")]
     assert verdict(ends).sentence.startswith("rank 0 on h1 failed first")
 
@@ -132,7 +132,7 @@ def test_a_failure_of_ones_own_is_no_symptom(text: str):
     assert not end(0, 1, summary=text).is_symptom
 
 
-def test_a_clean_exit_while_others_still_need_the_rank_is_told_as_the_cause():
+def test_a_clean_exit_while_others_still_need_the_rank_is_reported_as_the_cause():
     ends = [end(0, 1, time=12.0, summary=PEER_GONE), end(1, 0, time=11.5), end(2, -15, time=13.0, stopped=True)]
     result = verdict(ends)
     assert re.match("rank 1 on h2 (had )?ended with exit code 0, 11.5 s after the start", result.sentence)

@@ -43,7 +43,7 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_a_rank_that_has_nothing_to_tell_does_not_import_json():
+def test_a_rank_that_has_nothing_to_report_does_not_import_json():
     code = f"import sys; from muster.shared.wire import encode; line = encode({PLAIN!r})\n"
     code += "assert 'json' not in sys.modules; sys.stdout.write(line.decode())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -1,6 +1,6 @@
-"""The agent: one process per host that starts, watches and ends the ranks there.
+"""The agent: one process per host that starts, monitors and stops the ranks there.
 
-This package travels with `rank` and `shared`: the controller sends their source over the channel, and a host imports
-them under the name `_muster_agent`, so hosts need nothing but Python 3.9 and the user's torch, and a `muster`
-installed there is never shadowed. Hence relative imports only, the standard library only, and fast imports.
+The controller sends this package, `rank` and `shared` over the channel, and a host imports them under the name
+`_muster_agent`. So hosts need nothing but Python 3.9 and the user's torch, and a `muster` installed there is never
+shadowed. Hence only relative imports, only the standard library, and fast imports.
 """

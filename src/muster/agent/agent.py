@@ -1,4 +1,4 @@
-"""The agent's loop: messages from the controller in, what happens on this host out."""
+"""The agent's main loop: handles requests of the controller and sends events of this host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..shared import bootstrap, machine, processes
 from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
-from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, owner_of
+from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, port_in_use
 from .guard import Guard
 from .local_ranks import LocalRanks
 from .rank_stdin import inherited
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from .slow_rank_probe import Examination
 
     class Config(TypedDict):
-        """What the agent is sent with."""
+        """The configuration that is sent with the agent."""
 
         job: str
         scheduler: str
 
 
 _ENOUGH = 1 << 20
-"""Unsent bytes above which no more output is read from ranks: the controller is slower than they are."""
+"""Number of unsent bytes above which no output is read from ranks, because the controller is slower than they are."""
 
 _SPAWNER_LIMIT = 1.0
-"""Seconds that the spawner may take to die at the very end."""
+"""Seconds to wait for the killed spawner at the end."""
 
 
 def main(config: Config) -> NoReturn:
-    """Serve one controller until it says goodbye, goes silent, or the connection closes; leave no process behind."""
+    """Serve one controller until it ends the job, goes silent or disconnects; leaves no process behind."""
     dialed = bootstrap.own_channel()
     channel = Pipes() if dialed is None else Tls(dialed)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -58,16 +58,16 @@ def main(config: Config) -> NoReturn:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # three pipes per rank
     Agent(channel, config, soft).run()
-    os._exit(0)  # tearing the interpreter down costs 5 ms on every host, and nothing is left to flush
+    os._exit(0)  # shutting the interpreter down takes 5 ms, and there is nothing left to flush
 
 
 class Agent:
-    """All that one host does for one job."""
+    """The agent of one job on one host."""
 
     def __init__(self, channel: Pipes | Tls, config: Config, nofile: int) -> None:
         self.job: str = config["job"]
         self.scheduler: str = config["scheduler"]
-        """The batch system whose signals are for the ranks, or nothing."""
+        """The batch system whose signals are meant for the ranks; empty if there is none."""
         self.channel = channel
         self.reader = LineReader()
         self.output = Writer(channel.output, channel.write)
@@ -87,7 +87,7 @@ class Agent:
         self.examination: Examination | None = None
         self.gauges: Gauges | None = None
         self._gauges_from: tuple[float, bool] | None = None
-        """When the ranks have been running for long enough to be gauged, and whether the host is too."""
+        """When to start measuring resource usage, and whether to include that of the host."""
         self.handlers: dict[str, Callable[[Any, int], Mapping[str, object] | None]] = {
             "ping": self.do_ping,
             "compare": self.do_compare,
@@ -109,12 +109,12 @@ class Agent:
             "more_results": self.do_more_results,
             "bye": self.do_bye,
         }
-        """What answers each request, given its fields and its id; None: the reply comes later, or there is none."""
+        """The handler of each request, called with its fields and id; returns None if it replies later or never."""
 
     # --- the loop -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Loop until there is a reason to end, then end every process of the job."""
+        """Run until there is a reason to exit, then end every process of the job."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
@@ -140,7 +140,7 @@ class Agent:
             self.stop_everything()
 
     def turn(self) -> None:
-        """Wait for something to happen, at most until the next timer, and handle it."""
+        """Wait for events, at most until the next timer, and handle them."""
         busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
         for key, _ in self.selector.select(0.02 if busy else self.ranks.prompts.patience):
             key.data()
@@ -154,11 +154,11 @@ class Agent:
         self.examine()
         self.gauge()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
-            # Only if nothing waits to be read: after a freeze of this host the controller's words do.
+            # Only if there is no input: after this host was frozen, messages from the controller may be waiting.
             self.end(f"no message from the controller for {LEASE:g} s")
 
     def examine(self) -> None:
-        """Go on with watching the ranks from outside, if that is asked for."""
+        """Continue an examination of the ranks, if one is running."""
         if self.examination is not None:
             try:
                 self.examination.step()
@@ -169,36 +169,36 @@ class Agent:
                 self.examination = None
 
     def gauge(self) -> None:
-        """Tell now and then what the host and its ranks use, from a second after their start."""
+        """Report the resource usage of the host and its ranks periodically, from a second after their start."""
         try:
             if self.gauges is not None:
                 self.gauges.step(self.ranks.ranks.values())
             elif self._gauges_from is not None and time.monotonic() >= self._gauges_from[0]:
-                from .host_metrics import Gauges  # not before: nothing may delay the ranks
+                from .host_metrics import Gauges  # here, so that it does not delay the ranks
 
                 self.gauges = Gauges(self.selector, self.send, self._gauges_from[1], self.guard)
         except Exception as error:
             self.guard.failed("the resource usage of the host and its ranks", error)
 
     def end_gauges(self) -> None:
-        """No more of them: what is left of the job's processes now is to end."""
+        """Stop measuring, because the processes of the job are about to end."""
         self._gauges_from = None
         if self.gauges is not None:
             self.gauges.end()
             self.gauges = None
 
     def end(self, why: str = "") -> None:
-        """Leave the loop; `why` is for the debug log, where it was not the controller's wish."""
+        """Leave the loop; `why` is for the debug log if the controller did not request it."""
         self.ending = True
         self.why_ended = self.why_ended or why
 
     def on_sigterm(self, number: int, frame: object) -> None:
-        """A scheduler's SIGTERM is a warning for the ranks, and SIGKILL follows when their time is over."""
+        """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL; otherwise exit."""
         if not (self.scheduler and self.ranks.pass_on(number)):
             self.end("SIGTERM")
 
     def stop_everything(self) -> None:
-        """The end of the agent: ranks get a short grace, then everything below is killed, the spawner last."""
+        """End everything: ranks get a short grace period, then all descendants are killed, the spawner last."""
         if self.why_ended:
             self.guard.note(f"the agent exits: {self.why_ended}")
         if self.probing is not None:
@@ -210,15 +210,15 @@ class Agent:
         while self.ranks.stopping is not None:
             self.turn()
         if self.ranks.spawner is not None:
-            # Our own end is taken for that of all: a zygote that is still about to die would be an orphan for a moment.
+            # The agent's exit means that everything has ended, so a dying zygote must not outlive it as an orphan.
             processes.end(self.ranks.spawner.pid, _SPAWNER_LIMIT)
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Queue a message to the controller."""
+        """Send a message to the controller."""
         self.transmit(encode(message))
 
     def transmit(self, data: bytes = b"") -> None:
-        """Write what is queued, and `data` after it; a reader that has gone is a reason to end, not to crash."""
+        """Write queued data and `data`; if the controller is gone, exit instead of failing."""
         try:
             self.output.send(data)
         except OSError:
@@ -226,7 +226,7 @@ class Agent:
             self.end()
 
     def match_flow(self) -> None:
-        """Watch the channel for writing while something is unsent, and pause the ranks' output when it is much."""
+        """Watch the channel for writing while data is unsent, and pause the ranks' output if it is too much."""
         watched = self.output.fd in self.selector.get_map()
         if self.output.pending and not watched:
             self.selector.register(self.output.fd, selectors.EVENT_WRITE, self.transmit)
@@ -235,7 +235,7 @@ class Agent:
         self.ranks.pause(self.output.pending > _ENOUGH)
 
     def on_wake(self, fd: int) -> None:
-        """A signal came: forget its byte, and see whether a child of ours has ended."""
+        """Handle a signal: discard its byte, and reap children that have exited."""
         try:
             os.read(fd, 4096)
         except BlockingIOError:
@@ -246,7 +246,7 @@ class Agent:
                 self.unpacking = None
 
     def on_input(self) -> None:
-        """Read from the controller; its end of the channel closing is our end too."""
+        """Read from the controller; exit if it has closed the channel."""
         data = self.channel.read()
         if data is None:
             return
@@ -259,8 +259,8 @@ class Agent:
             self.on_request(message)
 
     def on_request(self, message: Any) -> None:
-        """Carry out one request, or refuse it if it is not as the protocol has it."""
-        from ..shared.protocol import validate  # not before: the first message must not wait for it
+        """Handle one request, or refuse it if it violates the protocol."""
+        from ..shared.protocol import validate  # here, so that it does not delay the first message
         from ..shared.requests import REQUESTS
 
         try:
@@ -276,18 +276,21 @@ class Agent:
         if reply is not None:
             self.send({"re": number, **reply})
 
-    # --- what the controller asks for -----------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def do_ping(self, message: requests.Ping, number: int) -> None:
-        """Answer with our clock, so that the controller can tell how far it is off."""
+        """Answer with this host's clock, from which the controller computes the offset."""
         self.send({"t": "pong", "sent": message["sent"], "time": time.time()})
 
     def do_compare(self, message: requests.Compare, number: int) -> replies.Comparison:
-        """Is the user's code here?"""
-        return code_sync.compare(message["cwd"], message["script"], message["digest"])
+        """Check whether the user's code is on this host."""
+        found = code_sync.compare(message["cwd"], message["script"], message["digest"])
+        if message["imports"] and found["cwd"]:
+            found["missing"] = code_sync.first_missing(message["imports"], message["cwd"], message["script"])
+        return found
 
     def do_unpack(self, message: requests.UnpackCode, number: int) -> replies.Unpacked | None:
-        """Take a piece of the working directory; after the last one a child unpacks it, and then the reply comes."""
+        """Receive a piece of the working directory; after the last one, a child unpacks it before the reply is sent."""
         try:
             self.unpacking = self.unpacking or code_sync.Unpacking(self.job)
             self.unpacking.add(message["piece"])
@@ -299,22 +302,22 @@ class Agent:
         return {"problem": "", "folder": ""}
 
     def do_probe(self, message: requests.RunProbes, number: int) -> None:
-        """Answer questions about this host; the reply comes when each has an outcome."""
-        from .check_probes import Probing  # only some jobs ask
+        """Run probes on this host; the reply is sent when each has an outcome."""
+        from .check_probes import Probing  # here, because not every job needs it
 
         self.probing = Probing(self.selector, self.send, number, message, self.ranks.nofile)
 
     def do_listen(self, message: requests.Listen, number: int) -> replies.Listening:
-        """Open a port for the other hosts to try; on the master's host it becomes the master port."""
+        """Open a port for connection tests by the other hosts; on the host of rank 0 it becomes the master port."""
         try:
             self.listener = Listener(message["port"], message["nonce"])
         except OSError as error:
-            return {**_taken(error, message["port"]), "own_name": []}
+            return {**port_in_use(error, message["port"]), "own_name": []}
         self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
         return {"problem": "", "owner": None, "port": self.listener.port, "own_name": own_addresses()}
 
     def do_hold(self, message: requests.Hold, number: int) -> replies.Held:
-        """Answer no more callers; hold the port for the job's `store`, or for `rank 0` to open one there."""
+        """Stop answering connections, and reserve the port for the job's `store` or for `rank 0`."""
         if self.listener is not None:
             self.selector.unregister(self.listener.socket)
             self.held_port = self.listener.keep(message["whom"])
@@ -322,7 +325,7 @@ class Agent:
         return {"port": self.held_port.getsockname()[1] if self.held_port is not None else 0}
 
     def do_another_port(self, message: requests.AnotherPort, number: int) -> replies.Port:
-        """Hold a new port for the next attempt; one that the user chose stays held."""
+        """Reserve a new port for the next attempt; a port chosen by the user stays reserved."""
         if self.ranks.spawner is not None:
             self.ranks.spawner.end_store()
         if self.held_port is not None:
@@ -332,7 +335,7 @@ class Agent:
         try:
             self.held_port = free_port(message["port"])
         except OSError as error:
-            return _taken(error, message["port"])
+            return port_in_use(error, message["port"])
         return {"problem": "", "owner": None, "port": self.held_port.getsockname()[1]}
 
     def do_prepare(self, message: requests.Prepare, number: int) -> replies.Prepared | None:
@@ -351,13 +354,13 @@ class Agent:
         return self.ranks.start(message)
 
     def do_signal(self, message: requests.SendSignal, number: int) -> replies.Done:
-        """Give a signal to the ranks."""
+        """Send a signal to the ranks."""
         self.ranks.signals.signal(message["number"])
         return {}
 
     def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:
-        """Watch the ranks from outside for some time; the reply comes at its end."""
-        from .slow_rank_probe import NOTHING, Examination  # only on suspicion
+        """Examine the ranks from outside for some time; the reply is sent at the end."""
+        from .slow_rank_probe import NOTHING, Examination  # here, because most jobs do not need it
 
         if self.examination is not None:
             self.examination.give_up()
@@ -392,7 +395,3 @@ class Agent:
     def do_bye(self, message: requests.Bye, number: int) -> None:
         """The job is over."""
         self.end()
-
-
-def _taken(error: OSError, port: int) -> replies.Port:
-    return {"problem": error.strerror or str(error), "owner": owner_of(port), "port": 0}

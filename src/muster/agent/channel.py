@@ -1,4 +1,4 @@
-"""The two kinds of connection an agent can have to its controller: pipes of a transport, or a socket it dialed."""
+"""The two kinds of connections from an agent to its controller: pipes of a transport, or a socket that it opened."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class Pipes:
-    """Descriptors 0 and 1, which a transport such as ssh connects with the controller."""
+    """Descriptors 0 and 1, which a transport such as ssh connects to the controller."""
 
     def __init__(self) -> None:
         self.input, self.output = os.dup(0), os.dup(1)
         os.set_blocking(self.output, False)
 
     def read(self) -> bytes | None:
-        """What has come; empty when the other end has closed."""
+        """Read available data; empty if the other end has closed."""
         return os.read(self.input, 1 << 16)
 
     def write(self, data: bytes | bytearray) -> int:
@@ -26,7 +26,7 @@ class Pipes:
 
 
 class Tls:
-    """A connection the agent dialed."""
+    """A TLS connection that the agent opened."""
 
     def __init__(self, connection: ssl.SSLSocket) -> None:
         import ssl
@@ -34,11 +34,11 @@ class Tls:
         self._not_yet = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._connection = connection
         connection.setblocking(False)
-        # Two descriptors of one socket, because each is watched for one thing.
+        # Two descriptors of one socket, because the selector watches one for reading and one for writing.
         self.input, self.output = connection.fileno(), os.dup(connection.fileno())
 
     def read(self) -> bytes | None:
-        """What has come; None while it is not a whole record, empty when the other end has closed."""
+        """Read available data; None if there is no complete TLS record, empty if the other end has closed."""
         data = bytearray()
         try:
             while True:
@@ -46,7 +46,7 @@ class Tls:
                 if not piece:
                     return bytes(data)
                 data += piece
-                if not self._connection.pending():  # what is decrypted already would not wake a selector
+                if not self._connection.pending():  # already decrypted data would not wake a selector
                     return bytes(data)
         except self._not_yet:
             return bytes(data) or None

@@ -1,7 +1,7 @@
 """Runs the probes of `muster check` on this host, in children that may hang or die.
 
-One child runs all of them, one after the other, and reports each answer at once. While a slow one keeps it busy, a
-second child continues with the rest; one that takes too long is killed, alone.
+One child runs them one after the other and reports each answer at once. If a probe is slow, a second child continues
+with the rest; a probe that takes too long is killed without affecting the others.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from ..shared.requests import Probe, Question, RunProbes
 
 _OVERTAKE = 0.2
-"""Seconds a probe may keep the others waiting."""
+"""Seconds that a probe may delay the others."""
 
 _MOST_CHILDREN = 8
-"""At a time, however many hang; the probes after them then wait for the first to be killed."""
+"""Maximum number of children at a time; if all of them hang, further probes wait until the first is killed."""
 
 
 class _Child:
-    """A child that works through the probes from one of them on."""
+    """A child that runs the probes from one of them on."""
 
     def __init__(self, pid: int, read: int, first: int) -> None:
         self.pid = pid
         self.read = read
         self.number = first
-        """The probe it is at."""
+        """The probe that it is running."""
         self.since = time.monotonic()
         self.overtaken = False
         self.lines = LineReader()
 
 
 class Probing:
-    """The probes of one request, answered when each has an outcome: its value, an error, or that it hung."""
+    """Runs the probes of one request; replies when each has an outcome: a value, an error, or a hang."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class Probing:
         self.step()
 
     def step(self) -> None:
-        """Let no probe hold up the others, kill what takes too long, and answer when all is known."""
+        """Start another child if a probe is slow, kill probes that take too long, and reply when all are done."""
         now = time.monotonic()
         for child in list(self.children):
             waited = now - child.since
             if waited > self.probes[child.number]["limit"] and not select.select([child.read], [], [], 0)[0]:
-                # Only if no answer waits to be read: after a freeze of this host one may.
+                # Only if there is no unread answer, which may exist after this host was frozen.
                 self.outcomes.setdefault(child.number, {"hung": waited})
                 self._end(child)
                 self._after(child)
@@ -86,13 +86,13 @@ class Probing:
             self.send({"re": self.request, "answers": {names[i]: out for i, out in self.outcomes.items()}})
 
     def drop(self) -> None:
-        """End all children; nobody wants an answer any more."""
+        """Kill all children without a reply."""
         self.is_over = True
         for child in list(self.children):
             self._end(child)
 
     def _after(self, child: _Child) -> None:
-        """Have somebody go on with the probes after the one this child is at."""
+        """Continue with the probes after the current one of this child."""
         if not child.overtaken:
             child.overtaken = True
             self._go_on(child.number + 1)
@@ -108,7 +108,7 @@ class Probing:
 
     def _on_answer(self, child: _Child) -> None:
         data = os.read(child.read, 1 << 16)
-        if not data:  # it died in the middle of a probe: one that has none left is ended below
+        if not data:  # it died during a probe; a child without further probes is ended below
             self.outcomes.setdefault(child.number, {"error": "its process died"})
             self._end(child)
             self._after(child)
@@ -137,7 +137,7 @@ class Probing:
         try:
             os.chdir(self.ask["cwd"])
         except OSError:
-            pass  # a probe tells
+            pass  # a probe reports that
         for probe in self.probes[first:]:
             begin = time.monotonic()
             try:

@@ -1,8 +1,9 @@
-"""The user's code on this host: is it the same as the controller's, and unpacking a copy sent by `--sync`."""
+"""Compares the user's code on this host with the controller's, and unpacks a copy sent by `--sync`."""
 
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 
 TYPE_CHECKING = False
@@ -15,34 +16,61 @@ if TYPE_CHECKING:
 def compare(cwd: str, script: str | None, digest: Sequence[int] | None) -> Comparison:
     """Whether the working directory exists and the script there has the given fingerprint."""
     if not os.path.isdir(cwd):
-        return {"cwd": False, "script": "missing"}
+        return {"cwd": False, "script": "missing", "missing": ""}
     if script is None:
-        return {"cwd": True, "script": "same"}
+        return {"cwd": True, "script": "same", "missing": ""}
     try:
         with open(os.path.join(cwd, script), "rb") as file:
             found = fingerprint(file.read())
     except OSError:
-        return {"cwd": True, "script": "missing"}
-    return {"cwd": True, "script": "same" if found == digest else "different"}
+        return {"cwd": True, "script": "missing", "missing": ""}
+    return {"cwd": True, "script": "same" if found == digest else "different", "missing": ""}
+
+
+def first_missing(imports: Sequence[str], cwd: str, script: str | None) -> str:
+    """The first of these top-level modules that is not installed on this host, without importing any; empty if none.
+
+    Modules after one of the user's own are not checked, because that one may change sys.path.
+    """
+    path = os.path.join(cwd, script or "")
+    folders = {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}
+    before = sys.path
+    sys.path = [*folders, *filter(None, before)]
+    try:
+        for name in imports:
+            specs = (finder.find_spec(name, None) for finder in sys.meta_path)
+            spec = next((spec for spec in specs if spec is not None), None)
+            if spec is None:
+                return name
+            if spec.origin in ("built-in", "frozen"):
+                continue
+            home = os.path.dirname(spec.origin or "")
+            if not home or {home, os.path.dirname(home)} & folders:
+                return ""
+    except Exception:  # a finder of the site's: the import itself will show what is wrong
+        return ""
+    finally:
+        sys.path = before
+    return ""
 
 
 def fingerprint(data: bytes) -> list[int]:
-    """Size and CRC: it is to find an old copy, not an attacker, and hashlib costs every host 4 ms to load."""
+    """Size and CRC, which is enough to detect an old copy; importing hashlib would take 4 ms."""
     return [len(data), zlib.crc32(data)]
 
 
 def code_folder(job: str) -> str:
-    """Where --sync puts the code of a job: the rule of muster.job.state_folder, on this host."""
+    """Where --sync puts the code of a job, by the same rule as muster.job.state_folder on this host."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(state, "muster", "jobs", job, "code")
 
 
 class Unpacking:
-    """A tar archive that arrives in pieces and becomes a folder of the job; a child unpacks it meanwhile."""
+    """Receives a tar archive in pieces, and unpacks it into the job directory in a child process."""
 
     def __init__(self, job: str) -> None:
         self.folder = code_folder(job)
-        # Hosts that share a home folder unpack at the same time: each into a folder of its own, and one becomes `code`.
+        # Hosts that share a home directory unpack concurrently, each into its own directory; one becomes `code`.
         self.mine = f"{self.folder}.{os.uname().nodename}.{os.getpid()}"
         os.makedirs(self.mine, mode=0o700)
         self.archive = open(self.mine + ".tar", "w+b")  # noqa: SIM115, closed by finish
@@ -50,13 +78,13 @@ class Unpacking:
         self.request = 0
 
     def add(self, piece: str) -> None:
-        """Take one base64 piece."""
+        """Add a base64 piece."""
         from base64 import b64decode
 
         self.archive.write(b64decode(piece))
 
     def finish(self, request: int) -> None:
-        """Unpack in a child; `outcome` tells how it went when it has ended."""
+        """Unpack in a child process; call `outcome` after it has exited."""
         self.request = request
         self.archive.flush()
         self.child = os.fork()
@@ -78,7 +106,7 @@ class Unpacking:
         os.unlink(self.archive.name)
         self.archive.seek(0)
         with tarfile.open(fileobj=self.archive) as archive:
-            # The archive is the user's own: links that leave the folder, to data for example, stay what they are.
+            # The archive is the user's own, so links to outside the directory, for example to data, are allowed.
             if hasattr(tarfile, "tar_filter"):
                 archive.extractall(self.mine, filter="fully_trusted")
             else:  # before Python 3.9.17
@@ -91,7 +119,7 @@ class Unpacking:
             shutil.rmtree(self.mine, ignore_errors=True)
 
     def outcome(self, status: int) -> Unpacked:
-        """The reply: the folder, or that it could not be written (the child has said why on stderr)."""
+        """The reply: the directory, or an error whose cause the child has printed to stderr."""
         if status:
             return {"problem": "see the message above", "folder": ""}
         return {"problem": "", "folder": self.folder}

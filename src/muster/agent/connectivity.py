@@ -1,4 +1,4 @@
-"""Finding addresses by trying: a listener that says who it is, and a dialer that tries many addresses at once."""
+"""Connection tests between hosts: a listener that identifies itself, and a client that tries many addresses at once."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..shared import requests
+    from ..shared import replies, requests
 
 DIAL_LIMIT = 3.0
-"""Seconds to try an address: long enough for one lost SYN, which the kernel sends again after 1 s."""
+"""Timeout in seconds per address; long enough for one lost SYN, which the kernel resends after 1 s."""
 
 
 BACKLOG = 1024
-"""Callers that may wait: all ranks of a job come to its store at once."""
+"""Listen backlog; all ranks of a job connect to its store at once."""
 
 
 def free_port(port: int = 0) -> socket.socket:
-    """A socket bound to `port` (0: any free one) on all addresses, IPv6 too where the host has it."""
+    """A socket bound to `port` (0: any free one) on all addresses, including IPv6 if the host has it."""
     family = socket.AF_INET6 if _has_ipv6() else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -45,21 +45,21 @@ def _has_ipv6() -> bool:
 
 
 class Listener:
-    """Answers every caller with this agent's nonce, so that a caller knows whom it reached."""
+    """Answers every connection with this agent's nonce, so that the client knows which agent it reached."""
 
     def __init__(self, port: int, nonce: str) -> None:
         self.socket = free_port(port)
         self.nonce = nonce
         self.port: int = self.socket.getsockname()[1]
-        # A second socket on the same port, bound before the first listens and never listening itself: it keeps the
-        # port when the listener closes. The kernel gives a port so held to nobody but who asks for this very number
-        # with SO_REUSEADDR, as torch does for MASTER_PORT.
+        # A second socket on the same port, bound before the first one listens and never listening itself, keeps the
+        # port reserved when the listener closes. The kernel then gives the port only to a process that requests this
+        # number with SO_REUSEADDR, as torch does for MASTER_PORT.
         self.holder = free_port(self.port)
         self.socket.listen(BACKLOG)
         self.socket.setblocking(False)
 
     def keep(self, whom: str) -> socket.socket | None:
-        """Hold the port for the `store`, which is given the listening socket, or for `rank 0`, which asks for it."""
+        """Reserve the port for the `store`, which gets the listening socket, or for `rank 0`, which binds it."""
         kept = {"store": self.socket, "rank 0": self.holder}.get(whom)
         for one in (self.socket, self.holder):
             if one is not kept:
@@ -67,7 +67,7 @@ class Listener:
         return kept
 
     def answer(self) -> None:
-        """Take the waiting callers; 40 bytes fit into any fresh socket's buffer, so this never blocks."""
+        """Answer waiting connections; 40 bytes fit into the buffer of a new socket, so this never blocks."""
         while True:
             try:
                 caller, _ = self.socket.accept()
@@ -88,7 +88,7 @@ class Dial:
         self.deadline = time.monotonic() + DIAL_LIMIT
         self.connected = False
         self.problem: str | None = None
-        """Empty: reached; None: not known yet."""
+        """Empty if reached, None if not known yet."""
         address = target["address"] if _is_literal(target["address"]) else next(iter(resolve(target["address"])), "")
         self.socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setblocking(False)
@@ -100,7 +100,7 @@ class Dial:
             self.problem = os.strerror(code).lower()
 
     def on_ready(self) -> None:
-        """Go on when the socket can be written (connected) or read (the nonce has come)."""
+        """Continue when the socket is writable (connected) or readable (the nonce has arrived)."""
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self.problem = os.strerror(code).lower()
@@ -119,12 +119,12 @@ class Dial:
             self.problem = "another machine or program answered"
 
     def give_up(self) -> None:
-        """The time is over."""
+        """Fail because of the timeout."""
         self.problem = "connected, but received nothing" if self.connected else "no answer"
 
 
 class Dialing:
-    """Many dials at once for one request, answered when all have an outcome."""
+    """Many connection attempts at once for one request; replies when all have an outcome."""
 
     def __init__(self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None]) -> None:
         self.selector = selector
@@ -134,11 +134,11 @@ class Dialing:
 
     @property
     def busy(self) -> bool:
-        """Whether some dial has no outcome yet."""
+        """Whether an attempt has no outcome yet."""
         return bool(self._dials)
 
     def begin(self, message: requests.Dial, request: int) -> None:
-        """Dial every target at once; the reply comes when all have an outcome."""
+        """Connect to all targets at once; the reply is sent when all have an outcome."""
         self._request = request
         self._dials = [Dial(target) for target in message["targets"]]
         for dial in self._dials:
@@ -152,11 +152,11 @@ class Dialing:
         dial.on_ready()
         if dial.problem is not None:
             self.selector.unregister(dial.socket)
-        elif dial.connected:  # from now on only an answer is of interest
+        elif dial.connected:  # now wait only for the answer
             self.selector.modify(dial.socket, selectors.EVENT_READ, lambda: self._on_ready(dial))
 
     def step(self) -> None:
-        """Give up what takes too long, and answer when all is known."""
+        """Give up attempts that take too long, and reply when all have an outcome."""
         for dial in self._dials:
             if dial.problem is None and time.monotonic() > dial.deadline:
                 self.selector.unregister(dial.socket)
@@ -180,18 +180,18 @@ def _is_literal(address: str) -> bool:
 
 
 def own_addresses() -> list[str]:
-    """The addresses this host's name stands for, in the order gloo tries them.
+    """The addresses that this host's name resolves to, in the order in which gloo tries them.
 
-    Mostly /etc/hosts tells, which the resolver asks first; reading it here saves a child.
+    They are usually in /etc/hosts, which the resolver reads first; reading it here avoids a child process.
     """
     name = os.uname().nodename
     return [entry[0] for entry in machine.hosts_entries(name)] or resolve(name)
 
 
 def resolve(name: str, limit: float = 1.0) -> list[str]:
-    """The addresses a name stands for on this host, in the resolver's order; empty if none within the limit.
+    """The addresses that a name resolves to on this host, in the resolver's order; empty on failure or timeout.
 
-    The resolver has no time limit of its own, so a child asks it.
+    The resolver has no timeout, so a child process calls it.
     """
     read, write = os.pipe()
     pid = os.fork()
@@ -212,8 +212,13 @@ def resolve(name: str, limit: float = 1.0) -> list[str]:
     return [address for address in text.split(",") if address]
 
 
+def port_in_use(error: OSError, port: int) -> replies.Port:
+    """The reply if a port could not be opened, with the process that owns it."""
+    return {"problem": error.strerror or str(error), "owner": owner_of(port), "port": 0}
+
+
 def owner_of(port: int) -> str | None:
-    """Which process listens on a TCP port, as `pid 123 (python train.py)`; None when it cannot be seen."""
+    """The process that listens on a TCP port, as `pid 123 (python train.py)`; None if it is not visible."""
     inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         rows = [line.split() for line in machine.read_text(table).splitlines()[1:]]

@@ -1,7 +1,7 @@
-"""The first code of an agent whose transport has no stdin: dial the controller, and take everything else from it.
+"""Startup code of an agent whose transport has no stdin: connects to the controller and receives the rest from it.
 
-This file travels as text inside the order it is given, and runs as the main module of `python -c`, so it imports
-nothing of this package. Every way to fail has an exit code of its own, because PBS passes on nothing else.
+This file is sent as text in the order and runs as the main module of `python -c`, so it imports nothing from this
+package. Each failure has its own exit code, because PBS reports nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import NoReturn, TypedDict
 
     class Order(TypedDict):
-        """All that an agent needs to dial the controller, with this file as `code`."""
+        """Everything that an agent needs to connect to the controller, with this file as `code`."""
 
         code: str
         addresses: Sequence[str]
@@ -37,24 +37,24 @@ COMMAND = (
     "import json,os,sys;f=sys.argv[1:2];f==[]or os.access(f[0],4)or sys.exit(117);"
     'order=json.loads(open(f[0]).read()if f else os.environ.pop("MUSTER_DIAL"));exec(order["code"])'
 )
-"""The code given to `python -c`: the order is in MUSTER_DIAL, or in the file named by the first argument."""
+"""The code for `python -c`; the order is in MUSTER_DIAL or in the file named by the first argument."""
 
 NO_ORDER = 117
-"""The file with the order cannot be read on this host."""
+"""Exit code: this host cannot read the file with the order."""
 OLD_PYTHON = 118
-"""The interpreter is too old for the agent."""
+"""Exit code: the interpreter is too old for the agent."""
 NO_WAY = 119
-"""The controller's port cannot be reached from this host."""
+"""Exit code: this host cannot reach the controller's port."""
 
 _TRY = 3.0
-"""Seconds for one address: long enough for one lost SYN."""
+"""Timeout in seconds per address; long enough for one lost SYN."""
 
 _REFUSED = 3.0
-"""Seconds of refusals by every address: who called us listened before that, and so has ended."""
+"""Seconds after which refusals by every address mean that the controller, which listened before, has exited."""
 
 
 def dial(order: Order) -> ssl.SSLSocket:
-    """Reach the controller at one of its addresses; only the holder of the certificate in the order is believed."""
+    """Connect to the controller at one of its addresses; requires the certificate in the order."""
     import ssl
 
     context = ssl.create_default_context(cadata=order["certificate"])
@@ -77,28 +77,28 @@ def dial(order: Order) -> ssl.SSLSocket:
 
 
 def leave(code: int, words: str) -> NoReturn:
-    """End with a sentence for whoever reads stderr, and a code for who cannot."""
+    """Exit with a message on stderr and an exit code."""
     sys.stderr.write("muster: %s\n" % words)
     sys.stderr.flush()
     os._exit(code)
 
 
 def own_name() -> str:
-    """This host's name, short."""
+    """This host's name without its domain."""
     return socket.gethostname().partition(".")[0]
 
 
 def own_key(order: Order) -> str:
-    """Which of the awaited agents this is: a word of the command line, or what the launcher's variables say."""
+    """This agent's key: from the command line, or from the launcher's variables."""
     if len(sys.argv) > 2:
         return sys.argv[2]
     return next((os.environ[name] for name in order["key_from"] if name in os.environ), own_name())
 
 
 def stand_aside() -> None:
-    """Go on as a child in a session of its own, and leave this process to what started it.
+    """Continue as a child in its own session, and leave this process to its launcher.
 
-    When MPI aborts, hydra kills at once whom it has started: the last words of the ranks would die with the agent.
+    When MPI aborts, hydra kills the processes it started at once, and the last messages of the ranks would be lost.
     """
     import ctypes
     import signal
@@ -106,14 +106,14 @@ def stand_aside() -> None:
     child = os.fork()
     if not child:
         os.setsid()
-        ctypes.CDLL(None).prctl(1, signal.SIGHUP, 0, 0, 0)  # PR_SET_PDEATHSIG: the agent then ends its ranks and goes
+        ctypes.CDLL(None).prctl(1, signal.SIGHUP, 0, 0, 0)  # PR_SET_PDEATHSIG: the agent then ends its ranks and exits
         return
 
     def pass_on(number: int, frame: object) -> None:
         try:
             os.kill(child, number)
         except OSError:
-            pass  # it has just ended
+            pass  # it has just exited
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -123,7 +123,7 @@ def stand_aside() -> None:
 
 
 def enter(order: Order, space: dict[str, object]) -> None:
-    """Say who we are, then run what the controller sends; it finds the connection as `channel`."""
+    """Identify this agent, then run the code that the controller sends, with the connection as `channel`."""
     if sys.version_info < (3, 9):
         leave(OLD_PYTHON, "Python 3.9 or newer is required, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
     if order.get("killed_at_once"):

@@ -1,7 +1,7 @@
-"""GPUs as their driver sees them, read in a child: a driver that hangs must not hold up the agent.
+"""Reads GPU metrics from the driver, in a child process, because a hanging driver must not block the agent.
 
-The child asks NVML, which is part of the driver, every two seconds; where that library cannot be loaded it runs
-nvidia-smi, less often. One that stays silent is killed, and another tries its luck a minute later.
+The child queries NVML, which is part of the driver, every two seconds; if that library cannot be loaded, it runs
+nvidia-smi less often. A child that stays silent is killed, and a new one is started a minute later.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ EVERY = 2.0
 """Seconds between two readings."""
 
 _SILENT_LIMIT = 10.0
-"""Seconds without a reading after which the child is taken to hang; a driver that starts each time needs four."""
+"""Seconds without a reading after which the child counts as hung; a driver that starts each time takes four."""
 
 _TRY_AGAIN = 60.0
+"""Seconds until a new child is started after one has failed."""
 
 _SHARE = 0.002
-"""Of one CPU, which running nvidia-smi may take: it starts the driver's library again each time."""
+"""Maximum share of one CPU for nvidia-smi, which loads the driver's library each time."""
 
 _REASONS = (
     (0x40 | 0x20, "too hot"),
@@ -38,7 +39,7 @@ _REASONS = (
     (0x04, "power limit reached"),
     (0x02, "clock lowered by an administrator"),
 )
-"""NVML's bits for a clock that is held down (nvmlClocksEventReasons), the gravest first."""
+"""NVML's bits for a throttled clock (nvmlClocksEventReasons), most severe first."""
 
 _SMI_FIELDS = (
     "index", "name", "utilization.gpu", "memory.used", "memory.total", "clocks.sm", "clocks.max.sm", "temperature.gpu",
@@ -46,27 +47,27 @@ _SMI_FIELDS = (
     "clocks_throttle_reasons.hw_power_brake_slowdown", "clocks_throttle_reasons.sw_power_cap",
 )  # fmt: skip
 _SMI_BITS = (0x40, 0x20, 0x80, 0x04)
-"""The bits that the last fields stand for."""
+"""The NVML bits that the last four fields correspond to."""
 
 
 def are_here() -> bool:
-    """Whether this host has an NVIDIA driver with a GPU, as far as device files tell."""
+    """Whether this host has an NVIDIA GPU, according to its device files."""
     return machine.gpu_devices() > 0
 
 
 def why_throttled(bits: int) -> str:
-    """Why a clock is held down, in words; empty when it is not, or only because the GPU has nothing to do."""
+    """Why a clock is throttled; empty if it is not, or only because the GPU is idle."""
     return next((words for mask, words in _REASONS if bits & mask), "")
 
 
 class Reader:
-    """The child, and what it said last."""
+    """The child process and its last reading."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self.selector = selector
         self.gpus: list[GpuGauges] = []
         self.memory: dict[int, int] = {}
-        """Bytes of GPU memory by process, where the driver tells."""
+        """GPU memory in bytes by process id, if the driver reports it."""
         self._pid = 0
         self._read = self._ask = -1
         self._heard = 0.0
@@ -74,7 +75,7 @@ class Reader:
         self._lines = LineReader()
 
     def step(self) -> None:
-        """Start the child, or end one that hangs; OSError if none can be started, which is tried again later."""
+        """Start the child, or kill it if it hangs; raises OSError if it cannot be started, and retries later."""
         now = time.monotonic()
         if self._pid and now - self._heard > _SILENT_LIMIT:
             self.end()
@@ -82,20 +83,20 @@ class Reader:
             self._begin()
 
     def hurry(self) -> None:
-        """Have them read at once."""
+        """Request a reading now."""
         if self._pid:
             try:
                 os.write(self._ask, b"?")
             except OSError:
-                pass  # it has ended, or has been asked often already
+                pass  # it has exited, or the pipe is full of requests
 
     def end(self) -> None:
-        """End the child; what it said is no longer true."""
+        """Kill the child and discard its last reading."""
         if self._pid:
             self.selector.unregister(self._read)
             os.close(self._read)
             os.close(self._ask)
-            processes.kill_session(self._pid)  # with the nvidia-smi it may wait for
+            processes.kill_session(self._pid)  # including an nvidia-smi that it may wait for
             self._pid = 0
         self.gpus, self.memory = [], {}
         self._begin_at = time.monotonic() + _TRY_AGAIN
@@ -108,7 +109,7 @@ class Reader:
             pipes += os.pipe()
             read, write, asked, ask = pipes
             pid = processes.fork(lambda: _work(write, asked), write, asked)
-        except OSError:  # as many processes or descriptors as are allowed
+        except OSError:  # the limit of processes or descriptors is reached
             for fd in pipes:
                 os.close(fd)
             raise
@@ -130,7 +131,7 @@ class Reader:
                 self.gpus = reading["gpus"]
                 self.memory = {int(pid): used for pid, used in reading["memory"].items()}
         except (ValueError, LookupError):
-            self.end()  # a library of the driver wrote into it
+            self.end()  # a library of the driver has written to the pipe
 
 
 # --- in the child -------------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ class Nvml:
 
     @classmethod
     def load(cls) -> Nvml | None:
-        """The library, if this host has one that can be used."""
+        """Load the library; None if this host has none that works."""
         import ctypes
 
         try:
@@ -175,7 +176,7 @@ class Nvml:
         devices: list[ctypes.c_void_p] = []
         for number in range(count.value):
             device = c_void_p()
-            # One that has fallen off the bus keeps its place in the list, and no other takes its number.
+            # A GPU that has fallen off the bus keeps its index in the list.
             self.library.nvmlDeviceGetHandleByIndex_v2(number, byref(device))
             devices.append(device)
         return devices
@@ -188,7 +189,7 @@ class Nvml:
         return value.value if call is not None and call(*arguments, byref(value)) == 0 else None
 
     def read(self) -> list[GpuGauges]:
-        """Every GPU, in the form of GpuState."""
+        """All GPUs, with the fields of GpuState."""
         from ctypes import byref, c_uint, c_ulonglong, create_string_buffer
 
         found: list[GpuGauges] = []
@@ -218,7 +219,7 @@ class Nvml:
         return found
 
     def _memory_of(self, device: ctypes.c_void_p) -> tuple[int | None, int | None]:
-        """Bytes used and in all; the second form of the call leaves out what the driver keeps, as nvidia-smi does."""
+        """Used and total bytes; version 2 of the call excludes memory reserved by the driver, as nvidia-smi does."""
         from ctypes import byref, c_ulonglong
 
         # nvmlMemory_v2_t: version (the structure's size, and 2 in its highest byte), total, reserved, free, used.
@@ -231,11 +232,11 @@ class Nvml:
         return (first[2], first[0]) if known else (None, None)
 
     def memory(self) -> dict[int, int]:
-        """Bytes of GPU memory by process id; NVML speaks of the host's, so that a container finds none of its own."""
+        """GPU memory in bytes by process id; NVML uses the host's ids, which do not match those in a container."""
         from ctypes import Structure, byref, c_uint, c_ulonglong
 
         class Process(Structure):
-            """What nvmlProcessInfo_t is from version 2 of the call on."""
+            """nvmlProcessInfo_t, from version 2 of the call on."""
 
             _fields_ = (
                 ("pid", c_uint),
@@ -264,7 +265,7 @@ def _ask_smi() -> list[GpuGauges]:
 
 
 def read_smi(text: str) -> list[GpuGauges]:
-    """What nvidia-smi printed for the fields above, in the form of GpuState."""
+    """Parse the output of nvidia-smi for the fields above into the fields of GpuState."""
     found: list[GpuGauges] = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(", ")]

@@ -1,4 +1,4 @@
-"""What the agent reports for the debug log: what it did, and errors in what only looks at this host and its ranks."""
+"""Sends entries for the debug log, including errors in the agent's monitoring code."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Reports errors that must not end the agent, once for each thing that cannot be seen, and notes for the log."""
+    """Reports errors that must not end the agent, once per subject, and log entries."""
 
     def __init__(self, send: Callable[[Mapping[str, object]], None]) -> None:
         self._send = send
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def failed(self, what: str, error: Exception) -> None:
-        """`what` could not be looked at now."""
-        if what not in self._told:
-            self._told.add(what)
+        """Report that `what` could not be determined."""
+        if what not in self._reported:
+            self._reported.add(what)
             why = f"{type(error).__name__}: {error}"
             self._send({"t": "unseen", "what": what, "why": why, "traceback": traceback_of(error)})
 
     def note(self, text: str) -> None:
-        """Have a line written into the job's debug log."""
+        """Add a line to the job's debug log."""
         self._send({"t": "log", "text": text, "time": time.time()})

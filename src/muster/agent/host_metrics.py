@@ -1,4 +1,4 @@
-"""What this host and its ranks use, reported every two seconds while ranks run, from /proc and gpu_metrics.py."""
+"""Reports the resource usage of this host and its ranks every two seconds, from /proc and gpu_metrics.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .rank_process import Rank
 
     class ProcessUse(TypedDict):
-        """What one process uses."""
+        """The resource usage of one process."""
 
         state: str
         cpu_seconds: float
@@ -32,20 +32,20 @@ EVERY = 2.0
 """Seconds between two messages."""
 
 _LOOK_FOR_CHILDREN = 6.0
-"""Seconds between two looks at all processes of the host, at least; a look at 500 of them costs 6 ms."""
+"""Minimum number of seconds between two scans of all processes; a scan of 500 processes takes 6 ms."""
 
 _SHARE = 0.0005
-"""Of one CPU, which those looks may take."""
+"""Maximum share of one CPU for these scans."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _OTHER_NETWORKS = ("lo", "docker", "br-", "virbr", "veth", "cni", "flannel", "cali")
-"""Interfaces whose bytes stay on the host, or pass another one too."""
+"""Prefixes of interfaces whose traffic stays on the host or is also counted on another interface."""
 
 
 class Gauges:
-    """Reads and sends; `step` is called in every turn of the agent's loop."""
+    """Measures and reports resource usage; `step` is called in every turn of the agent's loop."""
 
     def __init__(
         self,
@@ -57,16 +57,16 @@ class Gauges:
         self.send = send
         self.guard = guard
         self.host = Host() if speaks_for_host else None
-        """None where another agent of the same host tells: under MPI there is one for each rank."""
+        """None if another agent reports for the host: under MPI there is one agent per rank."""
         self.gpus = gpu_metrics.Reader(selector) if speaks_for_host and gpu_metrics.are_here() else None
         self.due = 0.0
         self._before: dict[int, tuple[float, float]] = {}
-        """When each rank was last looked at, and the seconds of CPU it had used by then."""
+        """For each rank, the time of its last measurement and its CPU seconds then."""
         self._children: dict[int, list[int]] = {}
         self._look_at = 0.0
 
     def step(self, ranks: Iterable[Rank]) -> None:
-        """Send, if it is time and some rank runs."""
+        """Send a report if it is due and some rank is running."""
         now = time.monotonic()
         if now < self.due:
             return
@@ -77,16 +77,16 @@ class Gauges:
         if self.gpus is not None:
             try:
                 self.gpus.step()
-            except OSError as error:  # no further process or pipe is allowed now
+            except OSError as error:  # the limit of processes or descriptors is reached
                 self.guard.failed("the state of its GPUs", error)
         if now >= self._look_at:
             self._children = processes.children()
             self._look_at = now + max(_LOOK_FOR_CHILDREN, (time.monotonic() - now) / _SHARE)
-        told = {str(rank.number): self._of_rank(rank, now) for rank in running}
+        usage = {str(rank.number): self._of_rank(rank, now) for rank in running}
         host = self._of_host(now)
         if self.gpus is not None:
             host["gpus"] = self.gpus.gpus
-        self.send({"t": "gauges", "time": time.time(), "host": host, "ranks": told})
+        self.send({"t": "gauges", "time": time.time(), "host": host, "ranks": usage})
 
     def end(self) -> None:
         """End the child process that reads the GPUs."""
@@ -106,7 +106,7 @@ class Gauges:
         seconds = sum(state["cpu_seconds"] for state in states)
         then, used = self._before.get(rank.number, (now, seconds))
         self._before[rank.number] = (now, seconds)
-        # A child that has ended takes its seconds along until the rank has waited for it.
+        # The CPU time of an exited child is missing until the rank has waited for it.
         cpu = max(0.0, seconds - used) / (now - then) if now > then else None
         gpu_memory = self.gpus.memory if self.gpus is not None else {}
         return {
@@ -122,14 +122,14 @@ class Gauges:
 
 
 class Host:
-    """What the whole host uses; rates are those since the last reading."""
+    """The resource usage of the whole host; rates are relative to the last reading."""
 
     def __init__(self) -> None:
         self._before: dict[str, float] = {}
         self._infiniband = _infiniband_counters()
 
     def read(self, now: float) -> HostGauges:
-        """The fields of HostState that can be read now; the first time there are no rates."""
+        """The available fields of HostState; the first reading has no rates."""
         busy, idle = _cpu_ticks()
         received, sent = _network_bytes(self._infiniband)
         counters = {"busy": busy, "idle": idle, "in": received, "out": sent, "time": now}
@@ -137,25 +137,25 @@ class Host:
         if waited is not None:
             counters["disk"] = waited
         before, self._before = self._before, counters
-        told: HostGauges = {"load": os.getloadavg()[0]}
-        told["memory_used"], told["memory_total"] = _memory()
+        usage: HostGauges = {"load": os.getloadavg()[0]}
+        usage["memory_used"], usage["memory_total"] = _memory()
         past = {name: counters[name] - before[name] for name in counters if name in before}
         seconds = past.get("time", 0.0)
         if seconds > 0:
-            told["cpu_use"] = round(past["busy"] / max(1.0, past["busy"] + past["idle"]), 3)
-            told["network_in"] = round(max(0.0, past["in"]) / seconds)
-            told["network_out"] = round(max(0.0, past["out"]) / seconds)
+            usage["cpu_use"] = round(past["busy"] / max(1.0, past["busy"] + past["idle"]), 3)
+            usage["network_in"] = round(max(0.0, past["in"]) / seconds)
+            usage["network_out"] = round(max(0.0, past["out"]) / seconds)
             if "disk" in past:
-                told["disk_wait"] = round(min(1.0, past["disk"] / seconds), 3)
-        return told
+                usage["disk_wait"] = round(min(1.0, past["disk"] / seconds), 3)
+        return usage
 
 
 def process(pid: int) -> ProcessUse | None:
-    """State, CPU time, memory and disk bytes of one process; None when it is gone."""
+    """State, CPU time, memory and disk bytes of one process; None if it is gone."""
     fields = processes.stat(pid)[1]
     if not fields:
         return None
-    io = f"/proc/{pid}/io"  # another user's cannot be read
+    io = f"/proc/{pid}/io"  # not readable for processes of other users
     return {
         "state": fields[0].decode(),
         "cpu_seconds": sum(map(int, fields[11:15])) / _TICK,
@@ -166,7 +166,7 @@ def process(pid: int) -> ProcessUse | None:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Ticks in which the host's CPUs worked, and in which they had nothing to do or waited for a disk."""
+    """Ticks in which the host's CPUs were busy, and in which they were idle or waited for a disk."""
     with open("/proc/stat", "rb") as file:
         user, nice, system, idle, waited, *others = map(int, file.readline().split()[1:9])
     return user + nice + system + sum(others), idle + waited
@@ -180,13 +180,13 @@ def _memory() -> tuple[int, int]:
 
 
 def _io_pressure() -> float | None:
-    """Seconds in which some task waited for a disk, since the start; None on a kernel that does not count them."""
+    """Seconds since boot in which some task waited for a disk; None if the kernel does not count them."""
     some = machine.read_text("/proc/pressure/io").partition("\n")[0].rpartition("total=")[2]
     return int(some) / 1e6 if some else None
 
 
 def _network_bytes(infiniband: Iterable[tuple[str, str]]) -> tuple[int, int]:
-    """Bytes that came in and went out, over the interfaces that leave the host and over InfiniBand."""
+    """Bytes received and sent over the external network interfaces and InfiniBand."""
     received = sent = 0
     with open("/proc/self/net/dev", encoding="utf-8", errors="replace") as file:
         for line in file.readlines()[2:]:
@@ -198,7 +198,7 @@ def _network_bytes(infiniband: Iterable[tuple[str, str]]) -> tuple[int, int]:
     for came, went in infiniband:
         try:
             with open(came) as file:
-                received += int(file.read()) * 4  # counted in words, as the standard has it
+                received += int(file.read()) * 4  # counted in 4-byte words, as the standard requires
             with open(went) as file:
                 sent += int(file.read()) * 4
         except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""Files that the ranks of a job with --sync have left on this host, for --fetch: found and read by a child process.
+"""Finds and reads the files that the ranks of a job with --sync left on this host, for --fetch, in a child process.
 
-A file system that hangs holds up the child and not the agent, whose heartbeat goes on.
+A hanging file system blocks only the child, not the agent and its heartbeat.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ..shared.requests import ReadResults
 
 _PIECE = 3 << 17
-"""Bytes of a file in one message; base64 makes 512 KB of them."""
+"""Bytes of a file per message, 512 KB in base64."""
 
 _PIPE = 1 << 20
-"""Bytes that the pipe from the child holds."""
+"""Capacity in bytes of the pipe from the child."""
 
 _BATCH = 200
-"""Files that one message names."""
+"""Maximum number of files listed per message."""
 
 _NOTHING: ResultPart = {"files": [], "path": "", "piece": "", "problem": "", "over": False}
 
 
 class ResultFiles:
-    """What a child process finds or reads: one message for each request, so that no more is sent than is taken."""
+    """The output of the child process: one message per request, so that the controller sets the pace."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ResultFiles:
         os.close(sink)
 
     def more(self, number: int) -> None:
-        """Answer a request with the next message, now or when the child has it."""
+        """Answer a request with the next message, as soon as the child has one."""
         self._waiting = number
         if not self._ready and self._source not in self._selector.get_map():
             self._selector.register(self._source, EVENT_READ, self._on_data)
@@ -64,7 +64,7 @@ class ResultFiles:
     def _on_data(self) -> None:
         data = os.read(self._source, _PIPE)
         self._ready += self._reader.lines(data)
-        if not data:  # its last message says `over`, unless it was killed
+        if not data:  # its last message contains `over`, unless it was killed
             died: ResultPart = {**_NOTHING, "problem": "the process that reads the files has died", "over": True}
             self._ready.append(encode(died).rstrip())
         if self._ready:
@@ -77,18 +77,18 @@ class ResultFiles:
             self._waiting = None
 
     def end(self) -> None:
-        """End the child, whatever it does."""
+        """Kill the child."""
         if self._source in self._selector.get_map():
             self._selector.unregister(self._source)
         os.close(self._source)
         try:
             os.kill(self._child, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # it has ended, and was reaped
+            pass  # it has exited and was reaped
 
 
 def _widen(pipe: int) -> None:
-    """Let the child be one message ahead, where the system allows it."""
+    """Enlarge the pipe, if the system allows it, so that the child can be one message ahead."""
     from fcntl import fcntl
 
     try:
@@ -98,7 +98,7 @@ def _widen(pipe: int) -> None:
 
 
 def _work(sink: int, message: ReadResults, folder: str) -> None:
-    """The child: write one line for each message, and exit."""
+    """Run in the child: write one line per message, and exit."""
     code = 1
     try:
         parts = find(message["names"]) if message["what"] == "find" else read(message["names"])
@@ -117,14 +117,14 @@ def _work(sink: int, message: ReadResults, folder: str) -> None:
 
 
 def find(patterns: Sequence[str]) -> Iterator[ResultPart]:
-    """The files that patterns name below the working directory, and those in directories that they name."""
+    """The files below the working directory that match the patterns, and those in matching directories."""
     batch: list[ResultFile] = []
     for path in _matches(patterns):
         try:
             known = os.stat(path)
         except OSError:
-            continue  # a link that leads nowhere, or a file that has just gone
-        if (known.st_mode & 0o170000) == 0o100000:  # a regular file: a FIFO or a device would never end
+            continue  # a broken link, or a file that has just been removed
+        if (known.st_mode & 0o170000) == 0o100000:  # only regular files: a FIFO or a device may never end
             batch.append({"path": path, "size": known.st_size, "mtime_ns": known.st_mtime_ns})
         if len(batch) == _BATCH:
             yield {**_NOTHING, "files": batch}

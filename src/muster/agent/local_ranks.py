@@ -1,4 +1,4 @@
-"""All ranks of this host: starting them one after the other, passing on what they say, ending them together."""
+"""All ranks of this host: starts them one after the other, forwards their output, and stops them together."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from .stack_capture import Look
 
 _BETWEEN_KILLS = 10.0
-"""Seconds between two looks at how many processes the kernel has killed for memory."""
+"""Seconds between two readings of the kernel's OOM kill counters."""
 
 _WHERE = "where a rank is"
-"""What a look finds out."""
+"""What a look determines, for error reports."""
 
 _PREPARED: Prepared = {"unsafe": "", "error": "", "module": "", "missing": "", "traceback": ""}
-"""The reply of a spawner that has nothing to say."""
+"""The reply if there is no problem."""
 
 _DRAIN = 64
-"""Reads of 64 KB after a rank's end at most: something it left behind may write forever."""
+"""Maximum number of reads of 64 KB after a rank has exited; a process that it left behind may write forever."""
 
 
 class LocalRanks:
-    """The ranks and the process that starts them."""
+    """The ranks of this host and the process that starts them."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LocalRanks:
         self.send = send
         self.transmit = transmit
         self.nofile = nofile
-        """The soft limit on descriptors that ranks get; the agent's own is higher."""
+        """The soft limit on open files for the ranks; the agent's own is higher."""
         self.guard = guard
         self.stdin = Stdin(selector, send, stdin)
         self.prompts = Prompts(send)
@@ -72,15 +72,15 @@ class LocalRanks:
         self._prepare_request: int | None = None
         self._stop_requests: list[int] = []
         self._kills: list[tuple[int | None, int | None]] = [(None, None)] * 2
-        """What the kernel has killed for memory: some seconds ago, and when it was last looked at."""
+        """The OOM kill counters: some seconds ago, and at the last reading."""
         self._kills_due = 0.0
         self._folders: list[str] = []
-        """Where ranks write unless told otherwise: their working directory and the temporary one."""
+        """Where ranks write by default: their working directory and the temporary directory."""
         self.signals = SignalRelay(send, self._running)
         self._call: list[int] = []
-        """The descriptor of the function the ranks run, if they run one."""
+        """The descriptor of the function that the ranks run, if any."""
         self.looks: list[Look] = []
-        """Looks at the ranks that are under way."""
+        """Running looks at the ranks."""
         self._reports = RankReports(self)
         self._on_news: dict[str, Callable[[Any], None]] = {
             "ready": self._on_ready,
@@ -91,18 +91,18 @@ class LocalRanks:
             "storeless": self._on_storeless,
             "stray": self._on_stray,
         }
-        """What handles each message of the spawner."""
+        """The handler of each message from the spawner."""
 
-    # --- what the controller asks for -----------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def prepare(self, message: Prepare, request: int) -> Prepared | None:
-        """Start the process that will start the ranks; with a zygote the reply comes after its imports."""
+        """Start the process that will start the ranks; with a zygote, the reply is sent after its imports."""
         cwd = os.path.expanduser(message["cwd"])
-        # As torchrun: a failed NCCL operation ends its process.
+        # As under torchrun, a failed NCCL operation ends its process.
         env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **os.environ, **message["env"], "PWD": cwd}
         folder = os.path.dirname(sys.executable)
         if folder not in env.get("PATH", "").split(os.pathsep):
-            # As in an activated environment: what the script starts (python, ninja) is this interpreter's.
+            # As in an activated environment, so that the script starts python or ninja of this interpreter.
             env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
         self._folders = [cwd, env.get("TMPDIR") or "/tmp"]
         target: Target = {
@@ -127,7 +127,7 @@ class LocalRanks:
         return {**_PREPARED, "unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
 
     def take_call(self, message: SendCall, request: int) -> Problem:
-        """Take a base64 piece of the function that the ranks will run; it is kept in memory, once for all of them."""
+        """Receive a base64 piece of the function that the ranks will run; it is kept in memory, once for all ranks."""
         from base64 import b64decode
 
         self._call = self._call or [os.memfd_create("muster call")]
@@ -144,7 +144,7 @@ class LocalRanks:
         if self.spawner is None:
             return {"problem": "the process that starts ranks died"}
         for look in self.looks:
-            self.send(look.reply())  # it would go on with descriptors that are closed now, or somebody else's
+            self.send(look.reply())  # it must not continue with descriptors that will be closed or reused
         self.looks = []
         for rank in self.ranks.values():
             for stream in rank.streams:
@@ -170,14 +170,14 @@ class LocalRanks:
         return {"problem": ""}
 
     def stop(self, request: int | None, grace: float, *, interrupt: bool = False) -> None:
-        """End all ranks and what they started, with SIGINT first if `interrupt`; answered when they are gone."""
+        """Stop all ranks and their children, with SIGINT first if `interrupt`; replies when they are gone."""
         if request is not None:
             self._stop_requests.append(request)
         if self.stopping is not None:
             self.stopping.hurry(grace)
             return
         for rank in self._to_start:
-            rank.exited = True  # it never began
+            rank.exited = True  # it was never started
             rank.close()
             self.stdin.given(rank)
         self._to_start.clear()
@@ -185,9 +185,9 @@ class LocalRanks:
         self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt)
 
     def pass_on(self, number: int) -> bool:
-        """A scheduler has signaled us: see that the ranks get it once; False before there were any."""
+        """Ensure that the ranks get a scheduler's signal once; False if there are no ranks yet."""
         self.signals.pass_on(number)
-        # Where it has ended the ranks already, the controller is told of that and says goodbye.
+        # If it has already ended the ranks, the controller learns of that and ends the job.
         return bool(self.ranks)
 
     @property
@@ -196,8 +196,8 @@ class LocalRanks:
         return self.stopping is not None or self.signals.is_busy or bool(self.looks)
 
     def look(self, message: TakeStacks, request: int) -> None:
-        """Find out where every rank is, with its stacks if `deep`; the reply comes when all is known."""
-        from .stack_capture import Look  # most jobs never hang
+        """Determine where every rank is, with stack traces if `deep`; the reply is sent when all is known."""
+        from .stack_capture import Look  # here, because most jobs never need it
 
         try:
             self.looks.append(Look(request, self._running(), message["deep"]))
@@ -216,7 +216,7 @@ class LocalRanks:
         return [rank for rank in self.ranks.values() if rank.pid and not rank.exited]
 
     def pause(self, paused: bool) -> None:
-        """Stop or go on reading what ranks write: the channel is behind, or has caught up."""
+        """Pause or resume reading the ranks' output, depending on whether the channel keeps up."""
         if paused == self._paused:
             return
         self._paused = paused
@@ -228,11 +228,11 @@ class LocalRanks:
                     self._watch(stream)
 
     def step(self) -> None:
-        """Go on with passing signals on and with ending the ranks, and answer when they are gone."""
+        """Continue forwarding signals, looks, and stopping the ranks; reply when they are gone."""
         self.signals.step()
         self.prompts.step(self.ranks)
         if self.ranks and time.monotonic() > self._kills_due:
-            # An old reading is kept: a killed process of many gigabytes takes seconds to go.
+            # Keep an old reading, because a killed process with many gigabytes takes seconds to exit.
             self._kills = [self._kills[1], machine.memory_kills()]
             self._kills_due = time.monotonic() + _BETWEEN_KILLS
         for look in list(self.looks):
@@ -246,7 +246,7 @@ class LocalRanks:
                 self.send({"re": request, "left": left})
             self._stop_requests = []
 
-    # --- what happens on this host --------------------------------------------------------------------------
+    # --- events on this host --------------------------------------------------------------------------------
 
     def _start_next(self) -> None:
         if self._to_start and self.spawner is not None:
@@ -303,7 +303,7 @@ class LocalRanks:
         self.signals.on_stray(message["number"])
 
     def _on_spawner_gone(self, spawner: Spawner) -> None:
-        """The spawner died: its ranks died with it, and whatever they started is ours now."""
+        """The spawner died, and its ranks with it; their children are now the agent's."""
         self.selector.unregister(spawner.socket)
         spawner.socket.close()
         self.spawner = None
@@ -315,11 +315,11 @@ class LocalRanks:
         self.send({"t": "broken"})
 
     def _on_exit(self, rank: Rank, status: int, when: float, rss: int) -> None:
-        """A rank has ended: send what it wrote last, then its end."""
+        """A rank has exited: send its last output, then its exit status."""
         rank.exited = True
         self.stdin.ended(rank)
         for stream in rank.streams:
-            # Until the pipe is empty, not until it closes: a child the rank left behind may hold it open.
+            # Read until the pipe is empty, not until it closes: a child that the rank left behind may keep it open.
             for _ in range(_DRAIN):
                 if not self._on_stream(stream):
                     break
@@ -342,7 +342,7 @@ class LocalRanks:
         self.send(end)
 
     def _on_stream(self, stream: Stream) -> bool:
-        """Pass on what a rank wrote or reported; False when there is nothing more to read now."""
+        """Forward output or reports of a rank; False if there is nothing more to read now."""
         if stream.read < 0:
             return False
         try:
@@ -350,7 +350,7 @@ class LocalRanks:
         except BlockingIOError:
             return False
         except ConnectionResetError:
-            data = b""  # the end of a rank that had not read what it was asked
+            data = b""  # the rank exited without reading all requests
         if stream.number == 3:
             for line in stream.reports.lines(data):
                 self._reports.take(stream.rank, line)

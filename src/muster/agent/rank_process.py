@@ -1,4 +1,4 @@
-"""One rank as the agent holds it."""
+"""The agent's state of one rank."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Stream:
     def __init__(self, rank: int, number: int) -> None:
         self.rank = rank
         self.number = number
-        # Reports go over a socket, so that the rank can be asked for one.
+        # Reports use a socket, so that the agent can send requests to the rank.
         self.read, self.write = os.pipe() if number < 3 else _socket_pair()
         os.set_blocking(self.read, False)
-        # Bytes that are no UTF-8 travel as lone surrogates and come out as the same bytes.
+        # Bytes that are not valid UTF-8 are sent as lone surrogates and restored to the same bytes.
         self.decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self.reports = LineReader()
 
     def close_read(self) -> None:
-        """Close our end; nothing more is wanted from it."""
+        """Close the agent's end."""
         if self.read >= 0:
             os.close(self.read)
             self.read = -1
 
     def close_write(self) -> None:
-        """Close the rank's end here: it has it, or will never start."""
+        """Close the rank's end in this process: the rank has it, or will never start."""
         if self.write >= 0:
             os.close(self.write)
             self.write = -1
@@ -55,18 +55,18 @@ class Rank:
         self.exited = False
         self.stopped_at: float | None = None
         self.warned = False
-        """Whether a scheduler has sent it SIGTERM already."""
+        """Whether a scheduler has already sent it SIGTERM."""
         self.paths: list[str] = []
         """The files that its exception is about."""
         self.thread = 0
-        """The kernel's number of the thread in it that answers questions; 0 as long as there is none."""
+        """The kernel's id of its thread that answers requests; 0 if there is none yet."""
         self.taken = False
-        """Whether the script uses the signal that has it write its stacks for something else."""
+        """Whether the script uses the stack trace signal for its own purposes."""
         self.stdin = 0
-        """The descriptor that becomes its stdin; the agent's own, 0, is /dev/null."""
+        """The descriptor that becomes its stdin; 0 is the agent's own stdin, /dev/null."""
         self.streams: list[Stream] = []
         self.stacks = -1
-        """A file in memory to which it writes them, each write to the end."""
+        """An in-memory file to which it appends its stack traces."""
         try:
             self.stacks = os.memfd_create("muster stacks")
             fcntl.fcntl(self.stacks, fcntl.F_SETFL, os.O_APPEND)
@@ -78,15 +78,15 @@ class Rank:
 
     @property
     def has_stdin(self) -> bool:
-        """Whether it can read what the user types or pipes."""
+        """Whether it can read the user's input."""
         return self.stdin != 0
 
     def ask(self, question: bytes) -> bool:
-        """Write one byte for the thread in it that answers; False where that cannot be."""
+        """Send a one-byte request to its sampling thread; False if that is not possible."""
         try:
             return os.write(self.streams[2].read, question) == 1
         except OSError:
-            return False  # it has closed its end, or has not read a thousand questions before
+            return False  # it has closed its end, or has not read many earlier requests
 
     def close(self) -> None:
         """Close every descriptor that is still open."""

@@ -1,4 +1,4 @@
-"""What the ranks of this host report: kept where it is for the agent, else passed on with the number of the rank."""
+"""Handles the reports of this host's ranks: those for the agent, and those to forward with the rank's number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 
 class RankReports:
-    """Reads reports, validates them, and gives each to whom it is for."""
+    """Parses, validates and dispatches reports."""
 
     def __init__(self, local: LocalRanks) -> None:
         self._local = local
@@ -33,10 +33,10 @@ class RankReports:
             "moved": self._on_moved,
             "exception": self._on_exception,
         }
-        """The reports that the agent does not simply pass on."""
+        """The handlers of reports that the agent does not simply forward."""
 
     def take(self, rank: int, line: bytes) -> None:
-        """Take one line of a rank; a result of hundreds of megabytes is passed on without parsing it."""
+        """Handle one line of a rank; pieces of a result, which may be very large, are forwarded without parsing."""
         before, _, after = line.partition(_PIECE)
         piece, _, rest = after.partition(b'"')
         if not before and not piece.translate(None, _BASE64) and _TIME.fullmatch(rest):
@@ -45,15 +45,15 @@ class RankReports:
         try:
             report: Any = {**json.loads(line), "rank": rank}
         except (ValueError, TypeError):
-            return  # a script that closes and reuses descriptors wrote into it
-        from ..shared.protocol import validate  # not before: the agent's first message must not wait for it
+            return  # written by a script that closed and reused the descriptor
+        from ..shared.protocol import validate  # here, so that it does not delay the agent's first message
         from ..shared.reports import REPORTS
 
         try:
             validate(report, REPORTS)
         except ProtocolError as error:
             self._local.guard.failed("what a rank reports", error)
-            if report.pop("calls", None) is None:  # which come from torch's insides; a failure is reported without them
+            if report.pop("calls", None) is None:  # from torch's internals; report the failure without them
                 return
             self.take(rank, json.dumps(report).encode())
             return

@@ -1,4 +1,4 @@
-"""What the ranks of this host read: the stdin of `muster run`, inherited or sent over the channel, or nothing."""
+"""The stdin of this host's ranks: that of `muster run`, inherited or sent over the channel, or nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .rank_process import Rank
 
 INHERITED = "MUSTER_STDIN"
-"""The variable that tells an agent the number of the descriptor that is the stdin of its ranks."""
+"""The environment variable with the descriptor that is the stdin of an agent's ranks."""
 
 
 def inherited() -> int:
-    """The descriptor that came with the agent for its ranks; 0, which is /dev/null, where none did."""
+    """The descriptor that the agent inherited for its ranks; 0, which is /dev/null, if there is none."""
     number = int(os.environ.pop(INHERITED, "0"))
     try:
         if number:
@@ -31,7 +31,7 @@ def inherited() -> int:
 
 
 class Stdin:
-    """Gives ranks their stdin: all of them the inherited one, or one of them a pipe that the controller fills."""
+    """Gives ranks their stdin: the inherited one for all ranks, or a pipe from the controller for one rank."""
 
     def __init__(
         self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None], from_controller: int = 0
@@ -42,11 +42,11 @@ class Stdin:
         self._fed: Rank | None = None
         self._writer: Writer | None = None
         self._request: int | None = None
-        """What is to be answered once the pipe has taken the piece: the next one comes after that."""
+        """The request to answer when the pipe has accepted the piece; the next piece comes after that."""
         self._is_last = False
 
     def begin(self, ranks: dict[int, Rank], fed: int | None) -> None:
-        """Choose what each rank of a new attempt reads; `fed` is the rank whose input the controller sends."""
+        """Choose the stdin of each rank of a new attempt; `fed` is the rank whose input the controller sends."""
         self.close()
         for rank in ranks.values():
             rank.stdin = self._inherited
@@ -57,12 +57,12 @@ class Stdin:
             self._writer = Writer(write, lambda data: os.write(write, data))
 
     def given(self, rank: Rank) -> None:
-        """The rank has its end of the pipe, or will never start: without ours it can be seen that it closes it."""
+        """Close our copy of the rank's end of the pipe, so that we notice when the rank closes it."""
         if rank is self._fed and self._writer is not None:
             os.close(rank.stdin)
 
     def take(self, message: SendStdin, request: int) -> StdinTaken | None:
-        """Take a piece for the rank; the reply comes when there is room for another."""
+        """Receive a piece for the rank; the reply is sent when there is room for another."""
         from base64 import b64decode
 
         if self._writer is None:
@@ -93,12 +93,12 @@ class Stdin:
             self._reply(closed=False)
 
     def ended(self, rank: Rank) -> None:
-        """A rank has ended: nobody reads what more may come for it."""
+        """A rank has exited and no longer reads its input."""
         if rank is self._fed:
             self.close()
 
     def close(self) -> None:
-        """Let the rank see the end of its input."""
+        """Close the pipe, so that the rank sees the end of its input."""
         if self._writer is not None:
             if self._writer.fd in self.selector.get_map():
                 self.selector.unregister(self._writer.fd)

@@ -1,4 +1,4 @@
-"""Signals for the ranks of this host: each reaches them once, whoever sends it and however often."""
+"""Forwards signals to the ranks of this host, so that each reaches them only once."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from .rank_process import Rank
 
 _PASS_ON_AFTER = 0.2
-"""Seconds to wait for the sign that a scheduler's signal has reached the ranks by itself."""
+"""Seconds to wait for evidence that a scheduler's signal has reached the ranks directly."""
 
 
 class SignalRelay:
-    """Sends on what the controller or a scheduler sends, unless the ranks have got it already."""
+    """Forwards signals of the controller or a scheduler, unless the ranks already have them."""
 
     def __init__(self, send: Callable[[Mapping[str, object]], None], running: Callable[[], Sequence[Rank]]) -> None:
         self.send = send
         self._running = running
         self._to_pass_on: dict[int, float] = {}
-        """Signals of a scheduler, and when each is sent on to the ranks."""
+        """Signals of a scheduler, and when to forward each to the ranks."""
         self._strays: dict[int, float] = {}
-        """When the spawner last got each of them."""
+        """When the spawner last received each signal."""
         self._passed_on: dict[int, float] = {}
-        """When each was last sent on."""
+        """When each signal was last forwarded."""
         self._signaled: dict[int, float] = {}
-        """When the controller last had each of them sent."""
+        """When each signal was last sent for the controller."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a signal waits to be passed on."""
+        """Whether a signal is waiting to be forwarded."""
         return bool(self._to_pass_on)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the ranks that run, for the controller, unless a scheduler's has just reached them.
+        """Send a signal to the running ranks for the controller, unless the scheduler's has just reached them.
 
-        PBS signals the whole first host, the controller and the agent there among it.
+        PBS signals all processes of the first host, including the controller and the agent.
         """
         waits = self._to_pass_on.pop(number, None) is not None
         if (waits and _lately(self._strays, number)) or _lately(self._passed_on, number):
@@ -49,20 +49,20 @@ class SignalRelay:
         processes.kill([rank.pid for rank in self._running()], number)
 
     def pass_on(self, number: int) -> None:
-        """A scheduler has signaled us: see that the ranks get it once.
+        """Ensure that the ranks get a scheduler's signal once.
 
-        Some signal every process of a job (Slurm with proctrack/linuxproc), some only those they started
-        (proctrack/cgroup): if the spawner gets it too, the ranks have got it.
+        Some schedulers signal every process of a job (Slurm with proctrack/linuxproc), some only those that they
+        started (proctrack/cgroup). If the spawner has received it too, the ranks have as well.
         """
         if self._running() and not _lately(self._signaled, number):
             self._to_pass_on.setdefault(number, time.monotonic() + _PASS_ON_AFTER)
 
     def on_stray(self, number: int) -> None:
-        """The spawner has got a signal that was not for it."""
+        """The spawner has received a signal that was not meant for it."""
         self._strays[number] = time.monotonic()
 
     def step(self) -> None:
-        """Pass on what is due."""
+        """Forward the signals that are due."""
         now = time.monotonic()
         for number, due in list(self._to_pass_on.items()):
             reached = _lately(self._strays, number)

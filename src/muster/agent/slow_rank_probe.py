@@ -1,7 +1,7 @@
-"""Why a rank may be slow, as seen from outside: the ranks of this host are watched for a second or so, on suspicion.
+"""Examines suspected stragglers from outside, for about a second.
 
-Counters of the kernel are compared before and after: time a rank was ready to run and had no CPU, time its control
-group was held back, what others used of its CPUs. In between it is looked at again and again: does it wait for a disk?
+Kernel counters are compared before and after: the time that a rank was runnable without a CPU, the time that its cgroup
+was throttled, and the usage of its CPUs by other processes. In between, it is sampled whether it waits for a disk.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _DISK_WAITS = (
     "io_schedule", "folio_wait", "wait_on_page", "blk_", "rq_qos", "throtl", "jbd2", "ext4", "xfs", "btrfs", "nfs",
     "rpc_wait", "fuse", "request_wait_answer", "ceph", "cl_sync", "gpfs", "filemap", "do_read_cache",
 )  # fmt: skip
-"""Beginnings of the kernel's functions in which a process waits for a file, on a disk or over a network."""
+"""Prefixes of kernel functions in which a process waits for a file, on a disk or over a network."""
 
 _MOST_CHILDREN = 16
-"""Children of a rank that are looked at: the workers of its data loaders."""
+"""Maximum number of examined children per rank, such as data loader workers."""
 
 _QUEUES_EVERY = 5
-"""Looks between two at what waits in the sockets of this host: on one with thousands of them it takes milliseconds."""
+"""Number of samples between two readings of the socket queues, which take milliseconds with thousands of sockets."""
 
 _BUSY = 0.25
-"""CPUs another process must use to be named."""
+"""Minimum number of CPUs that another process must use to be reported."""
 
 
 NOTHING: Examined = {"ranks": {}, "queues": {}, "gpus": []}
-"""The answer where nothing could be seen."""
+"""The reply if nothing could be determined."""
 
 
 class Examination:
-    """One look, for one request of the controller; `step` is called every 20 ms or so."""
+    """One examination for a request of the controller; `step` is called about every 20 ms."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Examination:
         }
 
     def step(self) -> None:
-        """Look once more, and answer when the time is over."""
+        """Take a sample, and reply at the end."""
         for rank in self._ranks.values():
             rank.look()
         self._queues.look()
@@ -86,12 +86,12 @@ class Examination:
         self.send({"re": self.request, **seen})
 
     def give_up(self) -> None:
-        """Answer that nothing could be seen."""
+        """Reply without results."""
         self.is_over = True
         self.send({"re": self.request, **NOTHING})
 
     def _others(self, seconds: float) -> list[Neighbor]:
-        """Busy processes that are none of this job's, with the CPU each was last on."""
+        """Busy processes outside this job, with the CPU that each last ran on."""
         found: list[Neighbor] = []
         for pid, (used, cpu, name) in _cpu_of_all().items():
             share = (used - self._processes.get(pid, (used, 0, ""))[0]) / seconds
@@ -101,7 +101,7 @@ class Examination:
 
 
 class _Queues:
-    """What waits to be sent, by the address it is for."""
+    """Bytes queued for sending, by destination address."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -109,7 +109,7 @@ class _Queues:
         self._queued: dict[str, int] = {}
 
     def look(self) -> None:
-        """Add up what waits now, every few calls."""
+        """Add the currently queued bytes, every few calls."""
         self._calls += 1
         if self._calls % _QUEUES_EVERY:
             return
@@ -123,12 +123,12 @@ class _Queues:
                     self._queued[address] = self._queued.get(address, 0) + queued
 
     def result(self) -> dict[str, int]:
-        """Bytes on average."""
+        """Average number of queued bytes."""
         return {address: queued // max(1, self._looks) for address, queued in self._queued.items()}
 
 
 def _address(digits: str) -> str:
-    """An address as /proc/net/tcp writes it: words of four bytes, each in the order of this machine."""
+    """Decode an address from /proc/net/tcp: four-byte words in native byte order."""
     import socket
     import struct
     import sys
@@ -136,7 +136,7 @@ def _address(digits: str) -> str:
     words = [int(digits[place : place + 8], 16) for place in range(0, len(digits), 8)]
     packed = struct.pack(f"{'<' if sys.byteorder == 'little' else '>'}{len(words)}I", *words)
     if len(packed) == 16 and packed.startswith(b"\0" * 10 + b"\xff\xff"):
-        packed = packed[12:]  # IPv4 in a socket that takes both
+        packed = packed[12:]  # IPv4-mapped
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
@@ -151,7 +151,7 @@ class _Examined:
         self._before = self._counters()
 
     def look(self) -> None:
-        """See whether it waits for a disk now; one of its children may do so for it."""
+        """Sample whether the rank or one of its children waits for a disk."""
         self.looks += 1
         self.in_disk += any(_waits_for_disk(pid) for pid in self.family)
 
@@ -167,14 +167,14 @@ class _Examined:
         }
 
     def result(self, seconds: float, others: list[Neighbor]) -> RankUse:
-        """Shares of the time looked at, and rates."""
+        """Shares of the examined time, and rates."""
         after = self._counters()
         rate = {name: max(0.0, after[name] - value) / seconds for name, value in self._before.items()}
         try:
             cpus = os.sched_getaffinity(self.family[0])
         except OSError:
             cpus = set[int]()
-        neighbour = next((other for other in others if other["on"] in cpus), None)
+        neighbor = next((other for other in others if other["on"] in cpus), None)
         return {
             "cpu": round(rate["cpu"], 3),
             "cpu_wait": round(rate["cpu_wait"], 3),
@@ -184,12 +184,12 @@ class _Examined:
             "throttled": round(rate["throttled"], 3),
             "throttles": round(rate["periods"], 2),
             "quota": self.group[1] if self.group else None,
-            "neighbour": neighbour,
+            "neighbor": neighbor,
         }
 
 
 def _cpu_of_all() -> dict[int, tuple[float, int, str]]:
-    """Of every process: seconds of CPU it has used, the CPU it was last on, its name."""
+    """For every process: its CPU seconds, the CPU that it last ran on, and its name."""
     tick = os.sysconf("SC_CLK_TCK")
     found: dict[int, tuple[float, int, str]] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -209,20 +209,20 @@ def _waits_for_disk(pid: int) -> bool:
 
 
 def _waited_for_cpu(pid: int) -> float:
-    """Seconds in which the main thread was ready to run and had no CPU."""
+    """Seconds in which the main thread was runnable but had no CPU."""
     fields = read_text(f"/proc/{pid}/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
 def _tightest_group(pid: int) -> tuple[str, float] | None:
-    """The control group above a process that leaves it the fewest CPUs, if any: its folder, and how many."""
+    """The cgroup with the lowest CPU quota for a process: its directory and number of CPUs; None without a quota."""
     quotas = [(folder, machine.cpu_quota(folder)) for folder in machine.control_groups("cpu", f"/proc/{pid}")]
     limits = [(folder, quota) for folder, quota in quotas if quota is not None]
     return min(limits, key=lambda limit: limit[1], default=None)
 
 
 def _throttled(folder: str) -> tuple[float, int]:
-    """Seconds for which a group's CPUs were held back, and in how many periods."""
+    """Seconds for which a cgroup was throttled, and in how many periods."""
     counters = dict(line.split() for line in read_text(f"{folder}/cpu.stat").splitlines())
     seconds = int(counters.get("throttled_usec", 0)) / 1e6 + int(counters.get("throttled_time", 0)) / 1e9
     return seconds, int(counters.get("nr_throttled", 0))

@@ -1,6 +1,6 @@
-"""The process below the agent that starts ranks: the zygote, which has torch imported, or a plain starter.
+"""The child of the agent that starts ranks: the zygote, which has imported torch, or a plain starter.
 
-Messages go over one SOCK_SEQPACKET socket, with a rank's descriptors attached to its start request.
+Messages use one SOCK_SEQPACKET socket, with a rank's descriptors attached to its start request.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ if TYPE_CHECKING:
     from ..shared.spawner_messages import FreshRankConfig, ImportFailed, Target, ZygoteConfig
 
 _END_LIMIT = 30.0
-"""Seconds to try to end what is left without an agent."""
+"""Seconds to try to end the remaining processes after the agent is gone."""
 
 _STORE = -1
-"""Stands for the store among the ranks."""
+"""The number of the store among the ranks."""
 
 _LARGEST = 1 << 17
-"""Bytes of one start request at most; the environment all ranks share is not in it."""
+"""Maximum size of a start request in bytes; it does not contain the environment that all ranks share."""
 
 
 def main(config: ZygoteConfig) -> int:
-    """Be the zygote: import what the ranks will need, then fork one rank per request."""
+    """Run the zygote: import what the ranks need, then fork one rank per request."""
     processes.adopt_orphans()
     sock = socket.socket(fileno=config["socket"])
     sock.set_inheritable(False)
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)  # descriptor 0 brought this code
+    os.dup2(null, 0)  # this code arrived on descriptor 0
     os.close(null)
     process_title.set_title(["muster zygote"])
     _survive_strays()
     rank.set_first_path(config)
     import gc
 
-    gc.disable()  # hardly anything that imports make is garbage: looking for it costs 0.2 s of CPU for torch alone
+    gc.disable()  # imports create hardly any garbage; collecting takes 0.2 s of CPU for torch alone
     for name in config["preload"]:
         try:
             __import__(name)
         except BaseException as error:
             _send(sock, _import_failure(name, error))
             return 1
-    gc.freeze()  # keeps the collector of each rank from copying the shared pages
+    gc.freeze()  # prevents the collector of each rank from copying the shared pages
     gc.enable()
     _forget_finalizers()
     interpreter_exit.stop_at_exit_handlers()
     unsafe = torch_adapter.is_safe_to_fork()
     _send(sock, {"t": "ready", "unsafe": unsafe})
-    # From here on ranks may have children of their own: if the agent dies, this process must live to end them.
+    # From now on ranks may have children; if the agent dies, this process must survive to end them.
     processes.outlive_parent()
     if os.getppid() != config["agent"]:
         return 1
@@ -76,7 +76,7 @@ def main(config: ZygoteConfig) -> int:
 def _import_failure(name: str, error: BaseException) -> ImportFailed:
     from traceback import format_exception
 
-    # Without the frame of `main`, as the script's own import would have shown it.
+    # Without the frame of `main`, as in a traceback of the script's own import.
     below = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(format_exception(type(error), error, below))
     missing = error.name if isinstance(error, ModuleNotFoundError) else ""
@@ -90,10 +90,10 @@ def _import_failure(name: str, error: BaseException) -> ImportFailed:
 
 
 def _forget_finalizers() -> None:
-    """Keep what the imports left for their interpreter's end from running once in every rank.
+    """Disable finalizers that imports registered for interpreter exit, so that they do not run in every rank.
 
-    torch takes its operator libraries down one by one, 35 ms of CPU per rank for nothing; and a temporary folder that
-    an import made must not be removed by the first rank that ends.
+    torch would unload its operator libraries one by one, a waste of 35 ms of CPU per rank, and a temporary directory
+    that an import created must not be removed by the first rank that exits.
     """
     from weakref import finalize
 
@@ -102,11 +102,11 @@ def _forget_finalizers() -> None:
 
 
 def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork: bool) -> None:
-    """Start ranks on request and tell how each ends, until the agent is gone; then end everything below.
+    """Start ranks on request and report how each ends, until the agent is gone; then end all descendants.
 
-    A rank's environment is `base_env` with the request's variables over it.
+    A rank's environment is `base_env` updated with the variables of the request.
     """
-    from ..shared.protocol import validate  # not before: the agent's first message must not wait for it
+    from ..shared.protocol import validate  # here, so that it does not delay the agent's first message
     from ..shared.spawner_messages import ORDERS
 
     processes.adopt_orphans()
@@ -124,8 +124,8 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
             os.read(wake_read, 4096)
         except BlockingIOError:
             pass
-        _tell_ends(sock, ranks)
-        while _strays:  # then the ranks have got it too, and the agent need not pass it on
+        _report_ends(sock, ranks)
+        while _strays:  # the ranks have received these too, so the agent need not forward them
             _send(sock, {"t": "stray", "number": _strays.pop(0)})
         if sock not in ready:
             continue
@@ -151,7 +151,7 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
         if pid:
             ranks[pid] = number
         else:
-            _tell_end(sock, number, 0, 126, 0)
+            _report_end(sock, number, 0, 126, 0)
 
 
 def _start(
@@ -163,9 +163,9 @@ def _start(
     not_for_ranks: tuple[socket.socket, int, int],
     fork: bool,
 ) -> int:
-    """Fork a rank, or the process that keeps the job's store, and return its pid.
+    """Fork a rank, or the process that serves the job's store, and return its pid.
 
-    0 when the host allows no more processes, which the rank's stderr then says.
+    Returns 0 if the host allows no more processes, after printing that to the rank's stderr.
     """
     me = os.getpid()
     try:
@@ -194,12 +194,12 @@ def _start(
         from traceback import format_exc
 
         os.write(2, f"internal error in Muster, please report it with this traceback:\n{format_exc()}".encode())
-    finally:  # whatever went wrong, this process must not go on as a second spawner
+    finally:  # this process must never continue as a second spawner
         os._exit(125)
 
 
 def _exec_rank(config: Target, env: Mapping[str, str], fds: list[int]) -> NoReturn:
-    """Replace this fork by a fresh interpreter that runs the rank."""
+    """Replace this fork with a fresh interpreter that runs the rank."""
     stdin, stdout, stderr, report, stacks, *call = fds
     order: FreshRankConfig = {**config, "stdin": stdin, "report": report, "stacks": stacks, "call": call}
     code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "rank.script", order))
@@ -218,11 +218,11 @@ def _exec_rank(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
 
 
 _strays: list[int] = []
-"""Signals that came to this process although they were not for it."""
+"""Signals received by this process that were not meant for it."""
 
 
 def _survive_strays() -> None:
-    """The agent decides: what a terminal or a scheduler sends to all processes of a job must not end us first."""
+    """Survive signals that a terminal or a scheduler sends to all processes of a job; the agent decides."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -230,16 +230,16 @@ def _survive_strays() -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """A handler that does nothing, so that the signal reaches the wake-up descriptor."""
+    """Do nothing; a handler is required for the signal to reach the wake-up descriptor."""
 
 
-def _tell_ends(sock: socket.socket, ranks: dict[int, int]) -> None:
+def _report_ends(sock: socket.socket, ranks: dict[int, int]) -> None:
     for pid, status, rss in processes.reap():
         if pid in ranks:
-            _tell_end(sock, ranks.pop(pid), pid, os.waitstatus_to_exitcode(status), rss)
+            _report_end(sock, ranks.pop(pid), pid, os.waitstatus_to_exitcode(status), rss)
 
 
-def _tell_end(sock: socket.socket, number: int, pid: int, code: int, rss: int) -> None:
+def _report_end(sock: socket.socket, number: int, pid: int, code: int, rss: int) -> None:
     if number == _STORE:
         _send(sock, {"t": "storeless", "pid": pid, "status": code})
     else:
@@ -247,7 +247,7 @@ def _tell_end(sock: socket.socket, number: int, pid: int, code: int, rss: int) -
 
 
 def _end_all() -> None:
-    """Without an agent nobody watches the ranks: end all that descends from here, orphans included."""
+    """Kill all descendants, including orphans, because the agent is gone."""
     give_up = time.monotonic() + _END_LIMIT  # a process in D state does not die
     while time.monotonic() < give_up:
         below = processes.descendants(os.getpid())
@@ -262,4 +262,4 @@ def _send(sock: socket.socket, message: Mapping[str, object]) -> None:
     try:
         sock.send(json.dumps(message).encode())
     except OSError:
-        pass  # the agent is gone; the next read says so
+        pass  # the agent is gone, which the next read detects

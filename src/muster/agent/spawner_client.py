@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 _STORE_LIMIT = 2.0
-"""Seconds that the store may take to die."""
+"""Seconds to wait for the killed store."""
 
 
 class Spawner:
-    """A zygote or a plain starter, with a socket to talk to it."""
+    """A zygote or a plain starter, with the socket to it."""
 
     def __init__(self) -> None:
         self.socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.setblocking(False)
         self.pid = 0
         self.store = 0
-        """The process that keeps the job's store, if this host does."""
+        """The process that serves the job's store, if it runs on this host."""
 
     def start_zygote(self, target: Target, env: dict[str, str]) -> None:
-        """Exec a fresh interpreter that imports what `target` names: all it reads at start comes from `env`."""
-        # One thread while importing: an OpenMP pool that is alive when ranks are forked hangs them.
+        """Start a fresh interpreter with the environment `env`, which imports the modules of `target`."""
+        # Import with one thread, because an OpenMP pool that exists when ranks are forked makes them hang.
         while_importing = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         config: ZygoteConfig = {
             **target,
@@ -49,7 +49,7 @@ class Spawner:
         code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "agent.spawner", config))
         self.pid = processes.start(
             [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config))],
-            # The first variable is one that no rank changes: see rank._set_environment.
+            # The first variable must be one that no rank changes: see rank._set_environment.
             {"PATH": env.get("PATH", ""), **env, **while_importing},
             cwd=config["cwd"],
             stdin=code,
@@ -60,7 +60,7 @@ class Spawner:
         self._theirs.close()
 
     def start_plain(self, config: Target, env: dict[str, str]) -> None:
-        """Fork a starter that execs each rank as a fresh interpreter; of our descriptors it keeps only stderr."""
+        """Fork a starter that starts each rank as a fresh interpreter; of our descriptors it keeps only stderr."""
 
         def serve() -> None:
             processes.outlive_parent()
@@ -68,14 +68,14 @@ class Spawner:
             os.chdir(config["cwd"])
             spawner.serve(self._theirs, config, env, fork=False)
 
-        # MPICH's mpiexec talks to its ranks over a descriptor they inherit.
+        # MPICH's mpiexec communicates with its ranks over an inherited descriptor.
         self.pid = processes.fork(serve, self._theirs.fileno(), int(env.get("PMI_FD", 0)))
         self._theirs.close()
 
     def start_rank(self, rank: Rank, call: list[int]) -> None:
-        """Ask for one rank; the write ends of its pipes go along and are closed here; the others stay open.
+        """Request one rank; the write ends of its pipes are sent along and closed here.
 
-        The agent asks for the next one when this one has started, so a message always fits into the socket.
+        The agent requests the next rank when this one has started, so a message always fits into the socket.
         """
         request: StartRank = {"t": "rank", "rank": rank.number, "env": rank.env}
         fds = [rank.stdin, *(stream.write for stream in rank.streams), rank.stacks, *call]
@@ -84,11 +84,11 @@ class Spawner:
             stream.close_write()
 
     def start_store(self, listener: socket.socket) -> None:
-        """Ask for the process that keeps the job's store at a listening socket."""
+        """Request the process that serves the job's store on a listening socket."""
         socket.send_fds(self.socket, [b'{"t": "store"}'], [listener.fileno()])
 
     def end_store(self) -> None:
-        """End it: the next attempt has a store of its own."""
+        """End the store; the next attempt gets a new one."""
         pid, self.store = self.store, 0
         give_up = time.monotonic() + _STORE_LIMIT
         while pid and processes.is_alive(pid) and time.monotonic() < give_up:
@@ -96,14 +96,14 @@ class Spawner:
             time.sleep(0.001)
 
     def has_lost_store(self, message: Storeless) -> bool:
-        """Whether a store has ended that ranks may need: not one that we ended, nor one on a host without torch."""
+        """Whether a store that ranks may need has exited: not one that we ended, nor one on a host without torch."""
         is_lost = self.store == message["pid"] and message["status"] != store_process.NO_TORCH
         self.store = 0 if self.store == message["pid"] else self.store
         return is_lost
 
     def receive(self) -> list[Any] | None:
-        """The messages that have come; None when the spawner is gone."""
-        from ..shared.protocol import validate  # not before: the agent's first message must not wait for it
+        """Return the received messages; None if the spawner is gone."""
+        from ..shared.protocol import validate  # here, so that it does not delay the agent's first message
         from ..shared.spawner_messages import NEWS
 
         messages: list[Any] = []

@@ -1,8 +1,8 @@
-"""Where the ranks of this host are: asked from inside, and seen from outside where no answer comes.
+"""Determines where the ranks of this host are, by asking them, or from outside if they do not answer.
 
-A rank's own thread answers with its stacks and its last collectives. Where it does not (C code holds the interpreter's
-lock, or there is no such thread yet) a signal has faulthandler write the stacks into a file in memory. The signal goes
-to that thread, which waits for the lock anyway, so no system call of the user's code is interrupted.
+A thread inside the rank answers with stack traces and the last collectives. If it does not (C code holds the GIL, or
+there is no such thread yet), a signal makes faulthandler write stack traces to an in-memory file. The signal is sent to
+that thread, which waits for the GIL anyway, so no system call of the user's code is interrupted.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from .rank_process import Rank
 
 _ANSWER_LIMIT = 0.5
-"""Seconds a rank has for its answer: it needs its interpreter's lock, which other threads give up every 5 ms."""
+"""Timeout in seconds for a rank's answer; it needs the GIL, which other threads release every 5 ms."""
 
 _DUMP_LIMIT = 0.5
-"""Seconds to wait for what the signal makes a process write."""
+"""Timeout in seconds for the stack traces that the signal requests."""
 
 _LIMIT = 2.0
-"""Seconds after which no further child of a rank is asked."""
+"""Seconds after which no further children of a rank are signaled."""
 
 _SETTLED = 0.05
-"""Seconds without a further byte after which it is whole."""
+"""Seconds without further output after which stack traces are complete."""
 
 _MOST_CHILDREN = 32
-"""Child processes that are looked at, per rank."""
+"""Maximum number of child processes per rank that are included."""
 
 _NOT_SIGNALLED = ("T", "t", "D", "Z", "X")
-"""States in which a process would not write anything now."""
+"""Process states in which the signal would have no effect now."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 _IO = ("rchar", "wchar", "read_bytes", "write_bytes")
-"""The counters of /proc/PID/io that are added up."""
+"""The counters of /proc/PID/io that are summed."""
 
 
 class Look:
-    """One look at all ranks of this host, for one request of the controller."""
+    """One look at all ranks of this host, for a request of the controller."""
 
     def __init__(self, request: int, ranks: Iterable[Rank], deep: bool) -> None:
         self.request = request
@@ -55,24 +55,24 @@ class Look:
         self.views = {rank.number: View(rank, processes.below(rank.pid, children), deep) for rank in ranks}
 
     def answer(self, rank: int, message: Answer) -> None:
-        """Take what a rank answered."""
+        """Handle the answer of a rank."""
         if rank in self.views:
             self.views[rank].on_answer(message)
 
     def step(self) -> bool:
-        """Go on with what is due; True when all is known."""
+        """Continue with all ranks; True if all is known."""
         over = [view.step() for view in self.views.values()]
         return all(over)
 
     def reply(self) -> dict[str, object]:
-        """What is known by now."""
+        """The reply with what is known so far."""
         for view in self.views.values():
             view.forgive()
         return {"re": self.request, "ranks": {str(number): view.facts for number, view in self.views.items()}}
 
 
 class View:
-    """What is found out about one rank, step by step."""
+    """Collects information about one rank, step by step."""
 
     def __init__(self, rank: Rank, below: Sequence[int], deep: bool) -> None:
         self.rank = rank
@@ -84,20 +84,20 @@ class View:
         if rank.thread:
             is_stopped = self.facts["state"] in ("T", "t")
             self._wait = not is_stopped and rank.ask(STACKS if deep else LOOK)
-            if self._wait or is_stopped:  # one that cannot be asked does not hold its lock for that
+            if self._wait or is_stopped:  # if the request could not be sent, it does not mean that it holds the GIL
                 self.facts["answered"] = False
         self._targets: list[tuple[int, ProcessView]] | None = None
-        """Processes whose stacks are still wanted, with where to put them."""
+        """Processes whose stack traces are still missing, with the dict for the result."""
         self._dump: Dump | None = None
 
     def on_answer(self, message: Answer) -> None:
-        """The rank has told where it is."""
+        """Handle the answer of the rank."""
         if not self._wait or (self.deep and not message["deep"]):
             return
         self._wait = False
         self.rank.taken = message["taken"]
         self.facts["answered"] = True
-        self.facts["told"] = {
+        self.facts["self_report"] = {
             "groups": message["groups"],
             "steps": message["steps"],
             "moved": message["moved"],
@@ -111,12 +111,12 @@ class View:
         self.facts["recorder"] = message.get("recorder")
 
     def forgive(self) -> None:
-        """Not to have answered yet says nothing of a rank whose time was not over."""
+        """Reset `answered` if the rank has not answered before its timeout."""
         if self._wait:
             self.facts["answered"] = None
 
     def step(self) -> bool:
-        """Do what is due now; True when nothing more is to be done."""
+        """Continue; True if nothing more is to be done."""
         if self._wait and time.monotonic() - self.asked_at < _ANSWER_LIMIT:
             return False
         self._wait = False
@@ -139,7 +139,7 @@ class View:
 
 
 class Dump:
-    """The stacks a process writes because of our signal."""
+    """The stack traces that a process writes because of our signal."""
 
     def __init__(self, rank: Rank, pid: int, facts: ProcessView) -> None:
         self.facts = facts
@@ -153,7 +153,7 @@ class Dump:
 
     @property
     def is_over(self) -> bool:
-        """Whether all of it is there, or it is too late."""
+        """Whether it is complete or timed out."""
         now = time.monotonic()
         size = os.fstat(self.file).st_size
         if size != self.size:
@@ -162,7 +162,7 @@ class Dump:
 
     @property
     def text(self) -> str:
-        """What was written."""
+        """The stack traces written so far."""
         return os.pread(self.file, 1 << 18, 0).decode("utf-8", "replace")
 
 
@@ -172,7 +172,7 @@ def _signal_thread(pid: int, thread: int) -> bool:
 
 
 def _would_write(pid: int, file: int) -> bool:
-    """Whether the process has our handler and still writes into our file: one that was exec'd would die instead."""
+    """Whether the process has our handler and our file; a process that has called exec would die of the signal."""
     try:
         caught = int(_status(pid).get("SigCgt", "0"), 16)
         own = os.fstat(file)
@@ -186,9 +186,9 @@ def _would_write(pid: int, file: int) -> bool:
 
 
 def outside(pid: int) -> ProcessView:
-    """What the kernel tells of a process: its state, where it sleeps, CPU seconds, bytes read and written.
+    """What the kernel reports about a process: its state, wait channel, CPU seconds, bytes read and written.
 
-    And how often its main thread was switched: one that waits in one and the same call is hardly ever.
+    Also the number of context switches of its main thread, which hardly changes while it waits in a single call.
     """
     name, fields = processes.stat(pid)
     status = _status(pid)

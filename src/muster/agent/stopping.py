@@ -1,4 +1,4 @@
-"""How all ranks of a host are ended: SIGINT first where somebody pressed Ctrl-C, then SIGTERM, then SIGKILL."""
+"""Stops all ranks of a host: SIGINT first after Ctrl-C, then SIGTERM, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from .rank_process import Rank
 
 KILL_LIMIT = 5.0
-"""Seconds to wait for a killed process: one that hangs in the kernel (D state) outlives SIGKILL."""
+"""Seconds to wait for a killed process; one that hangs in the kernel (D state) survives SIGKILL."""
 
 AFTER_SIGTERM = 2.0
-"""Seconds from SIGTERM to SIGKILL at most, for ranks that already had their grace after SIGINT."""
+"""Maximum number of seconds from SIGTERM to SIGKILL, for ranks that already had their grace period after SIGINT."""
 
 _LAST_WORD = 0.5
-"""Seconds to wait for the exit status of ranks that are gone."""
+"""Seconds to wait for the exit status of ranks that have exited."""
 
 _MARK_LIMIT = 0.3
-"""Seconds to wait until a rank has noted where it is, before SIGINT is sent anyway."""
+"""Seconds to wait for a rank to note where it is before SIGINT is sent anyway."""
 
 _BETWEEN_QUESTIONS = 0.5
-"""Seconds between two questions whether a rank has moved since its SIGINT."""
+"""Seconds between two requests whether a rank has moved since SIGINT."""
 
 
 def time_to_stop(grace: float, *, interrupt: bool) -> float:
-    """The seconds that a stop may take until all ranks have SIGKILL."""
+    """Seconds until all ranks have received SIGKILL."""
     return grace + min(grace, AFTER_SIGTERM) if interrupt else grace
 
 
 class Interrupt:
-    """Ctrl-C for one rank: SIGINT once, and then whether its main thread can handle it.
+    """Ctrl-C for one rank: sends SIGINT once, then checks whether its main thread can handle it.
 
-    A rank that is stuck in C code, in a collective for example, never runs its Python handler, and time is not what it
-    needs. Its own thread tells: it notes where the main thread is before the signal, and compares later.
+    A rank that is stuck in C code, for example in a collective, never runs its Python handler, however long it waits.
+    To detect that, its sampling thread notes where the main thread is before the signal, and compares later.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -55,17 +55,17 @@ class Interrupt:
 
     def on_marked(self) -> None:
         """The rank has noted where it is."""
-        self._is_marked = not self._sent  # noted after the signal it says nothing
+        self._is_marked = not self._sent  # useless if noted after the signal
         if not self._sent:
             self._send()
 
     def on_moved(self, report: Moved) -> None:
-        """The rank tells whether it has moved since."""
+        """The rank reports whether it has moved since."""
         self.is_stuck = report["stuck"]
         self._is_marked = not report["moved"]
 
     def step(self, now: float) -> None:
-        """Send the signal, or ask, when that is due."""
+        """Send the signal or a request, if due."""
         if now < self._due:
             return
         if not self._sent:
@@ -82,14 +82,14 @@ class Interrupt:
 
 
 class Stopping:
-    """The end of all ranks, and of what they leave behind: signals they can handle first, SIGKILL last."""
+    """Stops all ranks and the processes that they leave behind: first with signals they can handle, then SIGKILL."""
 
     def __init__(
         self, ranks: Collection[Rank], spared: Collection[int], grace: float, *, interrupt: bool = False
     ) -> None:
         self.ranks = ranks
         self.spared = spared
-        """The spawner, which lives on for the next attempt, and the store, which ranks of other hosts may need."""
+        """The spawner, which the next attempt needs, and the store, which ranks of other hosts may need."""
         begin = time.monotonic()
         self.term_at = begin + (grace if interrupt else 0.0)
         self.kill_at = begin + time_to_stop(grace, interrupt=interrupt)
@@ -104,38 +104,38 @@ class Stopping:
             self._warn_ranks()
 
     def warn(self, pids: Collection[int]) -> None:
-        """Ask processes to end, each once; a stopped one is woken, so that it hears it."""
+        """Send SIGTERM to processes, once each, and SIGCONT to wake stopped ones."""
         new = [pid for pid in pids if pid not in self._warned]
         self._warned.update(new)
         processes.kill(new, signal.SIGTERM)
         processes.kill(new, signal.SIGCONT)
 
     def hurry(self, grace: float) -> None:
-        """Allow no more than `grace` seconds from now."""
+        """Reduce the remaining time to `grace` seconds."""
         self.kill_at = min(self.kill_at, time.monotonic() + grace)
         self.term_at = min(self.term_at, self.kill_at)
 
     def interrupt(self, rank: int) -> Interrupt | None:
-        """The Ctrl-C of a rank, if it has got one."""
+        """The interrupt of a rank, if it got one."""
         return self._interrupts.get(rank)
 
     def step(self) -> bool:
-        """Do what is due now; True when nothing is left, or nothing more can be done."""
+        """Send the signals that are due; True if nothing is left, or nothing more can be done."""
         now = time.monotonic()
         ranks_ended = all(rank.exited for rank in self.ranks)
         if now < self.kill_at and not ranks_ended:
             self._warn_ranks()
             return False
         if ranks_ended and now < self.term_at:
-            # What they left behind has not handled Ctrl-C for them, and does not get their time.
+            # The processes that they left behind do not get the ranks' remaining time.
             self.term_at = now
             self.kill_at = min(self.kill_at, now + self._after_sigterm)
         left = self.left()
         if not left:
-            # Nothing lives any more; the spawner's word on how each rank ended follows at once, if it can speak.
+            # All processes have exited; the spawner reports the exit status of each rank next, if it is alive.
             return ranks_ended or now > self.kill_at + _LAST_WORD
         if now < self.kill_at:
-            self.warn(left)  # what ranks started and did not end themselves
+            self.warn(left)  # processes that the ranks started and did not end
             return False
         processes.kill(left, signal.SIGKILL)
         return now > self.kill_at + KILL_LIMIT
@@ -155,5 +155,5 @@ class Stopping:
                 self.warn([rank.pid])
 
     def left(self) -> list[int]:
-        """Processes of the job that still live."""
+        """Processes of the job that are still alive."""
         return [pid for pid in processes.descendants(os.getpid()) if pid not in self.spared]

@@ -1,6 +1,6 @@
-"""The process on the first host that keeps the job's store, where ranks meet: it outlives every rank.
+"""The process on the first host that serves the job's store, in which ranks meet; it outlives every rank.
 
-As under torchrun, ranks are clients of it, rank 0 too: one that comes late, or before rank 0, finds it there.
+As under torchrun, all ranks including rank 0 are clients, so a rank that starts late or before rank 0 can connect.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 NO_TORCH = 3
-"""Exit code where torch is not installed: no script can want a store then."""
+"""Exit code if torch is not installed, in which case no script needs a store."""
 
 
 def main(config: Mapping[str, int]) -> NoReturn:
-    """Keep the store in a fresh interpreter, where there is no zygote that has torch."""
+    """Serve the store in a fresh interpreter, if there is no zygote."""
     keep(config["socket"])
 
 
 def keep(listener: int) -> NoReturn:
-    """Serve a listening socket as torch's TCPStore until this process is ended."""
+    """Serve a listening socket as torch's TCPStore until this process is killed."""
     errors = os.dup(2)
     try:
-        # torch warns about clients without a host name, and about each that leaves.
+        # Suppress torch's warnings about clients without a host name and about each one that disconnects.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         process_title.set_title(["muster store"])
-        # Schedulers signal every process of a job, but ranks need the store until they have ended: SIGKILL ends it.
+        # Schedulers signal every process of a job, but ranks need the store until they exit: only SIGKILL ends it.
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         port = _port_of(listener)
@@ -61,11 +61,11 @@ def _port_of(listener: int) -> int:
 
 
 def _tcp_store() -> Any:
-    """torch's class; where torch is not imported, without its Python modules: 0.3 s of CPU instead of 1.1 s."""
+    """torch's TCPStore, loaded without torch's Python modules if possible: 0.3 s of CPU instead of 1.1 s."""
     if "torch" not in sys.modules:
         try:
             return _without_python()
-        except Exception:  # another version of torch needs more of them
+        except Exception:  # other versions of torch need more modules
             for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
                 del sys.modules[name]
     from torch.distributed import TCPStore  # type: ignore[import-not-found,unused-ignore]
@@ -90,7 +90,7 @@ def _without_python() -> Any:
 
 
 def start(listener: int, env: Mapping[str, str], *, fork: bool) -> NoReturn:
-    """In a fork of the spawner: become the store, or exec an interpreter that does where that fork is not safe."""
+    """Serve the store in this fork of the spawner, or exec a fresh interpreter if forking is not safe."""
     from ..shared import bootstrap
 
     processes.default_signals()

@@ -114,6 +114,8 @@ def _unknown(setting: Setting, p: Parser) -> UsageError:
     tables = [] if len(setting.path) > 1 else [f"--{table}" for table in TABLES]
     near = nearest(f"--{setting.key}", [*names, *tables]).removeprefix("--")
     hint = f"did you mean `{near}`?" if near else f"keys are the long options of `{p.prog} --help`, without `--`"
+    if not near and tables:
+        hint += "; options of other commands go into [check], [bench] or [submit]"
     where = f" in [{setting.path[0]}]" if len(setting.path) > 1 else ""
     return setting.error(f"unknown key `{setting.key}`{where}", hint=hint)
 

@@ -42,6 +42,8 @@ def read_env_file(path: str, env: Mapping[str, str]) -> EnvFile:
             if name not in env:
                 raise UsageError(f"{place}: {name} is not set here", hint=f"write {name}=VALUE, or remove the line")
             copied.append(name)
+        if "\0" in value:
+            raise UsageError(f"{place}: the value of {name} contains a NUL character", hint="remove it")
         values[name] = _unquoted(value) if equals else env[name]
     return EnvFile(values=values, copied=tuple(copied))
 

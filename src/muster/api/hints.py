@@ -108,10 +108,11 @@ def refuse_misplaced(parser: argparse.ArgumentParser, argv: Sequence[str], comma
     found = [word for words in _options_among(parser, args, text) for word in words]
     if found:
         names = ", ".join(word.partition("=")[0] for word in found if word.startswith("-"))
+        meant = shlex.join([*argv[:before], *found, script])
         raise UsageError(
             f"{parser.prog}: {names} after {script} would be {script}'s own arguments",
-            hint=f"Muster's options go before the script: {parser.prog} {shlex.join(found)} {script}\n"
-            f"      if it is an option of the script, write `--` before {script}",
+            hint=f"put Muster's options before the script: {parser.prog} {meant} ...\n"
+            f"      or write `--` before {script} if they belong to {script}",
         )
 
 

@@ -151,17 +151,17 @@ def parse_options(p: Parser, argv: Sequence[str], command: str, *, places: bool 
     Adds `config`, `origins` (settings of the files by name) and `typed` (names set on the command line) to the result.
     Without `places`, the files do not decide where to run.
     """
-    options = given = p.parse_args(argv)
+    options = p.parse_args(argv)
+    typed = frozenset(name for name, value in vars(options).items() if value != p.get_default(name))
     config = read_configuration()
-    given.origins = {}
+    options.origins = {}
     if config is not None:
         from muster.api.config_defaults import Parsers, with_defaults
 
         parsers = Parsers(command=command, own=p, shared=p if command == "run" else run_parser())
-        options = with_defaults(parsers, argv, given, config, places=places)
-    options.config = config
-    options.typed = frozenset(name for name, value in vars(given).items() if value != p.get_default(name))
-    if "python" not in options.typed:
+        options = with_defaults(parsers, argv, options, config, places=places)
+    options.config, options.typed = config, typed
+    if "python" not in typed:
         options.host_python = host_pythons(config)
     return options
 

@@ -25,4 +25,4 @@ class ListeningScreen(Screen):
 
     def print(self, text: str) -> None:
         """Print a line of the benchmark itself to stdout."""
-        self._show(1, text, "\n")
+        self._show(1, [(text, "")], "\n")

@@ -86,6 +86,8 @@ def _open_all_three() -> None:
 
 
 def _dispatch(args: list[str]) -> int:
+    if len(args) > 1 and args[0] == "help":  # `muster help lab up` is `muster lab up --help`
+        return _dispatch([*args[1:], "--help"])
     if not args or args[0] in ("-h", "--help", "help"):
         width = max(len(name) for name in COMMANDS)
         lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
@@ -118,4 +120,10 @@ def _unknown(name: str) -> int:
 
 def print_error(error: MusterError) -> None:
     """Print `error:` and, after a blank line, `hint:` to stderr."""
-    sys.stderr.write(f"error: {with_hint(error.message, error.hint)}\n")
+    from muster.output.colors import ADVICE, FAILURE, painted, wants_color
+
+    text = f"error: {with_hint(error.message, error.hint)}\n"
+    if wants_color(sys.stderr.isatty()):
+        hint = f"\n\n{painted('hint:', ADVICE)} {error.hint}" if error.hint else ""
+        text = f"{painted('error:', FAILURE)} {error.message}{hint}\n"
+    sys.stderr.write(text)

@@ -98,8 +98,9 @@ def parser_of(words: Sequence[str]) -> argparse.ArgumentParser | None:
 
 
 def command_table() -> list[CommandWords]:
-    """Every command, in the order of `muster --help`, and each one's subcommands after it."""
-    table: list[CommandWords] = []
+    """`muster help`, then every command in the order of `muster --help`, and each one's subcommands after it."""
+    every = Value(kind="choices", name="COMMAND", choices=tuple(COMMANDS))
+    table = [CommandWords(words=("help",), about="Show the help of a command", arguments=(every,))]
     for name, (_, about) in COMMANDS.items():
         if name in SUBCOMMANDS:
             table.append(CommandWords(words=(name,), about=about, subcommands=tuple(SUBCOMMANDS[name])))
@@ -134,18 +135,22 @@ def _command(
         known = {name for one in options for name in one.names}
         options += [one for one in _options(run) if not known & set(one.names)]
         arguments = [Value(kind="script", name="SCRIPT")]
-    formatter = parser._get_formatter()
-    formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups)
     return CommandWords(
         words=words,
         about=about,
-        usage=formatter.format_help().strip().removeprefix("usage: "),
+        usage=_usage(parser),
         description=parser.description or "",
         epilog=parser.epilog or "",
         options=tuple(options),
         arguments=tuple(arguments),
         subcommands=subcommands,
     )
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """The lines after `usage:`; one line, if it is not written by hand."""
+    usage = parser.format_usage().strip().removeprefix("usage: ")
+    return usage if parser.usage else " ".join(usage.split())
 
 
 def _is_argument(action: argparse.Action) -> bool:

@@ -19,11 +19,15 @@ _muster_hosts() {
   %(hosts)s
 }
 
+# Job ids and job names: 20261116-101500-baseline-3f9a and baseline.
 _muster_jobs() {
   local job
   for job in "${XDG_STATE_HOME:-$HOME/.local/state}"/muster/jobs/*/; do
-    job=${job%%/}
-    [[ $job == *'*' ]] || printf '%%s\n' "${job##*/}"
+    job=${job%%/} job=${job##*/}
+    [[ $job == '*' ]] && continue
+    printf '%%s\n' "$job"
+    job=${job#*-*-}
+    printf '%%s\n' "${job%%-*}"
   done
   echo last
 }
@@ -52,13 +56,13 @@ _muster_add() {
     [[ -n $one && $one == "$typed"* ]] && COMPREPLY+=("$prefix$one")
   done < <(
     case "$1" in
-      flag | text) ;;
-      files) compgen -f -- "$typed" ;;
-      directories) compgen -d -- "$typed" ;;
-      script) compgen -f -X '!*.py' -- "$typed"; compgen -d -- "$typed" ;;
-      job) _muster_jobs ;;
-      hosts) _muster_hosts ;;
-      *) set -f; printf '%%s\n' $1 ;;
+      (flag | text) ;;
+      (files) compgen -f -- "$typed" ;;
+      (directories) compgen -d -- "$typed" ;;
+      (script) compgen -f -X '!*.py' -- "$typed"; compgen -d -- "$typed" ;;
+      (job) _muster_jobs ;;
+      (hosts) _muster_hosts ;;
+      (*) set -f; printf '%%s\n' $1 ;;
     esac
   )
   case "$1" in
@@ -68,7 +72,7 @@ _muster_add() {
 }
 
 _muster() {
-  local line=${COMP_LINE:0:COMP_POINT} words cur command options first subcommands kind value i
+  local line=${COMP_LINE:0:COMP_POINT} words cur command options first subcommands kind value script i
   COMPREPLY=()
   read -ra words <<< "$line"
   cur=
@@ -86,7 +90,7 @@ _muster() {
       _muster_command "$command"
     fi
     # What stands before the word that is completed: an option that needs a value, or the first argument.
-    value=
+    value= script=
     while (( i < ${#words[@]} )); do
       if [[ -n $value ]]; then
         value=
@@ -95,10 +99,11 @@ _muster() {
       elif [[ ${words[i]} == -* ]]; then
         _muster_kind "$command" "${words[i]}"
         [[ $kind == flag ]] || value=$kind
-      else
-        [[ $first == script ]] && first=files
-        [[ $first == files ]] || first=
+      elif [[ $first == script ]]; then
+        first=files script=yes
         break
+      else
+        first=
       fi
       (( i += 1 ))
     done
@@ -107,7 +112,7 @@ _muster() {
     elif [[ $cur == --*=* ]]; then
       _muster_kind "$command" "${cur%%%%=*}"
       _muster_add "$kind" "${cur#*=}" "${cur%%%%=*}="
-    elif [[ $cur == -* && $i -ge ${#words[@]} ]]; then
+    elif [[ $cur == -* && -z $script ]]; then
       _muster_add "$options" "$cur" ""
     else
       [[ -z $subcommands ]] || _muster_add "$subcommands" "$cur" ""

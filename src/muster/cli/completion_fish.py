@@ -21,6 +21,7 @@ function __muster_jobs
   test -n "$state"; or set state ~/.local/state
   for job in $state/muster/jobs/*/
     string replace -r '.*/([^/]+)/$' '$1' -- $job
+    string replace -r '.*/[^-/]+-[^-/]+-([^/]+)-[^-/]+/$' '$1' -- $job
   end
   echo last
 end

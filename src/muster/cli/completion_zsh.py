@@ -19,10 +19,12 @@ _muster_hosts() {
   compadd -S '' -a found
 }
 
+# Job ids and job names: 20261116-101500-baseline-3f9a and baseline.
 _muster_jobs() {
-  local -a found
+  local -a found job_names
   found=("${XDG_STATE_HOME:-$HOME/.local/state}"/muster/jobs/*(N/:t))
-  compadd -V jobs last ${(Oa)found}
+  job_names=(${${found#*-*-}%%-*})
+  compadd -V jobs last ${(u)job_names} ${(Oa)found}
 }
 
 _muster_commands() {

@@ -17,8 +17,9 @@ from muster.jobs.job_folders import KeptJob, find, fresh, read_job, running_or_l
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, pieces_before_last, rank_log
 from muster.jobs.ps_text import SILENT, moment
 from muster.jobs.show_text import verdict
-from muster.output.lines import as_bytes
-from muster.output.screen import rank_color, rank_label, wants_color
+from muster.output.colors import rank_color, wants_color
+from muster.output.lines import as_bytes, without_rank_tag
+from muster.output.screen import rank_label
 from muster.text import printable
 
 _BETWEEN_LOOKS = 0.2
@@ -219,12 +220,14 @@ class _Reader:
         label = rank_label(printable(hosts.get(rank, "rank")), rank, width)
         if self._color:
             label = f"\x1b[{rank_color(rank)}m{label}\x1b[0m"
-        label = f"{label} " if self._choice.rank is None else ""
+        is_labeled = self._choice.rank is None
+        text = without_rank_tag(line.text, rank) if is_labeled else line.text
+        label = f"{label} " if is_labeled else ""
         if self._choice.timestamps:
             label = f"{self._timestamp(when)} {label}"
         clear = "\r\x1b[K" if self._unfinished else ""
         self._unfinished = line.end == "\r" and self._terminal
-        sys.stdout.buffer.write(as_bytes(f"{clear}{label}{line.text}{'' if self._unfinished else chr(10)}"))
+        sys.stdout.buffer.write(as_bytes(f"{clear}{label}{text}{'' if self._unfinished else chr(10)}"))
 
     def _timestamp(self, when: float | None) -> str:
         if when is None and self._has_times:

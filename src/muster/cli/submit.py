@@ -200,7 +200,8 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     spec = spec_of(run_options, script)
     job = make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
     if job.script is not None:
-        refuse_misplaced(_all_options(), line.script, script, job.script.text)
+        typed = [*line.own, *line.run, *line.script]
+        refuse_misplaced(_all_options(), typed, script, job.script.text)
     return Request(
         typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
         run=(*line.run, *line.script),

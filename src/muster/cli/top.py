@@ -18,7 +18,7 @@ from muster.api.arguments import Parser, option
 from muster.jobs.job_folders import KeptJob, find, fresh, read_job, the_running_one
 from muster.jobs.ps_text import how_it_ended
 from muster.jobs.top_view import frame
-from muster.output.screen import wants_color
+from muster.output.colors import wants_color
 
 _BETWEEN_FRAMES = 1.0
 _BETWEEN_LOOKS = 0.1

@@ -6,11 +6,12 @@ import asyncio
 import signal
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from muster.agent.stopping import time_to_stop
-from muster.controller import prepare
+from muster.controller import preflight, prepare
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error, logged
@@ -39,6 +40,10 @@ from muster.text import count, names, tilde
 
 STILL_WAITING = 5.0
 """Seconds between two status lines where the output is not a terminal."""
+
+
+_READ_AFTER = 0.02
+"""Seconds after which the script is read: the agents have been started and take longer to answer."""
 
 
 class Controller:
@@ -258,9 +263,15 @@ class Controller:
         self.waiting_for = self.agents.missing
         if self.agents.connector.called:
             self.screen.info(f"connecting to {names(self.agents.connector.called)}")
+        asyncio.get_running_loop().call_later(_READ_AFTER, lambda: self.look)
         await self.agents.connect(self.job.id, self.on_unreachable)
         self.status.connected(self.agents.leaders)
         self.timeline.connected = self.status.phases["connected"] = self.timeline.note("connected")
+
+    @cached_property
+    def look(self) -> preflight.Preflight:
+        """What the script shows before it runs."""
+        return preflight.read_job(self.job)
 
     def on_unreachable(self, error: HostError) -> None:
         """Report a host without an agent while Muster still waits for others."""
@@ -271,10 +282,6 @@ class Controller:
         """Prepare the hosts to start ranks; imports and the search for addresses run concurrently."""
         job, links, screen = self.job, self.agents.leaders, self.screen
         self.waiting_for = lambda: prepare.what_is_done(job, len(links))
-        if job.preload_reason:
-            screen.info(job.preload_reason)
-        if job.preload and not screen.is_live:
-            screen.info(self.waiting_for())
         plan = prepare.plan_for(job, links, screen=screen)
         self.only = prepare.shown_ranks(plan, job.spec.only_ranks, job.spec.only_local_ranks)
         if job.preload:
@@ -282,7 +289,11 @@ class Controller:
         if job.spec.call is not None:
             prepare.check_python(job.spec.call, links)
         folders = await prepare.sync(job, links, screen) if job.spec.sync else [job.spec.cwd] * len(links)
-        folders = await prepare.check_code(job, links, folders, screen)
+        folders = await prepare.check_code(job, links, folders, self.look, screen)
+        if job.preload_reason:
+            screen.info(job.preload_reason)
+        if job.preload and not screen.is_live:
+            screen.info(prepare.what_is_done(job, len(links)))
         by_host = dict(zip((link.name for link in links), folders, strict=True))
         beside = [asyncio.ensure_future(prepare.import_everywhere(job, self.agents.links, by_host, screen))]
         if job.spec.call is not None:

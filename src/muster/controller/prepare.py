@@ -6,7 +6,7 @@ import asyncio
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from muster.controller import source_code
+from muster.controller import preflight, source_code
 from muster.controller.links.link import AgentLink, all_or_errors
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
@@ -104,16 +104,20 @@ def check_torch(links: Sequence[AgentLink]) -> None:
         )
 
 
-async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str], screen: Screen) -> list[str]:
+async def check_code(
+    job: Job, links: Sequence[AgentLink], folders: Sequence[str], look: preflight.Preflight, screen: Screen
+) -> list[str]:
     """Require the same script in the working directory of every host; returns the working directories.
 
     A function that is sent with all its code needs no directory: without ours, its ranks run in the home directory.
     """
+    preflight.check_syntax(job, look, [link.facts["version"] for link in links])
     script = job.script
+    imports = [name for name, _ in look.imports]
     path, digest = (script.path, script.digest) if script is not None else (None, None)
     answers = await all_or_errors(
         [
-            link.request("compare", limit=30, cwd=cwd, script=path, digest=digest)
+            link.request("compare", limit=30, cwd=cwd, script=path, digest=digest, imports=imports)
             for link, cwd in zip(links, folders, strict=True)
         ]
     )
@@ -129,6 +133,8 @@ async def check_code(job: Job, links: Sequence[AgentLink], folders: Sequence[str
         elif answer["script"] == "different":
             raise HostError(link.name, f"{name} differs from the one on this machine", hint=_SYNC_HINT)
         found.append(cwd if answer["cwd"] else "~")
+    lacking = [(link, answer["missing"]) for link, answer in zip(links, answers, strict=True) if answer["missing"]]
+    preflight.check_imports(job, look, [(link.name, link.facts["python"], module) for link, module in lacking])
     return found
 
 

@@ -138,7 +138,7 @@ def _running_or_newest(text: str, folders: Sequence[Path]) -> KeptJob:
     return running[0] if running else read_job(folders[0])
 
 
-def the_running_one(command: str = "muster dashboard") -> KeptJob:
+def the_running_one(command: str) -> KeptJob:
     """The only job that runs now; `command` is what the user typed, such as `muster stop`."""
     running = running_jobs()
     if not running:

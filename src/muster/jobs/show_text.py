@@ -94,8 +94,9 @@ def _failure(failure: Failure, *, of_many: bool) -> list[str]:
     attempt = f"attempt {failure.attempt}: " if of_many else ""
     return [
         f"{attempt}{one_line(failure.sentence)}",
+        *_indented(failure.sentence.strip().partition("\n")[2]),
         *_indented(failure.detail),
-        *(one_line(line) for line in failure.lines),
+        *(part for line in failure.lines for part in (one_line(line), *_indented(line.strip().partition("\n")[2]))),
     ]
 
 

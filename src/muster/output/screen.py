@@ -10,14 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
+from muster.output.colors import ADVICE, DIM, FAILURE, WARNING, is_dumb, painted, rank_color, wants_color
 from muster.output.lines import Line, as_bytes
 from muster.output.progress_bars import BarArea, BarLines, Key, fitted, visible
 
-_DIM = "2"
-_WARNING = "33"  # yellow
-_FAILURE = "1;31"  # bold red
-_ADVICE = "1;36"  # bold cyan
-_COLORS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 _MOST_QUEUED = 64 << 20
 """Bytes that may be queued for a terminal that is not read (`| less`, Ctrl-S); more is dropped, never in the files."""
 
@@ -45,22 +41,6 @@ _Parts = Sequence[tuple[str, str]]
 def rank_label(host: str, rank: int, width: int) -> str:
     """The label before each line of a rank; `width` is that of the highest rank's number."""
     return f"[{host} {rank:>{width}}]"
-
-
-def rank_color(rank: int) -> int:
-    """The color of a rank's label, as a terminal numbers it."""
-    return _COLORS[rank % len(_COLORS)]
-
-
-def wants_color(is_terminal: bool) -> bool:
-    """Whether to use colors: NO_COLOR forbids them, FORCE_COLOR wants them everywhere, else on a terminal only."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or (is_terminal and not _is_dumb())
-
-
-def _is_dumb() -> bool:
-    return os.environ.get("TERM") == "dumb"
 
 
 class _Item(NamedTuple):
@@ -108,7 +88,7 @@ class Screen:
 
     def _find_terminals(self) -> None:
         self._tty = {fd: fd not in self._streams and os.isatty(fd) for fd in (1, 2)}
-        self._live = {fd: self._tty[fd] and not _is_dumb() for fd in (1, 2)}
+        self._live = {fd: self._tty[fd] and not is_dumb() for fd in (1, 2)}
         self._color = {fd: wants_color(self._tty[fd]) for fd in (1, 2)}
 
     def info(self, text: str) -> None:
@@ -124,11 +104,11 @@ class Screen:
 
     def warning(self, text: str) -> None:
         """A warning, in yellow; --quiet does not hide it."""
-        self._message(text, _WARNING)
+        self._message(text, WARNING)
 
     def failure(self, text: str) -> None:
         """The failure or the hang of a job, in red; --quiet does not hide it."""
-        self._message(text, _FAILURE)
+        self._message(text, FAILURE)
 
     def show_block(self, text: str) -> None:
         """Text without a label, such as a traceback."""
@@ -138,12 +118,12 @@ class Screen:
     def debug(self, text: str) -> None:
         """A line of the debug log, for --debug."""
         for line in text.splitlines():
-            self._show(2, [(f"muster: debug: {line}", _DIM)], "\n")
+            self._show(2, [(f"muster: debug: {line}", DIM)], "\n")
 
     def status(self, text: str) -> None:
         """What Muster waits for: one line that is updated on a terminal, a new line elsewhere."""
         if not self.quiet:
-            self._show(2, [(f"muster: {text}", _DIM)], "\r" if self._live[2] else "\n", key=_STATUS)
+            self._show(2, [(f"muster: {text}", DIM)], "\r" if self._live[2] else "\n", key=_STATUS)
 
     @property
     def is_live(self) -> bool:
@@ -178,7 +158,7 @@ class Screen:
         elif end != "\r":
             self._show(stream, _message_parts(text[label.end() + 1 :], ""), end)
         elif self._live[stream]:  # else it would be a new line twice a second
-            self._show(stream, [(text, _DIM)], end, key=_STATUS)
+            self._show(stream, [(text, DIM)], end, key=_STATUS)
 
     def move(self, files: Mapping[int, int], limit: float = 0.5) -> None:
         """Write what is queued, for at most `limit` seconds, then redirect descriptors to other files."""
@@ -206,10 +186,10 @@ class Screen:
     def _show(self, fd: int, parts: _Parts, end: str, *, key: Key | None = None) -> None:
         if self.beside is not None:
             self.beside(fd, "".join(text for text, _ in parts), "\n" if end == _PROMPT else end)
-        painted = "".join(f"\x1b[{style}m{text}\x1b[0m" if style and self._color[fd] else text for text, style in parts)
+        shown = "".join(painted(text, style) if style and self._color[fd] else text for text, style in parts)
         if end == "\r" and not "".join(visible(text) for text, _ in parts[1:] or parts).strip():
-            painted = ""  # tqdm clears a bar with blanks
-        self._put(_Item(fd, painted, end, key))
+            shown = ""  # tqdm clears a bar with blanks
+        self._put(_Item(fd, shown, end, key))
 
     def _put(self, item: _Item) -> None:
         with self._lock:
@@ -360,8 +340,8 @@ class Screen:
 def _message_parts(line: str, style: str) -> _Parts:
     """A message of Muster: the label dim unless the message has a style, what to do in a color of its own."""
     if not line:
-        return [("muster:", style or _DIM)]
+        return [("muster:", style or DIM)]
     advice = _ADVICE_LABEL.match(line)
     if advice is not None:
-        return [("muster:", _DIM), (" ", ""), (advice.group(), _ADVICE), (line[advice.end() :], "")]
-    return [(f"muster: {line}", style)] if style else [("muster:", _DIM), (f" {line}", "")]
+        return [("muster:", DIM), (" ", ""), (advice.group(), ADVICE), (line[advice.end() :], "")]
+    return [(f"muster: {line}", style)] if style else [("muster:", DIM), (f" {line}", "")]

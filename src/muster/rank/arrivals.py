@@ -45,37 +45,37 @@ class Arrivals:
         self._due = 0.0
         self._took = 0.0
         """Average CPU time of a reading in seconds."""
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         """The number of the last reported call, by group."""
-        self._told_end = 0.0
+        self._reported_until = 0.0
         self._is_alone = os.environ.get("WORLD_SIZE") == "1"
 
     def step(self, moved: float) -> None:
         """Report when this rank arrived at its last collectives, if a report is due and it made progress since."""
         now = time.time()
-        if now < self._due or moved <= self._told_end or self._is_alone:
+        if now < self._due or moved <= self._reported_until or self._is_alone:
             return
         begin = time.thread_time()
-        self._tell(now // self._period * self._period)
+        self._report(now // self._period * self._period)
         self._took += (time.thread_time() - begin - self._took) / 8  # one reading may be slow by chance
         self._period = _PERIOD
         while self._period * _SHARE < self._took and self._period < 64:
             self._period *= 2
         self._due = (now // self._period + 1) * self._period
 
-    def _tell(self, before: float) -> None:
+    def _report(self, before: float) -> None:
         most = min(_MOST_AT_ONCE, int(_MOST * self._period / _PERIOD))
         groups: dict[str, list[list[float]]] = {}
         for group, calls in torch_adapter.recent_calls().items():
-            told = self._told.get(group, 0)
-            new = [call for call in calls if call[0] > told and call[1] <= before]
+            last = self._reported.get(group, 0)
+            new = [call for call in calls if call[0] > last and call[1] <= before]
             if new:
-                self._told[group] = new[-1][0]
+                self._reported[group] = new[-1][0]
                 groups[group] = [[number, round(before - at, 6), *more] for number, at, *more in new[-most:]]
         steps = [
             [number, round(before - begin, 6), round(before - end, 6)]
             for number, begin, end in list(self.made)
-            if self._told_end < end <= before
+            if self._reported_until < end <= before
         ]
-        self._told_end = before
+        self._reported_until = before
         self.reporter.send({"t": "arrivals", "at": before, "groups": groups, "steps": steps})

@@ -38,8 +38,12 @@ def _read(given: Mapping[str, Any]) -> Meeting:
             at = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
 
     def number(argument: str, variable: str) -> int | None:
-        told = [given.get(argument), *query.get(argument, ()), *([os.environ.get(variable)] if is_environment else ())]
-        return next((found for value in told if (found := _number(value)) is not None), None)
+        candidates = [
+            given.get(argument),
+            *query.get(argument, ()),
+            *([os.environ.get(variable)] if is_environment else ()),
+        ]
+        return next((found for value in candidates if (found := _number(value)) is not None), None)
 
     return {"at": at, "size": number("world_size", "WORLD_SIZE"), "rank": number("rank", "RANK")}
 

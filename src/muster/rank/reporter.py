@@ -35,7 +35,7 @@ class Reporter:
         self.fd = fd
         self.pid = os.getpid()
         self.socket = _identity(fd)
-        self.told = 0
+        self.reported = 0
         """The last reported number of collectives."""
         self.sampler: Sampler | None = None
         self._is_unwatched = False
@@ -132,7 +132,7 @@ class Reporter:
     def last_look(self) -> None:
         """Report the final progress of a script, which may have ended between two samples."""
         done = torch_adapter.collectives_begun()
-        if done > self.told:
+        if done > self.reported:
             more = {"groups": torch_adapter.group_numbers(), "steps": self.sampler.steps[1]} if self.sampler else {}
             self.progress(done, **more)
 
@@ -140,8 +140,8 @@ class Reporter:
         """Report the number of finished collectives and other progress; the user sees the time of the first one."""
         for message in kept_errors.take():
             self.send(message)
-        told, self.told = self.told, max(self.told, done)
-        self.send({"t": "progress", "done": self.told, "first": self.told > told == 0, **more})
+        before, self.reported = self.reported, max(self.reported, done)
+        self.send({"t": "progress", "done": self.reported, "first": self.reported > before == 0, **more})
 
 
 def is_watched() -> bool:

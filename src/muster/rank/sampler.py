@@ -45,7 +45,7 @@ _BETWEEN = 0.1
 _MOVING = 0.2
 """Seconds between samples while each of them shows progress."""
 
-_TELL = 1.0
+_REPORT = 1.0
 """Minimum number of seconds between two reports."""
 
 _STILL = 5.0
@@ -77,8 +77,8 @@ class Sampler:
         self._marked: tuple[FrameType | None, int] | None = None
         """Where the main thread was before SIGINT."""
         self._looks = self._waiting = 0
-        self._told_at = 0.0
-        self._told_move = 0.0
+        self._reported_at = 0.0
+        self._reported_move = 0.0
         self._main = threading.main_thread().ident
 
     def start(self) -> None:
@@ -94,21 +94,21 @@ class Sampler:
         why = torch_adapter.why_unwatched()
         if why:
             self.reporter.unwatched(why)
-        self.tell()
+        self.report()
         poll = select.poll()
         poll.register(self.reporter.fd, select.POLLIN)
         wait = _FIRST
         while not sys.is_finalizing() and self.reporter.is_whole:
             asked = poll.poll(wait * 1000)
             moves = self._look()
-            wait = _FIRST if not self.reporter.told else _MOVING if moves else _BETWEEN
+            wait = _FIRST if not self.reporter.reported else _MOVING if moves else _BETWEEN
             if asked and not self._answer():
                 return
             now = time.monotonic()
-            is_news = self.moved > self._told_move or self._waiting
-            first = self.reporter.told == 0 and any(finished for _, finished in self.groups.values())
-            if first or now - self._told_at >= (_TELL if is_news else _STILL):
-                self.tell()
+            is_news = self.moved > self._reported_move or self._waiting
+            first = self.reporter.reported == 0 and any(finished for _, finished in self.groups.values())
+            if first or now - self._reported_at >= (_REPORT if is_news else _STILL):
+                self.report()
             self.arrivals.step(self.moved)
 
     def _look(self) -> bool:
@@ -126,11 +126,11 @@ class Sampler:
         self._waiting += any(begun > finished for begun, finished in self.groups.values())
         return moves
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report the progress of the rank, and the share of time it has waited since the last report."""
         share = round(self._waiting / self._looks, 3) if self._looks else None
         self._looks = self._waiting = 0
-        self._told_at, self._told_move = time.monotonic(), self.moved
+        self._reported_at, self._reported_move = time.monotonic(), self.moved
         done = sum(finished for _, finished in self.groups.values())
         self.reporter.progress(done, waiting=share, **self._where())
 
@@ -162,14 +162,14 @@ class Sampler:
             stuck = not moved and time.time() - self.moved > max(_STUCK, 2 * self._longest)
             self.reporter.send({"t": "moved", "moved": moved, "stuck": stuck})
         if LOOK in asked or STACKS in asked:
-            self._tell_where(deep=STACKS in asked)
+            self._send_location(deep=STACKS in asked)
         return True
 
     def _main_at(self) -> tuple[FrameType | None, int]:
         frame = sys._current_frames().get(self._main or 0)
         return frame, frame.f_lasti if frame is not None else 0
 
-    def _tell_where(self, *, deep: bool) -> None:
+    def _send_location(self, *, deep: bool) -> None:
         answer = {"t": "answer", "deep": deep, **self._where(), "taken": _is_taken()}
         if deep:
             answer |= {**self._stacks(), "recorder": torch_adapter.recorder_tail(_TAIL, is_users)}

@@ -371,7 +371,7 @@ def work(local_rank: int, first: int, size: int, args: argparse.Namespace, error
         ) as world:
             train(world, args)
     except muster.MusterError as error:
-        if not error.told:
+        if not error.silent:
             errors.put(error)
         sys.exit(error.exit_code)
 

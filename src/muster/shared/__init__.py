@@ -1,1 +1,1 @@
-"""What controller, agent and ranks share; it travels with the agent."""
+"""Code shared by controller, agent and ranks; it is sent to hosts with the agent."""

@@ -1,4 +1,4 @@
-"""How a process on a host sees that it runs in a job of a batch system; all else about these is in their engines."""
+"""Detects whether a process runs in a job of a batch system; everything else about them is in their engines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The engine, the variables with the job's id and with its CPUs on this host, and whether OMP_NUM_THREADS is set to
-# those CPUs although several ranks share them.
+# The engine, the variables with the job id and with the job's CPUs on this host, and whether the batch system sets
+# OMP_NUM_THREADS to that number of CPUs although several ranks share them.
 _BATCH_SYSTEMS = (
     ("slurm", "SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", False),
     ("pbs", "PBS_JOBID", "NCPUS", True),
@@ -15,16 +15,16 @@ _BATCH_SYSTEMS = (
 
 
 def batch_system(env: Mapping[str, str]) -> str:
-    """The engine whose job this is; empty outside any."""
+    """The engine of the surrounding job; empty outside of one."""
     return next((engine for engine, job, _, _ in _BATCH_SYSTEMS if job in env), "")
 
 
 def cpus_given(env: Mapping[str, str]) -> str:
-    """How many CPUs of this host the job has, as its batch system says; empty where it does not."""
+    """The number of CPUs that the batch system gave the job on this host; empty if unknown."""
     return next((env.get(cpus, "") for _, job, cpus, _ in _BATCH_SYSTEMS if job in env), "")
 
 
 def sets_threads(env: Mapping[str, str]) -> bool:
-    """Whether OMP_NUM_THREADS is the batch system's and not the user's."""
+    """Whether OMP_NUM_THREADS was set by the batch system, not by the user."""
     threads = env.get("OMP_NUM_THREADS")
     return any(ours and job in env and threads == env.get(cpus) for _, job, cpus, ours in _BATCH_SYSTEMS)

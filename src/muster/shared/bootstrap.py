@@ -1,4 +1,4 @@
-"""How the agent's package reaches another interpreter: a short command line, the rest over a file descriptor."""
+"""Starts the agent's package in another interpreter: a short command line, and the code over a file descriptor."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 TRAVEL_NAME = "_muster_agent"
+"""The name of the package on a host."""
 
 FOLDERS = ("agent", "agent.probes", "rank", "shared")
-"""The folders of Muster that travel; they are packages of TRAVEL_NAME on the host."""
+"""The packages of Muster that are sent; they are subpackages of TRAVEL_NAME on the host."""
 
 COMMAND = 'import sys;exec(open(0,"rb",0,closefd=False).readline())'
-"""The code given to `python -c`. No single quote, backslash or newline: it crosses sh, csh, zsh and fish unharmed."""
+"""The code for `python -c`; without single quotes, backslashes or newlines, so that sh, csh, zsh and fish keep it."""
 
 _EVERY_PYTHON = 2
-"""The version of marshal's format that every Python 3 reads."""
+"""The version of marshal's format that every Python 3 can read."""
 
-# Read by COMMAND as one line, byte by byte, so it stays short. {fields} are filled in by `payload`. `take` and
-# `channel` are there already where the agent dialed its controller (dial_back.py).
+# COMMAND reads this as one line, byte by byte, so it is short. `payload` fills in the {fields}. `take` and `channel`
+# exist already if the agent connected to its controller (dial_back.py).
 _FIRST_STAGE = """\
 import sys
 if sys.path[:1]==[""]:del sys.path[0]
@@ -53,34 +54,34 @@ space["enter"](parcel,channel)
 
 
 def payload(package: tuple[bytes, bytes], entry: str, config: Mapping[str, Any]) -> bytes:
-    """All that COMMAND reads from descriptor 0 to import the package and call `main(config)` of module `entry`."""
+    """What COMMAND reads from descriptor 0 to import the package and call `main(config)` of module `entry`."""
     parcel = [*package, marshal.dumps((entry, dict(config)), _EVERY_PYTHON)]
     stage = _FIRST_STAGE.format(sizes=[len(part) for part in parcel], name=TRAVEL_NAME)
     return b"exec(" + ascii(stage).encode() + b")\n" + b"".join(parcel)
 
 
 def pack(modules: dict[str, tuple[str, CodeType]]) -> tuple[bytes, bytes]:
-    """Module sources, and byte code for interpreters of this very version, each module by itself: a rank needs few."""
-    # Level 1: it is done at every start, and takes 20 ms instead of 35 for a tenth more bytes.
+    """Pack module sources, and byte code for this Python version, each module separately, because a rank needs few."""
+    # Level 1, because this runs at every start and takes 20 ms instead of 35, for 10 % more bytes.
     codes = {name: zlib.compress(marshal.dumps(code), 1) for name, (_, code) in modules.items()}
     sources = {name: source for name, (source, _) in modules.items()}
     return marshal.dumps((MAGIC_NUMBER, codes), _EVERY_PYTHON), zlib.compress(marshal.dumps(sources, _EVERY_PYTHON), 1)
 
 
 def own_parcel() -> tuple[bytes, bytes]:
-    """The package this interpreter got, to be sent on to another."""
+    """The package that this interpreter received, to send it to another."""
     return sys.modules[TRAVEL_NAME].parcel
 
 
 def own_channel() -> ssl.SSLSocket | None:
-    """The connection this interpreter dialed to get it; None where it came over descriptor 0."""
+    """The connection over which this interpreter received the package; None if it was descriptor 0."""
     return sys.modules[TRAVEL_NAME].channel
 
 
 def enter(parcel: list[bytes], channel: ssl.SSLSocket | None) -> NoReturn:
-    """Install the importer for the package that arrived, and run the module it was sent for.
+    """Install an importer for the received package, and run its entry module.
 
-    `channel` is the connection it came over, where that was not descriptor 0.
+    `channel` is the connection over which it was received, or None for descriptor 0.
     """
     codes, sources, order = parcel
     sys.meta_path.insert(0, _Importer(codes, sources))
@@ -92,7 +93,7 @@ def enter(parcel: list[bytes], channel: ssl.SSLSocket | None) -> NoReturn:
 
 
 class _Importer:
-    """Imports the package from memory; byte code where the interpreter's version matches, source otherwise."""
+    """Imports the package from memory: byte code if the interpreter's version matches, otherwise source."""
 
     def __init__(self, codes: bytes, sources: bytes) -> None:
         magic, by_name = marshal.loads(codes)
@@ -102,7 +103,7 @@ class _Importer:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The modules' texts, unpacked when first asked for: mostly only a traceback wants them."""
+        """The sources of the modules, unpacked on first use, mostly for tracebacks."""
         self._sources = self._sources or marshal.loads(zlib.decompress(self._packed))
         return self._sources
 

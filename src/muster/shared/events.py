@@ -18,7 +18,7 @@ else:
 
 
 class Hello(TypedDict):
-    """The first line of an agent that dials back: the job's token, the agent's key, its host and its version."""
+    """The first line of an agent that dials back: the job's token, the agent's key, its host and protocol version."""
 
     t: Literal["hello"]
     token: str
@@ -65,7 +65,7 @@ class Pong(TypedDict):
 
 
 class Failed(TypedDict):
-    """The agent ends because of an internal error."""
+    """The agent exits because of an internal error."""
 
     t: Literal["failed"]
     error: str
@@ -91,7 +91,7 @@ class Out(TypedDict):
 
 
 class Prompt(TypedDict):
-    """A rank waits for input behind a line without an end."""
+    """A rank waits for input after an incomplete line."""
 
     t: Literal["prompt"]
     rank: int
@@ -109,7 +109,7 @@ class MemoryFacts(TypedDict):
 
 
 class DiskFacts(TypedDict):
-    """The room on the file system under a path."""
+    """Free space on the file system of a path."""
 
     path: str
     folder: str
@@ -119,7 +119,7 @@ class DiskFacts(TypedDict):
 
 
 class FailureFacts(TypedDict):
-    """What the host looked like when a rank had failed."""
+    """The state of the host after a rank has failed."""
 
     memory: MemoryFacts
     inside: str
@@ -155,7 +155,7 @@ class Broken(TypedDict):
 
 
 class HostGauges(TypedDict):
-    """What the whole host uses; fields that cannot be read are missing."""
+    """The resource usage of the whole host; unavailable fields are missing."""
 
     load: NotRequired[float]
     memory_used: NotRequired[int]
@@ -168,7 +168,7 @@ class HostGauges(TypedDict):
 
 
 class RankGauges(TypedDict):
-    """What one rank and its children use."""
+    """The resource usage of one rank and its children."""
 
     pid: int
     state: str
@@ -181,7 +181,7 @@ class RankGauges(TypedDict):
 
 
 class Gauges(TypedDict):
-    """What the host and its ranks use, every two seconds."""
+    """The resource usage of the host and its ranks, every two seconds."""
 
     t: Literal["gauges"]
     time: float
@@ -190,10 +190,10 @@ class Gauges(TypedDict):
 
 
 HELLO: dict[str, type] = kinds_of(Hello)
-"""What comes before the agent itself, from a host that dials back."""
+"""The message that precedes the agent's code on a connection of an agent that dials back."""
 
 EVENTS: dict[str, type] = {
     **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
     **PASSED_ON,
 }
-"""Every event by its name, the value of `t`; those of ranks are their reports, passed on with the rank's number."""
+"""Every event by its name, the value of `t`; those of ranks are their reports, forwarded with the rank's number."""

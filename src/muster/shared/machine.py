@@ -1,4 +1,4 @@
-"""Facts about this host that the plan needs, each read in milliseconds and without importing torch."""
+"""Facts about this host that the plan needs, read within milliseconds and without importing torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IFF_LOOPBACK = 8
 
 
 def facts() -> Facts:
-    """What the agent tells first: who this host is and what it has."""
+    """The facts in the agent's first message: the Python, torch, CPUs, GPUs and interfaces of this host."""
     return {
         "time": time.time(),
         "python": sys.executable,
@@ -39,7 +39,7 @@ def facts() -> Facts:
 
 
 def torch_version(path: list[str]) -> str | None:
-    """The version of the torch that `import torch` would load, read from its version.py; None when there is none."""
+    """The version of torch that `import torch` would load, read from its version.py; None if there is none."""
     for folder in path:
         try:
             with open(os.path.join(folder or ".", "torch", "version.py")) as file:
@@ -52,19 +52,19 @@ def torch_version(path: list[str]) -> str | None:
 
 
 def cpu_count(env: Mapping[str, str]) -> int:
-    """How many CPUs this job has here; a scheduler that does not bind processes still says how many it gave."""
+    """The number of CPUs for this job on this host; also limited by schedulers that do not bind processes."""
     given = batch_systems.cpus_given(env)
     bound = len(os.sched_getaffinity(0))
     return min(bound, int(given)) if given.isdigit() and int(given) > 0 else bound
 
 
 def users_threads(env: Mapping[str, str]) -> str | None:
-    """OMP_NUM_THREADS as the user set it; a batch system may set it too, to CPUs that several ranks share."""
+    """OMP_NUM_THREADS if the user set it; a batch system may set it to CPUs that several ranks share."""
     return None if batch_systems.sets_threads(env) else env.get("OMP_NUM_THREADS")
 
 
 def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
-    """How many GPUs a process here would see, without touching CUDA."""
+    """The number of GPUs that a process on this host would see, without using CUDA."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
@@ -72,24 +72,24 @@ def gpu_count(env: Mapping[str, str], root: str = "/") -> int:
     try:
         gpus = len(os.listdir(root + "proc/driver/nvidia/gpus"))
     except OSError:
-        return devices  # hidden in some containers
-    # A container sees all GPUs of its host there, but can use only those whose devices it was given. On a host the
-    # devices may be missing until the driver is first used.
+        return devices  # some containers hide it
+    # A container sees all GPUs of its host there, but can use only those whose devices it has. On a host, the devices
+    # may be missing until the driver is first used.
     return min(gpus, devices) if in_container(root) else gpus
 
 
 def gpu_devices(root: str = "/") -> int:
-    """How many NVIDIA GPUs this host has, as far as device files tell."""
+    """The number of NVIDIA GPUs of this host, according to its device files."""
     return len([name for name in os.listdir(root + "dev") if name.startswith("nvidia") and name[6:].isdigit()])
 
 
 def in_container(root: str = "/") -> bool:
-    """Whether podman or docker has left its sign here."""
+    """Whether this is a podman or docker container."""
     return any(os.path.exists(root + sign) for sign in ("run/.containerenv", ".dockerenv"))
 
 
 def interfaces() -> list[Interface]:
-    """Every network interface that is up, with its addresses; loopback is marked."""
+    """All network interfaces that are up, with their addresses; loopback is marked."""
     found: list[Interface] = []
     by_name_v6 = _ipv6_addresses()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -112,7 +112,7 @@ def interfaces() -> list[Interface]:
 
 
 def _ipv6_addresses() -> dict[str, list[str]]:
-    """Global IPv6 addresses by interface; link-local ones need a zone and cannot serve as MASTER_ADDR."""
+    """Global IPv6 addresses by interface; link-local ones need a zone and do not work as MASTER_ADDR."""
     found: dict[str, list[str]] = {}
     for line in read_text("/proc/net/if_inet6").splitlines():
         digits, _, _, scope, _, name = line.split()
@@ -122,7 +122,7 @@ def _ipv6_addresses() -> dict[str, list[str]]:
 
 
 def memory_kills() -> tuple[int | None, int | None]:
-    """How many processes the kernel has killed for memory: of this control group and in all, where that is told."""
+    """The number of OOM kills in this cgroup and on the whole host; None if unknown."""
     in_all = counted("/proc/vmstat", "oom_kill")
     for folder in control_groups("memory"):
         for name in ("memory.events", "memory.oom_control"):  # version 2 and 1
@@ -133,10 +133,10 @@ def memory_kills() -> tuple[int | None, int | None]:
 
 
 def control_groups(controller: str, proc: str = "/proc/self") -> list[str]:
-    """The control groups that limit this process's `memory` or `cpu`, as folders: its own first, then those above."""
+    """The directories of the cgroups that limit this process's `memory` or `cpu`: its own first, then its parents."""
     own = [line.split(":", 2) for line in read_text(f"{proc}/cgroup").splitlines()]
     mounts = [line.split(" - ") for line in read_text(f"{proc}/mountinfo").splitlines() if " - cgroup" in line]
-    for kind, name in (("cgroup", controller), ("cgroup2", "")):  # version 1 where it has the controller, else 2
+    for kind, name in (("cgroup", controller), ("cgroup2", "")):  # version 1 if it has the controller, otherwise 2
         path = next((path for _, controllers, path in own if name in controllers.split(",")), None)
         for before, after in mounts:
             root, point = before.split()[3:5]
@@ -150,12 +150,12 @@ def control_groups(controller: str, proc: str = "/proc/self") -> list[str]:
 
 
 def counted(path: str, name: str) -> int | None:
-    """The number after a name in a file of the kernel's."""
+    """The number after a name in a file of the kernel; None if it is missing."""
     return next((int(line.split()[1]) for line in read_text(path).splitlines() if line.startswith(name + " ")), None)
 
 
 def cpu_quota(folder: str) -> float | None:
-    """How many CPUs the processes of a control group may use together; None for all."""
+    """The CPU quota of a cgroup as a number of CPUs; None if there is no limit."""
     limit, period = read_text(f"{folder}/cpu.max").split() or [
         read_text(f"{folder}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")
     ]
@@ -163,13 +163,13 @@ def cpu_quota(folder: str) -> float | None:
 
 
 def hosts_entries(name: str) -> list[list[str]]:
-    """The entries of /etc/hosts with a name, each an address and all its names."""
+    """The entries of /etc/hosts that contain a name; each is an address and its names."""
     entries = [line.partition("#")[0].split() for line in read_text("/etc/hosts").splitlines()]
     return [words for words in entries if name in words[1:] and not words[0].startswith("::ffff:")]
 
 
 def read_text(path: str) -> str:
-    """The text of a file, as far as it is UTF-8: the kernel cuts names within a character; empty if unreadable."""
+    """The text of a file, with invalid UTF-8 replaced, because the kernel truncates names; empty if unreadable."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

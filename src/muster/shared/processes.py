@@ -1,4 +1,4 @@
-"""Linux processes: who descends from whom, dying with one's parent, starting a program."""
+"""Linux processes: descendants, parent death signals, starting and killing processes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HANDLED_SIGNALS = (
 
 
 def adopt_orphans() -> None:
-    """Make this process the new parent of every descendant whose parent dies, setsid or not."""
+    """Make this process the new parent of all orphaned descendants, even after setsid."""
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have this process end by a signal when `parent` dies, also if it has died already.
+    """End this process with a signal when `parent` dies, also if it has already died.
 
-    The kernel acts when the *thread* that forked us exits, so fork from the parent's main thread.
+    The kernel acts when the *thread* that forked this process exits, so fork from the parent's main thread.
     """
     libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
@@ -46,12 +46,12 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def outlive_parent() -> None:
-    """Take `die_with` back."""
+    """Undo `die_with`."""
     libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def stat(pid: int | str) -> tuple[bytes, list[bytes]]:
-    """The name of a process, and the fields of its /proc/PID/stat from the third one, its state, on; none once gone."""
+    """The name of a process, and the fields of /proc/PID/stat from the third one (state) on; empty if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             before, _, after = file.read().rpartition(b")")
@@ -61,7 +61,7 @@ def stat(pid: int | str) -> tuple[bytes, list[bytes]]:
 
 
 def children() -> dict[int, list[int]]:
-    """The living children of every process of this host; a zombie is not alive and has no children left."""
+    """The living children of every process on this host; zombies are not included."""
     found: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat(name)[1]
@@ -71,7 +71,7 @@ def children() -> dict[int, list[int]]:
 
 
 def below(root: int, by_parent: Mapping[int, list[int]]) -> list[int]:
-    """Every process that descends from `root`."""
+    """All descendants of `root`."""
     found: list[int] = []
     queue = [root]
     while queue:
@@ -82,18 +82,18 @@ def below(root: int, by_parent: Mapping[int, list[int]]) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Every living process below `root`."""
+    """All living descendants of `root`."""
     return below(root, children())
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Whether a process is alive; a zombie is not."""
     fields = stat(pid)[1]
     return bool(fields) and fields[0] not in _ENDED
 
 
 def reap() -> list[tuple[int, int, int]]:
-    """The children that have ended since the last call: each with the status it left and the most memory it held."""
+    """The children that have exited since the last call: pid, wait status, and peak memory in bytes."""
     ended: list[tuple[int, int, int]] = []
     while True:
         try:
@@ -106,7 +106,7 @@ def reap() -> list[tuple[int, int, int]]:
 
 
 def kill(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each process that is still there."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -115,28 +115,28 @@ def kill(pids: Iterable[int], number: int) -> None:
 
 
 def kill_session(pid: int) -> None:
-    """Kill a child that `fork` made, with what it has started."""
+    """Kill a child created by `fork`, and its own children."""
     try:
         os.killpg(pid, signal.SIGKILL)
-    except OSError:  # it has not come to `setsid` yet
+    except OSError:  # it has not called `setsid` yet
         kill([pid], signal.SIGKILL)
 
 
 def end(pid: int, limit: float) -> None:
-    """Kill a child and wait until it has gone, at most `limit` seconds: on a busy machine that takes a moment."""
+    """Kill a child and wait for at most `limit` seconds until it is gone."""
     kill([pid], signal.SIGKILL)
     deadline = time.monotonic() + limit
     try:
         while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
             time.sleep(0.001)
     except ChildProcessError:
-        pass  # its end has been taken note of already
+        pass  # it has already been reaped
 
 
 def fork(work: Callable[[], None], *kept: int) -> int:
-    """Run a function in a child with a session of its own that dies with this process.
+    """Run a function in a child process with its own session, which dies with this process.
 
-    Of our descriptors it has only stdout, stderr and those that are `kept`.
+    It keeps only stdout, stderr and the descriptors in `kept`.
     """
     me = os.getpid()
     pid = os.fork()
@@ -154,9 +154,9 @@ def fork(work: Callable[[], None], *kept: int) -> int:
 
 
 def start(argv: list[str], env: Mapping[str, str], *, cwd: str, stdin: int, stderr: int, keep: Sequence[int]) -> int:
-    """Fork and exec a program in a session of its own that dies with this process; `keep` stays open in it.
+    """Start a program in its own session, which dies with this process; the descriptors in `keep` stay open.
 
-    Its stdout goes to `stderr` too, so that nothing it prints can reach the channel.
+    Its stdout also goes to `stderr`, so that its output cannot reach the channel.
     """
     me = os.getpid()
     pid = os.fork()
@@ -180,14 +180,14 @@ def start(argv: list[str], env: Mapping[str, str], *, cwd: str, stdin: int, stde
 
 
 def default_signals() -> None:
-    """Give a child back the signal handling a shell would have given it."""
+    """Reset signal handling in a child to what a shell would give it."""
     for number in HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def file_with(data: bytes) -> int:
-    """A descriptor from which `data` can be read, kept in memory: no temporary file, no pipe that could fill up."""
+    """A descriptor of an in-memory file with `data`; unlike a pipe, it cannot fill up."""
     fd = os.memfd_create("muster")
     view = memoryview(data)
     while view:
@@ -197,13 +197,13 @@ def file_with(data: bytes) -> int:
 
 
 def close_all_but(*kept: int) -> None:
-    """Close every descriptor above stderr except these, and give descriptor 0 nothing to read."""
+    """Close all descriptors above stderr except these, and redirect stdin from /dev/null."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in kept:
             try:
                 os.close(int(name))
             except OSError:
-                pass  # the one that listed the folder
+                pass  # the descriptor of the directory listing itself
     null = os.open(os.devnull, os.O_RDONLY)
     if null != 0:
         os.dup2(null, 0)

@@ -1,9 +1,9 @@
-"""The form of every message that crosses a process boundary, and its validation on arrival.
+"""Defines and validates all messages between processes.
 
 Messages are defined as TypedDicts: `requests.py` and `replies.py` (controller to agent and back), `events.py` (agent to
 controller), `reports.py` (rank to agent) and `spawner_messages.py` (agent and spawner). A type checker reads the
-annotations, and `validate` reads the same annotations at run time. Hosts have Python 3.9 and must not pay for importing
-`typing`, so the base class here only stands in for the real one.
+annotations, and `validate` reads the same annotations at run time. Hosts may have Python 3.9 and should not spend time
+on importing `typing`, so the base class here only replaces the real one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TypedDict(dict):  # type: ignore[type-arg]
-    """Stands for typing.TypedDict at run time, where messages are plain dicts and only annotations matter."""
+    """Replaces typing.TypedDict at run time, where messages are plain dicts and only annotations matter."""
 
 
 def kind_of(message: type) -> str:
@@ -44,7 +44,7 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 }
 _EVERYTHING = ("Any", "object")
 _fields: dict[type, tuple[Field, ...]] = {}
-"""The fields of each class seen so far: name, whether it is required, types, check of what is inside, annotation."""
+"""Cached fields of message classes: name, whether it is required, types, check of the contents, annotation."""
 
 
 def validate(message: Any, kinds: Mapping[str, type], key: str = "t") -> None:
@@ -70,7 +70,7 @@ def fields(kind: type) -> tuple[Field, ...]:
     found: list[Field] = []
     for name, annotation in annotations_of(kind).items():
         if annotation.startswith("Literal[") and name == "t":
-            continue  # how the message was found
+            continue  # the name of the message, which has been checked
         required = not annotation.startswith("NotRequired[")
         text = annotation if required else annotation[len("NotRequired[") : -1]
         types, check = _compile(text, vars(sys.modules[kind.__module__]))
@@ -94,7 +94,7 @@ def _unknown(message: Any, key: str) -> str:
 
 
 def _fault(message: Any, kind: type) -> str:
-    """How a message differs from its class; empty where it does not."""
+    """How a message differs from its class; empty if it is valid."""
     for name, required, types, check, annotation in _fields.get(kind) or fields(kind):
         if name in message:
             value = message[name]
@@ -111,7 +111,7 @@ def _fault(message: Any, kind: type) -> str:
 
 
 def _compile(annotation: str, space: Mapping[str, Any]) -> tuple[frozenset[type], Check | None]:
-    """The exact types that an annotation allows (none for all of them), and a check of what is inside a value."""
+    """The exact types that an annotation allows (empty for any), and a check of the contents of a value."""
     types: set[type] = set()
     checks: dict[type, Check] = {}
     for part in _split(annotation, " | "):
@@ -146,7 +146,7 @@ def _add(checks: dict[type, Check], kind: type, check: Check | None) -> None:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """The parts of an annotation between separators that are in no bracket."""
+    """Split an annotation at separators outside of brackets."""
     parts = [""]
     for piece in text.split(separator):
         whole = parts[-1].count("[") == parts[-1].count("]")

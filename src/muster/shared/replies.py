@@ -31,10 +31,11 @@ class Problem(TypedDict):
 
 
 class Comparison(TypedDict):
-    """Whether the host has the working directory and the script."""
+    """Whether the host has the working directory and the script, and the first module that is `missing` for certain."""
 
     cwd: bool
     script: Literal["same", "different", "missing"]
+    missing: str
 
 
 class Unpacked(Problem):
@@ -119,7 +120,7 @@ class Prepared(TypedDict):
     traceback: str
 
 
-class Told(Where):
+class SelfReport(Where):
     """What a rank's own thread answered."""
 
     peer: int | None
@@ -146,10 +147,10 @@ class ChildView(ProcessView):
 
 
 class RankView(ProcessView):
-    """All that was found out about a rank; `answered` is None where no thread in it could answer."""
+    """What is known about a rank; `answered` is None if it has no thread that could answer."""
 
     answered: bool | None
-    told: NotRequired[Told]
+    self_report: NotRequired[SelfReport]
     recorder: NotRequired[dict[str, RecordedGroup] | None]
     children: list[ChildView]
 
@@ -161,7 +162,7 @@ class Stacks(TypedDict):
 
 
 class Neighbor(TypedDict):
-    """A busy process of somebody else on a rank's CPUs."""
+    """A busy process outside the job on a rank's CPUs."""
 
     pid: int
     name: str
@@ -180,7 +181,7 @@ class RankUse(TypedDict):
     throttled: float
     throttles: float
     quota: float | None
-    neighbour: Neighbor | None
+    neighbor: Neighbor | None
 
 
 class GpuGauges(TypedDict):
@@ -198,7 +199,7 @@ class GpuGauges(TypedDict):
 
 
 class Examined(TypedDict):
-    """What was seen of the ranks, the bytes that wait to be sent by address, and the GPUs."""
+    """The resource usage of the ranks, the bytes queued for sending by address, and the GPUs."""
 
     ranks: dict[str, RankUse]
     queues: dict[str, int]
@@ -206,7 +207,7 @@ class Examined(TypedDict):
 
 
 class Stopped(TypedDict):
-    """All ranks have ended, except the processes that are `left`: the kernel holds them."""
+    """All ranks have ended, except the processes that are `left`, which are stuck in the kernel."""
 
     left: list[int]
 

@@ -1,4 +1,4 @@
-"""What a rank reports to its agent, which adds the number of the `rank` and passes most of it on to the controller."""
+"""What a rank reports to its agent, which adds the number of the `rank` and forwards most of it to the controller."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Late(Report):
 
 
 class Holding(Report):
-    """A rank that is done waits for others that are still creating a process group with it."""
+    """A finished rank waits for others that are still creating a process group with it."""
 
     t: Literal["held"]
     limit: float
@@ -172,7 +172,7 @@ class FunctionRaised(Report):
 
 
 class Sampling(Report):
-    """The rank has a thread that answers questions, with this number of the kernel's."""
+    """The rank has a thread that answers requests, with this kernel thread id."""
 
     t: Literal["sampling"]
     thread: int

@@ -17,11 +17,12 @@ class Ping(TypedDict):
 
 
 class Compare(TypedDict):
-    """Ask whether the working directory exists and the script in it has the fingerprint `digest`."""
+    """Ask whether the working directory, the script with fingerprint `digest`, and the modules `imports` are there."""
 
     cwd: str
     script: str | None
     digest: Sequence[int] | None
+    imports: Sequence[str]
 
 
 class _Piece(TypedDict):
@@ -54,7 +55,7 @@ class Question(TypedDict):
     master: str | None
     """The address that the user chose for rank 0."""
     paths: list[str]
-    """Files and folders that the job reads."""
+    """Files and directories that the job reads."""
     peers: dict[str, list[str]]
     """The addresses of the other hosts."""
 

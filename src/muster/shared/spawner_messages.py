@@ -1,4 +1,4 @@
-"""What agent and spawner say to each other, one JSON object per packet."""
+"""The messages between agent and spawner, one JSON object per packet."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RankConfig(Target):
 
 
 class FreshRankConfig(RankConfig):
-    """The same for a rank that is an interpreter of its own, with the descriptors it has inherited."""
+    """The same for a rank in a fresh interpreter, with the descriptors that it inherits."""
 
     stdin: int
     report: int
@@ -118,7 +118,7 @@ class Stray(TypedDict):
 
 
 ORDERS: dict[str, type] = kinds_of(StartRank, StartStore)
-"""What the agent asks of the spawner."""
+"""The messages from the agent to the spawner."""
 
 NEWS: dict[str, type] = kinds_of(Ready, ImportFailed, Started, StoreStarted, Storeless, Ended, Stray)
-"""What the spawner tells the agent."""
+"""The messages from the spawner to the agent."""

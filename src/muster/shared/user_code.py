@@ -1,15 +1,15 @@
-"""Whose code a source file is, by its path alone: the paths in stack traces come from other hosts."""
+"""Classifies source files by path alone, because the paths in stack traces come from other hosts."""
 
 from __future__ import annotations
 
 _MUSTER = ("/muster/agent/", "/muster/rank/", "/muster/shared/")
 
 _TORCH = tuple(f"/torch/{part}" for part in ("autograd/", "cuda/", "distributed/", "nn/", "optim/", "utils/", "_"))
-"""Parts of torch, which a build from source has outside of any folder of packages."""
+"""Parts of torch, which may be outside of site-packages in a build from source."""
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is the user's own: not of torch, a package, the standard library or Muster."""
+    """Whether a file is the user's own, not part of torch, a package, the standard library or Muster."""
     return not (
         path.startswith("<")
         or "-packages/" in path
@@ -19,7 +19,7 @@ def is_users(path: str) -> bool:
 
 
 def is_musters(path: str) -> bool:
-    """Whether a file is part of Muster that runs on hosts; `<muster>/…` where it was compiled there."""
+    """Whether a file is part of Muster's code on hosts; the path is `<muster>/…` if it was compiled there."""
     return path.startswith("<muster>") or any(folder in path for folder in _MUSTER)
 
 

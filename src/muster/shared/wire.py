@@ -10,39 +10,39 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
-"""Version of the protocol between controller, agent, spawner and rank: raised when a message changes."""
+"""Version of the protocol between controller, agent, spawner and rank; incremented when a message changes."""
 
 _GREETING_BEGIN, _GREETING_END = b"\x1emuster-agent ", b"\x1e\n"
 
 GREETING = _GREETING_BEGIN + str(VERSION).encode() + _GREETING_END
-"""Sent first by the agent, with its version. Whatever a shell profile printed before it is skipped."""
+"""The agent's first line, with its version. Output of a shell profile before it is skipped."""
 
 HEARTBEAT = 0.5
-"""Seconds between two pings of the controller."""
+"""Seconds between two pings from the controller."""
 
 LEASE = 5.0
-"""Seconds of silence after which an agent stops its ranks, and the controller gives a host up."""
+"""Seconds of silence after which an agent stops its ranks, and the controller considers a host lost."""
 
 LAST_GRACE = 3.0
-"""The most grace ranks get once host or controller is lost: with LEASE it keeps "gone 10 s later" true."""
+"""Maximum grace period in seconds if the controller is lost; with LEASE, all ranks are gone within 10 s."""
 
 
 class ProtocolError(Exception):
-    """The other side sent something that the protocol does not allow."""
+    """The other side violated the protocol."""
 
 
 class VersionError(ProtocolError):
-    """The other side speaks another version of the protocol."""
+    """The other side uses another version of the protocol."""
 
 
 def check_version(theirs: object, who: str) -> None:
-    """Raise VersionError unless the other side speaks our version; the sentence names both."""
+    """Raise VersionError unless the other side uses our version."""
     if theirs != VERSION:
         raise VersionError(f"{who} uses protocol version {theirs}, but this Muster uses version {VERSION}")
 
 
 def encode(message: Mapping[str, object]) -> bytes:
-    """One message as a line."""
+    """Encode a message as a line."""
     plain = None if "json" in sys.modules else _plain(message)
     if plain is not None:
         return plain
@@ -52,7 +52,7 @@ def encode(message: Mapping[str, object]) -> bytes:
 
 
 def _plain(message: Mapping[str, Any]) -> bytes | None:
-    """A simple message as a line, made without json, whose import costs a fresh rank 7 ms; None for any other."""
+    """Encode a simple message without json, whose import takes a fresh rank 7 ms; None for other messages."""
     parts: list[str] = []
     for name, value in message.items():
         if isinstance(value, str) and value.isascii() and value.isprintable() and not set('"\\') & set(value):
@@ -65,32 +65,33 @@ def _plain(message: Mapping[str, Any]) -> bytes | None:
 
 
 _MOST_NOISE = 4096
+"""Maximum number of bytes before the greeting that are kept."""
 
 
 class LineReader:
-    """Turns bytes, as they come, into messages."""
+    """Splits a byte stream into messages."""
 
     def __init__(self, *, greeting: bytes | None = None) -> None:
         self.greeting = greeting
         self.noise: bytes = b""
-        """What came before the greeting; where none comes, it may say why."""
+        """The output before the greeting, which may explain why there is no greeting."""
         self._rest: bytes = b""
 
     def feed(self, data: bytes) -> list[Any]:
-        """The messages that are complete with `data`; any JSON value, to be validated."""
+        """Return the messages completed by `data`; each is any JSON value, still to be validated."""
         import json
 
         return [json.loads(line) for line in self.lines(data)]
 
     def lines(self, data: bytes) -> list[bytes]:
-        """The lines that are complete with `data`; until the greeting has come, bytes go to `noise`."""
+        """Return the lines completed by `data`; bytes before the greeting go to `noise`."""
         data = self._rest + data
         if self.greeting is not None:
             before, found, after = data.partition(self.greeting)
             self.noise = before[-_MOST_NOISE:]
             if not found:
                 _check_greeting(data)
-                self._rest = self.noise  # the beginning of a greeting that is cut in two is in it
+                self._rest = self.noise  # it may end with a partial greeting
                 return []
             self.greeting, data = None, after
         *lines, self._rest = data.split(b"\n")
@@ -105,25 +106,25 @@ def _check_greeting(data: bytes) -> None:
 
 
 class Writer:
-    """A non-blocking `write` with a buffer: nothing that is sent ever stops the loop."""
+    """A buffered, non-blocking writer."""
 
     def __init__(self, fd: int, write: Callable[[bytes | bytearray], int]) -> None:
         self.fd = fd
-        """What to watch for writing while something is pending."""
+        """The descriptor to watch for writing while data is pending."""
         self._write = write
         self._buffer = bytearray()
 
     @property
     def pending(self) -> int:
-        """How many bytes wait for the other side to read."""
+        """The number of buffered bytes."""
         return len(self._buffer)
 
     def drop(self) -> None:
-        """Forget what is unsent: nobody reads it any more."""
+        """Discard the buffer, because the reader is gone."""
         self._buffer.clear()
 
     def send(self, data: bytes) -> None:
-        """Queue `data` and write what can be written now; raises BrokenPipeError when the reader has gone."""
+        """Queue `data` and write what can be written now; raises BrokenPipeError if the reader is gone."""
         self._buffer += data
         self.flush()
 

@@ -49,8 +49,8 @@ def in_all_ranks(error: MusterError, *, reports: bool) -> MusterError:
 
     Launchers end all ranks as soon as one has exited, so the others could cut the report short.
     """
-    error.told = not reports
-    if error.told:
+    error.silent = not reports
+    if error.silent:
         atexit.register(stay_until, time.monotonic() + HEAD_START)
     return error
 

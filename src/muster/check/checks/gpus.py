@@ -43,7 +43,7 @@ def _missing(cluster: Cluster, machine: Machine, answer: nvidia.Gpus) -> Finding
         yield Finding("warning", (name,), f"only {seen} of {answer['devices']} GPUs respond", GONE, reboot, row=48)
     # With --env CUDA_VISIBLE_DEVICES the plan has already counted the GPUs; an empty value means a run on the CPU.
     if 0 < usable < machine.ranks and "CUDA_VISIBLE_DEVICES" not in cluster.wanted.named:
-        what = f"{machine.ranks} ranks need {machine.ranks} GPUs, but only {usable} are available"
+        what = f"{machine.ranks} ranks need {machine.ranks} GPUs, but only {usable} available"
         yield Finding("error", (name,), what, GONE, Fix(say=f"use `-H {name}:{usable}`"), row=48)
 
 

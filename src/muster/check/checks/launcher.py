@@ -7,6 +7,7 @@ from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings
 from muster.check.fixes import unset
+from muster.text import count
 
 SYMPTOM = "Timed out waiting for clients: 2/3 clients joined, or a duplicate rank, when a script is started by hand"
 
@@ -18,7 +19,7 @@ def judge(cluster: Cluster) -> Findings:
             value = answer["env"].get(variable)
             if value is None or (variable == "WORLD_SIZE" and value == str(cluster.world_size)):
                 continue
-            right = f", but the job has {cluster.world_size} ranks" if variable == "WORLD_SIZE" else ""
+            right = f", but the job has {count(cluster.world_size, 'rank')}" if variable == "WORLD_SIZE" else ""
             what = f"{variable}={value} is set{right}; `muster run` overrides it for each rank"
             yield Finding("note", (name,), what, SYMPTOM, unset(cluster, name, variable), row=45)
 

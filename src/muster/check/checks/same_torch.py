@@ -6,6 +6,7 @@ from muster.agent.probes import python_install
 from muster.check.cluster_facts import Cluster, odd_ones
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
+from muster.text import count
 
 HANG = "a hang at the first barrier, or ncclInvalidUsage / `NCCL version mismatch`"
 DRIVER = "The NVIDIA driver on your system is too old, or: CUDA error: system has unsupported display driver"
@@ -24,7 +25,7 @@ def judge(cluster: Cluster) -> Findings:
     for name, torch in found.items():
         gpus, driver = cluster.machine(name).up["gpus"], drivers[name]
         if gpus and not torch["cuda"]:
-            what = f"torch {torch['version']} is built without CUDA and cannot use the {gpus} GPUs"
+            what = f"torch {torch['version']} is built without CUDA and cannot use the {count(gpus, 'GPU')}"
             fix = Fix(command=f"{torch['python']} -m pip install --force-reinstall torch", on=name)
             yield Finding("warning", (name,), what, NO_CUDA, fix, row=23)
         least = NEEDS.get(torch["cuda"].partition(".")[0])

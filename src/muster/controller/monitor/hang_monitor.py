@@ -94,7 +94,7 @@ class HangMonitor:
     def _somebody_works(self) -> bool:
         """Whether a rank that is not waiting has worked recently."""
         heard = self.monitor.heard.items()
-        free = [rank for rank, told in heard if told.exit_status is None and not told.is_pending]
+        free = [rank for rank, one in heard if one.exit_status is None and not one.is_pending]
         return any(works(self._looks_at(rank)) for rank in free)
 
     def _looks_at(self, rank: int) -> list[tuple[float, Sighting]]:

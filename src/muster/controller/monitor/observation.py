@@ -187,7 +187,7 @@ def seen(
     gpu: float | None = None,
 ) -> Seen:
     """Combine the last observation of a rank with the earlier ones, oldest first."""
-    told = facts.get("told")
+    report = facts.get("self_report")
     recorder = facts.get("recorder")
     answered = facts["answered"]
     if answered is False and any(look["answered"] for _, look in looks):
@@ -197,7 +197,7 @@ def seen(
         host=facts["host"],
         quiet=quiet,
         joining=joining,
-        meeting=told["meeting"] if told else None,
+        meeting=report["meeting"] if report else None,
         answered=answered,
         works=works(looks, gpu),
         cpu=_rates(looks[0], looks[-1])[0] if len(looks) > 1 else 0.0,
@@ -207,8 +207,8 @@ def seen(
         frames=training_thread(facts["stack"]),
         last_place=place,
         begun=begun,
-        peer=told["peer"] if told else None,
-        waits_for_work=bool(told and told["work"]),
+        peer=report["peer"] if report else None,
+        waits_for_work=bool(report and report["work"]),
         groups=None if recorder is None else groups_of(recorder),
         children=tuple(
             Child(pid=child["pid"], state=child["state"], frames=main_thread(child["stack"]))

@@ -205,12 +205,12 @@ class RankMonitor:
             return {}
         found: dict[int, Sighting] = {int(rank): {**view, "host": link.name} for rank, view in answer["ranks"].items()}
         for rank, sighting in found.items():
-            told = sighting.get("told")
+            report = sighting.get("self_report")
             heard = self.heard.get(rank)
-            if told and heard is not None:
-                heard.has_joined, heard.groups, heard.joining = True, told["groups"], told["joining"]
-                heard.place = told["place"]
-                heard.moved = max(heard.moved, link.our_time(told["moved"]))
+            if report and heard is not None:
+                heard.has_joined, heard.groups, heard.joining = True, report["groups"], report["joining"]
+                heard.place = report["place"]
+                heard.moved = max(heard.moved, link.our_time(report["moved"]))
         return found
 
     async def take_stacks(self) -> Report:

@@ -25,7 +25,7 @@ class Evidence(RankUse):
 
     `cpu_wait` is the share of time it was runnable without a CPU, `disk` the share in which it or a child waited for a
     file, `throttled` the share in which its cgroup had exhausted its quota (above 1 if several CPUs were throttled).
-    `neighbour` is the busiest process outside the job on its CPUs.
+    `neighbor` is the busiest process outside the job on its CPUs.
     """
 
     gpu: GpuState | None
@@ -53,7 +53,7 @@ def explain(slow: Slow, seen: Mapping[int, Evidence]) -> str:
         return (
             f"It waits for its disk {suspect['disk'] * 100:.0f} % of the time ({suspect['read'] / 1e6:.1f} MB/s read)"
         )
-    by = suspect["neighbour"]
+    by = suspect["neighbor"]
     who = f" ({by['name']}, process {by['pid']}, uses {by['cpu']:.1f} CPUs)" if by else ""
     return f"Other processes use its CPUs; it waits for one {suspect['cpu_wait'] * 100:.0f} % of the time{who}"
 

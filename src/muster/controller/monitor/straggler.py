@@ -143,7 +143,7 @@ class History:
         most = max(8, MOST_ARRIVALS // max(1, sum(map(len, groups.values()))))
         for group, members in groups.items():
             common = _common(group, members)
-            if all(told.steps for told in members.values()):
+            if all(one.steps for one in members.values()):
                 self._courses.pop(group, None)
                 _add_steps(self._known, common, members, most)
                 continue
@@ -163,15 +163,15 @@ class History:
 def _common(group: str, members: Mapping[int, RankCalls]) -> list[tuple[str, int]]:
     first, *others = members.values()
     keys = {key for key in first.calls if key[0] == group}
-    for told in others:
-        keys &= told.calls.keys()
+    for one in others:
+        keys &= one.calls.keys()
     return sorted(keys)
 
 
 def _done_with(keys: Collection[tuple[str, int]], members: Mapping[int, RankCalls]) -> None:
-    for told in members.values():
+    for one in members.values():
         for key in keys:
-            del told.calls[key]
+            del one.calls[key]
 
 
 def lags_of(arrivals: Mapping[int, float]) -> dict[int, float]:
@@ -189,7 +189,7 @@ def _middle_of_others(in_order: Sequence[float], own: float) -> float:
 
 def _measured(key: tuple[str, int], members: Mapping[int, RankCalls]) -> dict[int, float] | None:
     """Arrival times derived from durations: a collective ends for all ranks at once, so the shortest call came last."""
-    durations = {rank: told.calls[key][1] for rank, told in members.items()}
+    durations = {rank: one.calls[key][1] for rank, one in members.items()}
     known = {rank: -duration for rank, duration in durations.items() if duration is not None}
     return known if len(known) == len(durations) else None
 
@@ -217,13 +217,13 @@ def _add_steps(
     Wall-clock arrivals would mislead: a slow network releases some ranks later, which then arrive later without being
     slow. Processed calls are dropped; of the calls whose step has ended, only the `most` newest are processed.
     """
-    places = {rank: _Place(told.steps) for rank, told in members.items()}
-    first, told_first = next(iter(members.items()))
-    ends = told_first.steps
-    over = [key for key in common if places[first].number(told_first.calls[key][0]) is not None]
+    places = {rank: _Place(one.steps) for rank, one in members.items()}
+    first, of_first = next(iter(members.items()))
+    ends = of_first.steps
+    over = [key for key in common if places[first].number(of_first.calls[key][0]) is not None]
     done = over[:-most]
     for key in over[-most:]:
-        times = {rank: told.calls[key][0] for rank, told in members.items()}
+        times = {rank: one.calls[key][0] for rank, one in members.items()}
         numbers = {places[rank].number(time) for rank, time in times.items()}
         if None in numbers:
             continue
@@ -259,7 +259,7 @@ class _Course:
         """Process the newest collectives that all ranks have reached since the last call, and drop all of them."""
         skipped, self._warm_up = self._warm_up, max(0, self._warm_up - len(common))
         for key in common[skipped:][-most:]:
-            times = {rank: told.calls[key][0] for rank, told in members.items()}
+            times = {rank: one.calls[key][0] for rank, one in members.items()}
             if self._before is not None and min(times.values()) > self._before:
                 if self._begin is not None:
                     seconds = self._before - self._begin

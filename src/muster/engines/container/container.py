@@ -75,8 +75,8 @@ class Container:
         """The command line that runs `agent` in the container on a host."""
         share = "share" if self.shares_processes else ""
         settled = " ".join(what for what, sign in _SETTLING if any(re.match(sign, word) for word in self.args))
-        told = (script("container_keeper"), self.program, self.image, self.cwd, self.folder, share, settled)
-        return ("/bin/sh", "-c", script("container"), "muster", *told, *self.args, self.image, *agent)
+        fixed = (script("container_keeper"), self.program, self.image, self.cwd, self.folder, share, settled)
+        return ("/bin/sh", "-c", script("container"), "muster", *fixed, *self.args, self.image, *agent)
 
 
 def container_of(spec: RunSpec, folder: str) -> Container | None:

@@ -1,13 +1,13 @@
-# Runs on a host, because only there it is known which container program and which devices there are.
-# Arguments: the seven that `Container.run` gives, then the user's options, the image and the agent's command; each
-# `set --` puts something before those.
-# It travels as one line (`script` in container.py), because csh takes no newline in quotes: hence the semicolons. csh
-# and fish also want no single quote, no ! before a word, and no two backslashes in it.
+# Runs on a host, where the available container programs and devices are known.
+# Arguments: the seven from `Container.run`, then the user's options, the image and the agent's command; each `set --`
+# inserts something before those.
+# It is sent as one line (`script` in container.py), because csh does not allow newlines in quotes: hence the semicolons.
+# For csh and fish, it must not contain single quotes, a ! before a word, or two backslashes in a row.
 keeper=$1 program=$2 image=$3 cwd=$4 folder=$5 share=$6 settled=$7; shift 7;
 host=$(uname -n); host=${host%%.*}; name=muster-${folder##*/}-$$;
 fail() { printf "muster: %s: %s\n" "$host" "$2" >&2; exit "$1"; };
 
-# A task of PBS begins with an empty environment, and podman finds its helpers by PATH.
+# A PBS task starts with an empty environment, but podman finds its helpers through PATH.
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin};
 [ "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6);
 export PATH HOME;
@@ -18,11 +18,11 @@ else
   for program in podman docker apptainer ""; do there "$program" && break; done;
   [ "$program" ] || fail 121 "found no podman, docker or apptainer";
 fi;
-# What is called docker may be podman in its place: Debian and Fedora have a package for that.
+# docker may be podman: Debian and Fedora have a package that replaces it.
 kind=$program;
 [ "$kind" = docker ] && case $(docker --version 2>/dev/null) in *odman*) kind=podman;; esac;
 
-# The options of --mount are one line of CSV.
+# The value of --mount is a line of CSV.
 field() { case $1 in *[,\"]*) printf "\"%s\"" "$(printf %s "$1" | sed "s/\"/\"\"/g")";; *) printf %s "$1";; esac; };
 mount() { printf "type=bind,%s,%s%s" "$(field "src=$1")" "$(field "dst=$1")" "$2"; };
 mine=;
@@ -30,23 +30,23 @@ if [ "$cwd" ]; then
   cd "$cwd" 2>/dev/null || fail 122 "directory $cwd does not exist";
   set -- --mount "$(mount "$cwd")" "$@";
 else
-  # The code is sent, into a folder of the job on this host, which keeps what the ranks write.
+  # The code is sent to a directory of the job on this host, which keeps what the ranks write.
   state=${XDG_STATE_HOME:-$HOME/.local/state};
   mine=$state/muster/jobs/${folder##*/};
   (umask 077; mkdir -p "$mine") || fail 122 "could not create directory $mine";
   set -- --mount "$(mount "$mine")" "$@";
 fi;
-# The job folder of who runs `muster`, if this host shares it.
+# The job directory on the machine that runs `muster`, if this host shares it.
 [ -d "$folder" ] && [ "$folder" != "$mine" ] && set -- --mount "$(mount "$folder" ,ro)" "$@";
 
-# Only what a scheduler, mpirun or Muster has set comes along: the image has its own PATH and libraries.
+# Pass only variables of schedulers, mpirun and Muster: the image has its own PATH and libraries.
 names="MUSTER_DIAL|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|NCPUS|(SLURMD?|PBS|OMPI|PMIX?|MPI|HYDI?)_[A-Za-z0-9_]+";
 variables() { awk "BEGIN { for (name in ENVIRON) if (name ~ /^($names)\$/) print name }" </dev/null; };
 
 if [ "$kind" = apptainer ]; then
   for variable in $(variables); do export "APPTAINERENV_$variable=$(printenv "$variable")"; done;
   [ "$mine" ] && export "APPTAINERENV_XDG_STATE_HOME=$state";
-  # It mounts the home folder, and what pip has put there is for the Python of the host.
+  # It mounts the home directory, whose user packages are for the host's Python.
   export APPTAINERENV_PYTHONNOUSERSITE=1;
   [ "$cwd" ] && set -- --pwd "$cwd" "$@";
   [ "$share" ] || set -- --pid "$@";
@@ -55,7 +55,7 @@ if [ "$kind" = apptainer ]; then
   exec "$program" exec --cleanenv "$@";
 fi;
 
-# Pull beforehand and not by `run`, which goes on for minutes when nobody wants the job any more. The parent of this
+# Pull the image separately, because `run` would keep pulling for minutes after the job has ended. The parent of this
 # shell is sshd, muster, or a daemon of the scheduler.
 here() { "$program" image inspect "$image" >/dev/null 2>&1; };
 wanted() { read -r pid comm letter parent rest </proc/$$/stat; [ "$parent" = "$PPID" ]; };
@@ -75,8 +75,8 @@ esac;
 [ "$cwd" ] && set -- --workdir "$cwd" "$@";
 [ "$mine" ] && set -- --env "XDG_STATE_HOME=$state" "$@";
 if [ "$share" ]; then
-  # The ranks of MPI on one host have a container each: they find each other by process id, read each other's memory,
-  # and meet in the folder for temporary files.
+  # Each MPI rank of a host has its own container: the ranks find each other by process id, read each other's memory,
+  # and share the directory for temporary files.
   set -- --pid host --cap-add SYS_PTRACE "$@";
   tmp=${TMPDIR:-/tmp};
   [ "$tmp" = "$cwd" ] || set -- --mount "$(mount "$tmp")" "$@";
@@ -84,7 +84,7 @@ if [ "$share" ]; then
 fi;
 user=0:0;
 if [ "$kind" = docker ]; then
-  # Its daemon is outside of what Slurm allows a job to see: name the GPUs, which then count from 0 inside.
+  # Its daemon is not restricted to the GPUs of a Slurm job, so list them; inside they are numbered from 0.
   case $settled in *gpus*) ;; *) if [ -e /dev/nvidiactl ]; then
     gpus=all ids=${SLURM_STEP_GPUS:-$SLURM_JOB_GPUS};
     if [ "$ids" ] && [ "$CUDA_VISIBLE_DEVICES" ]; then
@@ -93,7 +93,7 @@ if [ "$kind" = docker ]; then
     fi;
     set -- --gpus "$gpus" "$@";
   fi;; esac;
-  # It is root, too: inside be who we are outside, or what the ranks write belongs to root.
+  # Its daemon is root: run as the current user, or files that the ranks write would belong to root.
   [ "$(id -u)" = 0 ] || case $(docker info --format "{{.SecurityOptions}}" 2>/dev/null) in *rootless*) ;; *)
     user=$(id -u):$(id -g);
     for group in $(id -G); do set -- --group-add "$group" "$@"; done;
@@ -101,7 +101,7 @@ if [ "$kind" = docker ]; then
   esac;
   [ -d /dev/infiniband ] && set -- --ulimit memlock=-1 "$@";
 else
-  # Root inside is the user outside, where podman is not run by root.
+  # With rootless podman, root inside is the user outside.
   [ "$(id -u)" = 0 ] || set -- --annotation run.oci.keep_original_groups=1 "$@";
   case $settled in *gpus*) ;; *)
     if grep -qs nvidia.com/gpu /etc/cdi/* /var/run/cdi/*; then set -- --device nvidia.com/gpu=all "$@";
@@ -111,15 +111,15 @@ fi;
 for file in /dev/infiniband/* /dev/gdrdrv; do [ -c "$file" ] && set -- --device "$file" "$@"; done;
 for variable in $(variables); do set -- --env "$variable" "$@"; done;
 case $settled in *network*) ;; *) set -- --network host "$@";; esac;
-# The host's name, and its /dev/shm, which is large enough for data loaders.
+# Use the host's name and its /dev/shm, which is large enough for data loaders.
 set -- --uts host --ipc host --security-opt label=disable "$@";
-# A log would be a second copy of all that the agent sends, and the entrypoint of many an image is no wrapper.
+# A log would duplicate everything that the agent sends, and the entrypoint of many images is not a wrapper.
 set -- --rm --interactive --name "$name" --log-driver none --entrypoint "" --user "$user" "$@";
 
-# `run` is left to a shell outside of the job, its keeper, because a scheduler signals and kills what it can reach, but
-# cannot reach the container: `run`, killed between making and starting one, leaves it to wait for ever, and does not
-# pass on a signal when its helper dies of the same. The keeper gets our signals, tells how `run` ended, and sees by a
-# pipe that closes with us that the job is over.
+# A shell outside of the job, the keeper, calls `run`, because a scheduler signals and kills the job's processes but not
+# the container: if `run` is killed between creating and starting a container, the container waits forever, and `run`
+# does not forward a signal that also kills its helper. The keeper receives our signals, reports how `run` exited, and
+# notices the end of the job by a pipe that closes with this shell.
 pipes=$(mktemp -d) || fail 125 "could not create a temporary directory";
 mkfifo "$pipes/leash" "$pipes/code";
 exec 3<&0 4<>"$pipes/leash" 5<"$pipes/leash" 6<>"$pipes/code" 7<"$pipes/code" 8>&1;
@@ -130,6 +130,6 @@ keeper=$( ($setsid /bin/sh -c "$keeper" muster "$kind" "$program" "$name" "$@" <
 exec </dev/null 3<&- 5<&- 6<&- 7<&- 8>&-;
 for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $keeper 2>/dev/null" "$signal"; done;
 while wait "$reader"; code=$?; kill -0 "$reader" 2>/dev/null; do :; done;
-# Its own failures; the agent has no such codes.
+# Failures of the program itself; the agent does not use these codes.
 case $code in 125|126|127) fail "$code" "$program exited with code $code";; esac;
 exit "$code";

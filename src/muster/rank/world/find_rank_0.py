@@ -140,17 +140,17 @@ class _Search:
                 if troubles[i] not in _SOMEBODY_IS_THERE or time.monotonic() > self._deadline:
                     break
         self._width *= 2
-        self.trouble = "; ".join(_told(hosts, ports, troubles))
+        self.trouble = "; ".join(_problems(hosts, ports, troubles))
         return False
 
     def _place(self) -> tuple[str, range, tuple[str, ...]] | None:
         meeting = self._meeting
         if meeting.ask == "PMI":
-            told = pmi.look_up()
-            if told is None:
+            published = pmi.look_up()
+            if published is None:
                 self.trouble = "rank 0 has not published its address through mpiexec"
                 return None
-            key, port, hosts = told.split("/", 2)
+            key, port, hosts = published.split("/", 2)
             return key, range(int(port), int(port) + 1), tuple(hosts.split(","))
         hosts = meeting.hosts or (pmix.host_of_rank_0(),)
         return meeting.key, _ports(meeting.port), hosts
@@ -180,7 +180,7 @@ def _dial(host: str, port: int, key: str, deadline: float) -> tuple[int, str]:
     return 0, _STRANGER
 
 
-def _told(hosts: tuple[str, ...], ports: range, troubles: list[str]) -> Iterator[str]:
+def _problems(hosts: tuple[str, ...], ports: range, troubles: list[str]) -> Iterator[str]:
     """Describe the problem at each of the first few hosts."""
     where = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]} to {ports[-1]}"
     for host, trouble in list(zip(hosts, troubles, strict=False))[:4]:

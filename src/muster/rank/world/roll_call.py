@@ -136,8 +136,8 @@ def _machine(facts: Facts) -> tuple[str, str]:
 
 
 def _local_ranks(ranks: Sequence[Facts]) -> list[tuple[int, int]]:
-    told = [(facts.local_rank, facts.local_size) for facts in ranks]
-    known = [(rank, size) for rank, size in told if rank is not None and size is not None]
+    given = [(facts.local_rank, facts.local_size) for facts in ranks]
+    known = [(rank, size) for rank, size in given if rank is not None and size is not None]
     if len(known) == len(ranks):
         return known
     machines = [_machine(facts) for facts in ranks]

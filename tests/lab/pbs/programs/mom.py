@@ -48,7 +48,7 @@ class Connection(socketserver.StreamRequestHandler):
         except Refused as error:
             self._answer({"error": str(error)})
         except OSError:
-            pass  # whoever asked has gone; tasks go on
+            pass  # the requester is gone; tasks keep running
 
     def _answer(self, answer: dict[str, Any]) -> None:
         self.wfile.write(json.dumps(answer).encode() + b"\n")

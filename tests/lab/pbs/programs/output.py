@@ -65,7 +65,7 @@ class Output:
             os.close(file)
 
     def drain(self, limit: float) -> None:
-        """Wait until the tasks' sockets are read to their end; a survivor of the job may hold one for ever."""
+        """Wait until the tasks' sockets are read to their end; a survivor of the job may hold one forever."""
         deadline = time.monotonic() + limit
         for reader in self._readers:
             reader.join(max(0.0, deadline - time.monotonic()))

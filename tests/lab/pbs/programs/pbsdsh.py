@@ -118,7 +118,7 @@ class Run:
                 selector.unregister(key.fileobj)
                 status = self.tasks[key.data].exit_status()
                 if status is None:
-                    continue  # its host has died; the end of the task is never told, and we wait on
+                    continue  # its host has died; the end of the task is never reported, and we keep waiting
                 left -= 1
                 del self.tasks[key.data]
                 if self.verbose or status != 0:

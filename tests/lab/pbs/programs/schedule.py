@@ -1,4 +1,4 @@
-"""The scheduler: gives queued jobs their hosts and tells the first of these to begin."""
+"""The scheduler: gives queued jobs their hosts and starts them on the first one."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ MOM_PATH = "/bin:/usr/bin"
 
 
 def lines(record: Record) -> list[tuple[str, int]]:
-    """The nodefile: for each line the host and the threads a task there is told to use."""
+    """The nodefile: for each line the host and the number of threads of a task there."""
     chunks = nodefile_lines(record["chunks"])
     return [(chunk["host"], chunk.get("ompthreads", chunk["ncpus"])) for chunk in chunks]
 

@@ -45,7 +45,7 @@ class TaskManager:
 
 
 class RemoteTask:
-    """A task that was started, and the connection over which its end is told."""
+    """A task that was started, and the connection that reports its end."""
 
     def __init__(self, host: str, connection: socket.socket) -> None:
         self.host = host

@@ -1,4 +1,4 @@
-"""Handlers of SIGTERM, SIGUSR1, SIGUSR2, SIGHUP and SIGINT run, and the script goes on."""
+"""Handlers of SIGTERM, SIGUSR1, SIGUSR2, SIGHUP and SIGINT run, and the script continues."""
 
 import os
 import signal
