@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
         title="another shape",
         mode="shapes",
         why=SIZES,
-        fix=r"tensors of one shape and dtype",
+        fix=r"tensors of the same shape and dtype",
     ),
     Fault(
         row=35,
@@ -83,7 +83,7 @@ FAULTS: tuple[Fault, ...] = (
         title="another dtype",
         mode="dtypes",
         why=SIZES,
-        fix=r"tensors of one shape and dtype",
+        fix=r"tensors of the same shape and dtype",
     ),
     Fault(
         row=40,
@@ -126,7 +126,7 @@ FAULTS: tuple[Fault, ...] = (
         culprit=2,
         named=r"rank \d on h2 failed first",
         why=r"the model differs between ranks: parameter 0 is \[\d, 4\] on rank (\d, but .* on rank )?{culprit}",
-        fix=r"same arguments everywhere",
+        fix=r"same arguments on all ranks",
     ),
     Fault(
         row=46,
