@@ -314,3 +314,9 @@ def test_the_dashboard_needs_nothing_from_elsewhere():
     for file in STATIC.iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?:|//[a-z]+\.[a-z]", text), file.name
+
+
+def test_every_page_of_the_documentation_that_findings_link_to_exists():
+    pages = re.findall(r'\["([a-z-]+)\.html", "', (STATIC / "findings.js").read_text())
+    assert len(pages) == 4
+    assert [page for page in pages if not (ROOT / "docs" / f"{page}.md").is_file()] == []

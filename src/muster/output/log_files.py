@@ -30,8 +30,8 @@ controller received it, in milliseconds since 1970. The lengths of a rank's piec
 class LogFiles:
     """Appends the exact output of ranks to one file per rank, and replaces other files atomically."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._queued = 0
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class LogFiles:
             if path not in self._failed:  # reported once, but tried again
                 self._failed.add(path)
                 why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-                self._tell(f"could not write {path}: {why or error}")
+                self._warn(f"could not write {path}: {why or error}")
 
     def _rotate(self, path: Path) -> None:
         self._close_files()
@@ -133,4 +133,4 @@ class LogFiles:
     def _give_up(self, path: Path, why: str) -> None:
         if path not in self._failed:
             self._failed.add(path)
-            self._tell(f"Muster stopped writing {path}: {why}")
+            self._warn(f"Muster stopped writing {path}: {why}")

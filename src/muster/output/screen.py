@@ -264,7 +264,7 @@ class Screen:
         last = self._area.bars.pop(key, "") or self._bar_lines.waiting.pop(key, "")
         if last:
             self._is_stale = True
-            self._handle(_Item(key[1], fitted(last, len(last)), "\n", None))
+            self._handle(_Item(key[1], fitted(last, 2 * len(last)), "\n", None))
 
     def _write_due(self) -> None:
         for key, text in self._bar_lines.due(time.monotonic()):
