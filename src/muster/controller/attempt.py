@@ -244,7 +244,10 @@ class Attempt:
 
     def _show(self, host: str, rank: int, stream: int, lines: Sequence[Line]) -> None:
         state = self._ranks[rank]
-        lines = [line._replace(text=without_rank_tag(line.text, rank)) for line in lines]
+        tag = f"[rank{rank}]"
+        lines = [
+            Line(without_rank_tag(line.text, rank), line.end) if line.text.startswith(tag) else line for line in lines
+        ]
         if stream == 2:
             state.last_words.extend(line.text for line in lines if line.text.strip() and line.end != "\r")
         if not self._is_shown(rank):

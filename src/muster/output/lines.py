@@ -65,12 +65,15 @@ class LineSplitter:
         lines: list[Line] = []
         start = 0
         for match in _ENDS.finditer(text):
-            line = self._line(self._take(text[start : match.start()]), match.group())
+            whole, end = self._take(text[start : match.start()]), match.group()
             start = match.end()
-            self._is_bar = match.group() == "\r"
-            if line is not None:
-                lines.append(line)
-        self._unfinished.append(text[start:])
+            self._is_bar = end == "\r"
+            if self._is_bar or self._down or whole.endswith(_UP):
+                lines += self._bar_lines(whole, end)
+            else:
+                lines.append(Line(whole, "\n"))
+        if start < len(text):
+            self._unfinished.append(text[start:])
         self._length += len(text) - start
         if self._length > _LONGEST:
             lines.append(Line(self._take(""), ""))
@@ -87,21 +90,23 @@ class LineSplitter:
         rest = self._take("")
         return [Line(rest, "")] if rest else []
 
-    def _line(self, text: str, end: str) -> Line | None:
+    def _bar_lines(self, text: str, end: str) -> list[Line]:
         """The line, unless it is one of the empty pieces around progress bars."""
         if end == "\r":
-            return Line(text, "\r") if text else None  # tqdm writes \r before each bar
+            return [Line(text, "\r")] if text else []  # tqdm writes \r before each bar
         if text.endswith(_UP):
             bar = _without_moves(text)
             self._down = (len(text) - len(bar)) // len(_UP) - 1  # the newline leads back down by one line
-            return Line(bar, "\r")
-        if self._down and not text:
+            return [Line(bar, "\r")]
+        if not text:
             self._down -= 1
-            return None
+            return []
         self._down = 0
-        return Line(text, "\n")
+        return [Line(text, "\n")]
 
     def _take(self, last: str) -> str:
+        if not self._unfinished:
+            return last
         whole = "".join([*self._unfinished, last])
         self._unfinished.clear()
         self._length = 0

@@ -181,14 +181,19 @@ class Screen:
             self._show(2, _message_parts(line, style), "\n")
 
     def _show_rank(self, label: str, rank: int, fd: int, text: str, end: str) -> None:
-        self._show(fd, [(label, str(rank_color(rank))), (f" {text}", "")], end, key=(label, fd))
+        line = f"{label} {text}"
+        if self.beside is not None:
+            self.beside(fd, line, "\n" if end == _PROMPT else end)
+        if end == "\r" and not visible(text).strip():
+            line = ""  # tqdm clears a bar with blanks
+        elif self._color[fd]:
+            line = f"{painted(label, str(rank_color(rank)))} {text}"
+        self._put(_Item(fd, line, end, (label, fd)))
 
     def _show(self, fd: int, parts: _Parts, end: str, *, key: Key | None = None) -> None:
         if self.beside is not None:
-            self.beside(fd, "".join(text for text, _ in parts), "\n" if end == _PROMPT else end)
+            self.beside(fd, "".join(text for text, _ in parts), end)
         shown = "".join(painted(text, style) if style and self._color[fd] else text for text, style in parts)
-        if end == "\r" and not "".join(visible(text) for text, _ in parts[1:] or parts).strip():
-            shown = ""  # tqdm clears a bar with blanks
         self._put(_Item(fd, shown, end, key))
 
     def _put(self, item: _Item) -> None:
@@ -204,7 +209,7 @@ class Screen:
     def _work(self) -> None:
         while True:
             try:
-                item = self._queue.get(timeout=self._patience())
+                item = self._queue.get(timeout=self._patience() if self._is_stale or self._bar_lines.waiting else None)
             except queue.Empty:
                 self._refresh()
                 continue
@@ -233,7 +238,9 @@ class Screen:
 
     def _handle(self, item: _Item) -> None:
         fd, text, end, key = item
-        if end == _LEAVE:
+        if end == "\n" and not (self._area.bars or self._area.drawn or self._bar_lines.shown or self._prompt):
+            self._write(fd, as_bytes(text + "\n"))  # no bars and no prompt: the usual case must be fast
+        elif end == _LEAVE:
             self._finish()
         elif end == "" and key is not None:
             self._end_bar(key)
