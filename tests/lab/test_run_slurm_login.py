@@ -65,7 +65,8 @@ def test_an_allocation_of_ones_own_is_given_back_however_its_user_leaves(
     done = job.wait(30)
     assert done.code == code, done.said
     if number != signal.SIGKILL:
-        assert f"stopped by {number.name} after" in done.err, done.said
+        why = "Ctrl-C" if number == signal.SIGINT else number.name
+        assert f"stopped by {why} after" in done.err, done.said
 
 
 @pytest.fixture
