@@ -144,8 +144,9 @@ PASSING = re.compile(
 """Optional messages of Muster, which depend on the load and on warnings about the machine."""
 
 HELD_UP = re.compile(
-    r"muster: (\S+ has been silent for |\S+ is back$|"
-    r"ranks? .* (ended with exit code 0 over|the others wait for: |(is|are) slowing the job down|keeps? up with))"
+    r"muster: (\S+ has been silent for |\S+ is back$|ranks? .* exited with exit code 0 more than |"
+    r"ranks? .* finished (its|their) script \d+ s ago but |"
+    r"(ranks?|the network) .* (is|are) (no longer )?slowing the job down)"
 )
 """Messages about delays, which a busy machine may cause; ignored unless the page shows them."""
 

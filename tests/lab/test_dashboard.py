@@ -21,6 +21,7 @@ from tests.unit.sample_job import HOSTILE, ended, job, rank_of, write_folder
 from waiting import end, ending, wait_until
 
 from muster.dashboard.address import address, new_token
+from muster.jobs.state import HostState
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium: apt-get install chromium-headless-shell")
 
@@ -459,6 +460,25 @@ def test_a_large_job_with_many_reports_stays_easy_to_survey(browser: Browser, tm
         assert browser.text(".gpus summary") == "4 GPUs, mean use 78 %, 1 throttled"
         assert not browser.js("document.querySelector('.gpus').open")
         assert browser.js("document.documentElement.scrollWidth") <= 1280
+    finally:
+        page.end()
+
+
+def test_a_job_that_never_had_ranks_shows_why_and_nothing_empty(browser: Browser, tmp_path: Path):
+    state = ended(job(failed=None))
+    failure = replace(state.failures[0], rank=None, detail="", sentence="1 of 2 hosts is not usable\n  gpu02: no route")
+    hosts = tuple(HostState(name=host.name) for host in state.hosts)
+    state = replace(state, ranks=(), world_size=0, hosts=hosts, history=(), reports=(), phases={}, failures=(failure,))
+    page = Page(write_folder(tmp_path / "20261115-101500-train-3f9a", state))
+    try:
+        browser.said.clear()
+        browser.open(page.address)
+        browser.wait("document.querySelectorAll('.host').length === 2")
+        assert browser.text("#failures .sentence").splitlines() == ["1 of 2 hosts is not usable", "gpu02: no route"]
+        assert "not connected" in browser.text(".host")
+        hidden = ["#log", "#charts", "#start"]
+        assert browser.js(f"{hidden}.map(s => document.querySelector(s).getBoundingClientRect().height)") == [0, 0, 0]
+        assert browser.said == []
     finally:
         page.end()
 

@@ -267,7 +267,10 @@ def test_a_folder_that_is_not_on_a_host_is_an_error_that_names_sync(cluster: Lab
 
 @pytest.mark.parametrize(
     ("there", "said"),
-    [("mkdir -p /tmp/project", "main.py does not exist in /tmp/project"), ("echo 1 > /tmp/project/main.py", "main.py differs")],
+    [
+        ("mkdir -p /tmp/project", "main.py does not exist in /tmp/project"),
+        ("echo 1 > /tmp/project/main.py", "main.py differs"),
+    ],
 )
 def test_a_script_that_is_missing_or_different_is_an_error_that_names_sync(
     cluster: Lab, shared: Path, project: Path, there: str, said: str

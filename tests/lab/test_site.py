@@ -39,6 +39,8 @@ def browser() -> Iterator[Browser]:
 
 
 FOUND = {
+    "dashboard": "dashboard.html",
+    "configuration file": "configuration.html",
     "jupyter": "launch.html",
     "tqdm": "libraries.html",
     "wandb": "libraries.html",

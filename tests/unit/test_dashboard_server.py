@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from email.message import Message
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from sample_job import HOSTILE, STACKS, ended, job, write_folder
 from waiting import wait_until
 
@@ -289,16 +289,6 @@ def test_all_jobs_of_the_user_are_listed_and_can_be_opened(tmp_path: Path, monke
         assert page.get("jobs/something-else/").status == 404
 
 
-def test_findings_link_to_the_documentation_that_the_package_names(monkeypatch: pytest.MonkeyPatch):
-    package = Message()
-    package["Project-URL"] = "Source, https://example.org/code"
-    package["Project-URL"] = "Documentation, https://example.org/docs"
-    monkeypatch.setattr(docs_pages, "metadata", lambda name: package)
-    assert docs_pages.base.__wrapped__() == "https://example.org/docs/"
-    monkeypatch.setattr(docs_pages, "metadata", lambda name: Message())
-    assert docs_pages.base.__wrapped__() == ""
-
-
 # --- the files ----------------------------------------------------------------------------------------------
 
 
@@ -314,3 +304,12 @@ def test_the_dashboard_needs_nothing_from_elsewhere():
     for file in STATIC.iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?:|//[a-z]+\.[a-z]", text), file.name
+
+
+def test_findings_link_to_pages_that_the_dashboard_serves_and_the_wheel_has(page: Page):
+    pages = set(re.findall(r'\["([a-z-]+\.md)", "', (STATIC / "findings.js").read_text()))
+    assert pages == docs_pages.PAGES
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {f"docs/{name}": f"muster/dashboard/docs/{name}" for name in pages}
+    assert page.get("docs/hangs.md").body == (ROOT / "docs" / "hangs.md").read_bytes()
+    assert [page.get(f"docs/{name}").status for name in ("nosuch.md", "../pyproject.toml", "")] == [404] * 3

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..shared.events import Up
     from .check_probes import Probing
     from .host_metrics import Gauges
-    from .job_results import ResultFiles
     from .slow_rank_probe import Examination
 
     class Config(TypedDict):
@@ -83,7 +82,7 @@ class Agent:
         self.held_port: socket.socket | None = None
         self.unpacking: code_sync.Unpacking | None = None
         self.probing: Probing | None = None
-        self.results: ResultFiles | None = None
+        self.results = code_sync.Results(self.selector, self.transmit, self.job)
         self.examination: Examination | None = None
         self.gauges: Gauges | None = None
         self._gauges_from: tuple[float, bool] | None = None
@@ -105,8 +104,8 @@ class Agent:
             "examine": self.do_examine,
             "stop": self.do_stop,
             "stdin": self.ranks.stdin.take,
-            "read_results": self.do_read_results,
-            "more_results": self.do_more_results,
+            "read_results": self.results.begin,
+            "more_results": self.results.more,
             "bye": self.do_bye,
         }
         """The handler of each request, called with its fields and id; returns None if it replies later or never."""
@@ -203,8 +202,7 @@ class Agent:
             self.guard.note(f"the agent exits: {self.why_ended}")
         if self.probing is not None:
             self.probing.drop()
-        if self.results is not None:
-            self.results.end()
+        self.results.end()
         self.end_gauges()
         self.ranks.stop(None, min(self.grace, LAST_GRACE))
         while self.ranks.stopping is not None:
@@ -377,20 +375,6 @@ class Agent:
         """End all ranks and what they started."""
         self.end_gauges()
         self.ranks.stop(number, message["grace"], interrupt=message["interrupt"])
-
-    def do_read_results(self, message: requests.ReadResults, number: int) -> replies.Done:
-        """Begin to look for files that the ranks have left, or to read them."""
-        from .job_results import ResultFiles  # only --fetch asks
-
-        if self.results is not None:
-            self.results.end()
-        self.results = ResultFiles(self.selector, self.transmit, message, code_sync.code_folder(self.job))
-        return {}
-
-    def do_more_results(self, message: requests.MoreResults, number: int) -> None:
-        """Send the next part of them."""
-        if self.results is not None:
-            self.results.more(number)
 
     def do_bye(self, message: requests.Bye, number: int) -> None:
         """The job is over."""

@@ -8,9 +8,12 @@ import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from selectors import BaseSelector
 
-    from ..shared.replies import Comparison, Unpacked
+    from ..shared.replies import Comparison, Done, Unpacked
+    from ..shared.requests import MoreResults, ReadResults
+    from .job_results import ResultFiles
 
 
 def compare(cwd: str, script: str | None, digest: Sequence[int] | None) -> Comparison:
@@ -123,3 +126,32 @@ class Unpacking:
         if status:
             return {"problem": "see the message above", "folder": ""}
         return {"problem": "", "folder": self.folder}
+
+
+class Results:
+    """Files that ranks have left in the code of a job, for --fetch; nothing is loaded before they are asked for."""
+
+    def __init__(self, selector: BaseSelector, transmit: Callable[[bytes], None], job: str) -> None:
+        self._selector = selector
+        self._transmit = transmit
+        self._job = job
+        self._files: ResultFiles | None = None
+
+    def begin(self, message: ReadResults, number: int) -> Done:
+        """Begin to look for files, or to read them."""
+        from .job_results import ResultFiles  # here, because only --fetch needs it
+
+        self.end()
+        self._files = ResultFiles(self._selector, self._transmit, message, code_folder(self._job))
+        return {}
+
+    def more(self, message: MoreResults, number: int) -> None:
+        """Send the next part of them."""
+        if self._files is not None:
+            self._files.more(number)
+
+    def end(self) -> None:
+        """End the process that reads them."""
+        if self._files is not None:
+            self._files.end()
+            self._files = None

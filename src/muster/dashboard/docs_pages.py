@@ -1,23 +1,16 @@
-"""Where the documentation is, so that findings can link to it."""
+"""Pages of the documentation that findings link to, served as Markdown, so that no network is needed."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.metadata import PackageNotFoundError, metadata
+from importlib.resources import files
+from pathlib import Path
 
-_PACKAGE = "torchmuster"
-_LABEL = "documentation"
+PAGES = frozenset({"hangs.md", "stragglers.md", "troubleshooting.md"})
 
 
-@cache
-def base() -> str:
-    """The address of the documentation as the package's metadata has it, with a slash at its end; empty if unknown."""
-    try:
-        addresses = metadata(_PACKAGE).get_all("Project-URL") or []
-    except PackageNotFoundError:
-        return ""
-    for entry in addresses:
-        label, _, address = str(entry).partition(",")
-        if label.strip().lower() == _LABEL and address.strip().startswith("https://"):
-            return address.strip().rstrip("/") + "/"
-    return ""
+def text(name: str) -> bytes | None:
+    """Return the Markdown of a page: of the copy in the wheel, or of docs/ in a checkout; None if there is none."""
+    packaged = files("muster.dashboard") / "docs" / name
+    checkout = Path(__file__).parents[3] / "docs" / name
+    page = next((path for path in (packaged, checkout) if name in PAGES and path.is_file()), None)
+    return None if page is None else page.read_bytes()

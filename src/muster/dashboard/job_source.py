@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from muster.dashboard import docs_pages, log_pieces
+from muster.dashboard import log_pieces
 from muster.errors import MusterError
 from muster.jobs import job_client
 from muster.jobs.job_folders import KeptJob, read_job
@@ -59,7 +59,6 @@ class Source:
             "status": status(job, time.time()),
             "state": data,
             "attempts": attempts(self.folder),
-            "docs": docs_pages.base(),
         }
 
     def report(self, number: int) -> Report:

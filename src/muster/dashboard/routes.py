@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import parse_qs
 
-from muster.dashboard import log_pieces
+from muster.dashboard import docs_pages, log_pieces
 from muster.dashboard.job_list import JobList
 from muster.dashboard.job_source import Source
 from muster.dashboard.prometheus import CONTENT_TYPE, metrics
@@ -79,6 +79,9 @@ def _of_job(source: Source, path: str, query: str, *, stays: float | None) -> An
     name = path or "dashboard.html"
     if name in _STATIC:
         return _static(name)
+    folder, _, page = name.rpartition("/")
+    if folder == "docs" and (markdown := docs_pages.text(page)) is not None:
+        return Answer(kind="text/plain; charset=utf-8", body=markdown)
     asked = {name: values[-1] for name, values in parse_qs(query, errors="surrogateescape").items()}
     if path == "view.json":
         return _json({**source.view(_number(asked, "since", 0.0)), "stays": stays})

@@ -60,7 +60,10 @@ function show(view) {
   if (history.length > MOST_MOMENTS) history = history.filter((_, at) => at % 2 === 0);
   showHead(state, view);
   showStart(state, isOver(view), jobState({ ...state, ...view }));
-  showFindings(state, view.docs);
+  showFindings(state);
+  $("log").hidden = !state.ranks.length; // before the ranks start, or if they never did
+  $("charts").hidden = !state.ranks.length || (isOver(view) && history.length < 2);
+  document.querySelector("main").classList.toggle("single", !state.ranks.length);
   showHosts(state, history);
   showCharts(history, state, chosenRank());
   showLogChoices(state, view.attempts);

@@ -7,22 +7,22 @@ const MOST_COLUMNS = 24;
 const RECENT = 60; // seconds
 const KINDS = { hang: "Hang", straggler: "Straggler", stacks: "Stack traces" };
 const DOCS = {
-  failure: ["troubleshooting.html", "Troubleshooting"],
-  hang: ["hangs.html", "Hang detection"],
-  stacks: ["hangs.html", "Hang detection"],
-  straggler: ["stragglers.html", "Stragglers"],
+  failure: ["troubleshooting.md", "Troubleshooting"],
+  hang: ["hangs.md", "Hang detection"],
+  stacks: ["hangs.md", "Hang detection"],
+  straggler: ["stragglers.md", "Stragglers"],
 };
 
 let cards = []; // one for each report, the oldest first
 let failed = 0;
 
-export function showFindings(state, docs) {
+export function showFindings(state) {
   const [list, older] = [$("report-list"), $("older")];
   $("findings").hidden = !state.reports.length && !state.failures.length;
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
-  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], docs, state.cwd);
+  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], state.cwd);
   const isPast = state.failures.length > 0 || (state.phase === "running" && state.hung_since === null);
-  for (const report of state.reports.slice(cards.length)) cards.push(card(report, cards.length, { hosts, cwd: state.cwd, docs, isPast }));
+  for (const report of state.reports.slice(cards.length)) cards.push(card(report, cards.length, { hosts, cwd: state.cwd, isPast }));
   const inSight = cards.map((_, at) => isCurrent(state, at));
   place(list, cards.filter((_, at) => inSight[at]).reverse());
   const past = cards.filter((_, at) => !inSight[at]).reverse();
@@ -45,20 +45,19 @@ function place(parent, children) {
 }
 
 // Links open in a new tab, and get nothing of this address, which contains the token.
-function docsLink(kind, docs) {
+function docsLink(kind) {
   const [page, title] = DOCS[kind] || DOCS.failure;
-  if (!docs) return element("span", { class: "docs" }, `Documentation: ${title}`);
-  return element("a", { class: "docs", href: docs + page, target: "_blank", rel: "noopener noreferrer" }, `Documentation: ${title}`);
+  return element("a", { class: "docs", href: `docs/${page}`, target: "_blank", rel: "noopener noreferrer" }, `Documentation: ${title}`);
 }
 
 // The newest failure with its traceback, those of earlier attempts below it.
-function addFailure(failure, docs, cwd) {
+function addFailure(failure, cwd) {
   for (const text of $("failures").querySelectorAll(".text")) text.open = false;
   const title = failure.attempt > 0 || failed > 0 ? `Failure of attempt ${failure.attempt + 1}` : "Failure";
   const made = element(
     "article",
     { class: "report failure" },
-    element("p", { class: "when" }, element("span", { class: "badge solid" }, title), `at ${clock(failure.time)}`, docsLink("failure", docs)),
+    element("p", { class: "when" }, element("span", { class: "badge solid" }, title), `at ${clock(failure.time)}`, docsLink("failure")),
     element("p", { class: "sentence" }, failure.sentence),
     ...(failure.detail ? [traceback(failure, cwd)] : []),
     ...failure.lines.map((line) => element("p", { class: line.startsWith("Fix: ") ? "fix" : "note" }, line)),
@@ -83,7 +82,7 @@ function card(report, number, about) {
   const made = element(
     "article",
     { class: `report ${report.kind}` },
-    element("p", { class: "when" }, element("span", { class: "badge solid" }, KINDS[report.kind] || report.kind), `at ${clock(report.time)}`, docsLink(report.kind, about.docs)),
+    element("p", { class: "when" }, element("span", { class: "badge solid" }, KINDS[report.kind] || report.kind), `at ${clock(report.time)}`, docsLink(report.kind)),
     element("p", { class: "sentence" }, report.sentence),
   );
   const detail = element("pre", {}, report.detail);

@@ -50,8 +50,9 @@ export function showHosts(state, history) {
   shown = which;
   $("hosts").classList.toggle("many", state.ranks.length > MANY);
   $("hosts").classList.toggle("many-hosts", state.hosts.length > MANY_HOSTS);
-  for (const host of state.hosts) showHost(host, history, state.hosts.length <= MANY_HOSTS);
-  const first = firstFailed(state);
+  for (const host of state.hosts) showHost(host, history, state.hosts.length <= MANY_HOSTS, state.phase === "ended");
+  const failure = lastFailure(state);
+  const first = failure?.sentence.includes("failed first") ? failure.rank : null; // not where all failed the same way
   for (const rank of state.ranks) showTile({ ...rank, state: rankState(rank, state.slow) }, rank.rank === first);
   const counts = Object.keys(SHAPES).map((name) => [name, state.ranks.filter((rank) => rankState(rank, state.slow) === name).length]);
   fill($("legend"), counts.filter(([, number]) => number).map(([name, number]) => element("li", {}, shape(name), `${number} ${rankWords(name)}`)));
@@ -62,11 +63,11 @@ export function showHosts(state, history) {
 function chooseWorst(state) {
   const { ranks } = state;
   const first = (name) => ranks.find((rank) => rank.state === name)?.rank;
-  const worst = firstFailed(state) ?? first("failed") ?? first("hung") ?? first("lost") ?? state.slow[0];
+  const worst = lastFailure(state)?.rank ?? first("failed") ?? first("hung") ?? first("lost") ?? state.slow[0];
   if (worst !== undefined && worst !== chosen && ranks.some((rank) => rank.rank === worst)) choose(worst, false);
 }
 
-const firstFailed = ({ failures, attempt }) => failures.findLast((failure) => failure.attempt === attempt)?.rank;
+const lastFailure = ({ failures, attempt }) => failures.findLast((failure) => failure.attempt === attempt);
 
 function build(state) {
   const cards = state.hosts.map((host) => {
@@ -100,13 +101,13 @@ function sparkOf(host, name) {
   return element("div", { class: "spark", "data-use": name, hidden: true }, element("p", {}, element("span", {}, name), element("b")), chart);
 }
 
-function showHost(host, history, hasSparks) {
+function showHost(host, history, hasSparks, isOver) {
   const card = [...document.querySelectorAll(".host")].find((found) => found.dataset.host === host.name);
   const [head, , sparks, gpus] = card.children;
   const [summary, list] = gpus.children;
   const use = hasSparks ? [] : Object.entries(USES).map(([name, { words }]) => words(host) && `${name} ${words(host)}`);
   const disk = known(host.disk_wait) && host.disk_wait > 0.05 && `disk wait ${percent(host.disk_wait)}`;
-  head.lastChild.textContent = [host.state === "up" ? "" : host.state, ...use, disk].filter(Boolean).join(" · ");
+  head.lastChild.textContent = [host.state === "up" ? "" : host.state === "connecting" && isOver ? "not connected" : host.state, ...use, disk].filter(Boolean).join(" · ");
   card.classList.toggle("lost", host.state === "lost");
   const moments = history.filter((moment) => moment.hosts?.[host.name]);
   for (const chart of hasSparks ? sparks.children : []) showSpark(chart, host, moments);
