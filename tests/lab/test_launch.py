@@ -492,7 +492,7 @@ def test_a_notebook_gets_results_output_exceptions_and_ctrl_c(kernel: Kernel):
 
     shown = kernel.run("muster.launch(f, ('boom',), **how)")
     assert shown["error"] == "ValueError"
-    assert " failed first" in shown["traceback"]
+    assert " ranks failed the same way" in shown["traceback"]
     assert 'if what == "boom": raise ValueError' in shown["traceback"]  # a line of a cell, which is in no file
 
     shown = kernel.run("muster.launch(f, ('stay',), **how)", interrupt_at="staying")
