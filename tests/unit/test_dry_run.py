@@ -132,6 +132,19 @@ def test_a_lab_is_planned_without_being_made(folder: Path):
     assert "h3" in done.stdout
 
 
+def test_a_lab_takes_numbers_of_ranks_for_its_own_hosts(folder: Path):
+    done = dry_run(folder, "--lab", "3", "-H", "h1:1,h[2-3]:2", "train.py")
+    assert "5 ranks on 3 hosts" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("host", ["h4", "gpu01:2", "ann@h1", "ssh://h1:22"])
+def test_a_host_that_is_not_in_the_lab_is_refused(folder: Path, host: str):
+    done = dry_run(folder, "--lab", "3", "-H", f"h1,{host}", "train.py")
+    assert done.returncode == 2
+    assert f"error: -H: {host} is not a host of --lab 3\n" in done.stderr
+    assert "its hosts are h1 to h3" in done.stderr
+
+
 def test_one_of_something_is_said_in_the_singular(folder: Path):
     assert "1 rank on 1 host\n" in dry_run(folder, "--nproc", "1", "train.py").stdout
 

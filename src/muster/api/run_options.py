@@ -211,7 +211,7 @@ def copied_names(options: argparse.Namespace) -> tuple[str, ...]:
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
     """Return the hosts of -H or --hostfile; None if neither is given."""
     given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
-    if len(given) > 1:
+    if len(given) > 1 and given != ["hosts", "lab"]:
         flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
         raise UsageError(f"{flags} cannot be used together", hint="leave one of them out")
     if options.hosts is not None:

@@ -209,9 +209,9 @@ def _life(folder: Path, state: JobState | None) -> Life:
         return "ended"
     if state.controller_birth and birth(state.controller) == state.controller_birth:
         return "alive"
-    if state.host != socket.gethostname():
+    if state.host != socket.gethostname() and not is_hidden(state.controller_birth):
         return "elsewhere"
-    # The processes of a container with this host's name are not visible here, but its socket is.
+    # The processes of a container or lab host on this machine are not visible here, but its socket is.
     found = _probe_socket(folder)
     if found == "silent" and is_hidden(state.controller_birth):
         return "elsewhere"
