@@ -117,7 +117,7 @@ def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
     assert done.code == 0, done.said
     job_id = done.out.strip()
     assert re.fullmatch(r"\d{8}-\d{6}-loop-[0-9a-f]{4}", job_id)
-    assert f"Follow it: `muster attach {job_id}`" in done.err
+    assert "Follow it: `muster attach loop`" in done.err
 
     row = user.muster("ps").out.splitlines()[1]
     assert re.fullmatch(rf"{job_id}  running  \d+s  +2@\S+ +loop.py 100000", row)
@@ -242,7 +242,7 @@ def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> 
     terminal.wait_for(re.escape("1]\x1b[0m late\n"))
     terminal.type("\x03")
     assert terminal.wait() == 0
-    assert f"detached. The job keeps running; stop it with `muster stop {job_id}`" in terminal.screen
+    assert "detached. The job keeps running; stop it with `muster stop loop`" in terminal.screen
     assert user.job(job_id)["status"] == "running"
 
 
@@ -441,7 +441,7 @@ def test_a_job_of_another_machine_with_the_same_home_is_shown_as_that(tmp_path: 
         refused = on("h2", "stop", "last")
         assert refused.code == 125
         assert f"error: job {job_id} runs on h1, but this is h2" in refused.err
-        assert f"`ssh -t h1 muster stop {job_id}`" in refused.err
+        assert "`ssh -t h1 muster stop loop`" in refused.err
         assert on("h1", "stop", "last").code == 0
         assert re.search(rf"^{job_id} +stopped ", on("h2", "ps").out, re.MULTILINE)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from muster.jobs.ps_text import reason, status
 from muster.jobs.show_text import show, verdict
 from muster.jobs.state import Failure, Report
 from muster.output.log_files import LogFiles
+from muster.spec import RunSpec
 
 A, B = "20261114-080000-train-aaaa", "20261115-080000-train-bbbb"
 
@@ -61,7 +64,7 @@ def failed(job_id: str = A, **fields: Any) -> KeptJob:
 def test_a_hung_job_and_a_slow_one_are_called_that_with_their_reason():
     now = time.time()
     hung = job(hung_since=now - 31.2, reports=(SLOW, HANG), slow=(1,))
-    assert (status(hung, now), reason(hung)) == ("hung 31 s", HANG.sentence)
+    assert (status(hung, now), reason(hung)) == ("hung 31 s", HANG.sentence.removesuffix(" for 31 s"))
     assert status(hung, now + 3600) == "hung 61 min"
     slow = job(slow=(1,), reports=(HANG, SLOW))
     assert (status(slow, now), reason(slow)) == ("slow", SLOW.sentence)
@@ -85,6 +88,32 @@ def test_ps_prints_the_reason_below_the_job(capsys: pytest.CaptureFixture[str]):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["JOB", B, A]
     assert lines[3:] == [f"    {FAILURE.sentence}"]
+
+
+def test_ps_lists_running_jobs_first_and_the_footer_last(capfd: pytest.CaptureFixture[str]):
+    (job(A).folder / "socket").touch()
+    for number in range(11):
+        job(f"20261115-0800{number:02d}-train-bbbb", phase="ended", exit_code=0)
+    for argv in ([], ["--all"]):
+        assert main(["ps", *argv]) == 0
+        assert capfd.readouterr().out.splitlines()[1].startswith(f"{A}  running ")
+    program = "import sys; from muster.cli import main; sys.exit(main(['ps']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[0].startswith("JOB ")
+    assert done.stdout.splitlines()[-1] == "1 older job not listed: `muster ps --all`"
+
+
+def test_the_placeholder_of_a_local_rank_is_not_shown():
+    command = RunSpec(target="train.py", args=("--local-rank=${local_rank}", "--lr", "0.1")).command
+    assert command == "train.py --lr 0.1"
+
+
+def test_stop_all_without_dashes_says_what_to_type(capfd: pytest.CaptureFixture[str]):
+    failed()
+    assert main(["stop", "all"]) == 2
+    assert "hint: use `muster stop --all` to stop all jobs" in capfd.readouterr().err
 
 
 def test_the_verdict_on_a_failed_job_has_everything_the_screen_showed():
