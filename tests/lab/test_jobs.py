@@ -242,7 +242,7 @@ def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> 
     terminal.wait_for(re.escape("1]\x1b[0m late\n"))
     terminal.type("\x03")
     assert terminal.wait() == 0
-    assert "detached. The job keeps running; stop it with `muster stop loop`" in terminal.screen
+    assert "detached. The job keeps running; stop it with `muster stop wait`" in terminal.screen
     assert user.job(job_id)["status"] == "running"
 
 

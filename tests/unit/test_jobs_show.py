@@ -176,6 +176,8 @@ LINES = [(rank, f"step {step}\n") for step in range(5) for rank in range(2)]
     [
         (["-n", "2"], ["[h1 0] step 4", "[h1 1] step 4"]),
         (["-n", "1", "--rank", "0"], ["step 4"]),
+        (["-n", "2", "--rank", "0,1"], ["[h1 0] step 4", "[h1 1] step 4"]),
+        (["-n", "1", "--rank", "0-0"], ["step 4"]),
         (["-n", "0"], []),
         (["--grep", "step [13]", "--rank", "1"], ["step 1", "step 3"]),
         (["--grep", "nothing"], []),
@@ -195,8 +197,13 @@ def test_logs_end_with_the_verdict_on_stderr(capfd: pytest.CaptureFixture[str]):
     assert main(["logs", "--rank", "0"]) == 0
     said = capfd.readouterr()
     assert said.out == "".join(f"step {step}\n" for step in range(5))
+    assert said.err == f"muster: {FAILURE.sentence}\nmuster: `muster show train` prints more\n"
+    assert main(["logs", "--grep", "step 1"]) == 0
+    assert capfd.readouterr().err == ""
+    assert main(["logs"]) == 0
+    said = capfd.readouterr()
     assert said.err.startswith(f"muster: {FAILURE.sentence}\n  Traceback (most recent call last):\n")
-    assert said.err.endswith(f"muster: failed after 100s, exit code 1\nmuster: `muster show {A}` prints more\n")
+    assert said.err.endswith("muster: failed after 100s, exit code 1\nmuster: `muster show train` prints more\n")
 
 
 def test_timestamps_stand_before_each_line(capfd: pytest.CaptureFixture[str]):
@@ -219,6 +226,8 @@ def test_timestamps_stand_before_each_line(capfd: pytest.CaptureFixture[str]):
         (["--since", ""], "got ``"),
         (["--grep", "("], "--grep: invalid regular expression `(`"),
         (["-n", "-1"], "-n"),
+        (["--rank", "1-"], "--rank: must be ranks such as 0 or 0,4-7, got `1-`"),
+        (["--rank", "0,7"], "error: --rank 7: job 20261114-080000-train-aaaa has ranks 0 to 1"),
         (["-n", "x"], "-n: must be a whole number"),
     ],
 )
