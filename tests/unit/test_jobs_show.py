@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from muster.cli import main
 from muster.jobs.job_folders import KeptJob, read_job
 from muster.jobs.ps_text import reason, status
 from muster.jobs.show_text import show, verdict
-from muster.jobs.state import Failure, Report
+from muster.jobs.state import Failure, RankState, Report
 from muster.output.log_files import LogFiles
 from muster.spec import RunSpec
 
@@ -140,15 +141,70 @@ def test_a_failure_of_several_lines_is_shown_whole():
     assert lines[:-1] == ["2 hosts failed:", "  h1: no route", "  h2: no route", "hint: a", "  b"]
 
 
-def test_show_has_stack_traces_of_the_named_ranks_first_a_timeline_and_the_logs():
+def test_show_has_stack_traces_a_timeline_and_the_logs():
     shown = job(hung_since=time.time() - 31, reports=(HANG,), phases={"connected": 0.25, "imported": 1.5})
     text = "\n".join(show(shown, time.time(), None, ["stacks-1.txt"]))
     assert re.search(r"hang at \d\d:\d\d:\d\d: rank 0 waits in all_reduce number 4", text)
-    assert re.findall(r"Stack trace of rank (\d)", text) == ["1", "0", "2", "3"]
-    assert "4 more stack traces not shown" in text
+    assert text.count("rank 1 on h1, most recent call first:") == 1
+    assert re.findall(r"Stack trace of rank (\d)", text) == ["0", "2", "3", "4"]  # rank 1 is above
+    assert "3 more stack traces not shown" in text
     assert re.search(r"^  \d\d:\d\d:\d\d  imported \(\+1.5 s\)$", text, re.MULTILINE)
     assert text.endswith("Stack traces: stacks-1.txt in that directory")
     assert f"Logs: {shown.folder}" in text
+
+
+def test_the_ranks_a_hang_names_come_first_where_it_has_no_detail_and_equal_stack_traces_are_shown_once():
+    hang = replace(HANG, detail="", stacks={0: "wait", 1: "load", 2: "wait", 3: "wait"})
+    text = "\n".join(show(job(reports=(hang,)), time.time(), None, []))
+    assert re.findall(r"^Stack trace of (.*) at \d\d:", text, re.MULTILINE) == ["rank 1 on h1", "ranks 0, 2, 3"]
+
+
+def ranks_at(*places: str, moved: float | None, **fields: Any) -> tuple[RankState, ...]:
+    return tuple(
+        RankState(rank=rank, host="h1", local_rank=rank, place=place, moved=moved, collectives=7, **fields)
+        for rank, place in enumerate(places)
+    )
+
+
+def test_show_says_where_each_rank_of_a_running_job_is_and_for_how_long_it_made_no_progress():
+    now = time.time()
+    places = ("train.py:20 in <module>", "train.py:17 in load_batch", *["train.py:20 in <module>"] * 2)
+    ranks = [
+        replace(rank, state="running" if rank.rank == 1 else "waiting") for rank in ranks_at(*places, moved=now - 18.3)
+    ]
+    shown = show(job(ranks=tuple(ranks), now=now), now, None, [])
+    at = shown.index("ranks 0, 2, 3 are waiting in a collective at train.py:20, no progress for 18s")
+    assert shown[at + 1] == "rank 1 is at train.py:17 in load_batch, no progress for 18s"
+    moving = ranks_at("train.py:9 in step", "train.py:9 in step", moved=now - 1, state="running")
+    assert "ranks 0, 1 are at train.py:9 in step" in show(job(ranks=moving, now=now), now, None, [])
+    unknown = replace(moving[0], collectives=0, moved=now - 60)
+    assert "rank 0 is at train.py:9 in step" in show(job(ranks=(unknown,), now=now), now, None, [])
+    many = ranks_at(*[f"train.py:{line} in step" for line in range(20)], moved=now, state="running")
+    assert "12 more ranks elsewhere" in show(job(ranks=many, now=now), now, None, [])
+    for over in ({"phase": "ended", "exit_code": 0}, {"hung_since": now - 31, "reports": (HANG,)}):
+        assert not any("train.py:9 in step" in line for line in show(job(ranks=moving, **over), now, None, []))
+
+
+def test_show_has_the_stack_traces_that_were_saved_before_a_job_was_stopped():
+    saved = Report(
+        kind="stacks", time=1000.0, sentence="stack traces of 2 ranks: ~/x/stacks-1.txt", stacks={0: "a", 1: "b"}
+    )
+    stopped = job(phase="ended", exit_code=130, stopped_by="Ctrl-C", reports=(saved,))
+    text = "\n".join(show(stopped, time.time(), None, ["stacks-1.txt"]))
+    assert re.findall(r"Stack trace of rank (\d) on h1", text) == ["0", "1"]
+    assert re.search(r"^  \d\d:\d\d:\d\d  stack traces of 2 ranks saved$", text, re.MULTILINE)
+    assert "Stack trace of" not in "\n".join(show(job(reports=(saved,)), time.time(), None, []))
+
+
+def test_stack_traces_need_a_job_that_runs_and_has_ranks(capfd: pytest.CaptureFixture[str]):
+    assert main(["show", "--stacks"]) == 2
+    assert "no job is running" in capfd.readouterr().err
+    failed(B)
+    assert main(["show", "--stacks", "last"]) == 2
+    assert "failed with exit code 1" in capfd.readouterr().err
+    job(A, phase="preparing", world_size=0, ranks=())
+    assert main(["show", "--stacks", "aaaa"]) == 2
+    assert "has no ranks to take stack traces of (preparing)" in capfd.readouterr().err
 
 
 def test_show_takes_the_newest_job_and_exits_0(capsys: pytest.CaptureFixture[str]):
