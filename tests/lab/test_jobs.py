@@ -403,8 +403,8 @@ def test_a_job_without_progress_shows_where_its_ranks_are_before_it_counts_as_hu
     job_id = done.out.strip()
     wait_until("no progress", lambda: ", no progress for " in user.muster("show").out, 60)
     shown = user.muster("show").out
-    assert re.search(r"^rank 0 is waiting in a collective at waits.py:7, no progress for \d+s$", shown, re.MULTILINE)
-    assert re.search(r"^rank 1 is at waits.py:5 in load_batch, no progress for \d+s$", shown, re.MULTILINE)
+    assert re.search(r"^rank 0 is waiting in a collective at waits.py:7, no progress for \d+ s$", shown, re.MULTILINE)
+    assert re.search(r"^rank 1 is at waits.py:5 in load_batch, no progress for \d+ s$", shown, re.MULTILINE)
 
     taken = user.muster("show", "--stacks")
     assert taken.code == 0, taken.said

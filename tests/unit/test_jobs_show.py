@@ -173,8 +173,8 @@ def test_show_says_where_each_rank_of_a_running_job_is_and_for_how_long_it_made_
         replace(rank, state="running" if rank.rank == 1 else "waiting") for rank in ranks_at(*places, moved=now - 18.3)
     ]
     shown = show(job(ranks=tuple(ranks), now=now), now, None, [])
-    at = shown.index("ranks 0, 2, 3 are waiting in a collective at train.py:20, no progress for 18s")
-    assert shown[at + 1] == "rank 1 is at train.py:17 in load_batch, no progress for 18s"
+    at = shown.index("ranks 0, 2, 3 are waiting in a collective at train.py:20, no progress for 18 s")
+    assert shown[at + 1] == "rank 1 is at train.py:17 in load_batch, no progress for 18 s"
     moving = ranks_at("train.py:9 in step", "train.py:9 in step", moved=now - 1, state="running")
     assert "ranks 0, 1 are at train.py:9 in step" in show(job(ranks=moving, now=now), now, None, [])
     unknown = replace(moving[0], collectives=0, moved=now - 60)

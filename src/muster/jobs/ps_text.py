@@ -41,11 +41,11 @@ def status(job: KeptJob, now: float) -> str:
 
 def _phase(state: JobState, now: float) -> str:
     if state.phase == "running" and state.hung_since is not None:
-        return f"hung {_long(now - state.hung_since)}"
+        return f"hung {how_long(now - state.hung_since)}"
     return "slow" if state.phase == "running" and state.slow else _PHASES[state.phase]
 
 
-def _long(seconds: float) -> str:
+def how_long(seconds: float) -> str:
     """`31 s`, `5 min`, `3 h`, `2 d`."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:

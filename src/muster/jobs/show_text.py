@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, moment, one_line, status
+from muster.jobs.ps_text import LEASE, how_long, moment, one_line, status
 from muster.jobs.state import Failure, JobState, RankState, Report
 from muster.text import age, count, cut, names, printable, rank_list, significant, tilde
 
@@ -179,7 +179,7 @@ def _still(state: JobState, ranks: Sequence[RankState]) -> str:
     """`, no progress for 18 s`; of a rank without collectives nothing is known."""
     times = [state.now - (rank.moved or 0.0) for rank in ranks]
     is_known = all(rank.moved and (rank.collectives or rank.steps or rank.state == "waiting") for rank in ranks)
-    return f", no progress for {age(min(times))}" if is_known and min(times) >= _STILL else ""
+    return f", no progress for {how_long(min(times))}" if is_known and min(times) >= _STILL else ""
 
 
 def _with_traces(state: JobState) -> Sequence[Report]:
