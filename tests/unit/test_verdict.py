@@ -47,6 +47,7 @@ def test_a_failure_that_hits_all_ranks_alike_is_reported_once():
     )
     assert result.notes == ()
     assert result.exit_code == 1
+    assert verdict(ends[:2]).sentence.startswith("both ranks failed the same way, 10.0 s after the start: ")
     for other in (replace(ends[3], status=-15, stopped=True), replace(ends[3], status=0, summary="")):
         result = verdict([*ends[:3], other])
         assert result.sentence.startswith("rank 0 on h1 failed first")

@@ -60,7 +60,7 @@ class Suspension:
         """Give the terminal back to the shell."""
         if self._watch is not None:
             return
-        screen, job = self._controller.screen, self._controller.job.id
+        screen = self._controller.screen
         try:
             terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
@@ -78,6 +78,9 @@ class Suspension:
             screen.warning(f"Ctrl-Z: could not move the job to the background ({error.strerror}), so it stays")
             return
         self._terminal = terminal
+        from muster.jobs.job_folders import short_id
+
+        job = short_id(self._controller.job.id)
         screen.warning(
             f"Ctrl-Z: the job keeps running in the background. Bring it back: `fg` or `muster attach {job}`. "
             f"Stop it: `muster stop {job}`"

@@ -237,7 +237,9 @@ class Controller:
             sooner = ", Ctrl-C again to kill them now" if self.signal in (signal.SIGINT, None) else ""
             limit = time_to_stop(self.grace, interrupt=self.interrupts)
             hurry = f" (up to {limit:g} s{sooner})" if again else ""
-            self.screen.warning(f"{why}: stopping all ranks{hurry}")
+            asked = why == "muster stop"  # the line begins with `muster:` already
+            said = f"stopping all ranks for `{why}`" if asked else f"{why}: stopping all ranks"
+            self.screen.warning(f"{said}{hurry}")
             if self._body is not None:
                 self._body.cancel()
         elif self.grace > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -303,6 +303,10 @@ class RankMonitor:
         report = Report(
             kind=kind, time=time.time(), sentence=sentence, ranks=tuple(ranks), detail=detail, stacks=stacks
         )
+        # A state is sent and written whole: of stack traces that users asked for, it has only the newest.
+        self.status.reports[:] = [
+            replace(other, stacks={}) if kind == other.kind == "stacks" else other for other in self.status.reports
+        ]
         self.status.reports.append(report)
         return report
 
