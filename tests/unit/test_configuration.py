@@ -247,6 +247,9 @@ def test_a_submitted_job_gets_no_hosts_from_a_file(home: Path):
         ("a = 1\nrestart = 2", "1: unknown key `a`", "keys are the long options of `muster run --help`, without `--`"),
         ("restart = 2", "1: unknown key `restart`", "did you mean `restarts`?"),
         ("max_retries = 2", "1: unknown key `max_retries`", "did you mean `restarts`?"),
+        ("nproc_per_node = 4", "1: unknown key `nproc_per_node`", "did you mean `nproc`?"),
+        ("[run]\nmax_restarts = 4", "2: unknown key `max_restarts` in [run]", "did you mean `restarts`?"),
+        ("nnodes = 2", "1: unknown key `nnodes`", "did you mean `hosts`?"),
         ("[hots]\na = 'x'", "1: unknown key `hots`", "did you mean `hosts`?"),
         ("\n[run]\nsunc = true", "3: unknown key `sunc` in [run]", "did you mean `sync`?"),
         ("restarts = 'x'", "1: restarts: must be a whole number of at least 0, got `x`", "--restarts"),
@@ -261,6 +264,12 @@ def test_a_submitted_job_gets_no_hosts_from_a_file(home: Path):
         ("[host.a]\npyhton = 'x'", "2: unknown key `pyhton` in [host.a]", "did you mean `python`?"),
         ("[host.a]\npython = 3", "2: python must be a path, got 3", "python ="),
         ("hosts = '@lba'", "1: unknown host group `@lba`", "define it"),
+        (
+            'nproc = 1\nhosts = "@mine"\n\n[hosts]\nmine = ["a"]',
+            "4: [hosts] holds the host groups, so line 2 cannot set hosts",
+            'move line 2 into the table of `muster run`: [run], and below it hosts = "@mine"',
+        ),
+        ("nproc = 1\n[nproc]\na = 1", "2: cannot overwrite a value", "TOML"),
         ("x = \n", "1: invalid value at column 5", "TOML"),
         ("x = [1", ": ", "TOML"),
     ],
@@ -275,6 +284,13 @@ def test_a_mistake_in_a_file_is_one_sentence_with_the_line(home: Path, text: str
 def test_a_mistake_in_pyproject_has_its_line(home: Path):
     write("pyproject.toml", "[project]\nrestarts = 1\n\n[tool.muster]\nnproc = 1\n[tool.muster.run]\nrestarts = 'x'\n")
     assert refused().message.startswith("pyproject.toml:7: restarts: ")
+
+
+def test_a_default_for_hosts_beside_host_groups_in_pyproject_has_the_same_hint(home: Path):
+    write("pyproject.toml", '[tool.muster]\nhosts = "@mine"\n[tool.muster.hosts]\nmine = "a"\n')
+    error = refused()
+    assert error.message == "pyproject.toml:3: [tool.muster.hosts] holds the host groups, so line 2 cannot set hosts"
+    assert error.hint == 'move line 2 into the table of `muster run`: [tool.muster.run], and below it hosts = "@mine"'
 
 
 # --- host groups and hosts ------------------------------------------------------------------------------------
@@ -400,6 +416,8 @@ def test_config_shows_each_value_and_its_origin(
         "on-hang kill ~/.config/muster/config.toml:1",
         "grace 3s command line",
         "hang-after 30s default",
+        "name - default",
+        "dashboard-port - default",
         "@lab a:1 muster.toml:3",
         "A_TOKEN (hidden) muster.toml:5",
         "B 1 command line",

@@ -60,6 +60,13 @@ def test_the_text_for_hosts_over_ssh_is_the_golden_one(folder: Path):
     assert frozen(text, folder) == (GOLDEN / "dry_run_ssh.txt").read_text()
 
 
+@pytest.mark.parametrize(("visible", "shown"), [("", ["-", "-"]), ("0", ["0", "-"]), ("0,1", ["0", "1"])])
+@pytest.mark.parametrize("place", [(), ("--lab", "1")])
+def test_only_gpus_that_exist_are_shown(folder: Path, place: tuple[str, ...], visible: str, shown: list[str]):
+    done = dry_run(folder, *place, "--nproc", "2", "train.py", CUDA_VISIBLE_DEVICES=visible)
+    assert [line.split()[3] for line in done.stdout.splitlines()[3:5]] == shown, done
+
+
 def test_the_plan_is_data_on_stdout_and_nothing_is_written(folder: Path):
     done = dry_run(folder, "-H", "a:1,b:2", "train.py")
     assert done.returncode == 0

@@ -95,7 +95,7 @@ def _options(p: Parser, options: argparse.Namespace) -> Iterator[tuple[str, str,
         if dest in ("help", "env"):
             continue
         value: object = getattr(options, dest, _DEFAULTS.get(dest))
-        text = _text(value)
+        text = "-" if dest == "dashboard_port" and not value else _text(value)
         origins = [options.origins[dest].place] if dest in options.origins else []
         if dest in options.typed:  # a list on the command line adds to that of a file, another value replaces it
             origins = [*(origins if isinstance(value, list) else []), "command line"]
@@ -135,7 +135,7 @@ def _pythons(options: argparse.Namespace, config: Configuration) -> Iterator[tup
 
 
 def _text(value: object) -> str:
-    if value is None or value in ([], ()):
+    if value is None or value in ([], (), ""):
         return "-"
     if isinstance(value, bool):
         return str(value).lower()

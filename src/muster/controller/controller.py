@@ -292,7 +292,7 @@ class Controller:
             prepare.check_python(job.spec.call, links)
         folders = await prepare.sync(job, links, screen) if job.spec.sync else [job.spec.cwd] * len(links)
         folders = await prepare.check_code(job, links, folders, self.look, screen)
-        if job.preload_reason:
+        if job.preload_reason and (job.spec.debug or not job.preload):  # more imports need no action of the user
             screen.info(job.preload_reason)
         if job.preload and not screen.is_live:
             screen.info(prepare.what_is_done(job, len(links)))
