@@ -288,9 +288,14 @@ class RankMonitor:
             self.screen.notice("The job keeps running; use --on-hang kill to end hung jobs")
         self._keep("hang", said, found, ranks, detail)
 
+    def report_busy(self, said: str, found: Mapping[int, Sighting], ranks: Sequence[int], detail: str) -> None:
+        """Print that ranks have worked for minutes while others wait, and keep it for other commands."""
+        self.screen.info(said)
+        self._keep("straggler", said, found, ranks, detail)
+
     def _keep(
         self,
-        kind: Literal["hang", "stacks"],
+        kind: Literal["hang", "straggler", "stacks"],
         sentence: str,
         found: Mapping[int, Sighting],
         ranks: Sequence[int] = (),

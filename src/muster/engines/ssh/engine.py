@@ -171,7 +171,7 @@ _SSH_FAILURES = (
         "Host key verification failed",
         "unknown-key",
         "you have not accepted its host key yet",
-        "run `{login}` once, compare the key, and answer yes",
+        "run `muster setup ssh -H {written}`, which shows the key to compare",
     ),
     (
         "Permission denied",
