@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from muster.cli import COMMANDS
+from muster.cli import COMMANDS, main
 
 
 def muster_help(*command: str) -> str:
@@ -40,3 +40,10 @@ def test_the_command_starts_light():
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_the_help_of_run_does_not_run_the_script_after_it(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as exit:
+        main(["help", "run", "train.py"])
+    assert exit.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: muster run ")

@@ -232,6 +232,8 @@ def _ranks(text: str) -> frozenset[int]:
             raise argparse.ArgumentTypeError(f"must be ranks such as 0 or 0,4-7, got `{part}`")
         if int(last or first) > _MOST_RANKS:
             raise argparse.ArgumentTypeError(f"ranks must be at most {_MOST_RANKS}, got `{part}`")
+        if int(last or first) < int(first):
+            raise argparse.ArgumentTypeError(f"`{part}` is an empty range")
         ranks |= set(range(int(first), int(last or first) + 1))
     return frozenset(ranks)
 

@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 ALIASES = {"page": "dashboard"}
 """Former names of commands, which still work."""
 
+_WITH_SUBCOMMANDS = ("lab", "recipes", "setup")
+
 HELP = """\
 usage: muster COMMAND [options]
 
@@ -87,7 +89,8 @@ def _open_all_three() -> None:
 
 def _dispatch(args: list[str]) -> int:
     if len(args) > 1 and args[0] == "help":  # `muster help lab up` is `muster lab up --help`
-        return _dispatch([*args[1:], "--help"])
+        words = 2 if args[1] in _WITH_SUBCOMMANDS else 1  # `muster run train.py --help` would run train.py
+        return _dispatch([*args[1 : 1 + words], "--help"])
     if not args or args[0] in ("-h", "--help", "help"):
         width = max(len(name) for name in COMMANDS)
         lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
