@@ -78,6 +78,7 @@ def test_fetch_needs_sync():
         (".cache/a", ".", True),
         ("out/deep/a.pt", "**", True),
         ("out/a/b/c.pt", "out/**/c.pt", True),
+        ("a/" * 2000 + "b", "**/b", True),
         ("out/c.pt", "out/**/c.pt", True),
     ],
 )
