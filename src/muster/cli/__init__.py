@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -55,7 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     _open_all_three()
     try:
-        return _dispatch(args)
+        code = _dispatch(args)
+        sys.stdout.flush()  # here, where an error is one sentence
+        return code
     except MusterError as error:
         print_error(error)
         return error.exit_code
@@ -70,6 +73,10 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as above
+            print_error(MusterError(f"{error.filename or 'the output'}: {(error.strerror or '').lower()}"))
+            return EXIT_MUSTER
         from muster.controller.debug_log import internal_error
 
         print_error(MusterError(internal_error(error)))
