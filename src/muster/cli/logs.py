@@ -86,7 +86,8 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     job = running_or_last("muster logs") if args.job is None else find(args.job)
     _check(job, args.attempt, args.rank)
-    choice = _Choice(args.rank, args.lines, args.since, args.grep, args.timestamps)
+    lines = None if args.lines is None else min(args.lines, sys.maxsize)
+    choice = _Choice(args.rank, lines, args.since, args.grep, args.timestamps)
     reader = _Reader(job, args.attempt, choice, follow=args.follow and job.may_run)
     reader.read()
     if choice.pattern is None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from muster.config.config_search import is_pyproject, shown_path
 from muster.errors import UsageError
+from muster.text import printable
 
 _HEADER = re.compile(r"\s*\[+([^\[\]]+)\]")
 _KEY = re.compile(r"\s*([^=#\[]+?)\s*=")
@@ -56,7 +57,9 @@ def _parsed(data: bytes, label: str, prefix: tuple[str, ...]) -> tuple[str, Any]
         raise UsageError(f"{label}: not a text file", hint="save it as UTF-8") from None
     try:
         return text, toml.loads(text)
-    except toml.TOMLDecodeError as error:
+    except RecursionError:
+        raise UsageError(f"{label}: too many arrays or tables inside each other", hint="write it flatter") from None
+    except ValueError as error:  # TOMLDecodeError, or that of a number with thousands of digits
         why, _, at = str(error).partition(" (at ")
         line = re.match(r"line (\d+)", at)
         place = f"{label}:{line[1]}" if line else label
@@ -64,7 +67,7 @@ def _parsed(data: bytes, label: str, prefix: tuple[str, ...]) -> tuple[str, Any]
             _refuse_hosts_twice(text, (*prefix, "hosts"), int(line[1]), place)
         column = re.search(r"column \d+", at)
         where = f" at {column[0]}" if column else " at the end of the file" if at else ""
-        sentence = f"{place}: {why[:1].lower()}{why[1:]}{where}"
+        sentence = printable(f"{place}: {why[:1].lower()}{why[1:]}{where}")
         raise UsageError(sentence, hint="the format is TOML: https://toml.io") from None
 
 
