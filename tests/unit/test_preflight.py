@@ -91,6 +91,7 @@ def test_what_cannot_be_judged_is_left_to_the_ranks(tmp_path: Path):
     assert read(tmp_path, b"x = 1\0\n").imports == ()
     assert read(tmp_path, "(" * 300_000) == Preflight()
     assert read_script(tmp_path / "missing.py") == Preflight()
+    assert read(tmp_path, "# coding: a_codec_of_a_package\nprint()\n") == Preflight()
 
 
 def test_only_imports_are_judged_that_run_before_anything_could_change_where_modules_are_found(tmp_path: Path):

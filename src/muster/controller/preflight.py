@@ -59,6 +59,8 @@ def read_script(path: Path) -> Preflight:
             tree = cast(_ast.Module, compile(data, str(path), "exec", _ast.PyCF_ONLY_AST, dont_inherit=True))
             compile(tree, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
+        if error.msg.startswith(("unknown encoding", "encoding problem")):
+            return Preflight()  # the Python of the ranks may have a package with this codec
         from traceback import format_exception_only
 
         return Preflight(syntax_error="".join(format_exception_only(error)).rstrip())
