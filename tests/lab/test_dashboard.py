@@ -222,7 +222,7 @@ def test_a_report_shows_its_stacks_side_by_side_the_named_rank_first(opened: Bro
     left, right = opened.js(
         "[...document.querySelectorAll('.columns article')].map(a => [a.innerText, a.getBoundingClientRect().top])"
     )
-    assert left[0].startswith("Rank 2 on gpu01 the others wait for it")
+    assert left[0].startswith("Rank 2 on gpu01 the others are waiting for it")
     assert "line 33 in next_batch" in left[0]
     assert right[0].startswith("Ranks 0, 1, 3\u20137 on gpu01, gpu02")
     assert left[1] == right[1]

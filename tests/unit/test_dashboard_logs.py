@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,10 @@ def test_a_search_in_all_logs_leaves_no_rank_out(tmp_path: Path):
 def test_colours_bars_and_control_characters_become_plain_text(log: Path):
     log.write_bytes(b"\x1b[1;31mred\x1b[0m\n 10%\r 50%\r100%\ntitle\x1b]0;x\x07!\na\x00b\x08c\n\xff\xfe\nwindows\r\n")
     assert texts(last_lines(log)) == ["red", "100%", "title!", "a␀b␈c", "\ufffd\ufffd", "windows"]
+
+
+def test_a_log_that_is_a_pipe_is_refused_and_blocks_nobody(log: Path):
+    os.mkfifo(log)
+    for read in (lambda: last_lines(log), lambda: new_lines(log, 0), lambda: find(log, "x")):
+        with pytest.raises(OSError, match="not a regular file"):
+            read()

@@ -183,6 +183,14 @@ def test_a_loader_without_working_workers_is_reported_as_such():
     assert "; none of its workers is running user code" in said(waiting(0), waiting(1), loads, waiting(3))
 
 
+def test_several_ranks_that_wait_for_their_loaders_share_a_clause_in_the_plural():
+    load = [elsewhere(rank, frames=IN_LOADER, children=(worker(70),)) for rank in (1, 2)]
+    assert said(waiting(0), *load, waiting(3)).endswith(
+        "ranks 1, 2 have been waiting for their DataLoaders for 31 s in main (train.py:20); "
+        "none of their workers is running user code"
+    )
+
+
 # --- different calls ----------------------------------------------------------------------------------------------
 
 

@@ -120,3 +120,14 @@ def test_a_long_line_of_small_pieces_takes_no_long_time():
     assert time.process_time() - begin < 4
     assert "".join(line.text for line in lines) == "." * 100_000
     assert [line.end for line in lines if line.end] == ["\n"]
+
+
+def test_dots_after_a_carriage_return_take_no_long_time():
+    splitter = LineSplitter()
+    splitter.feed("\r")
+    begin = time.process_time()
+    for _ in range(100_000):
+        splitter.feed(".")
+        assert len(splitter.bar) <= 4096
+    assert time.process_time() - begin < 20
+    assert splitter.finish() == [Line("." * 100_000, "")]

@@ -73,12 +73,26 @@ def test_imports_are_not_judged_if_the_ranks_get_variables_of_python(tmp_path: P
     job = replace(JOB, spec=spec, script=Script(path="train.py", digest=[], text=""))
     assert read_job(job).imports == (("wandb", 1),)
     assert read_job(replace(job, spec=replace(spec, env={"PYTHONPATH": "lib"}))).imports == ()
+    module = RunSpec(target="nosuch.train", kind="module", cwd=str(tmp_path), env={"PYTHONPATH": "lib"})
+    assert read_job(replace(JOB, spec=module)) == Preflight()
+
+
+def test_imports_are_not_judged_behind_a_preloaded_module_which_may_change_the_path(tmp_path: Path):
+    (tmp_path / "train.py").write_text("import wandb\n")
+    spec = RunSpec(target="train.py", cwd=str(tmp_path), preload=("our_paths",))
+    assert read_job(replace(JOB, spec=spec, script=Script(path="train.py", digest=[], text=""))) == Preflight()
+
+
+def test_main_is_not_missing_although_no_finder_has_it(tmp_path: Path):
+    assert first_missing(["__main__"], str(tmp_path), "train.py") == ""
+    assert first_missing(["no_such_module"], str(tmp_path), "train.py") == "no_such_module"
 
 
 def test_what_cannot_be_judged_is_left_to_the_ranks(tmp_path: Path):
     assert read(tmp_path, b"x = 1\0\n").imports == ()
     assert read(tmp_path, "(" * 300_000) == Preflight()
     assert read_script(tmp_path / "missing.py") == Preflight()
+    assert read(tmp_path, "# coding: a_codec_of_a_package\nprint()\n") == Preflight()
 
 
 def test_only_imports_are_judged_that_run_before_anything_could_change_where_modules_are_found(tmp_path: Path):

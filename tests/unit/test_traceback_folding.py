@@ -8,7 +8,7 @@ from muster.controller.diagnosis.rank_end import RankEnd
 from muster.controller.traceback_folding import TracebackFolder, reason_to_fold
 from muster.output.lines import Line
 
-GLOO = "RuntimeError: Connection closed by peer [127.0.0.1]:12184. GLHF!"
+GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:12184. GLHF!"
 TRACE = f"""Traceback (most recent call last):
   File "/x/train.py", line 10, in <module>
     dist.all_reduce(t)
@@ -90,3 +90,10 @@ def test_a_lost_connection_and_a_repeated_traceback_are_folded_and_the_first_of_
     assert reason_to_fold(end(3, "KeyError: 'mine'", mine), known).endswith("the same traceback as rank 2")
     assert reason_to_fold(end(4, "KeyError: 'other'", mine + "x"), known) == ""
     assert reason_to_fold(end(5, "exit", ""), known) == ""
+
+
+def test_a_connection_to_a_server_is_not_called_one_to_another_rank():
+    trace = 'Traceback (most recent call last):\n  File "/x/train.py", line 4, in <module>\n    connect()\n'
+    refused = "ConnectionRefusedError: [Errno 111] Connection refused"
+    assert reason_to_fold(end(0, refused, trace + refused), {}) == ""
+    assert "same traceback as rank 0" in reason_to_fold(end(1, refused, trace + refused), {hash(trace + refused): 0})

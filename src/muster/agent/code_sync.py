@@ -44,7 +44,7 @@ def first_missing(imports: Sequence[str], cwd: str, script: str | None) -> str:
             specs = (finder.find_spec(name, None) for finder in sys.meta_path)
             spec = next((spec for spec in specs if spec is not None), None)
             if spec is None:
-                return name
+                return "" if name in sys.modules else name  # __main__, or a module that a .pth file creates
             if spec.origin in ("built-in", "frozen"):
                 continue
             home = os.path.dirname(spec.origin or "")

@@ -34,14 +34,18 @@ class Preflight:
 
 def read_job(job: Job) -> Preflight:
     """Read the script of a job, or note the module that `-m` needs."""
+    look = _read(job)
+    # With these, ranks may find modules where the agent that is asked does not.
+    is_unknown = job.spec.preload or any(name.startswith("PYTHON") for name in job.spec.env)
+    return Preflight(syntax_error=look.syntax_error) if is_unknown else look
+
+
+def _read(job: Job) -> Preflight:
     if job.spec.kind == "module" and job.script is None:
         return Preflight(imports=((job.spec.target.partition(".")[0], 0),))
     if job.spec.kind != "script" or job.script is None:
         return Preflight()
-    look = read_script(Path(job.spec.cwd, job.script.path))
-    # With these, ranks may find modules where the agent that is asked does not.
-    is_unknown = any(name.startswith("PYTHON") for name in job.spec.env)
-    return Preflight(syntax_error=look.syntax_error) if is_unknown else look
+    return read_script(Path(job.spec.cwd, job.script.path))
 
 
 def read_script(path: Path) -> Preflight:
@@ -55,6 +59,8 @@ def read_script(path: Path) -> Preflight:
             tree = cast(_ast.Module, compile(data, str(path), "exec", _ast.PyCF_ONLY_AST, dont_inherit=True))
             compile(tree, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
+        if error.msg.startswith(("unknown encoding", "encoding problem")):
+            return Preflight()  # the Python of the ranks may have a package with this codec
         from traceback import format_exception_only
 
         return Preflight(syntax_error="".join(format_exception_only(error)).rstrip())

@@ -11,6 +11,9 @@ from muster.output.lines import Line
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """Colors, which Python 3.13 adds to tracebacks under FORCE_COLOR."""
 
+_COLLECTIVE = re.compile(r"torch[/.](?:distributed|autograd)|gloo|nccl", re.IGNORECASE)
+"""In tracebacks of collectives: only there does a broken connection lead to another rank, not to some server."""
+
 _EXTRA_LINES = 50
 """Lines by which a printed traceback may be longer than the reported one."""
 
@@ -24,7 +27,7 @@ def reason_to_fold(end: RankEnd, shown: dict[int, int]) -> str:
     """
     if not end.traceback:
         return ""
-    if end.is_echo:
+    if end.is_echo and _COLLECTIVE.search(end.traceback):
         return f"rank {end.rank} on {end.host} lost its connection to another rank"
     before = shown.setdefault(hash(end.traceback), end.rank)
     same = f"rank {end.rank} on {end.host} printed the same traceback as rank {before}"

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from muster.jobs.kept_files import open_regular
+
 _MOST_BYTES = 64 << 10
 """Read for one piece."""
 
@@ -67,7 +69,7 @@ NOTHING = Piece(start=0, end=0, size=0, lines=())
 
 def last_lines(path: Path, before: int | None = None) -> Piece:
     """The end of a log, or the lines that end at byte `before`."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         end = size if before is None else max(0, min(before, size))
         return _piece(file, max(0, end - _MOST_BYTES), end, size)
@@ -75,7 +77,7 @@ def last_lines(path: Path, before: int | None = None) -> Piece:
 
 def new_lines(path: Path, since: int) -> Piece:
     """What was written after byte `since`; only the end of it if that is a lot."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if 0 <= size - since <= _MOST_BYTES:
             return _piece(file, since, size, size, whole=True)
@@ -91,7 +93,7 @@ def find(path: Path, text: str, before: int | None = None, *, seconds: float = 1
     needle = text.encode("utf-8", "surrogateescape").lower()
     deadline = time.monotonic() + seconds
     found: list[Line] = []
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         first = end = size if before is None else max(0, min(before, size))
         length = _FIRST_BLOCK

@@ -30,6 +30,9 @@ def without_rank_tag(text: str, rank: int) -> str:
 _LONGEST = 1 << 20
 """Characters after which an unfinished line is shown in pieces; the log file has the whole line."""
 
+_LONGEST_BAR = 4096
+"""Characters after which unfinished text is no longer a progress bar: each piece would be joined with all before it."""
+
 _ENDS = re.compile(r"\r\n|\n|\r")
 
 _UP = "\x1b[A"
@@ -82,7 +85,8 @@ class LineSplitter:
     @property
     def bar(self) -> str:
         """The unfinished text where it is the state of a progress bar: before or after a carriage return."""
-        return _without_moves("".join(self._unfinished)) if self._is_bar or self._open_return else ""
+        is_bar = (self._is_bar or self._open_return) and self._length <= _LONGEST_BAR
+        return _without_moves("".join(self._unfinished)) if is_bar else ""
 
     def finish(self) -> list[Line]:
         """The rest when the stream has ended."""

@@ -127,7 +127,9 @@ def _state(seen: Seen, *, many: bool, since: str = "") -> str:
         where = _at(seen.place) or " at an unknown line"
         return f"{have} held the GIL in C code{disk}{since},{where}"
     if seen.waits_for_loader:
-        return f"{have} been waiting for its DataLoader{since}{_at(seen.place)}{_worker(seen, _stuck_workers(seen))}"
+        whose = "their DataLoaders" if many else "its DataLoader"
+        workers = _worker(seen, _stuck_workers(seen), their="their" if many else "its")
+        return f"{have} been waiting for {whose}{since}{_at(seen.place)}{workers}"
     if seen.state == "D":
         return f"{have} been in disk sleep ({seen.wchan or 'D'}){since}{_at(seen.place) or _last(seen)}"
     if seen.place is None:
@@ -153,18 +155,18 @@ def _stuck_workers(seen: Seen) -> list[Child]:
     return [child for child in seen.children if child.work is not None or child.state in ("T", "t", "D")]
 
 
-def _worker(seen: Seen, workers: Sequence[Child]) -> str:
+def _worker(seen: Seen, workers: Sequence[Child], *, their: str) -> str:
     if not workers:
         unseen = [child.pid for child in seen.children if not child.frames]
         if unseen:
-            return f"; could not inspect its processes {', '.join(map(str, unseen[:4]))}"
-        return "; none of its workers is running user code"
+            return f"; could not inspect {their} processes {', '.join(map(str, unseen[:4]))}"
+        return f"; none of {their} workers is running user code"
     clauses: list[str] = []
     for child in workers[:2]:
         state = {"T": "stopped (SIGSTOP)", "t": "stopped by a debugger", "D": "in disk sleep"}.get(child.state, "")
         where = _at(child.work)
         clauses.append(f"worker process {child.pid} is {' '.join(filter(None, [state, where.strip()]))}")
-    return "; its " + " and its ".join(clauses)
+    return f"; {their} " + f" and {their} ".join(clauses)
 
 
 def _nobody(finding: Finding, ranks: Mapping[int, Seen]) -> str:

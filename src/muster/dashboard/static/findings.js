@@ -101,7 +101,7 @@ function stacksOf(report, number, about) {
       try {
         columns.replaceChildren(...columnsOf(await get("stacks.json", { report: number }), report, about));
       } catch (error) {
-        columns.replaceChildren(`They could not be read: ${error.message}`);
+        columns.replaceChildren(`Could not read the stack traces: ${error.message}`);
       }
     }
     columns.hidden = !columns.hidden;
@@ -138,7 +138,7 @@ function column({ text, members }, cause, { hosts, cwd }) {
   return element(
     "article",
     { class: cause && "cause" },
-    element("header", {}, element("h3", {}, title[0].toUpperCase() + title.slice(1), ...(cause ? [" ", element("small", {}, "the others wait for it")] : [])), copyButton(() => text)),
+    element("header", {}, element("h3", {}, title[0].toUpperCase() + title.slice(1), ...(cause ? [" ", element("small", {}, `the others are waiting for ${members.length === 1 ? "it" : "them"}`)] : [])), copyButton(() => text)),
     element("pre", { tabindex: "0", "aria-label": `Stack trace of ${title}` }, shortened(text, cwd) || "(no stack trace could be taken)"),
   );
 }
