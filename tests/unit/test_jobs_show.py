@@ -157,6 +157,8 @@ def test_the_ranks_a_hang_names_come_first_where_it_has_no_detail_and_equal_stac
     hang = replace(HANG, detail="", stacks={0: "wait", 1: "load", 2: "wait", 3: "wait"})
     text = "\n".join(show(job(reports=(hang,)), time.time(), None, []))
     assert re.findall(r"^Stack trace of (.*) at \d\d:", text, re.MULTILINE) == ["rank 1 on h1", "ranks 0, 2, 3"]
+    silent = "\n".join(show(job(reports=(replace(hang, stacks={1: ""}),)), time.time(), None, []))
+    assert re.search(r"^Stack trace of rank 1 on h1 at .*:\n  none: the process did not answer$", silent, re.MULTILINE)
 
 
 def ranks_at(*places: str, moved: float | None, **fields: Any) -> tuple[RankState, ...]:

@@ -204,7 +204,11 @@ def _stack_traces(report: Report, state: JobState, most: int) -> list[str]:
     lines: list[str] = []
     for stack, ranks in shown:
         where = f" on {printable(hosts[ranks[0]])}" if len(ranks) == 1 and ranks[0] in hosts else ""
-        lines += ["", f"Stack trace of {rank_list(ranks)}{where} at {moment(report.time)}:", *_indented(stack)]
+        lines += [
+            "",
+            f"Stack trace of {rank_list(ranks)}{where} at {moment(report.time)}:",
+            *_indented(stack or "none: the process did not answer"),
+        ]
     if len(alike) > len(shown):
         lines += ["", f"{count(len(alike) - len(shown), 'more stack trace')} not shown"]
     return lines
