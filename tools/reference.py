@@ -174,8 +174,8 @@ def scoreboards_page() -> str:
             results.strip(),
             "\n## On other pages\n",
             *(f"- [{title}](../measurements/{page}.md)" for title, page in measurements()),
-            "- [Recipes: ResNet](../recipes/resnet50.md#measured), [MNIST](../recipes/mnist.md#measured),",
-            "  [Tacotron2](../recipes/tacotron2.md#how-it-is-fast)",
+            "- [Recipes: ResNet](../recipes/resnet50.md#results), [MNIST](../recipes/mnist.md#results),",
+            "  [Tacotron2](../recipes/tacotron2.md#performance)",
             "- [`muster bench`: accuracy](../bench.md#accuracy)",
             "",
         ]

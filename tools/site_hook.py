@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import posixpath
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,29 @@ def site_link(link: re.Match[str]) -> str:
     if target.startswith("docs/"):
         return f"[{text}]({target.removeprefix('docs/')}{anchor})"
     return text
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Let links to files of the repository's root lead to their pages on the site; mkdocs calls this."""
+    return LINK.sub(from_page(page.file.src_uri), markdown)
+
+
+def from_page(page: str) -> Callable[[re.Match[str]], str]:
+    """A function that rewrites a link from a page in docs/ to a file of the root; other links stay as they are."""
+    folder = posixpath.dirname(page)
+
+    def link(found: re.Match[str]) -> str:
+        text, target, anchor = found.group(1), found.group(2), found.group(3) or ""
+        path = posixpath.normpath(posixpath.join("docs", folder, target))
+        if path.startswith("docs/"):
+            return found.group()
+        if (path, anchor) == ("README.md", "#support"):
+            return f"[{text}]({posixpath.relpath('support.md', folder or '.')})"
+        if path in ROOT_PAGES:
+            return f"[{text}]({posixpath.relpath(ROOT_PAGES[path], folder or '.')}{anchor})"
+        raise SystemExit(f"docs/{page}: {path} is not a page of the site (ROOT_PAGES in tools/site_hook.py)")
+
+    return link
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

@@ -10,6 +10,9 @@ from typing import Literal
 from muster.errors import UsageError
 from muster.hosts import Host
 
+LOCAL_RANK = "--local-rank=${local_rank}"
+"""What torch.distributed.launch without --use-env passes to the script; each rank fills in its number."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
@@ -127,7 +130,8 @@ class RunSpec:
     @property
     def command(self) -> str:
         """The script's command line, for display."""
-        return " ".join((*(("-m",) if self.kind == "module" else ()), self.target, *self.args))
+        args = (arg for arg in self.args if arg != LOCAL_RANK)
+        return " ".join((*(("-m",) if self.kind == "module" else ()), self.target, *args))
 
     def python_on(self, host: Host) -> str | None:
         """Return the Python on a host."""

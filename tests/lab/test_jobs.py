@@ -117,7 +117,7 @@ def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
     assert done.code == 0, done.said
     job_id = done.out.strip()
     assert re.fullmatch(r"\d{8}-\d{6}-loop-[0-9a-f]{4}", job_id)
-    assert f"Follow it: `muster attach {job_id}`" in done.err
+    assert "Follow it: `muster attach loop`" in done.err
 
     row = user.muster("ps").out.splitlines()[1]
     assert re.fullmatch(rf"{job_id}  running  \d+s  +2@\S+ +loop.py 100000", row)
@@ -242,7 +242,7 @@ def test_attach_shows_the_screen_and_ctrl_c_leaves_the_job_alone(user: User) -> 
     terminal.wait_for(re.escape("1]\x1b[0m late\n"))
     terminal.type("\x03")
     assert terminal.wait() == 0
-    assert f"detached. The job keeps running; stop it with `muster stop {job_id}`" in terminal.screen
+    assert "detached. The job keeps running; stop it with `muster stop wait`" in terminal.screen
     assert user.job(job_id)["status"] == "running"
 
 
@@ -373,13 +373,52 @@ def test_a_hang_shows_in_ps_and_its_report_stays(user: User) -> None:
     row, why = user.muster("ps").out.splitlines()[1:]
     assert re.match(rf"{job_id} +hung \d+ s ", row)
     assert "hangs.py:3" in why
+    assert not re.search(r" for \d+ s", why)
     assert "hangs.py:3" in user.muster("logs").err
-    assert user.muster("stop").code == 0
+    stopped = user.muster("stop")
+    assert stopped.code == 0, stopped.said
+    screen = (user.state / "muster" / "jobs" / job_id / "screen.log").read_text()
+    assert "muster: stopping all ranks for `muster stop` (up to " in screen
     shown = user.muster("show")
     assert shown.code == 0, shown.said
     assert re.search(r"^hang at .*hangs.py:3", shown.out, re.MULTILINE)
-    assert re.search(r"^Stack trace of rank 1 on ", shown.out, re.MULTILINE)
+    assert len(re.findall(r"^  rank 1 on .*, most recent call first:", shown.out, re.MULTILINE)) == 1
+    assert re.findall(r"^Stack trace of rank (\d) on ", shown.out, re.MULTILINE) == ["0"]
     assert "stopped by muster stop" in shown.out
+
+
+@pytest.mark.torch
+def test_a_job_without_progress_shows_where_its_ranks_are_before_it_counts_as_hung(user: User) -> None:
+    (user.folder / "waits.py").write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "def load_batch():\n"
+        "    time.sleep(1000)\n"
+        "if dist.get_rank() == 1: load_batch()\n"
+        "dist.all_reduce(torch.ones(1))\n"
+    )
+    done = user.muster("run", "--detach", "--no-check", "--nproc", "2", "--hang-after", "600", "waits.py", timeout=100)
+    assert done.code == 0, done.said
+    job_id = done.out.strip()
+    wait_until("no progress", lambda: ", no progress for " in user.muster("show").out, 60)
+    shown = user.muster("show").out
+    assert re.search(r"^rank 0 is waiting in a collective at waits.py:7, no progress for \d+ s$", shown, re.MULTILINE)
+    assert re.search(r"^rank 1 is at waits.py:5 in load_batch, no progress for \d+ s$", shown, re.MULTILINE)
+
+    taken = user.muster("show", "--stacks")
+    assert taken.code == 0, taken.said
+    traces = re.split(r"^Stack trace of rank (\d) on .*\n", taken.out, flags=re.MULTILINE)
+    assert [traces[1], 'waits.py", line 7' in traces[2]] == ["0", True]
+    assert [traces[3], 'waits.py", line 5, in load_batch' in traces[4]] == ["1", True]
+    assert taken.out.endswith("The job keeps running\n")
+    assert user.job(job_id)["status"] == "running"
+
+    os.kill(user.job(job_id)["controller"], signal.SIGINT)
+    wait_until("the end", lambda: user.job(job_id)["phase"] == "ended", 60)
+    shown = user.muster("show").out
+    assert "in load_batch" in shown.partition("Stack trace of rank 1 on ")[2]
+    assert shown.count("stack traces of 2 ranks saved\n") == 2
 
 
 def test_the_verdict_on_a_failed_job_is_printed_again(user: User) -> None:
@@ -441,7 +480,7 @@ def test_a_job_of_another_machine_with_the_same_home_is_shown_as_that(tmp_path: 
         refused = on("h2", "stop", "last")
         assert refused.code == 125
         assert f"error: job {job_id} runs on h1, but this is h2" in refused.err
-        assert f"`ssh -t h1 muster stop {job_id}`" in refused.err
+        assert "`ssh -t h1 muster stop loop`" in refused.err
         assert on("h1", "stop", "last").code == 0
         assert re.search(rf"^{job_id} +stopped ", on("h2", "ps").out, re.MULTILINE)
 

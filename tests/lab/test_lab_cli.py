@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bare import BIN
 from waiting import wait_until
 
 from muster.lab.system_programs import SYSTEM_PATH
@@ -30,6 +31,15 @@ class Terminal:
         self, *words: str, stdin: str = "", cwd: Path | None = None, timeout: float = 90
     ) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "muster", "lab", *words]
+        return self.run(argv, stdin=stdin, cwd=cwd, timeout=timeout)
+
+    def muster(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run any other command of Muster."""
+        return self.run([sys.executable, "-m", "muster", *words], cwd=cwd)
+
+    def run(
+        self, argv: list[str], *, stdin: str = "", cwd: Path | None = None, timeout: float = 90
+    ) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "XDG_STATE_HOME": str(self.state)}
         return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout, env=env, cwd=cwd)
 
@@ -73,6 +83,60 @@ def test_a_lab_stays_up_between_commands_until_it_is_taken_down(muster_lab: Term
 
     assert muster_lab("down").stderr == "the lab is down\n"
     assert muster_lab("status").returncode == 1
+
+
+def test_a_shell_over_ssh_finds_muster_and_starts_in_the_working_directory(
+    muster_lab: Terminal, tmp_path: Path
+) -> None:
+    assert muster_lab("up", "1", "--bind", str(tmp_path)).returncode == 0
+    shell = muster_lab("ssh", "h1", stdin="pwd; command -v muster; exit 3\n", cwd=tmp_path)
+    assert (shell.stdout, shell.returncode) == (f"{tmp_path}\n{shutil.which('muster', path=BIN)}\n", 3), shell.stderr
+    command = muster_lab("ssh", "h1", "echo 'a  b'; pwd; muster --version", cwd=tmp_path)
+    assert command.stdout.splitlines()[:2] == ["a  b", str(tmp_path)], command.stderr
+    assert command.stdout.splitlines()[2].startswith("muster ")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="loopback hosts, which other users may get, do not know each other")
+def test_a_job_on_the_hosts_of_a_lab_starts_on_one_of_them_and_its_logs_stay(
+    muster_lab: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import socket\nprint('on', socket.gethostname())\n")
+    up = muster_lab("up", "2", "--bind", str(tmp_path))
+    first_step = up.stderr.partition("next steps:\n")[2].splitlines()[0]
+    assert "muster lab exec h1 muster run -H h1,h2 train.py  " in first_step
+
+    words = ["run", "--no-zygote", "-H", "h1:1,h2:1", "train.py"]
+    works = f"muster lab exec h1 muster {' '.join(words)}"
+    outside = muster_lab.muster(*words, cwd=tmp_path)
+    assert outside.returncode == 125
+    assert outside.stderr.endswith(f"hint: this name exists only inside your lab; run the command there: `{works}`\n")
+    checked = muster_lab.muster("check", "-H", "h1,h2", cwd=tmp_path)
+    assert "`muster lab exec h1 muster check -H h1,h2`" in checked.stdout, checked.stderr
+    unknown = muster_lab.muster("run", "--no-zygote", "-H", "h3:1", "train.py", cwd=tmp_path)
+    assert "hint: check the spelling" in unknown.stderr
+
+    inside = muster_lab(*works.split()[2:], cwd=tmp_path)
+    assert inside.returncode == 0, inside.stderr
+    assert muster_lab("down").returncode == 0
+    assert sorted(muster_lab.muster("logs", "last").stdout.splitlines()) == ["[h1 0] on h1", "[h2 1] on h2"]
+    assert "done" in muster_lab.muster("ps").stdout
+    assert "hint: check the spelling" in muster_lab.muster(*words, cwd=tmp_path).stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="loopback hosts, which other users may get, are this machine")
+def test_a_job_inside_a_lab_is_stopped_from_outside_and_has_died_without_the_lab(
+    muster_lab: Terminal, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (tmp_path / "wait.py").write_text("import time\ntime.sleep(600)\n")
+    muster_lab.state = tmp_path_factory.mktemp("s")  # short, so that the job's socket fits into the job directory
+    assert muster_lab("up", "1", "--bind", str(tmp_path)).returncode == 0
+    detach = ["exec", "h1", "muster", "run", "--detach", "--no-zygote", "--nproc", "1", "wait.py"]
+    jobs = [muster_lab(*detach, cwd=tmp_path).stdout.strip() for _ in range(2)]
+    stop = muster_lab.muster("stop", jobs[0])
+    assert stop.returncode == 0, stop.stderr
+    assert f"{jobs[1]}  running" in muster_lab.muster("ps").stdout
+    assert muster_lab("down").returncode == 0
+    assert f"{jobs[1]}  controller died" in muster_lab.muster("ps").stdout
 
 
 def test_ctrl_c_ends_the_command_inside_and_is_its_exit_code(muster_lab: Terminal) -> None:

@@ -136,6 +136,32 @@ def test_a_script_that_reads_the_terminal_does_not_take_what_is_typed_for_the_sh
         wait_until("the end", lambda: read_job(find("last").folder).life == "ended", 30, lambda: shell.screen)
 
 
+def test_a_rank_that_waits_for_a_terminal_continues_when_it_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text("input('name? ')\n")
+    with Shell(tmp_path, "bash", "--norc", "-i") as shell:
+        shell.type(f"$MUSTER run {FAST} asks.py\n")
+        shell.wait_for(r"\[\S+ 0\] name\? ")
+        shell.suspend()
+        wait_until("the rank to be stopped", lambda: process_state(rank_pid()) == "T", 30)
+        shell.process.kill()
+    wait_until("the rank to continue", lambda: process_state(rank_pid()) != "T", 30)
+
+
+def test_under_nohup_a_job_survives_its_terminal_after_fg_as_well(tmp_path: Path) -> None:
+    with Shell(tmp_path, "bash", "--norc", "-i") as shell:
+        shell.type(f"nohup $MUSTER run {FAST} counts.py\n")
+        out = tmp_path / "nohup.out"
+        wait_until("the job", lambda: out.exists() and "line 2\n" in out.read_text(), 60)
+        shell.type(CTRL_Z)
+        shell.wait_for("Stopped")
+        shell.type("fg\n")
+        wait_until("the foreground", lambda: "in the foreground again\n" in out.read_text(), 30)
+        shell.process.kill()
+    before = written(tmp_path)
+    wait_until("more lines of the rank", lambda: written(tmp_path) > before + 10, 30)
+    assert "SIGHUP" not in out.read_text()
+
+
 def rank_pid() -> int:
     """The process id of rank 0 of the newest job; 0 before it is known."""
     state = find("last").state

@@ -75,3 +75,12 @@ def test_pruning_removes_the_log_with_its_job(tmp_path: Path):
     done = run(tmp_path, "ps", "--prune", "--older", "0h")
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / "state").glob("muster/jobs/*"))
+
+
+def test_an_import_for_ddp_is_reported_only_with_debug(tmp_path: Path):
+    script = "from torch.nn.parallel import DistributedDataParallel\n"
+    reason = "muster: torch._dynamo is imported before the fork because script.py uses DistributedDataParallel\n"
+    done = run(tmp_path, "run", "--nproc", "1", "script.py", script=script)
+    assert (done.returncode, reason in done.stderr) == (0, False), done.stderr
+    done = run(tmp_path, "run", "--nproc", "1", "--debug", "script.py", script=script)
+    assert (done.returncode, reason in done.stderr) == (0, True), done.stderr

@@ -204,9 +204,11 @@ def test_the_exit_code_of_muster_is_the_scripts_as_a_shell_shows_it(folder: Path
 
 
 @pytest.mark.parametrize(
-    ("source", "what"), [("a b\n", "SyntaxError"), ("import does_not_exist\n", "ModuleNotFoundError")]
+    ("source", "what"),
+    # Neither is found before ranks start.
+    [("exec('a b')\n", "SyntaxError"), ("if True:\n    import does_not_exist\n", "ModuleNotFoundError")],
 )
-def test_a_script_that_does_not_even_begin_shows_pythons_own_words(tmp_path: Path, source: str, what: str) -> None:
+def test_a_script_that_fails_at_once_prints_what_python_prints(tmp_path: Path, source: str, what: str) -> None:
     (tmp_path / "broken.py").write_text(source)
     plain = python(tmp_path, "broken.py")
     done = run_here(tmp_path, "--nproc", "1", "--no-zygote", "broken.py")

@@ -111,6 +111,13 @@ def test_the_lab_option_brings_its_own_hosts_and_takes_them_away(tmp_path: Path)
     assert [host for host, _ in ranks(done).values()] == ["h1", "h1", "h2", "h2"]
 
 
+def test_the_lab_option_takes_numbers_of_ranks_per_host(tmp_path: Path) -> None:
+    (tmp_path / "who.py").write_text(WHO)
+    done = run_here(tmp_path, "--no-zygote", "--lab", "3", "-H", "h1:1,h3:2", "who.py")
+    assert done.code == 0, done.said
+    assert [host for host, _ in ranks(done).values()] == ["h1", "h3", "h3"]
+
+
 def rename_nic(lab: Lab, host: str, old: str, new: str) -> None:
     """Give a host's network interface another name; it keeps its address."""
     in_host(lab, host, f"ip link set {old} down; ip link set {old} name {new}; ip link set {new} up")

@@ -387,6 +387,23 @@ def test_a_path_of_a_script_that_no_host_has_is_reported_by_check():
     assert "unless the script creates it" in found.symptom
 
 
+@pytest.mark.parametrize(("hosts", "to"), [(1, "a"), (2, "every host")])
+def test_the_fix_for_missing_data_names_a_single_host(hosts: int, to: str):
+    asked = cluster(hosts, paths=("/data",), data=("/data",))
+    (found,) = findings(everywhere(asked, lambda a: a.update(data={"/data": None})))
+    assert found.fix is not None
+    assert found.fix.say == f"check the path, or mount or copy it to {to}"
+
+
+def test_data_below_the_root_is_copied_without_creating_the_root():
+    hosts = cluster(paths=("/data",), data=("/data",), here=("/data",))
+    hosts = everywhere(hosts, lambda a: a.update(data={"/data": ["folder", 10, 0]}))
+    missing = broken(hosts, "b", lambda a: a.update(data={"/data": None}))
+    (found,) = findings(missing)
+    assert found.fix is not None
+    assert missing.line(found.fix) == "tar -C / -c data | ssh b 'tar -C / -x'"
+
+
 def test_the_data_of_a_script_is_what_its_own_option_data_names():
     args = ["--data", "/data/set", "--data=cifar10", "--data", "s3://bucket/set", "--lr", "/x"]
     assert data_in(args) == ["/data/set", "cifar10"]

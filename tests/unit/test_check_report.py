@@ -90,3 +90,17 @@ def test_the_worst_comes_first():
     one = Finding(severity="note", hosts=("a",), what="", symptom="")
     found = [one, replace(one, severity="error"), replace(one, severity="warning")]
     assert [finding.severity for finding in worst_first(found)] == ["error", "warning", "note"]
+
+
+def test_one_problem_on_two_hosts_is_counted_once():
+    hosts = cluster(3)
+    for name in ("b", "c"):
+        hosts = broken(hosts, name, lambda answers: answers.update(shm={"size": 64 << 20, "free": 64 << 20}))
+    text = render(report(hosts))
+    assert "warning: b, c: /dev/shm is only 64 MB\n" in text
+    assert text.endswith("3 hosts checked in 1.2 s: 1 warning\n")
+
+
+def test_the_only_host_is_named_unless_it_is_this_machine():
+    assert render(report(altered(cluster(1), "a", login=("ssh", "a")))).startswith("a: Python ")
+    assert render(report(altered(cluster(1), "a", login=()))).startswith("this host: Python ")

@@ -71,6 +71,11 @@ def test_an_age_may_have_any_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert main(["ps", "--prune", "--older", "90m"]) == 0
 
 
+def test_an_empty_range_of_ranks_is_an_error(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--only-rank", "0,7-4", "train.py"]) == 2
+    assert "--only-rank: `7-4` is an empty range" in capsys.readouterr().err
+
+
 # --- dashes and underscores -----------------------------------------------------------------------------------
 
 

@@ -55,6 +55,8 @@ def test_a_typing_error_is_recognized(typed: str, meant: str):
         ("--silent", "--quiet"),
         ("--ui", "--dashboard"),
         ("--max-retries", "--restarts"),
+        ("--nproc-per-nod", "--nproc"),
+        ("--num_procesess", "--nproc"),
     ],
 )
 def test_an_option_of_another_launcher_is_recognized(typed: str, meant: str):
@@ -92,6 +94,40 @@ def test_other_commands_suggest_what_they_have(
     command: str, typed: str, meant: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main([command, *(["last"] if command != "bench" else []), typed]) == 2
+    assert f"did you mean `{meant}`?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "extra"),
+    [
+        (("--gres=gpu:8", "train.py"), "'--gres=gpu:8'"),
+        (("--cpus-per-task", "16", "train.py"), "'--cpus-per-task=16'"),
+        (("--exclusive", "train.py"), "'--exclusive'"),
+        (("--qos", "high", "train.py"), "'--qos=high'"),
+        (("-l", "select=2:ncpus=8", "train.py"), "'-l select=2:ncpus=8'"),
+        (("-c16", "train.py"), "'-c16'"),
+        (("--requeue",), ""),
+    ],
+)
+def test_submit_passes_an_option_of_the_scheduler_with_extra(
+    argv: tuple[str, ...], extra: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["submit", "--slurm", *argv]) == 2
+    assert (f"--extra {extra}; " in capsys.readouterr().err) == bool(extra)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("-q", "--partition"),
+        ("-A", "--account"),
+        ("--job-name", "--name"),
+        ("--gpus", "--gpus-per-node"),
+        ("-t", "--time"),
+    ],
+)
+def test_submit_knows_the_names_that_schedulers_use(typed: str, meant: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["submit", "--slurm", typed, "x", "train.py"]) == 2
     assert f"did you mean `{meant}`?" in capsys.readouterr().err
 
 

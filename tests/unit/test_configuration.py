@@ -247,6 +247,9 @@ def test_a_submitted_job_gets_no_hosts_from_a_file(home: Path):
         ("a = 1\nrestart = 2", "1: unknown key `a`", "keys are the long options of `muster run --help`, without `--`"),
         ("restart = 2", "1: unknown key `restart`", "did you mean `restarts`?"),
         ("max_retries = 2", "1: unknown key `max_retries`", "did you mean `restarts`?"),
+        ("nproc_per_node = 4", "1: unknown key `nproc_per_node`", "did you mean `nproc`?"),
+        ("[run]\nmax_restarts = 4", "2: unknown key `max_restarts` in [run]", "did you mean `restarts`?"),
+        ("nnodes = 2", "1: unknown key `nnodes`", "did you mean `hosts`?"),
         ("[hots]\na = 'x'", "1: unknown key `hots`", "did you mean `hosts`?"),
         ("\n[run]\nsunc = true", "3: unknown key `sunc` in [run]", "did you mean `sync`?"),
         ("restarts = 'x'", "1: restarts: must be a whole number of at least 0, got `x`", "--restarts"),
@@ -257,10 +260,22 @@ def test_a_submitted_job_gets_no_hosts_from_a_file(home: Path):
         ("hosts = 'a'\nlab = 2", "2: hosts and lab cannot be used together", "remove one"),
         ("env = 3", "1: env must be a table, got 3", "[env]"),
         ("[env]\n'A B' = 1", "2: `A B` is not a valid name of an environment variable", "NAME"),
+        ("check = false", "1: check must be a table, got false", "no-check = true"),
+        ("[env]\nA = ['secret']", "2: A must be a string or a number, got a list", "A ="),
+        ('[env]\nA = "a\\u0000b"', "2: the value of A contains a NUL character", "A ="),
+        ('"\\u001b[31mx" = 1', ": unknown key ` [31mx`", "long options"),
+        (f"nproc = {'1' * 5000}", ": exceeds the limit", "TOML"),
+        (f"a = {'[' * 5000}{']' * 5000}", ": too many arrays or tables inside each other", "flatter"),
         ("[env]\nA = true", "2: A must be a string or a number, got true", "A ="),
         ("[host.a]\npyhton = 'x'", "2: unknown key `pyhton` in [host.a]", "did you mean `python`?"),
         ("[host.a]\npython = 3", "2: python must be a path, got 3", "python ="),
         ("hosts = '@lba'", "1: unknown host group `@lba`", "define it"),
+        (
+            'nproc = 1\nhosts = "@mine"\n\n[hosts]\nmine = ["a"]',
+            "4: [hosts] holds the host groups, so line 2 cannot set hosts",
+            'move line 2 into the table of `muster run`: [run], and below it hosts = "@mine"',
+        ),
+        ("nproc = 1\n[nproc]\na = 1", "2: cannot overwrite a value", "TOML"),
         ("x = \n", "1: invalid value at column 5", "TOML"),
         ("x = [1", ": ", "TOML"),
     ],
@@ -268,13 +283,20 @@ def test_a_submitted_job_gets_no_hosts_from_a_file(home: Path):
 def test_a_mistake_in_a_file_is_one_sentence_with_the_line(home: Path, text: str, sentence: str, hint: str):
     write("muster.toml", text)
     error = refused()
-    assert error.message.startswith(f"muster.toml{'' if sentence == ': ' else ':'}{sentence}")
+    assert error.message.startswith(f"muster.toml{'' if sentence.startswith(': ') else ':'}{sentence}")
     assert hint in (error.hint or "")
 
 
 def test_a_mistake_in_pyproject_has_its_line(home: Path):
     write("pyproject.toml", "[project]\nrestarts = 1\n\n[tool.muster]\nnproc = 1\n[tool.muster.run]\nrestarts = 'x'\n")
     assert refused().message.startswith("pyproject.toml:7: restarts: ")
+
+
+def test_a_default_for_hosts_beside_host_groups_in_pyproject_has_the_same_hint(home: Path):
+    write("pyproject.toml", '[tool.muster]\nhosts = "@mine"\n[tool.muster.hosts]\nmine = "a"\n')
+    error = refused()
+    assert error.message == "pyproject.toml:3: [tool.muster.hosts] holds the host groups, so line 2 cannot set hosts"
+    assert error.hint == 'move line 2 into the table of `muster run`: [tool.muster.run], and below it hosts = "@mine"'
 
 
 # --- host groups and hosts ------------------------------------------------------------------------------------
@@ -380,6 +402,24 @@ def test_a_mistake_in_an_env_file_has_its_line(home: Path, text: str | bytes | N
     assert hint in (error.hint or "")
 
 
+@pytest.mark.timeout(30)
+def test_an_env_file_that_never_ends_is_an_error(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("muster.api.env_file._LIMIT", 0.2)
+    os.mkfifo("pipe.env")
+    assert refused("--env-file", "pipe.env").message == "--env-file pipe.env: no end within 0.2 s"
+    assert refused("--env-file", "/dev/zero").message == "--env-file /dev/zero: larger than 1 MB"
+
+
+@pytest.mark.timeout(30)
+def test_an_env_file_can_be_a_pipe(home: Path):
+    source, sink = os.pipe()
+    os.write(sink, b"A=1\n")
+    os.close(sink)
+    options, command = run.parse(["--env-file", f"/dev/fd/{source}", "train.py"])
+    assert spec_of(options, command).env == {"A": "1"}
+    os.close(source)
+
+
 # --- muster config --------------------------------------------------------------------------------------------
 
 
@@ -400,6 +440,8 @@ def test_config_shows_each_value_and_its_origin(
         "on-hang kill ~/.config/muster/config.toml:1",
         "grace 3s command line",
         "hang-after 30s default",
+        "name - default",
+        "dashboard-port - default",
         "@lab a:1 muster.toml:3",
         "A_TOKEN (hidden) muster.toml:5",
         "B 1 command line",
@@ -408,6 +450,13 @@ def test_config_shows_each_value_and_its_origin(
         'partition "gpu" muster.toml:9',
     ):
         assert row.split() in rows
+
+
+def test_config_does_not_print_the_secret_part_of_a_webhook(home: Path, capsys: pytest.CaptureFixture[str]):
+    write("muster.toml", 'notify = ["https://hooks.example/SECRET", "desktop"]')
+    assert main(["config"]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  notify"))
+    assert row == ["notify", "https://hooks.example/…,", "desktop", "muster.toml:1"]
 
 
 @pytest.mark.parametrize("text", ["[submit]\nnodse = 2", "[hosts]\na = 3", "[check]\nstrict = 1", "[hosts]\na = '@b'"])

@@ -60,6 +60,13 @@ def test_the_text_for_hosts_over_ssh_is_the_golden_one(folder: Path):
     assert frozen(text, folder) == (GOLDEN / "dry_run_ssh.txt").read_text()
 
 
+@pytest.mark.parametrize(("visible", "shown"), [("", ["-", "-"]), ("0", ["0", "-"]), ("0,1", ["0", "1"])])
+@pytest.mark.parametrize("place", [(), ("--lab", "1")])
+def test_only_gpus_that_exist_are_shown(folder: Path, place: tuple[str, ...], visible: str, shown: list[str]):
+    done = dry_run(folder, *place, "--nproc", "2", "train.py", CUDA_VISIBLE_DEVICES=visible)
+    assert [line.split()[3] for line in done.stdout.splitlines()[3:5]] == shown, done
+
+
 def test_the_plan_is_data_on_stdout_and_nothing_is_written(folder: Path):
     done = dry_run(folder, "-H", "a:1,b:2", "train.py")
     assert done.returncode == 0
@@ -130,6 +137,19 @@ def test_a_lab_is_planned_without_being_made(folder: Path):
     assert done.returncode == 0
     assert "6 ranks on 3 hosts" in done.stdout
     assert "h3" in done.stdout
+
+
+def test_a_lab_takes_numbers_of_ranks_for_its_own_hosts(folder: Path):
+    done = dry_run(folder, "--lab", "3", "-H", "h1:1,h[2-3]:2", "train.py")
+    assert "5 ranks on 3 hosts" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("host", ["h4", "gpu01:2", "ann@h1", "ssh://h1:22"])
+def test_a_host_that_is_not_in_the_lab_is_refused(folder: Path, host: str):
+    done = dry_run(folder, "--lab", "3", "-H", f"h1,{host}", "train.py")
+    assert done.returncode == 2
+    assert f"error: -H: {host} is not a host of --lab 3\n" in done.stderr
+    assert "its hosts are h1 to h3" in done.stderr
 
 
 def test_one_of_something_is_said_in_the_singular(folder: Path):

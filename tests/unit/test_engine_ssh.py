@@ -135,7 +135,7 @@ FAILURES = [
         "",
     ),
     (255, CHANGED, "its host key has changed since you accepted it", "ssh-keygen -R box"),
-    (255, UNKNOWN_KEY, "you have not accepted its host key yet", "`ssh ann@box` once"),
+    (255, UNKNOWN_KEY, "you have not accepted its host key yet", "`muster setup ssh -H ann@box`"),
     (255, "ann@box: Permission denied (publickey).\n", "ssh login denied", "muster setup ssh -H "),
     (255, "ann@box: Permission denied (publickey,password).\n", "ssh login denied", "muster setup ssh -H "),
     (
@@ -188,7 +188,7 @@ def test_errors_of_ssh_become_one_sentence_and_what_to_type(code: int | None, st
 
 def test_a_hint_names_the_port_the_user_gave():
     error = explain_ssh_failure(Host(name="box", port=2222), 255, UNKNOWN_KEY)
-    assert "`ssh -p 2222 box` once" in (error.hint or "")
+    assert "`muster setup ssh -H ssh://box:2222`" in (error.hint or "")
 
 
 def test_a_changed_key_on_another_port_is_removed_under_the_name_known_hosts_has_for_it():

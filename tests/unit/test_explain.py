@@ -53,6 +53,21 @@ def test_every_row_says_what_it_is_recognised_by_and_where_that_was_learnt():
     assert {int(number) for note in notes for number in note if number} >= {33, 34, 35, 41, 43, 46, 47, 51, 52}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No module named 'muster'",
+        "/bin/python: Error while finding module specification for 'muster.recipes.hello' "
+        "(ModuleNotFoundError: No module named 'muster')",
+    ],
+)
+def test_a_rank_whose_python_has_no_muster_gets_the_advice_to_install_it(text: str):
+    found = why(end(message=text, kind="ModuleNotFoundError"))
+    assert found.sentence == "the Python on h1 has no Muster"
+    assert found.fix == "install Muster there, or use torch.distributed directly"
+    assert nothing_is_said(end(message="No module named 'mustermann'", kind="ModuleNotFoundError"))
+
+
 # --- row 46: memory ------------------------------------------------------------------------------------------------
 
 

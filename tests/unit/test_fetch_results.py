@@ -68,13 +68,27 @@ def test_fetch_needs_sync():
         (".git/hooks/pre-commit", "out", False),
         ("out/a.txt", "out/*.pt", False),
         ("train.py", "out/*", False),
+        ("out/.hidden", "out", True),
+        ("out/.hidden", "*", True),
+        (".git/config", "*", False),
+        (".git/config", "**", False),
+        (".git/config", "**/config", False),
+        (".git/config", "*/config", False),
+        (".cache/a", ".*", True),
+        (".cache/a", ".", True),
+        ("out/deep/a.pt", "**", True),
+        ("out/a/b/c.pt", "out/**/c.pt", True),
+        ("a/" * 2000 + "b", "**/b", True),
+        ("out/c.pt", "out/**/c.pt", True),
     ],
 )
 def test_only_what_a_pattern_names_is_taken_from_a_host(path: str, pattern: str, asked: bool):
     assert is_asked_for(path, [pattern]) == asked
 
 
-@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a/.", "a\0b", "a" * 5000])
+@pytest.mark.parametrize(
+    "path", ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a/.", "a\0b", "a\ud800", "a" * 5000]
+)
 def test_a_name_that_is_no_plain_path_is_not_taken(path: str):
     assert not is_safe(found(path))
 
@@ -313,6 +327,41 @@ def test_results_that_do_not_fit_on_this_machine_are_not_copied(tmp_path: Path, 
     lines, code = fetched(tmp_path, Link("a", {"out/x": b"x"}, sizes={"out/x": 60 << 30}))
     assert code == 125
     assert "has only" in lines[0]
+
+
+def test_files_that_a_host_lists_and_does_not_send_are_a_problem(tmp_path: Path):
+    class Liar(Link):
+        async def request(self, do: str, **about: Any) -> dict[str, Any]:
+            if about.get("what") == "send":
+                self.parts = [{"problem": "the process that reads the files has died", "over": True}]
+                return {}
+            return await super().request(do, **about)
+
+    lines, code = fetched(tmp_path, Liar("a", {"out/x": b"x", "out/y": b"y"}))
+    assert code == 125
+    assert lines == ["--fetch: a: the process that reads the files has died; 2 files not copied"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("lie", ["find", "send"])
+def test_a_host_that_never_ends_is_given_up(tmp_path: Path, lie: str):
+    class Endless(Link):
+        async def request(self, do: str, **about: Any) -> dict[str, Any]:
+            if do == "more_results" and self.parts == []:
+                return {**NOTHING, "path": "out/other", "piece": "eA=="}
+            await super().request(do, **about) if do == "read_results" else None
+            if about.get("what") == lie:
+                self.parts = []
+            return {**NOTHING, **self.parts.pop(0)} if do == "more_results" else {}
+
+    assert fetched(tmp_path, Endless("a", {"out/x": b"x"}))[1] == 125
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_working_directory_that_has_been_removed_is_a_problem(tmp_path: Path):
+    lines, code = fetched(tmp_path / "gone", Link("a", {"out/x": b"x"}))
+    assert code == 125
+    assert "No such file or directory" in lines[0]
 
 
 def test_copying_can_be_interrupted(tmp_path: Path):

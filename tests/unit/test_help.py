@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from muster.cli import COMMANDS
+from muster.cli import COMMANDS, main
 
 
 def muster_help(*command: str) -> str:
@@ -40,3 +41,18 @@ def test_the_command_starts_light():
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_the_help_of_run_does_not_run_the_script_after_it(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as exit:
+        main(["help", "run", "train.py"])
+    assert exit.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: muster run ")
+
+
+def test_output_to_a_full_disk_is_one_sentence():
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    argv = [sys.executable, "-m", "muster", "--help"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=100)
+    assert (done.returncode, done.stderr) == (125, "error: the output: no space left on device\n")

@@ -19,7 +19,7 @@ from waiting import ending, wait_until
 
 from muster.errors import MusterError, UsageError
 from muster.jobs import job_folders as folders
-from muster.jobs.job_folders import find, job_folders, read_job, running_jobs, the_running_one
+from muster.jobs.job_folders import find, job_folders, read_job, running_jobs, short_id, the_running_one
 from muster.jobs.location import address, birth, leave_address, socket_elsewhere, socket_in
 from muster.jobs.ps_text import places, status, table
 from muster.jobs.running_job import running_here
@@ -71,6 +71,14 @@ def test_a_name_wins_over_a_part_of_an_id():
     assert find("aaaa").id == "20261115-100000-aaaa-dddd"
 
 
+def test_hints_use_the_shortest_text_that_means_one_job():
+    plain, last = "20261115-100000-mnist-2026", "20261115-100001-last-eeee"
+    keep_ended(A, B, C, plain, last)
+    keep_ended("20261115-100002-mnist-ffff")
+    assert [short_id(job_id) for job_id in (A, B, C, plain, last)] == ["aaaa", "bbbb", "eval", plain, "eeee"]
+    assert find(short_id(C)).id == C
+
+
 def test_an_empty_name_means_no_job():
     keep_ended(A)
     with pytest.raises(UsageError, match="JOB is empty"):
@@ -100,7 +108,7 @@ def test_a_job_that_is_not_there_gets_the_nearest_or_the_newest():
     keep_ended(A, B, C)
     with pytest.raises(UsageError, match="job `tarin` not found") as near:
         find("tarin")
-    assert near.value.hint == f"did you mean `{B}`?"
+    assert near.value.hint == "did you mean `train`?"
     with pytest.raises(UsageError, match="job `/x` not found") as far:
         find("/x")
     assert far.value.hint == f"the newest jobs are {C}, {B}, {A}"
@@ -249,7 +257,7 @@ def test_without_a_name_the_running_job_is_meant_and_several_are_named():
     assert [job.id for job in running_jobs()] == [B, A]
     with pytest.raises(UsageError, match=f"2 jobs are running: {B}, {A}") as several:
         the_running_one("muster stop")
-    assert several.value.hint == f"type which one, such as `muster stop {B}` or `muster stop --all`"
+    assert several.value.hint == "type which one, such as `muster stop bbbb` or `muster stop --all`"
 
 
 def test_a_socket_lies_elsewhere_where_the_path_of_the_folder_is_too_long(tmp_path: Path):
@@ -274,6 +282,6 @@ def test_ps_shows_places_and_ages_in_few_columns():
     hosts = tuple(HostState(name=f"gpu{number:02d}") for number in range(8))
     assert places(state_of(world_size=2)) == "2@h1"
     assert places(state_of(world_size=64, hosts=hosts)) == "64@8 hosts"
-    assert places(state_of(world_size=0, hosts=hosts[:2])) == "@gpu00,gpu01"
+    assert places(state_of(world_size=0, hosts=hosts[:2])) == "2 hosts"
     assert table([("A", "B"), ("aaa", "bbbbbb")], 8) == ["A    B", "aaa  bb…"]
     assert socket.gethostname() == state_of().host

@@ -28,6 +28,7 @@ COMMANDS = [
     ["show", BAD],
     ["logs", BAD],
     ["logs", BAD, "-t", "-n", "3", "--since", "1d"],
+    ["logs", BAD, "-n", "9" * 30],
     ["logs", BAD, "--rank", "0"],
     ["top", BAD, "--once"],
     ["attach", BAD],

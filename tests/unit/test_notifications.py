@@ -28,6 +28,7 @@ class Webhook(HTTPServer):
     def __init__(self, status: int = 200) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = status
+        self.location = ""
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
 
@@ -43,6 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.server.headers.append(dict(self.headers))
         self.send_response(self.server.status)
+        if self.server.location:
+            self.send_header("Location", self.server.location)
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -93,6 +96,13 @@ def test_a_webhook_that_refuses_is_a_problem(webhook: Webhook):
     assert "refused" in deliver("http://127.0.0.1:9/x", NOTICE)
 
 
+def test_a_webhook_that_redirects_is_a_problem(webhook: Webhook):
+    webhook.status = 301  # urllib would follow with a GET, and the notice would be lost
+    webhook.location = "/elsewhere"
+    assert deliver(webhook.url, NOTICE) == "the server answered 301 Moved Permanently"
+    assert len(webhook.bodies) == 1
+
+
 def test_a_command_that_fails_is_a_problem_with_its_last_line():
     assert deliver("echo first >&2; echo 'no such user' >&2; exit 4", NOTICE) == "exit code 4: no such user"
 
@@ -135,6 +145,22 @@ def test_a_hang_is_sent_once_and_the_end_afterwards(tmp_path: Path):
     assert warnings == ["--notify exit 2: exit code 2"] * 2
 
 
+def test_a_notice_that_is_not_sent_in_time_is_a_warning(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("muster.controller.notifications.LIMIT", 0.0)
+    status, warnings = make_status()[0], list[str]()
+    status.ended(0, "")
+    asyncio.run(Notifier(status, ("sleep 5",), warnings.append).end())
+    assert warnings == ["--notify sleep 5: not sent within 0 s"]
+
+
+def test_a_job_that_was_stopped_has_not_failed(tmp_path: Path):
+    status = make_status()[0]
+    status.stopped_by = "Ctrl-C"
+    status.ended(130, "stopped by Ctrl-C after 3.0 s")
+    asyncio.run(Notifier(status, (f"echo $MUSTER_MESSAGE > {tmp_path}/got",), lambda text: None).end())
+    assert (tmp_path / "got").read_text() == f"{status.job.spec.command}: stopped by Ctrl-C after 3.0 s\n"
+
+
 def test_a_job_without_notify_waits_for_nothing():
     notifier = Notifier(make_status()[0], (), lambda text: None)
     begin = time.monotonic()
@@ -142,7 +168,9 @@ def test_a_job_without_notify_waits_for_nothing():
     assert time.monotonic() - begin < 5
 
 
-@pytest.mark.parametrize("way", ["", "htps://example.org/x", "ftp://example.org", "no-such-command", "https://"])
+@pytest.mark.parametrize(
+    "way", ["", "htps://example.org/x", "ftp://example.org", "no-such-command", "https://", "http://h/a b"]
+)
 def test_what_can_never_work_is_refused_at_once(way: str):
     with pytest.raises(UsageError):
         check_ways([way])
@@ -155,3 +183,4 @@ def test_commands_the_desktop_and_urls_are_accepted(way: str):
 
 def test_a_warning_does_not_show_the_secret_of_a_url():
     assert shown("https://user:pw@hooks.slack.com/services/T0/B0/secret") == "https://hooks.slack.com/…"
+    assert shown("https://user:p@w@hooks.slack.com#secret") == "https://hooks.slack.com/…"

@@ -10,7 +10,8 @@ import pytest
 
 from muster.agent.code_sync import first_missing
 from muster.controller.preflight import Preflight, check_imports, check_syntax, read_job, read_script
-from muster.errors import ScriptError
+from muster.controller.source_code import find_script
+from muster.errors import ScriptError, UsageError
 from muster.job import Job, Script
 from muster.spec import RunSpec
 
@@ -156,3 +157,34 @@ def test_a_missing_module_is_reported_once_with_all_hosts_that_lack_it():
     with pytest.raises(ScriptError, match=r"\.py:3: No module named 'wandb' on h1, h3 \(/bin/python\)") as caught:
         check_imports(JOB, look, lacking)
     assert "--python PATH" in (caught.value.hint or "")
+
+
+def test_a_python_without_muster_gets_a_hint_that_does_not_ask_for_it():
+    look = Preflight(imports=(("muster", 1),))
+    with pytest.raises(ScriptError, match="No module named 'muster' on h1") as caught:
+        check_imports(JOB, look, [("h1", "/bin/python", "muster")])
+    assert caught.value.hint == ("this Python has no Muster: install Muster there, or use torch.distributed directly")
+
+
+def test_a_module_that_is_not_found_gets_a_hint_with_the_working_directory():
+    job = replace(JOB, spec=RunSpec(target="proj.ddp", kind="module", cwd="/somewhere"))
+    with pytest.raises(ScriptError, match="No module named 'proj'") as caught:
+        check_imports(job, read_job(job), [("h1", "/bin/python", "proj")])
+    assert (caught.value.hint or "").startswith("the working directory is /somewhere; ")
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("ddp.py", "the working directory is {}; give the path of the script"),
+        ("proj/ddp.py", "the working directory is {}; give the path of the script"),
+        ("trian.py", "did you mean `train.py`?"),
+        ("4", "the script follows the options of `muster run`; options of Muster come before it"),
+        ("/nowhere/ddp.py", "check the path; "),
+    ],
+)
+def test_a_script_that_does_not_exist_gets_a_hint_what_to_type(tmp_path: Path, target: str, hint: str):
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match=f"script {target} not found") as caught:
+        find_script(RunSpec(target=target, cwd=str(tmp_path)))
+    assert (caught.value.hint or "").startswith(hint.format(tmp_path))

@@ -13,15 +13,18 @@ import pytest
 from muster import __version__
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(ROOT.glob("*.md"))
+DOCUMENTS = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", ".github/**/*.md") for path in ROOT.glob(pattern)
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def anchors(document: Path) -> set[str]:
-    """The `#anchors` of a Markdown file, made of its headings as GitHub makes them."""
+    """The `#anchors` of a Markdown file, made of its headings as GitHub makes them and as mkdocs does."""
     headings = HEADING.findall(document.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    plain = [re.sub(r"[^\w\- ]", "", heading).strip().lower() for heading in headings]
+    return {heading.replace(" ", "-") for heading in plain} | {re.sub(r"[ -]+", "-", heading) for heading in plain}
 
 
 def test_the_changelog_begins_with_the_version_of_the_package():
@@ -30,7 +33,7 @@ def test_the_changelog_begins_with_the_version_of_the_package():
     assert newest.group(1) == __version__
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_in_a_document_leads_somewhere(document: Path):
     dead: list[str] = []
     for link in LINK.findall(document.read_text(encoding="utf-8")):

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mkdocs")
 
-from tools.site_hook import LINK, on_page_content, on_post_page, site_link, support_matrix
+from tools.site_hook import LINK, on_page_content, on_page_markdown, on_post_page, site_link, support_matrix
 
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="guide.md"))
 
@@ -31,6 +31,28 @@ def content(html: str) -> str:
 )
 def test_a_link_of_a_file_in_the_root_leads_to_the_page_of_the_site(written: str, on_the_site: str):
     assert LINK.sub(site_link, written) == on_the_site
+
+
+@pytest.mark.parametrize(
+    ("page", "written", "on_the_site"),
+    [
+        ("faq.md", "[x](../SECURITY.md#limits)", "[x](security.md#limits)"),
+        ("faq.md", "[x](../README.md#support)", "[x](support.md)"),
+        ("engines/index.md", "[x](../../README.md#support)", "[x](../support.md)"),
+        ("engines/index.md", "[x](../hangs.md#limits)", "[x](../hangs.md#limits)"),
+        ("faq.md", "[x](hangs.md)", "[x](hangs.md)"),
+    ],
+)
+def test_a_link_from_a_page_to_a_file_in_the_root_leads_to_the_page_of_the_site(
+    page: str, written: str, on_the_site: str
+):
+    there = SimpleNamespace(file=SimpleNamespace(src_uri=page))
+    assert on_page_markdown(written, there, None, None) == on_the_site
+
+
+def test_a_link_to_a_file_that_is_not_on_the_site_stops_the_build_and_names_both():
+    with pytest.raises(SystemExit, match=r"docs/guide\.md: pyproject\.toml"):
+        on_page_markdown("[x](../pyproject.toml)", PAGE, None, None)
 
 
 def test_the_copy_button_gets_the_commands_of_a_console_block_and_nothing_else():

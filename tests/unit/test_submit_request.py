@@ -32,7 +32,6 @@ PLAIN = Request(
 @pytest.mark.parametrize(
     ("text", "slurm", "pbs"),
     [
-        ("90", "01:30:00", "01:30:00"),
         ("1:30:00", "01:30:00", "01:30:00"),
         ("2h", "02:00:00", "02:00:00"),
         ("90m", "01:30:00", "01:30:00"),
@@ -44,23 +43,31 @@ PLAIN = Request(
         ("2-0:30", "2-00:30:00", "48:30:00"),
         ("1d", "1-00:00:00", "24:00:00"),
         ("48:00:00", "2-00:00:00", "48:00:00"),
-        (" 5 ", "00:05:00", "00:05:00"),
+        (" 5m ", "00:05:00", "00:05:00"),
     ],
 )
 def test_a_time_is_written_as_each_scheduler_wants_it(text: str, slurm: str, pbs: str):
     assert (slurm_time(read_time(text)), clock(read_time(text))) == (slurm, pbs)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5", "1:2", "1:60:00", "1:00:60", "h", "2 h", "1.5h", "٣", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-5", "90", "1:2", "1:60:00", "1:00:60", "h", "2 h", "1.5h", "٣", "9" * 5000]
+)
 def test_what_is_not_a_time_is_refused(text: str):
     with pytest.raises(UsageError, match="invalid time"):
         read_time(text)
 
 
-@pytest.mark.parametrize("text", ["0", "0:00:00", "0m"])
+@pytest.mark.parametrize("text", ["0:00:00", "0m"])
 def test_no_time_is_refused(text: str):
     with pytest.raises(UsageError, match="must be more than 0"):
         read_time(text)
+
+
+def test_a_number_might_be_minutes_or_hours():
+    with pytest.raises(UsageError) as refused:
+        read_time("4")
+    assert refused.value.hint == "add a unit: 4m for minutes or 4h for hours"
 
 
 def test_two_numbers_might_be_hours_or_minutes():

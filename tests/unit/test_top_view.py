@@ -106,6 +106,11 @@ def test_what_a_command_line_holds_cannot_move_the_cursor():
     assert "\x1b" not in "".join(lines(job(command="train.py \x1b[2J\x07")))
 
 
+def test_a_host_whose_cpu_use_is_not_known_yet_has_a_dash():
+    shown = KeptJob(id="x", folder=Path("/none"), state=state_of(phase="preparing"), life="alive")
+    assert re.search(r"^h1 +up +- of 4$", "\n".join(lines(shown)), re.MULTILINE)
+
+
 def test_a_job_that_waits_for_hosts_says_for_which():
     waiting = job(ranks=1, hosts=1, phase="connecting", sentence="1 of 2 hosts up, waiting for gpu02")
     assert "waiting for hosts" in lines(waiting)[0]

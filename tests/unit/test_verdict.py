@@ -47,6 +47,7 @@ def test_a_failure_that_hits_all_ranks_alike_is_reported_once():
     )
     assert result.notes == ()
     assert result.exit_code == 1
+    assert verdict(ends[:2]).sentence.startswith("both ranks failed the same way, 10.0 s after the start: ")
     for other in (replace(ends[3], status=-15, stopped=True), replace(ends[3], status=0, summary="")):
         result = verdict([*ends[:3], other])
         assert result.sentence.startswith("rank 0 on h1 failed first")
@@ -139,6 +140,17 @@ def test_a_clean_exit_while_others_still_need_the_rank_is_reported_as_the_cause(
     assert "while other ranks still needed it" in result.sentence
     assert "rank 0 on h1" in result.sentence
     assert result.exit_code == 1
+
+
+def test_the_line_of_a_sys_exit_that_others_suffer_from_is_in_the_first_sentence():
+    early = end(1, 0, time=11.5, left="exit", place="early.py:21")
+    result = verdict([end(0, 1, time=12.0, summary=PEER_GONE, place="early.py:12"), early])
+    assert result.sentence == (
+        "rank 1 on h2 ended with exit code 0, 11.5 s after the start, while other ranks still needed it: "
+        "rank 1 called sys.exit() at early.py:21; then rank 0 on h1 lost its connection at early.py:12"
+    )
+    assert [line for line in result.lines if "sys.exit" in line] == []
+    assert result.fix.startswith("exit on all ranks together")
 
 
 def test_a_clean_exit_long_after_the_failure_is_not_blamed():

@@ -12,6 +12,9 @@ from muster.errors import UsageError
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 """Seconds in each unit of a duration."""
 
+_RANKS = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_MOST_RANKS = 1_000_000
+
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+"
 _WITH_UNIT = re.compile(rf"({_NUMBER})(ms|[smhdw])")
 
@@ -109,6 +112,20 @@ def natural(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got `{text}`")
     return int(text)
+
+
+def rank_set(text: str) -> frozenset[int]:
+    """Read ranks: `3`, `0,4-7`."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = _RANKS.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise argparse.ArgumentTypeError(f"must be ranks such as 0 or 0,4-7, got `{part}`")
+        if last > _MOST_RANKS:
+            raise argparse.ArgumentTypeError(f"ranks must be at most {_MOST_RANKS}, got `{part}`")
+        ranks |= set(range(first, last + 1))
+    return frozenset(ranks)
 
 
 def port(text: str) -> int:

@@ -23,8 +23,8 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "--hostfile": ("--host-file", "--hosts-file", "--machine-file", "--machinefile", "-f"),
     "--time": ("--time-limit", "--timeout", "--walltime", "-t"),
     "--hang-after": ("--hang-timeout", "--nccl-timeout", "--timeout", "--watchdog"),
-    "--grace": ("--kill-timeout", "--kill-wait", "--stop-timeout", "--timeout"),
-    "--restarts": ("--max-retries", "--requeue", "--retries", "--retry"),
+    "--grace": ("--kill-timeout", "--kill-wait", "--shutdown-timeout", "--stop-timeout", "--timeout"),
+    "--restarts": ("--max-restarts", "--max-retries", "--requeue", "--retries", "--retry"),
     "--only-rank": ("--filter", "--rank"),
     "--rank": ("--filter", "--only-rank"),
     "--master-addr": ("--address", "--main-process-ip"),
@@ -78,8 +78,9 @@ def nearest(word: str, names: Iterable[str], meanings: Mapping[str, tuple[str, .
     bare = plain.lstrip("-")
     if len(bare) < 3:
         return ""
-    by_letters = {name.lstrip("-"): name for name in safe}
-    begun = [name for name in by_letters if name.startswith(f"{bare}-")]
+    begun = [name.lstrip("-") for name in safe if name.lstrip("-").startswith(f"{bare}-")]
+    by_letters = {other.lstrip("-"): name for name, others in meanings.items() if name in safe for other in others}
+    by_letters |= {name.lstrip("-"): name for name in safe}
     close = get_close_matches(bare, by_letters, n=1, cutoff=_CLOSE) or (begun if len(begun) == 1 else [])
     return by_letters[close[0]] if close else ""
 

@@ -37,15 +37,17 @@ class Prepared:
 @contextmanager
 def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
     """Create the virtual hosts of a run with a lab; they exist until the block ends."""
-    if spec.lab and spec.hosts is not None:
-        raise UsageError("hosts and lab cannot be used together", hint="leave one of them out")
-    if not spec.lab or dry_run:
-        yield replace(spec, hosts=_named(f"h{n + 1}" for n in range(spec.lab))) if spec.lab else spec
+    if not spec.lab:
+        yield spec
+        return
+    located = replace(spec, hosts=_hosts_of_lab(spec.lab, spec.hosts))
+    if dry_run:
+        yield located
         return
     from muster.lab import Lab
 
     with Lab(spec.lab, bind=(os.path.abspath(spec.cwd),)) as lab:
-        yield replace(spec, hosts=_named(lab.names), ssh=tuple(lab.ssh_argv()))
+        yield replace(located, ssh=tuple(lab.ssh_argv()))
 
 
 def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
@@ -110,5 +112,11 @@ def _preload(spec: RunSpec, choice: Choice, text: str) -> tuple[tuple[str, ...],
     return (*preload, "torch._dynamo"), f"torch._dynamo is imported before the fork because {spec.target} uses {word}"
 
 
-def _named(names: Sequence[str] | Generator[str]) -> tuple[Host, ...]:
-    return tuple(Host(name=name) for name in names)
+def _hosts_of_lab(size: int, chosen: Sequence[Host] | None) -> tuple[Host, ...]:
+    """Return the hosts of a lab that a run uses: those that -H lists, else all."""
+    hosts = tuple(Host(name=f"h{number}") for number in range(1, size + 1))
+    for host in chosen or ():
+        if replace(host, slots=None, gpus=None) not in hosts:
+            known = "its hosts are h1" + (f" to h{size}" if size > 1 else "") + ", without a user or port"
+            raise UsageError(f"-H: {host} is not a host of --lab {size}", hint=known)
+    return hosts if chosen is None else tuple(chosen)

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from muster.api.arguments import Parser, flag, natural, option, port, positive, seconds
+from muster.api.arguments import Parser, flag, natural, option, port, positive, rank_set, seconds
 from muster.api.torchrun_options import add_torchrun, refuse
 from muster.config import host_groups, host_pythons, read_configuration
 from muster.engines.container.container import PROGRAMS
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from muster.api.env_file import EnvFile
     from muster.config.configuration import Configuration
 
-_MOST_RANKS = 1_000_000
 _FIELDS = frozenset(field.name for field in fields(RunSpec))
 _option = partial(option, default=argparse.SUPPRESS)
 _flag = partial(flag, default=argparse.SUPPRESS)
@@ -107,7 +106,7 @@ def add_screen(p: Parser) -> None:
     add_quiet(screen)
     add_debug(screen)
     about = "show output of these ranks only (0 or 0,4-7); log files keep all output"
-    _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=_ranks)
+    _option(screen, "--only-rank RANKS", about, dest="only_ranks", type=rank_set)
     _flag(screen, "--dashboard", "serve the dashboard while the job runs and print its address")
     _option(screen, "--dashboard-port PORT", "port of the dashboard (default: a free one)", type=port)
     _option(screen, "--page", argparse.SUPPRESS, dest="dashboard")  # their former names
@@ -211,7 +210,7 @@ def copied_names(options: argparse.Namespace) -> tuple[str, ...]:
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
     """Return the hosts of -H or --hostfile; None if neither is given."""
     given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
-    if len(given) > 1:
+    if len(given) > 1 and given != ["hosts", "lab"]:
         flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
         raise UsageError(f"{flags} cannot be used together", hint="leave one of them out")
     if options.hosts is not None:
@@ -222,18 +221,6 @@ def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
     if options.hostfile is not None:
         return read_hostfile(options.hostfile)
     return None
-
-
-def _ranks(text: str) -> frozenset[int]:
-    ranks: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit():
-            raise argparse.ArgumentTypeError(f"must be ranks such as 0 or 0,4-7, got `{part}`")
-        if int(last or first) > _MOST_RANKS:
-            raise argparse.ArgumentTypeError(f"ranks must be at most {_MOST_RANKS}, got `{part}`")
-        ranks |= set(range(int(first), int(last or first) + 1))
-    return frozenset(ranks)
 
 
 def asking_for_allocation(options: argparse.Namespace) -> Engine | None:

@@ -17,9 +17,6 @@ from muster.text import count
 MODULES = ("torch.distributed.run", "torch.distributed.launch")
 """Modules that `python -m` runs as torchrun."""
 
-LOCAL_RANK = "--local-rank=${local_rank}"
-"""What torch.distributed.launch without --use-env passes to the script; each rank fills in its number."""
-
 _MEETING = "Muster finds the address and port where ranks meet"
 _LOGS = "Muster keeps the output of every rank in the job's directory; `muster logs last` prints it"
 _FILTERS = "Muster keeps every line in the log files; `muster logs last | grep WORD` filters them"

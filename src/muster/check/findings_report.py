@@ -44,7 +44,7 @@ class Report:
 
 def render(report: Report) -> str:
     """The report as text."""
-    blocks = [_table(report.facts, report.hosts), _measured(report.measured)]
+    blocks = [_table(report.facts, report.cluster, report.hosts), _measured(report.measured)]
     blocks += [paragraph(alike, report.cluster) for alike in grouped(report.findings)]
     blocks += [_unknown(report.cluster), _summary(report.findings, report.hosts, report.seconds)]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -85,7 +85,7 @@ def _unknown(cluster: Cluster) -> str:
     return "\n".join(lines)
 
 
-def _table(known: Facts, hosts: int) -> str:
+def _table(known: Facts, cluster: Cluster, hosts: int) -> str:
     differ: dict[str, list[str]] = {}
     same: list[str] = []
     for label, values in known.items():
@@ -97,7 +97,10 @@ def _table(known: Facts, hosts: int) -> str:
             differ[label] = [f"{value} ({names(on)})" for value, on in largest_first]
         else:
             same += [f"{label} {value}" for value in groups if value]
-    where = "this host" if hosts == 1 else "same on all hosts"
+    where = "same on all hosts"
+    if hosts == 1 and cluster.machines:
+        only = cluster.machines[0]
+        where = "this host" if only.login == () else only.name
     return "\n".join([*_rows("differences", differ), *([f"{where}: {'; '.join(same)}"] if same else [])])
 
 
@@ -135,6 +138,7 @@ def _line(alike: Sequence[Finding], cluster: Cluster) -> str:
 
 
 def _summary(found: Sequence[Finding], hosts: int, seconds: float) -> str:
-    counts = [(sum(finding.severity == severity for finding in found), severity) for severity in SEVERITIES]
+    different = [alike[0].severity for alike in grouped(found)]
+    counts = [(different.count(severity), severity) for severity in SEVERITIES]
     result = ", ".join(count(number, severity) for number, severity in counts if number) or "no problems found"
     return f"{count(hosts, 'host')} checked in {seconds:.1f} s: {result}"

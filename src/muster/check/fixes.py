@@ -40,7 +40,8 @@ def copy(cluster: Cluster, host: str, folder: str, files: list[str], say: str = 
     if not login:
         return Fix(say=say or f"copy {', '.join(files)} to {folder} on {host}")
     there = shlex.quote(folder)
-    unpack = shlex.quote(f"mkdir -p {there} && tar -C {there} -x")
+    make = f"mkdir -p {there} && " if folder != "/" else ""
+    unpack = shlex.quote(f"{make}tar -C {there} -x")
     return Fix(command=f"tar -C {there} -c {shlex.join(files)} | {shlex.join(login)} {unpack}", say=say)
 
 

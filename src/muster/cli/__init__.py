@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -31,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 ALIASES = {"page": "dashboard"}
 """Former names of commands, which still work."""
 
+_WITH_SUBCOMMANDS = ("lab", "recipes", "setup")
+
 HELP = """\
 usage: muster COMMAND [options]
 
@@ -53,7 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     _open_all_three()
     try:
-        return _dispatch(args)
+        code = _dispatch(args)
+        sys.stdout.flush()  # here, where an error is one sentence
+        return code
     except MusterError as error:
         print_error(error)
         return error.exit_code
@@ -68,6 +73,10 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as above
+            print_error(MusterError(f"{error.filename or 'the output'}: {(error.strerror or '').lower()}"))
+            return EXIT_MUSTER
         from muster.controller.debug_log import internal_error
 
         print_error(MusterError(internal_error(error)))
@@ -87,7 +96,8 @@ def _open_all_three() -> None:
 
 def _dispatch(args: list[str]) -> int:
     if len(args) > 1 and args[0] == "help":  # `muster help lab up` is `muster lab up --help`
-        return _dispatch([*args[1:], "--help"])
+        words = 2 if args[1] in _WITH_SUBCOMMANDS else 1  # `muster run train.py --help` would run train.py
+        return _dispatch([*args[1 : 1 + words], "--help"])
     if not args or args[0] in ("-h", "--help", "help"):
         width = max(len(name) for name in COMMANDS)
         lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.api.arguments import Parser, option
 from muster.errors import EXIT_MUSTER
 from muster.jobs import job_client
-from muster.jobs.job_folders import KeptJob, find, the_running_one
+from muster.jobs.job_folders import KeptJob, find, short_id, the_running_one
 from muster.jobs.ps_text import LEASE
 from muster.jobs.running_job import running_here, wait_until_gone
 from muster.output.screen import Screen
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     try:
         return _show(job, screen)
     except KeyboardInterrupt:
-        screen.warning(f"detached. The job keeps running; stop it with `muster stop {job.id}`")
+        screen.warning(f"detached. The job keeps running; stop it with `muster stop {short_id(job.id)}`")
         return 0
     finally:
         screen.close()

@@ -15,10 +15,12 @@ from muster.api.run_options import parse_options, run_parser
 from muster.cli import bench, check, submit
 from muster.config.config_search import VARIABLE, user_path
 from muster.config.configuration import Configuration, shown
+from muster.controller.notifications import shown as shown_way
 from muster.environment import SECRET_NAME, carried
 from muster.errors import UsageError
 from muster.hosts import parse_hosts
 from muster.spec import RunSpec
+from muster.text import printable
 
 EXAMPLES = """\
 examples:
@@ -96,6 +98,10 @@ def _options(p: Parser, options: argparse.Namespace) -> Iterator[tuple[str, str,
             continue
         value: object = getattr(options, dest, _DEFAULTS.get(dest))
         text = _text(value)
+        if dest == "notify":
+            text = ", ".join(map(shown_way, cast("list[str]", value))) or "-"
+        elif dest == "dashboard_port" and not value:
+            text = "-"
         origins = [options.origins[dest].place] if dest in options.origins else []
         if dest in options.typed:  # a list on the command line adds to that of a file, another value replaces it
             origins = [*(origins if isinstance(value, list) else []), "command line"]
@@ -135,7 +141,7 @@ def _pythons(options: argparse.Namespace, config: Configuration) -> Iterator[tup
 
 
 def _text(value: object) -> str:
-    if value is None or value in ([], ()):
+    if value is None or value in ([], (), ""):
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
@@ -148,4 +154,4 @@ def _text(value: object) -> str:
 
 def _aligned(rows: list[tuple[str, str, str]]) -> list[str]:
     first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return [f"  {name:<{first}}  {value:<{min(second, 40)}}  {origin}" for name, value, origin in rows]
+    return [printable(f"  {name:<{first}}  {value:<{min(second, 40)}}  {origin}") for name, value, origin in rows]

@@ -134,10 +134,13 @@ def _wait_a_moment(child: int, pipe: int) -> bytes | int | None:
 
 
 def _print_how_to_follow(job_id: str) -> None:
+    from muster.jobs.job_folders import short_id
+
     print(job_id, flush=True)
+    job = short_id(job_id)
     sys.stderr.write(
-        f"muster: job {job_id} is running in the background. Follow it: `muster attach {job_id}`. "
-        f"Stop it: `muster stop {job_id}`\n"
+        f"muster: job {job_id} is running in the background. Follow it: `muster attach {job}`. "
+        f"Stop it: `muster stop {job}`\n"
     )
     if _ends_at_logout():
         sys.stderr.write(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -83,9 +84,12 @@ def _unknown(name: str) -> UsageError:
 
 
 def _up(options: argparse.Namespace) -> int:
+    from muster.jobs.job_folders import jobs_folder
     from muster.lab.lab_client import start
 
-    bind = [os.path.abspath(path) for path in options.bind]
+    jobs = jobs_folder()
+    jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    bind = [str(jobs), *(os.path.abspath(path) for path in options.bind)]
     lab = start(
         options.hosts,
         bind=bind,
@@ -104,24 +108,32 @@ def _up(options: argparse.Namespace) -> int:
         said = f"1 host is up: h1, {hosts[0]['address']}\n"
     if lab["limits"]:
         said += "\nlimitations of this lab:\n" + "".join(f"  - {limit}\n" for limit in lab["limits"])
-    tries = [
-        ("ssh h1", "open a shell on h1"),
-        (f"exec {last} hostname", f"run a command on {last}"),
-        (f"crash {last}", "inject a fault; `muster lab --help` lists more"),
-        ("status", "show the state of the hosts"),
-        ("down", "stop the lab"),
-    ]
-    if options.podman:
-        tries.insert(2, ("ssh h1 podman images", "list the container images on h1"))
-    if options.mpi:
-        root = " --allow-run-as-root" if os.getuid() == 0 else ""
-        tries.insert(2, (f"ssh h1 mpirun{root} -H h1,{last} hostname", "run two processes with MPI"))
-    if options.slurm:
-        tries.insert(2, (f"ssh h1 srun -N{len(hosts)} hostname", "run a command on all hosts with Slurm"))
-    width = max(20, *(len(line) + 1 for line, _ in tries))
-    said += "\nnext steps:\n" + "".join(f"  muster lab {line:<{width}} {text}\n" for line, text in tries)
+    said += "\nnext steps:\n" + _next_steps(options, last, in_names=lab["kind"] != "loopback")
     sys.stderr.write(said)
     return 0
+
+
+def _next_steps(options: argparse.Namespace, last: str, *, in_names: bool) -> str:
+    """The lines that follow `next steps:`; `last` is the last host, and with `in_names` the hosts know each other's."""
+    hosts = "h1" if last == "h1" else f"h1,{last}"
+    job = f"lab exec h1 muster run -H {hosts} train.py" if in_names else f"run --lab {options.hosts} train.py"
+    tries = [
+        (job, f"run a job on {hosts.replace(',', ' and ')}" if in_names else "run a job, on hosts of its own"),
+        ("lab ssh h1", "open a shell on h1, over ssh"),
+        (f"lab exec {last} hostname", f"run a command on {last}"),
+        (f"lab crash {last}", "inject a fault; `muster lab --help` lists more"),
+        ("lab status", "show the state of the hosts"),
+        ("lab down", "stop the lab"),
+    ]
+    if options.podman:
+        tries.insert(3, ("lab ssh h1 podman images", "list the container images on h1"))
+    if options.mpi:
+        root = " --allow-run-as-root" if os.getuid() == 0 else ""
+        tries.insert(3, (f"lab ssh h1 mpirun{root} -H {hosts} hostname", "run two processes with MPI"))
+    if options.slurm:
+        tries.insert(3, (f"lab ssh h1 srun -N{options.hosts} hostname", "run a command on all hosts with Slurm"))
+    width = max(len(line) for line, _ in tries) + 1
+    return "".join(f"  muster {line:<{width}} {text}\n" for line, text in tries)
 
 
 def _down(options: argparse.Namespace) -> int:
@@ -154,7 +166,25 @@ def _ssh(options: argparse.Namespace) -> int:
     from muster.lab.lab_client import request
 
     argv: list[str] = request("ssh", host=options.hosts[0])["argv"]
-    os.execvp(argv[0], [*argv, options.hosts[0], *options.command])
+    terminal = [] if options.command else ["-t"]
+    os.execvp(argv[0], [*argv, *terminal, options.hosts[0], _remote_line(options.command)])
+
+
+def _remote_line(command: Sequence[str]) -> str:
+    """What the login shell runs: a shell, or a command in one, with our PATH and in our working directory."""
+    own = {"PATH": _path()}
+    if "XDG_STATE_HOME" in os.environ:  # the jobs are there
+        own["XDG_STATE_HOME"] = os.environ["XDG_STATE_HOME"]
+    shell = ["sh", "-c", 'cd "$0" 2>/dev/null; exec "$SHELL" "$@"', os.getcwd()]
+    line = ["-c", " ".join(command)] if command else []  # ssh joins the words, too
+    return shlex.join(["env", *(f"{name}={value}" for name, value in own.items()), *shell, *line])
+
+
+def _path() -> str:
+    """The PATH of a command on a host: ours, and where it finds Muster."""
+    from muster.lab.system_programs import SYSTEM_PATH
+
+    return ":".join(filter(None, [os.environ.get("PATH"), os.path.dirname(sys.executable), SYSTEM_PATH]))
 
 
 def _exec(options: argparse.Namespace) -> int:
@@ -170,7 +200,7 @@ def _exec(options: argparse.Namespace) -> int:
     for caught in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(caught, signal.SIG_IGN)
     shell = ["env", "--default-signal=INT,QUIT", "sh", "-c", 'trap : INT QUIT; "$@"', "sh"]
-    os.execvp(argv[0], [*argv, *shell, *options.command])
+    os.execvpe(argv[0], [*argv, *shell, *options.command], {**os.environ, "PATH": _path()})
 
 
 def _fault(options: argparse.Namespace) -> int:

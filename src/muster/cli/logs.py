@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from muster.api.arguments import Parser, has_unit, natural, option, seconds
+from muster.api.arguments import Parser, has_unit, natural, option, rank_set, seconds
 from muster.errors import UsageError
-from muster.jobs.job_folders import KeptJob, find, fresh, read_job, running_or_last
+from muster.jobs.job_folders import KeptJob, find, fresh, read_job, running_or_last, short_id
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, pieces_before_last, rank_log
 from muster.jobs.ps_text import SILENT, moment
 from muster.jobs.show_text import verdict
@@ -33,10 +33,12 @@ examples:
   muster logs --since 5m -t         the last 5 minutes, with timestamps
   muster logs --since 14:30 --grep 'loss|nan'
   muster logs 3f9a --rank 3         what rank 3 wrote, byte for byte
+  muster logs 3f9a --rank 0,4-7     the lines of these ranks
   muster logs 3f9a --attempt 0      what was written before the first restart
 
 JOB is a job's id, its beginning or its end, its name (--name), its script, or `last`.
-The verdict on the job follows on stderr, so `muster logs > file` keeps only the lines of the ranks.
+The verdict on the job follows on stderr, so `muster logs > file` keeps only the lines of the ranks. With --rank it is
+one line; with --grep there is none.
 
 Exit code: 0; 2 for a wrong command line.
 """
@@ -46,21 +48,26 @@ Exit code: 0; 2 for a wrong command line.
 class _Choice:
     """Which lines are shown, and how."""
 
-    rank: int | None
+    ranks: frozenset[int] | None
     last: int | None
     since: float | None
     pattern: re.Pattern[str] | None
     timestamps: bool
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the log of one rank is copied as it is."""
+    def only(self) -> int | None:
+        """The rank, if it is only one: its lines need no label."""
+        return next(iter(self.ranks)) if self.ranks is not None and len(self.ranks) == 1 else None
+
+    @property
+    def copied(self) -> int | None:
+        """The rank whose log is copied as it is, if it is."""
         line_by_line = self.timestamps or self.pattern is not None or (self.last, self.since) != (None, None)
-        return self.rank is not None and not line_by_line
+        return None if line_by_line else self.only
 
     def takes(self, line: RankLine) -> bool:
         """Whether a line is shown."""
-        if self.rank is not None and line.rank != self.rank:
+        if self.ranks is not None and line.rank not in self.ranks:
             return False
         return self.pattern is None or self.pattern.search(line.line.text) is not None
 
@@ -74,15 +81,17 @@ def main(argv: list[str]) -> int:
     option(parser, "--since TIME", "only lines since then: 5m, 14:30 or '2026-11-16 14:30'", type=_since)
     option(parser, "--grep PATTERN", "only lines that match this regular expression", type=_pattern)
     option(parser, "-t --timestamps", "print before each line when it arrived")
-    option(parser, "--rank R", "only this rank, exactly as it wrote", type=natural)
+    option(parser, "--rank RANKS", "only these ranks, such as 3 or 0,4-7; one alone exactly as it wrote", type=rank_set)
     option(parser, "--attempt N", "0 is the first (default: the last)", type=natural)
     args = parser.parse_args(argv)
     job = running_or_last("muster logs") if args.job is None else find(args.job)
     _check(job, args.attempt, args.rank)
-    choice = _Choice(args.rank, args.lines, args.since, args.grep, args.timestamps)
+    lines = None if args.lines is None else min(args.lines, sys.maxsize)
+    choice = _Choice(args.rank, lines, args.since, args.grep, args.timestamps)
     reader = _Reader(job, args.attempt, choice, follow=args.follow and job.may_run)
     reader.read()
-    _print_verdict(reader.job())
+    if choice.pattern is None:
+        _print_verdict(reader.job(), brief=choice.ranks is not None)
     return 0
 
 
@@ -110,25 +119,25 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise argparse.ArgumentTypeError(f"invalid regular expression `{printable(text)}` ({error})") from None
 
 
-def _check(job: KeptJob, attempt: int | None, rank: int | None) -> None:
+def _check(job: KeptJob, attempt: int | None, ranks: frozenset[int] | None) -> None:
     there = attempts(job.folder)
     if attempt is not None and attempt not in there and not (job.may_run and attempt > max(there, default=-1)):
         have = "has no logs yet" if not there else f"has attempts {', '.join(map(str, there))}"
         raise UsageError(f"--attempt {attempt}: job {job.id} {have}", hint="leave it out for the last attempt")
     size = job.state.world_size if job.state is not None else 0
-    if rank is not None and size and rank >= size:
+    if ranks and size and max(ranks) >= size:
         have = "only rank 0" if size == 1 else f"ranks 0 to {size - 1}"
-        raise UsageError(f"--rank {rank}: job {job.id} has {have}", hint="try `--rank 0`")
+        raise UsageError(f"--rank {max(ranks)}: job {job.id} has {have}", hint="try `--rank 0`")
 
 
-def _print_verdict(job: KeptJob) -> None:
+def _print_verdict(job: KeptJob, *, brief: bool) -> None:
     """How the job ended, or what is wrong with one that runs; on stderr, apart from what the ranks wrote."""
     state = job.state
     if state is not None and job.may_run and state.hung_since is None and not state.slow:
         return
     lines = verdict(job, time.time())
     if len(lines) > 1:
-        lines.append(f"`muster show {job.id}` prints more")
+        lines = [*(lines[:1] if brief else lines), f"`muster show {short_id(job.id)}` prints more"]
     sys.stderr.writelines(f"{line}\n" if line.startswith("  ") else f"muster: {line}\n" for line in lines)
 
 
@@ -166,11 +175,10 @@ class _Reader:
 
     def _read_attempt(self, attempt: int) -> None:
         choice = self._choice
-        rank = choice.rank if choice.is_plain else None
-        plain = None if rank is None else Tail(rank_log(self._job.folder, attempt, rank))
+        plain = None if choice.copied is None else Tail(rank_log(self._job.folder, attempt, choice.copied))
         folder = attempt_folder(self._job.folder, attempt)
         skips = choice.last is not None and choice.pattern is None
-        skip = pieces_before_last(folder, choice.last or 0, choice.rank) if skips else 0
+        skip = pieces_before_last(folder, choice.last or 0, choice.ranks) if skips else 0
         merged = Merged(folder, since=choice.since, skip=skip)
         looked = time.monotonic()
         is_first = choice.last is not None
@@ -220,7 +228,7 @@ class _Reader:
         label = rank_label(printable(hosts.get(rank, "rank")), rank, width)
         if self._color:
             label = f"\x1b[{rank_color(rank)}m{label}\x1b[0m"
-        is_labeled = self._choice.rank is None
+        is_labeled = self._choice.only is None
         text = without_rank_tag(line.text, rank) if is_labeled else line.text
         label = f"{label} " if is_labeled else ""
         if self._choice.timestamps:

@@ -73,16 +73,13 @@ def main(argv: list[str]) -> int:
 
 
 def _chosen(*, everything: bool) -> tuple[list[KeptJob], int]:
-    """The jobs to show, the newest first, and how many are left out."""
+    """The jobs to show, running ones first, then the newest first; and how many are left out."""
     folders = job_folders()
     if everything:
-        return [fresh(read_job(folder)) for folder in folders], 0
+        return sorted((fresh(read_job(folder)) for folder in folders), key=lambda job: not job.may_run), 0
     running = {job.folder: fresh(job) for job in running_jobs()}
     ended = [folder for folder in folders if folder not in running]
-    shown = [
-        running.get(folder) or read_job(folder) for folder in folders if folder in running or folder in ended[:_RECENT]
-    ]
-    return shown, len(ended) - len(ended[:_RECENT])
+    return [*running.values(), *map(read_job, ended[:_RECENT])], len(ended) - len(ended[:_RECENT])
 
 
 def _print_table(jobs: list[KeptJob]) -> None:
@@ -99,7 +96,7 @@ def _print_table(jobs: list[KeptJob]) -> None:
         if why:
             rows.append((why,))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print("\n".join(table(rows, width)))
+    print("\n".join(table(rows, width)), flush=True)
 
 
 def _as_data(job: KeptJob) -> dict[str, Any]:

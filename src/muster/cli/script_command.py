@@ -8,8 +8,9 @@ import re
 import sys
 
 from muster.api.arguments import Parser
-from muster.api.torchrun_options import LOCAL_RANK, MODULES
+from muster.api.torchrun_options import MODULES
 from muster.errors import UsageError
+from muster.spec import LOCAL_RANK
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 

@@ -10,7 +10,7 @@ import time
 from muster.api.arguments import Parser, option, seconds
 from muster.errors import EXIT_MUSTER, MusterError, UsageError
 from muster.jobs import job_client
-from muster.jobs.job_folders import KeptJob, find, read_job, running_jobs, the_running_one
+from muster.jobs.job_folders import KeptJob, find, read_job, running_jobs, short_id, the_running_one
 from muster.jobs.ps_text import how_it_ended
 from muster.jobs.running_job import has_gone, running_here, wait_until_gone
 from muster.jobs.state import JobState
@@ -57,12 +57,21 @@ def main(argv: list[str]) -> int:
     grace = 0.0 if args.now else args.grace
     if args.all:
         return _stop_all(grace, stacks=args.stacks)
-    job = find(args.job) if args.job is not None else the_running_one("muster stop")
+    job = _find(args.job) if args.job is not None else the_running_one("muster stop")
     if job.life in ("ended", "died", "unknown"):
         sys.stderr.write(f"muster: job {job.id} {how_it_ended(job)}; nothing to stop\n")
         return 0
     _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=args.stacks)
     return _wait(job, grace)
+
+
+def _find(text: str) -> KeptJob:
+    try:
+        return find(text)
+    except UsageError as error:
+        if text != "all":
+            raise
+        raise UsageError(error.message, hint="use `muster stop --all` to stop all jobs") from None
 
 
 def _stop_all(grace: float | None, *, stacks: bool) -> int:
@@ -113,7 +122,8 @@ def _wait(job: KeptJob, grace: float | None) -> int:
         pass  # it has ended already
     if not wait_until_gone(job, max(1.0, deadline - time.monotonic())):
         sys.stderr.write(
-            f"muster: job {job.id} has not ended after {limit:g} s; kill it with `muster stop --now {job.id}`\n"
+            f"muster: job {job.id} has not ended after {limit:g} s; "
+            f"kill it with `muster stop --now {short_id(job.id)}`\n"
         )
         return EXIT_MUSTER
     ended = read_job(job.folder)

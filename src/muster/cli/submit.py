@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.api.arguments import Parser, option, positive, with_dashes
-from muster.api.hints import nearest, refuse_misplaced
+from muster.api.hints import MEANINGS, nearest, refuse_misplaced
 from muster.api.prepared import make_job
 from muster.api.run_options import asking_for_allocation, copied_names, parse_options, spec_of
 from muster.api.torchrun_options import refuse
@@ -48,6 +49,17 @@ _NOT_IN_A_JOB = {
     "lab": ("--lab", "`muster run --lab` runs it on virtual hosts on this machine"),
 }
 
+_MEANINGS = {
+    "--gpus-per-node": ("--gpus",),
+    **MEANINGS,
+    "--hosts": (),  # sbatch's --nodelist goes into --extra
+    "--quiet": ("--silent",),
+    "--partition": ("-p", "-q"),
+    "--account": ("-A",),
+    "--name": ("-J", "--job-name"),
+}
+"""Options of sbatch, qsub and other tools, by the equivalent option of `muster submit`."""
+
 
 def _schedulers() -> dict[str, Scheduler]:
     """Return the batch systems by their options."""
@@ -70,7 +82,7 @@ def parser() -> Parser:
     option(what, "--nodes N", "number of nodes", type=positive)
     option(what, "--gpus-per-node N", "GPUs per node", type=positive)
     option(what, "--mem SIZE", "memory per node: 200G")
-    option(what, "--time TIME", "time limit: 2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes")
+    option(what, "--time TIME", "time limit: 2:00:00, 90m, 2h or 1-12:00:00")
     option(what, "--partition --queue NAME", "partition (Slurm) or queue (PBS); both names work for both")
     option(what, "--account NAME", "account to charge")
     option(what, "--name NAME", "name of the job and of its files (default: the script's)")
@@ -126,6 +138,7 @@ def split(argv: Sequence[str]) -> CommandLine:
     """
     line = CommandLine(own=[], run=[], script=[])
     ours, theirs = _options(parser()), _options(run.parser())
+    theirs.pop("-t")  # torchrun's --tee, but sbatch's --time
     words = iter(argv)
     for word in words:
         if word in ("-", "--") or not word.startswith("-"):
@@ -133,8 +146,8 @@ def split(argv: Sequence[str]) -> CommandLine:
             break
         name, value = _parts(word, {**theirs, **ours})
         if name not in ours and name not in theirs:
-            near = nearest(name, [*parser().shown_options(), *run.parser().shown_options()])
-            hint = f"did you mean `{near}`?" if near else "`muster submit --help` and `muster run --help` list options"
+            near = nearest(name, [*parser().shown_options(), *run.parser().shown_options()], _MEANINGS)
+            hint = f"did you mean `{near}`?" if near else _as_extra(name, value, next(words, ""))
             raise UsageError(f"muster submit: unknown option {name}", hint=hint)
         takes_value, part = (ours[name], line.own) if name in ours else (theirs[name], line.run)
         if takes_value and value is None:
@@ -143,6 +156,20 @@ def split(argv: Sequence[str]) -> CommandLine:
                 raise UsageError(f"muster submit: {name} needs a value", hint="`muster submit --help` shows examples")
         part += _tied(name, value)
     return line
+
+
+def _as_extra(name: str, value: str | None, following: str) -> str:
+    """Return a hint how to pass an option of the scheduler; the word after it is its value, unless it is the script."""
+    if value is None and following and not following.startswith("-") and not _is_script(following):
+        value = following
+    between = "=" if name.startswith("--") else " "
+    line = name if value is None else f"{name}{between}{value}"
+    quoted = shlex.quote(line) if "'" in line else f"'{line}'"
+    return f"pass an option of the scheduler with --extra {quoted}; `muster submit --help` lists those of Muster"
+
+
+def _is_script(word: str) -> bool:
+    return word.endswith(".py") or os.path.isfile(word)
 
 
 def _all_options() -> Parser:

@@ -55,12 +55,14 @@ class Suspension:
         self._readers: set[int] = set()
         """Process ids of ranks that are stopped because they read the terminal."""
         self._watch: asyncio.Task[None] | None = None
+        self._ignores_hangup = False
+        """Whether SIGHUP was ignored before Ctrl-Z, as under nohup."""
 
     def __call__(self) -> None:
         """Give the terminal back to the shell."""
         if self._watch is not None:
             return
-        screen, job = self._controller.screen, self._controller.job.id
+        screen = self._controller.screen
         try:
             terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
@@ -78,6 +80,9 @@ class Suspension:
             screen.warning(f"Ctrl-Z: could not move the job to the background ({error.strerror}), so it stays")
             return
         self._terminal = terminal
+        from muster.jobs.job_folders import short_id
+
+        job = short_id(self._controller.job.id)
         screen.warning(
             f"Ctrl-Z: the job keeps running in the background. Bring it back: `fg` or `muster attach {job}`. "
             f"Stop it: `muster stop {job}`"
@@ -92,7 +97,8 @@ class Suspension:
         self._controller.screen.move(dict.fromkeys(self._screens, file))
         os.close(file)
         loop = asyncio.get_running_loop()
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        self._ignores_hangup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        if not self._ignores_hangup:
             loop.remove_signal_handler(signal.SIGHUP)  # a closed terminal does not end the job
         for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, signal.SIG_IGN)
@@ -103,14 +109,14 @@ class Suspension:
         for copy in self._screens.values():
             os.close(copy)
         os.close(self._terminal)
-        for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
+        for number in (signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, signal.SIG_DFL)
+        if not self._ignores_hangup:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self._controller.listen_to_signals()
-        for pid in self._readers:
-            _send(pid, signal.SIGCONT)
-        self._readers.clear()
-        path = tilde(self._controller.folder / SCREEN)
-        screen.warning(f"the job is in the foreground again; its output meanwhile is in {path}")
+        self._continue_readers()
+        where = f"; its output meanwhile is in {tilde(self._controller.folder / SCREEN)}" if self._screens else ""
+        screen.warning(f"the job is in the foreground again{where}")
 
     async def _until_foreground(self) -> None:
         while True:
@@ -119,8 +125,9 @@ class Suspension:
                 if os.tcgetpgrp(self._terminal) == os.getpgrp():
                     break
                 self._stop_readers()
-            except OSError:
-                pass  # the terminal was closed
+            except OSError:  # the terminal was closed: `fg` will never come, and reading fails
+                self._continue_readers()
+                return
         self._return_to_terminal()
         self._watch = None
 
@@ -139,6 +146,11 @@ class Suspension:
                 self._controller.screen.warning(
                     f"rank {rank.rank} reads the terminal, so it waits until `fg` brings the job to the foreground"
                 )
+
+    def _continue_readers(self) -> None:
+        for pid in self._readers:
+            _send(pid, signal.SIGCONT)
+        self._readers.clear()
 
 
 def _reads(pid: int, terminal: int) -> bool:

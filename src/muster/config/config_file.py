@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from muster.config.config_search import is_pyproject, shown_path
 from muster.errors import UsageError
+from muster.text import printable
 
 _HEADER = re.compile(r"\s*\[+([^\[\]]+)\]")
 _KEY = re.compile(r"\s*([^=#\[]+?)\s*=")
@@ -39,8 +40,8 @@ class ConfigFile:
 def parse_file(path: str, data: bytes, cwd: str) -> ConfigFile:
     """Parse a file; UsageError with the line of a syntax error."""
     label = shown_path(path, cwd)
-    text, table = _parsed(data, label)
     prefix = ("tool", "muster") if is_pyproject(path) else ()
+    text, table = _parsed(data, label, prefix)
     for name in prefix:
         table: object = cast("dict[str, object]", table).get(name, {})
         if not isinstance(table, dict):
@@ -48,21 +49,39 @@ def parse_file(path: str, data: bytes, cwd: str) -> ConfigFile:
     return ConfigFile(path=path, label=label, table=cast("dict[str, Any]", table), text=text, prefix=prefix)
 
 
-def _parsed(data: bytes, label: str) -> tuple[str, Any]:
+def _parsed(data: bytes, label: str, prefix: tuple[str, ...]) -> tuple[str, Any]:
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         text = data.decode("utf-8-sig")
-        return text, toml.loads(text)
     except UnicodeDecodeError:
         raise UsageError(f"{label}: not a text file", hint="save it as UTF-8") from None
-    except toml.TOMLDecodeError as error:
+    try:
+        return text, toml.loads(text)
+    except RecursionError:
+        raise UsageError(f"{label}: too many arrays or tables inside each other", hint="write it flatter") from None
+    except ValueError as error:  # TOMLDecodeError, or that of a number with thousands of digits
         why, _, at = str(error).partition(" (at ")
         line = re.match(r"line (\d+)", at)
         place = f"{label}:{line[1]}" if line else label
+        if line:
+            _refuse_hosts_twice(text, (*prefix, "hosts"), int(line[1]), place)
         column = re.search(r"column \d+", at)
         where = f" at {column[0]}" if column else " at the end of the file" if at else ""
-        sentence = f"{place}: {why[:1].lower()}{why[1:]}{where}"
+        sentence = printable(f"{place}: {why[:1].lower()}{why[1:]}{where}")
         raise UsageError(sentence, hint="the format is TOML: https://toml.io") from None
+
+
+def _refuse_hosts_twice(text: str, key: tuple[str, ...], header: int, place: str) -> None:
+    """Explain the error in the line of [hosts] after a default `hosts = ...` outside of tables: invalid TOML."""
+    lines = text.splitlines()
+    table = _HEADER.match(lines[header - 1])
+    first = _line_of(text, key)
+    if table and _parts(table[1]) == key and 0 < first < header:
+        run, default = ".".join((*key[:-1], "run")), lines[first - 1].strip()
+        raise UsageError(
+            f"{place}: [{table[1]}] holds the host groups, so line {first} cannot set hosts",
+            hint=f"move line {first} into the table of `muster run`: [{run}], and below it {default}",
+        )
 
 
 def _line_of(text: str, keys: Sequence[str]) -> int:

@@ -78,7 +78,9 @@ def _read(path: str, cwd: str, *, trusted: bool = False) -> tuple[str, bytes] | 
         if is_pyproject(path):
             return None
         label = shown_path(path, cwd)
-        raise UsageError(f"{label}: could not read the file ({error.strerror})", hint=_ignore(path)) from None
+        raise UsageError(
+            f"{label}: could not read the file ({error.strerror})", hint=_ignore("make it readable", path)
+        ) from None
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
@@ -92,7 +94,7 @@ def _read(path: str, cwd: str, *, trusted: bool = False) -> tuple[str, bytes] | 
     if not trusted:
         _check_trust(path, label, (os.lstat(path), about))
     if len(data) > _MOST_BYTES:
-        raise UsageError(f"{label}: larger than {_MOST_BYTES >> 20} MB", hint=_ignore(path))
+        raise UsageError(f"{label}: larger than {_MOST_BYTES >> 20} MB", hint=_ignore("make it smaller", path))
     return path, data
 
 
@@ -122,5 +124,5 @@ def _owner(uid: int) -> str:
         return f"user {uid}"
 
 
-def _ignore(path: str) -> str:
-    return f"make it readable, or ignore it with an empty {VARIABLE}=" if "muster.toml" in path else "make it readable"
+def _ignore(fix: str, path: str) -> str:
+    return f"{fix}, or ignore it with an empty {VARIABLE}=" if os.path.basename(path) == "muster.toml" else fix

@@ -11,6 +11,7 @@ from typing import Any, cast
 from muster.config.config_file import ConfigFile
 from muster.errors import UsageError
 from muster.hosts import Group
+from muster.text import printable
 
 COMMANDS = ("run", "check", "bench", "submit")
 """Commands with a section of their own."""
@@ -43,7 +44,7 @@ class Setting:
 
     def error(self, sentence: str, *, hint: str) -> UsageError:
         """Return an error that starts with the file and line."""
-        return UsageError(f"{self.place}: {sentence}", hint=hint)
+        return UsageError(printable(f"{self.place}: {sentence}"), hint=printable(hint))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,9 @@ class Configuration:
             for key, value in file.table.items():
                 if key not in TABLES or (key == "hosts" and not isinstance(value, dict)):
                     yield Setting(path=(key,), value=value, file=file)
-            yield from _table(file, command)
+            for each in COMMANDS:
+                settings = _table(file, each)
+                yield from settings if each == command else ()
 
 
 def _table(file: ConfigFile, name: str) -> list[Setting]:
@@ -87,7 +90,8 @@ def _table(file: ConfigFile, name: str) -> list[Setting]:
         if name == "hosts":
             return []
         setting = Setting(path=(name,), value=table, file=file)
-        raise setting.error(f"{name} must be a table, got {shown(table)}", hint=f"write [{name}] on a line of its own")
+        hint = f"write [{name}] on a line of its own" if table is not False else f"write no-{name} = true"
+        raise setting.error(f"{name} must be a table, got {shown(table)}", hint=hint)
     items = cast("dict[str, Any]", table)
     return [Setting(path=(name, key), value=value, file=file) for key, value in items.items()]
 
@@ -133,9 +137,12 @@ def _variable(setting: Setting) -> Setting:
     if not _VARIABLE.fullmatch(setting.key):
         sentence = f"`{setting.key}` is not a valid name of an environment variable"
         raise setting.error(sentence, hint='write NAME = "value"')
+    hint = f'write {setting.key} = "value"'
     if isinstance(setting.value, bool) or not isinstance(setting.value, str | int | float):
-        hint = f'write {setting.key} = "value"'
-        raise setting.error(f"{setting.key} must be a string or a number, got {shown(setting.value)}", hint=hint)
+        got = "a list" if isinstance(setting.value, list) else shown(setting.value)  # items may be secrets
+        raise setting.error(f"{setting.key} must be a string or a number, got {got}", hint=hint)
+    if "\0" in str(setting.value):
+        raise setting.error(f"the value of {setting.key} contains a NUL character", hint=hint)
     return setting
 
 

@@ -237,7 +237,9 @@ class Controller:
             sooner = ", Ctrl-C again to kill them now" if self.signal in (signal.SIGINT, None) else ""
             limit = time_to_stop(self.grace, interrupt=self.interrupts)
             hurry = f" (up to {limit:g} s{sooner})" if again else ""
-            self.screen.warning(f"{why}: stopping all ranks{hurry}")
+            asked = why == "muster stop"  # the line begins with `muster:` already
+            said = f"stopping all ranks for `{why}`" if asked else f"{why}: stopping all ranks"
+            self.screen.warning(f"{said}{hurry}")
             if self._body is not None:
                 self._body.cancel()
         elif self.grace > 0:
@@ -290,7 +292,7 @@ class Controller:
             prepare.check_python(job.spec.call, links)
         folders = await prepare.sync(job, links, screen) if job.spec.sync else [job.spec.cwd] * len(links)
         folders = await prepare.check_code(job, links, folders, self.look, screen)
-        if job.preload_reason:
+        if job.preload_reason and (job.spec.debug or not job.preload):  # more imports need no action of the user
             screen.info(job.preload_reason)
         if job.preload and not screen.is_live:
             screen.info(prepare.what_is_done(job, len(links)))

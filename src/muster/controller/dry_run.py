@@ -16,16 +16,17 @@ from muster.text import count
 
 
 def describe(job: Job, launch: Launch) -> str:
-    """Rank, host, GPU and environment of every rank, and the command started for each host."""
+    """Rank, host, GPU (`?` if only the host knows) and environment of every rank, and the command for each host."""
     agents = [launch.agents[position] for position in leaders(launch.agents)]
     plan = _plan(job, agents)
-    # Other hosts are assumed to have one GPU per slot; this machine is known.
-    known_gpus = {agent.name: not agent.here or gpu_count(os.environ) > 0 for agent in agents}
+    known = {agent.name: agent.here or bool(job.spec.lab) for agent in agents}
+    gpus = gpu_count(os.environ)
     lines = [f"job {plan.job_id}: {count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}", ""]
     lines.append(f"{'rank':>4}  {'host':<20}  {'local':>5}  GPU")
     for placement in plan.placements:
         for local, rank in enumerate(placement.ranks):
-            gpu = placement.host.gpus[local] if placement.host.gpus else (local if known_gpus[placement.name] else "-")
+            here = local if local < gpus else "-"
+            gpu = placement.host.gpus[local] if placement.host.gpus else here if known[placement.name] else "?"
             lines.append(f"{rank:>4}  {placement.name:<20}  {local:>5}  {gpu}")
     lines += [
         "",

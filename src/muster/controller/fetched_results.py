@@ -26,6 +26,12 @@ STALLED = 60.0
 _ROOM = 64 << 20
 """Bytes that stay free on this machine's disk."""
 
+_MOST_LISTS = 1000
+"""Lists of files that a host may send; an agent sends 200 files in each."""
+
+_MOST_UNWANTED = 2000
+"""Pieces of files that a host may send beyond what it has announced, about 750 MB."""
+
 
 class FetchedResults:
     """The files that one job brings back."""
@@ -74,7 +80,10 @@ class FetchedResults:
         if self._task.cancelled():
             self._problem("copying was interrupted")
         else:
-            self._task.result()
+            try:
+                self._task.result()
+            except OSError as error:  # the working directory has been removed, for example
+                self._problem(str(error))
         self._summarize()
 
     def _problem(self, text: str) -> None:
@@ -104,11 +113,13 @@ class FetchedResults:
         try:
             await link.request("read_results", limit=STALLED, what="find", names=list(self._patterns))
             over = False
-            while not over and len(found) <= MOST_FILES:
+            for _ in range(_MOST_LISTS):
+                if over or len(found) > MOST_FILES:
+                    break
                 part = await link.request("more_results", limit=STALLED)
-                over = part["over"]
+                over = part["over"] or bool(part["problem"])
                 for one in part["files"]:
-                    file = Found(**one)
+                    file = Found(path=one["path"], size=one["size"], mtime_ns=one["mtime_ns"])
                     if is_safe(file) and is_asked_for(file.path, self._patterns):
                         found[file.path] = file
                 if part["problem"]:
@@ -139,6 +150,7 @@ class FetchedResults:
         if not wanted:
             return
         coming = {one.found.path: one for one in wanted}
+        unwanted = 0
         file: _Incoming | None = None
         following: asyncio.Future[ResultPart] | None = None
         try:
@@ -146,11 +158,14 @@ class FetchedResults:
             following = _next_part(link)
             while coming:
                 part = await following
-                if part["over"]:
+                if part["over"] or unwanted > _MOST_UNWANTED:
+                    why = printable(part["problem"]) or "it did not send all files that it had listed"
+                    self._problem(f"{link.name}: {why}; {count(len(coming), 'file')} not copied")
                     break
                 following = _next_part(link)  # comes while this one is written
                 copy = coming.get(part["path"])
                 if copy is None:
+                    unwanted += 1  # the rest of a file that has grown, or of a host that lies
                     continue
                 try:
                     file = file or await asyncio.to_thread(_Incoming, self._root, copy)
@@ -159,7 +174,7 @@ class FetchedResults:
                 except (OSError, ValueError) as error:
                     over, problem = True, str(error)
                 if problem:
-                    self._problem(f"{link.name}: {copy.found.path}: {problem}")
+                    self._problem(f"{link.name}: {printable(copy.found.path)}: {problem}")
                 if over or problem:
                     file = _closed(file)
                     del coming[part["path"]]

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from muster.controller.debug_log import internal_error
 from muster.errors import UsageError
@@ -85,7 +85,8 @@ def check_ways(ways: Iterable[str]) -> None:
             raise UsageError("--notify needs a command, desktop or a URL", hint="for example `--notify desktop`")
         if scheme and not _is_url(way):
             raise UsageError(
-                f"--notify {way}: not a URL that Muster can post to", hint="a webhook begins with https:// or http://"
+                f"--notify {shown(way)}: not a URL that Muster can post to",
+                hint="a webhook begins with https:// or http://",
             )
         if re.fullmatch(r"[\w-]+", way) and way != _DESKTOP and shutil.which(way) is None:
             raise UsageError(
@@ -94,7 +95,7 @@ def check_ways(ways: Iterable[str]) -> None:
 
 
 def _is_url(way: str) -> bool:
-    return re.match(r"https?://[^/\s]", way) is not None
+    return re.fullmatch(r"https?://[^/\s]\S*", way) is not None
 
 
 class Notifier:
@@ -106,7 +107,8 @@ class Notifier:
         self._warn = warn
         self._reports = 0
         """How many reports of the job have been looked at."""
-        self._threads: list[threading.Thread] = []
+        self._threads: list[tuple[threading.Thread, str]] = []
+        """With the way that each one uses."""
         if _DESKTOP in ways and _desktop_program() is None:
             warn("--notify desktop: this machine has no notify-send, so no notification will be shown")
 
@@ -126,11 +128,14 @@ class Notifier:
         self.tick()
         took = f"after {age(time.time() - status.begin)}"
         failed = f"failed {took} with exit code {status.exit_code}: {status.sentence}"
-        how = failed if status.exit_code else f"done {took}"
+        how = status.sentence if status.stopped_by else failed if status.exit_code else f"done {took}"
         self._send("end", f"{status.job.spec.command}: {how}", status.exit_code)
         give_up = time.monotonic() + LIMIT + 1
-        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < give_up:
+        while any(thread.is_alive() for thread, _ in self._threads) and time.monotonic() < give_up:
             await asyncio.sleep(_LOOK)
+        for thread, way in self._threads:
+            if thread.is_alive():
+                self._warn(f"--notify {shown(way)}: not sent within {LIMIT:g} s")
 
     def _send(self, event: Literal["end", "hang"], message: str, exit_code: int | None = None) -> None:
         notice = Notice(
@@ -143,7 +148,7 @@ class Notifier:
         for way in self._ways:
             thread = threading.Thread(target=self._deliver, args=(way, notice), name="muster-notify", daemon=True)
             thread.start()
-            self._threads.append(thread)
+            self._threads.append((thread, way))
 
     def _deliver(self, way: str, notice: Notice) -> None:
         try:
@@ -156,7 +161,7 @@ class Notifier:
 
 def shown(way: str) -> str:
     """A value of --notify for the screen: the path of a webhook's URL is a secret."""
-    found = re.match(r"(https?://)(?:[^/@]*@)?([^/?]+)", way)
+    found = re.match(r"(https?://)(?:[^/]*@)?([^/?#]+)", way)
     return f"{found[1]}{found[2]}/…" if found else cut(way, 60)
 
 
@@ -208,7 +213,13 @@ def _post(url: str, notice: Notice, limit: float) -> str:
     import json
     from http.client import HTTPException
     from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class NoRedirect(HTTPRedirectHandler):
+        """Makes a redirection an error: urllib would follow it with a GET, without the notice."""
+
+        def redirect_request(self, *args: Any, **settings: Any) -> None:
+            """Follow none."""
 
     headers = {
         "Content-Type": "application/json",
@@ -219,7 +230,8 @@ def _post(url: str, notice: Notice, limit: float) -> str:
         "X-Message": "{{.text}}",
     }
     try:
-        with urlopen(Request(url, json.dumps(notice.body).encode(), headers), timeout=limit) as reply:
+        request = Request(url, json.dumps(notice.body).encode(), headers)
+        with build_opener(NoRedirect).open(request, timeout=limit) as reply:
             reply.read(1)
     except HTTPError as error:
         return f"the server answered {error.code} {printable(error.reason)}"

@@ -83,9 +83,14 @@ def check_imports(job: Job, look: Preflight, missing: Sequence[tuple[str, str, s
     hosts = names([host for host, _, absent in missing if absent == module])
     line = next((line for name, line in look.imports if name == module), 0)
     where = f"{job.spec.target}:{line}: " if line else ""
+    hint = "install it there, or choose another Python with `--python PATH`"
+    if module == "muster":
+        hint = "this Python has no Muster: install Muster there, or use torch.distributed directly"
+    elif job.spec.kind == "module" and not line:
+        hint = f"the working directory is {job.spec.cwd}; go to the directory that contains {module}, or {hint}"
     raise ScriptError(
         f"{where}No module named '{module}' on {hosts} ({python}); no rank was started",
-        hint="install it there, or choose another Python with `--python PATH`",
+        hint=hint,
     )
 
 

@@ -62,9 +62,15 @@ def is_asked_for(path: str, patterns: Collection[str]) -> bool:
 def _covers(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
     if not pattern or pattern == (".",):
         return True
-    if pattern[0] == "**":
-        return any(_covers(pattern[1:], parts[skipped:]) for skipped in range(len(parts)))
-    return bool(parts) and _segment(pattern[0]).match(parts[0]) is not None and _covers(pattern[1:], parts[1:])
+    if not parts:
+        return False
+    first, *rest = pattern
+    # As in a shell, wildcards leave out hidden files.
+    if first == "**":
+        hidden = next((place for place, part in enumerate(parts) if part.startswith(".")), len(parts) - 1)
+        return any(_covers(tuple(rest or "*"), parts[skipped:]) for skipped in range(hidden + 1))
+    named = first.startswith(".") or not parts[0].startswith(".")
+    return named and _segment(first).match(parts[0]) is not None and _covers(tuple(rest), parts[1:])
 
 
 @lru_cache(maxsize=256)
@@ -76,6 +82,10 @@ def is_safe(found: Found) -> bool:
     """Whether what a host says of a file can be true of one below the working directory."""
     path, parts = found.path, found.path.split("/")
     named = "\0" not in path and not {"", ".", ".."} & set(parts) and len(path) < 4096
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
     return named and found.size >= 0 and 0 <= found.mtime_ns < 1 << 63
 
 

@@ -27,7 +27,7 @@ def find_script(spec: RunSpec) -> Script | None:
         if path.is_dir():
             raise UsageError(f"{spec.target} is a directory, not a script", hint="give the .py file in it")
         if not path.is_file():
-            raise UsageError(f"script {spec.target} not found in {spec.cwd}", hint=_similar(path))
+            raise UsageError(f"script {spec.target} not found in {spec.cwd}", hint=_instead(spec))
         return _read(spec.target, path)
     parts = spec.target.split(".")
     for candidate in (Path(*parts).with_suffix(".py"), Path(*parts, "__main__.py")):
@@ -94,11 +94,17 @@ def _read(name: str, path: Path) -> Script:
     return Script(path=name, digest=fingerprint(data), text=data.decode(errors="replace"))
 
 
-def _similar(path: Path) -> str:
+def _instead(spec: RunSpec) -> str:
+    """What to type instead of a script that does not exist."""
     from difflib import get_close_matches
 
+    path = Path(spec.cwd, spec.target)
     names = [entry.name for entry in path.parent.glob("*.py")] if path.parent.is_dir() else []
     near = get_close_matches(path.name, names, n=1)
     if near:
         return f"did you mean `{path.parent.joinpath(near[0]).name}`?"
-    return "the script follows the options of `muster run`; options of Muster come before it"
+    if path.suffix != ".py":
+        return "the script follows the options of `muster run`; options of Muster come before it"
+    if os.path.isabs(spec.target):
+        return f"check the path; this machine is {os.uname().nodename}"
+    return f"the working directory is {spec.cwd}; give the path of the script"

@@ -30,7 +30,7 @@ def reason_to_fold(end: RankEnd, shown: dict[int, int]) -> str:
     if end.is_echo and _COLLECTIVE.search(end.traceback):
         return f"rank {end.rank} on {end.host} lost its connection to another rank"
     before = shown.setdefault(hash(end.traceback), end.rank)
-    same = f"rank {end.rank} on {end.host} failed with the same traceback as rank {before}"
+    same = f"rank {end.rank} on {end.host} printed the same traceback as rank {before}"
     return same if before != end.rank else ""
 
 

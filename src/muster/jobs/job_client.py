@@ -11,6 +11,7 @@ from typing import Any
 
 from muster import __version__
 from muster.errors import MusterError
+from muster.jobs.decode import decode
 from muster.jobs.job_messages import (
     JOB_ANSWERS,
     VERSION,
@@ -23,6 +24,7 @@ from muster.jobs.job_messages import (
     ShownLine,
 )
 from muster.jobs.location import address
+from muster.jobs.state import Report
 from muster.shared.protocol import check_reply
 from muster.shared.wire import ProtocolError
 
@@ -79,9 +81,13 @@ def stop(folder: Path, *, grace: float | None = None, stacks: bool = False) -> s
     return ask(folder, {"do": "stop", "grace": grace, "stacks": stacks}, limit).get("said", "")
 
 
-def take_stacks(folder: Path) -> dict[str, Any]:
-    """Have the stack traces of all ranks saved, and return the report (the fields of `Report`)."""
-    return ask(folder, {"do": "stacks"}, STACKS_LIMIT)["report"]
+def take_stacks(folder: Path) -> Report:
+    """Have the stack traces of all ranks saved, and return the report."""
+    answer = ask(folder, {"do": "stacks"}, STACKS_LIMIT)
+    try:
+        return decode(Report, answer["report"])
+    except ValueError as error:
+        raise MusterError(f"job {folder.name} sent an invalid answer: {error}") from None
 
 
 def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Generator[ShownLine | JobEnd | None]:

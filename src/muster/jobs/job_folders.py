@@ -115,12 +115,30 @@ def find(text: str) -> KeptJob:
     exact = [folder for folder in folders if folder.name == text]
     if exact:
         return read_job(exact[0])
-    named = [folder for folder in folders if _name(folder) == text]
-    part = [folder for folder in folders if folder.name.startswith(text) or folder.name.endswith(f"-{text}")]
+    named, part = _matching(text, folders)
     if not named and len(part) > 1:
         raise _ambiguous(text, [folder.name for folder in part])
     named = named or part or [folder for folder in folders if _name(folder) == short_name(text)]
     return _running_or_newest(text, named or _of_script(text, folders) or _not_found(text, folders))
+
+
+def short_id(job_id: str) -> str:
+    """What to type for a job: its name or the end of its id if no other job matches that, else its id."""
+    folders = job_folders()
+    parts = JOB_ID.fullmatch(job_id)
+    for text in (parts["name"], parts["end"]) if parts is not None else ():
+        named, part = _matching(text, folders)
+        if [folder.name for folder in named or part] == [job_id] and text not in ("last", "all"):
+            return text
+    return job_id
+
+
+def _matching(text: str, folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The jobs with this name, and those whose id begins or ends with it."""
+    return (
+        [folder for folder in folders if _name(folder) == text],
+        [folder for folder in folders if folder.name.startswith(text) or folder.name.endswith(f"-{text}")],
+    )
 
 
 def _of_script(text: str, folders: Sequence[Path]) -> list[Path]:
@@ -147,7 +165,7 @@ def the_running_one(command: str) -> KeptJob:
         every = " or `muster stop --all`" if command == "muster stop" else ""
         raise UsageError(
             f"{len(running)} jobs are running: {names([job.id for job in running], 6)}",
-            hint=f"type which one, such as `{command} {running[0].id}`{every}",
+            hint=f"type which one, such as `{command} {short_id(running[0].id)}`{every}",
         )
     return running[0]
 
@@ -169,10 +187,10 @@ def _ambiguous(text: str, ids: Sequence[str]) -> UsageError:
 def _not_found(text: str, folders: Sequence[Path]) -> NoReturn:
     from difflib import get_close_matches
 
-    known = {name: folder.name for folder in reversed(folders) for name in (folder.name, _name(folder))}
+    known = dict.fromkeys(name for folder in folders for name in (_name(folder), folder.name))
     near = get_close_matches(text, known, n=1)
     newest = names([folder.name for folder in folders], 6)
-    hint = f"did you mean `{known[near[0]]}`?" if near else f"the newest jobs are {newest}"
+    hint = f"did you mean `{near[0]}`?" if near else f"the newest jobs are {newest}"
     raise UsageError(f"job `{printable(text)}` not found", hint=hint)
 
 
@@ -209,9 +227,9 @@ def _life(folder: Path, state: JobState | None) -> Life:
         return "ended"
     if state.controller_birth and birth(state.controller) == state.controller_birth:
         return "alive"
-    if state.host != socket.gethostname():
+    if state.host != socket.gethostname() and not is_hidden(state.controller_birth):
         return "elsewhere"
-    # The processes of a container with this host's name are not visible here, but its socket is.
+    # The processes of a container or lab host on this machine are not visible here, but its socket is.
     found = _probe_socket(folder)
     if found == "silent" and is_hidden(state.controller_birth):
         return "elsewhere"

@@ -128,8 +128,8 @@ class LogTimes:
         return (self._times[rank][number] or None) if ends is not None and number < len(ends) else None
 
 
-def pieces_before_last(folder: Path, lines: int, rank: int | None) -> int:
-    """How many pieces of an attempt come before its last lines (those of `rank`), so that a long log is not read."""
+def pieces_before_last(folder: Path, lines: int, of: frozenset[int] | None) -> int:
+    """How many pieces of an attempt come before its last lines (of these ranks), so that a long log is not read."""
     ranks, lengths = array("l"), array("q")
     ends = defaultdict[int, int](int)
     for piece in LogPieces(folder).new():
@@ -142,7 +142,7 @@ def pieces_before_last(folder: Path, lines: int, rank: int | None) -> int:
             return at + 1
         number, length = ranks[at], lengths[at]
         ends[number] -= length
-        if rank is None or rank == number:
+        if of is None or number in of:
             try:
                 with open_regular(folder / f"rank-{number}.log") as file:
                     wanted -= os.pread(file.fileno(), length, ends[number]).count(b"\n")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.state import JobState
-from muster.text import cut, printable
+from muster.text import count, cut, printable
 
 SILENT = 15.0
 """Seconds without a new state after which a job on another machine is called silent; it writes one every 3 s."""
 
 LEASE = "its agents stopped all ranks within 10 s"
 """What became of the ranks of a controller that was killed."""
+
+_DURATION = re.compile(r" for \d+ s\b")
+"""How long a hang had lasted when it was reported; it has lasted longer since."""
 
 _PHASES = {"connecting": "waiting for hosts", "preparing": "preparing", "running": "running", "stopping": "stopping"}
 
@@ -37,11 +41,11 @@ def status(job: KeptJob, now: float) -> str:
 
 def _phase(state: JobState, now: float) -> str:
     if state.phase == "running" and state.hung_since is not None:
-        return f"hung {_long(now - state.hung_since)}"
+        return f"hung {how_long(now - state.hung_since)}"
     return "slow" if state.phase == "running" and state.slow else _PHASES[state.phase]
 
 
-def _long(seconds: float) -> str:
+def how_long(seconds: float) -> str:
     """`31 s`, `5 min`, `3 h`, `2 d`."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
@@ -59,7 +63,8 @@ def reason(job: KeptJob) -> str:
         return "" if state.exit_code == 0 else one_line(said)
     if state.phase == "running" and (state.hung_since is not None or state.slow):
         kind = "straggler" if state.hung_since is None else "hang"
-        return one_line(next((report.sentence for report in reversed(state.reports) if report.kind == kind), ""))
+        said = one_line(next((report.sentence for report in reversed(state.reports) if report.kind == kind), ""))
+        return _DURATION.sub("", said)
     return ""
 
 
@@ -91,10 +96,12 @@ def moment(seconds: float, form: str = "%H:%M:%S") -> str:
 
 
 def places(state: JobState, width: int = 18) -> str:
-    """`4@h1,h2`, or `64@8 hosts` where their names are too long; no number before the ranks are placed."""
+    """`4@h1,h2`, `64@8 hosts` where their names are too long, or `8 hosts` before the ranks are placed."""
+    if not state.world_size:
+        return count(len(state.hosts), "host")
     names = printable(",".join(host.name for host in state.hosts))
     hosts = names if len(names) <= width or len(state.hosts) == 1 else f"{len(state.hosts)} hosts"
-    return f"{state.world_size or ''}@{hosts}"
+    return f"{state.world_size}@{hosts}"
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:

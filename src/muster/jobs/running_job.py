@@ -6,7 +6,7 @@ import socket
 import time
 
 from muster.errors import MusterError, UsageError
-from muster.jobs.job_folders import KeptJob, read_job
+from muster.jobs.job_folders import KeptJob, read_job, short_id
 from muster.jobs.location import birth
 from muster.jobs.ps_text import how_it_ended
 from muster.jobs.state import JobState
@@ -15,19 +15,20 @@ from muster.text import printable
 
 def running_here(job: KeptJob, command: str) -> JobState:
     """The state of a job whose controller runs on this machine; `command` is what the user typed before the job."""
+    name = short_id(job.id)
     if job.life == "elsewhere" and job.state is not None and job.state.host == socket.gethostname():
         raise MusterError(
             f"job {job.id} runs in another container of this machine and does not answer here",
-            hint=f"type `{command} {job.id}` in that container; `muster ps`, `logs`, `show` and `top` work here",
+            hint=f"type `{command} {name}` in that container; `muster ps`, `logs`, `show` and `top` work here",
         )
     if job.life == "elsewhere" and job.state is not None:
         host = printable(job.state.host)
         raise MusterError(
             f"job {job.id} runs on {host}, but this is {socket.gethostname()}",
-            hint=f"type `ssh -t {host} {command} {job.id}`; `muster ps`, `logs`, `show` and `top` work here",
+            hint=f"type `ssh -t {host} {command} {name}`; `muster ps`, `logs`, `show` and `top` work here",
         )
     if job.life != "alive" or job.state is None:
-        raise UsageError(f"job {job.id} {how_it_ended(job)}", hint=f"`muster show {job.id}` prints the verdict")
+        raise UsageError(f"job {job.id} {how_it_ended(job)}", hint=f"`muster show {name}` prints the verdict")
     return job.state
 
 

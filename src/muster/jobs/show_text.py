@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, moment, one_line, status
-from muster.jobs.state import Failure, JobState, Report
+from muster.jobs.ps_text import LEASE, how_long, moment, one_line, status
+from muster.jobs.state import Failure, JobState, RankState, Report
 from muster.text import age, count, cut, names, printable, rank_list, significant, tilde
 
 _MOST_REPORTS = 5
 """Hangs that are shown in full, the newest ones; and stragglers."""
 
 _MOST_STACKS = 4
-"""Ranks whose stack traces are shown; the files have all of them."""
+"""Stack traces that are shown; the files have all of them."""
+
+_MOST_PLACES = 8
+"""Places in the code that are shown of a running job, each with its ranks."""
+
+_STILL = 5.0
+"""Seconds without progress that are worth mentioning."""
+
+_DOING = {
+    "starting": "starting",
+    "waiting": "waiting in a collective",
+    "stopped": "stopped (SIGSTOP)",
+    "disk": "in disk sleep",
+    "lost": "lost with the host",
+}
 
 _MOST_TIMES = 40
 """Lines of the timeline."""
@@ -35,13 +50,14 @@ def show(job: KeptJob, now: float, width: int | None, files: Sequence[str]) -> l
     logs = f"Logs: {tilde(job.folder)}"
     if state is None:
         return [*verdict(job, now), "", logs]
-    traces = [line for report in _hangs(state) for line in _stack_traces(report, state)]
+    traces = [line for report in _with_traces(state) for line in _stack_traces(report, state, _MOST_STACKS)]
     stacks = [f"Stack traces: {', '.join(files)} in that directory"] if files else []
     return [
         f"{job.id}: {status(job, now)}",
         *_head(job, state, now),
         "",
         *verdict(job, now),
+        *(_where_ranks_are(state) if job.may_run else ()),
         *traces,
         "",
         "Timeline:",
@@ -49,6 +65,17 @@ def show(job: KeptJob, now: float, width: int | None, files: Sequence[str]) -> l
         "",
         logs,
         *stacks,
+    ]
+
+
+def show_stacks(job: KeptJob, state: JobState, report: Report) -> list[str]:
+    """The stack traces of a running job, just taken."""
+    return [
+        f"{job.id}: {status(job, report.time)}",
+        *_stack_traces(report, state, len(report.stacks)),
+        "",
+        one_line(report.sentence),
+        "The job keeps running",
     ]
 
 
@@ -129,20 +156,58 @@ def _standing(job: KeptJob, state: JobState, now: float) -> str:
     return said
 
 
-def _stack_traces(report: Report, state: JobState) -> list[str]:
-    hosts = {rank.rank: rank.host for rank in state.ranks}
+def _where_ranks_are(state: JobState) -> list[str]:
+    """Where the code of each rank is; nothing about a hang, whose report says that."""
+    if state.phase != "running" or state.hung_since is not None:
+        return []
+    alike: dict[str, list[RankState]] = {}
+    for rank in state.ranks:
+        place = f"at {printable(rank.place).removesuffix(' in <module>')}" if rank.place else ""
+        what = " ".join(filter(None, [_DOING.get(rank.state, ""), place]))
+        if what and rank.exit_code is None:
+            alike.setdefault(what, []).append(rank)
+    groups = list(alike.items())
+    lines: list[str] = []
+    for what, ranks in groups[:_MOST_PLACES]:
+        be = "is" if len(ranks) == 1 else "are"
+        lines.append(f"{rank_list(rank.rank for rank in ranks)} {be} {what}{_still(state, ranks)}")
+    left_out = sum(len(ranks) for _, ranks in groups[_MOST_PLACES:])
+    return [*lines, f"{count(left_out, 'more rank')} elsewhere"] if left_out else lines
+
+
+def _still(state: JobState, ranks: Sequence[RankState]) -> str:
+    """`, no progress for 18 s`; of a rank without collectives nothing is known."""
+    times = [state.now - (rank.moved or 0.0) for rank in ranks]
+    is_known = all(rank.moved and (rank.collectives or rank.steps or rank.state == "waiting") for rank in ranks)
+    return f", no progress for {how_long(min(times))}" if is_known and min(times) >= _STILL else ""
+
+
+def _with_traces(state: JobState) -> Sequence[Report]:
+    """The reports whose stack traces are shown: hangs, or those saved before a job without a hang was stopped."""
+    saved = [report for report in state.reports if report.kind == "stacks" and report.stacks]
+    return _hangs(state) or (saved[-1:] if state.phase in ("stopping", "ended") else [])
+
+
+def _stack_traces(report: Report, state: JobState, most: int) -> list[str]:
+    """The stack traces of a report, those of the ranks it names first, equal ones once.
+
+    A rank whose stack trace is in the report's detail is left out.
+    """
+    described = {int(rank) for rank in re.findall(r"^rank (\d{1,9}) on ", report.detail, re.MULTILINE)}
     named = [rank for rank in report.ranks if rank in report.stacks]
-    others = [rank for rank in sorted(report.stacks) if rank not in named]
-    shown = [*named, *others][: max(_MOST_STACKS, 1)]
-    lines = [line for rank in shown for line in _stack_trace(rank, hosts, report.stacks)]
-    if len(report.stacks) > len(shown):
-        lines += ["", f"{count(len(report.stacks) - len(shown), 'more stack trace')} not shown"]
+    alike: dict[str, list[int]] = {}
+    for rank in (*named, *sorted(set(report.stacks) - {*named})):
+        if rank not in described:
+            alike.setdefault(report.stacks[rank], []).append(rank)
+    shown = list(alike.items())[:most]
+    hosts = {rank.rank: rank.host for rank in state.ranks}
+    lines: list[str] = []
+    for stack, ranks in shown:
+        where = f" on {printable(hosts[ranks[0]])}" if len(ranks) == 1 and ranks[0] in hosts else ""
+        lines += ["", f"Stack trace of {rank_list(ranks)}{where} at {moment(report.time)}:", *_indented(stack)]
+    if len(alike) > len(shown):
+        lines += ["", f"{count(len(alike) - len(shown), 'more stack trace')} not shown"]
     return lines
-
-
-def _stack_trace(rank: int, hosts: Mapping[int, str], stacks: Mapping[int, str]) -> list[str]:
-    where = f" on {printable(hosts[rank])}" if rank in hosts else ""
-    return ["", f"Stack trace of rank {rank}{where}:", *_indented(stacks[rank])]
 
 
 def _timeline(job: KeptJob, state: JobState) -> list[str]:
@@ -150,7 +215,7 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
     events += [
         _Event(state.begin + after, f"{printable(name)} (+{after:.1f} s)") for name, after in state.phases.items()
     ]
-    events += [_Event(report.time, f"{report.kind}: {one_line(report.sentence)}") for report in state.reports]
+    events += [_Event(report.time, _reported(report)) for report in state.reports]
     events += [_Event(failure.time, one_line(failure.sentence)) for failure in state.failures]
     if state.phase == "ended":
         how = f"stopped by {one_line(state.stopped_by)}" if state.stopped_by else f"ended, exit code {state.exit_code}"
@@ -160,6 +225,12 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
     events.sort(key=lambda event: event.time)
     shown = events if len(events) <= _MOST_TIMES else [*events[: _MOST_TIMES // 2], *events[-_MOST_TIMES // 2 :]]
     return [f"  {moment(event.time)}  {event.text}" for event in shown]
+
+
+def _reported(report: Report) -> str:
+    if report.kind == "stacks":
+        return f"{one_line(report.sentence).partition(':')[0]} saved"
+    return f"{report.kind}: {one_line(report.sentence)}"
 
 
 def _indented(text: str) -> list[str]:

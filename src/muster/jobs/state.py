@@ -80,6 +80,8 @@ class RankState:
     gpu_memory: int | None = None
     place: str = ""
     """`train.py:88 in step`, where its code was when it last reported; of a rank that failed, where it failed."""
+    moved: float | None = None
+    """When it last called or finished a collective or made a step, in seconds since 1970; None if that is unknown."""
     exit_code: int | None = None
 
 

@@ -182,7 +182,8 @@ def _pad(text: str, column: _Column[Item], size: int) -> str:
 
 
 def _host_cpu(host: HostState) -> str:
-    return f"{host.cpu_use:.0%} of {host.cpus}" if host.cpu_use is not None else f"of {host.cpus}" if host.cpus else ""
+    use = f"{host.cpu_use:.0%}" if host.cpu_use is not None else "-"
+    return f"{use} of {host.cpus}" if host.cpus else ""
 
 
 def _host_gpus(host: HostState) -> str:

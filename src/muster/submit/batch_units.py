@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from muster.errors import UsageError
 
-_MINUTES = re.compile(r"()()([0-9]{1,7})")
 _CLOCK = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5]?[0-9]):([0-5]?[0-9])")
 _DAYS = re.compile(r"([0-9]{1,4})-([0-9]{1,5})(?::([0-5]?[0-9]))?")
 _WORDS = re.compile(r"(?=.)(?:([0-9]{1,4})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,9})s)?", re.IGNORECASE)
@@ -17,8 +16,11 @@ DAY = 24 * 3600
 
 
 def read_time(text: str) -> int:
-    """Return the seconds in `90` (minutes), `1:30:00`, `2h`, `1h30m`, `1-12` (days-hours) or `1-00:00:00`."""
-    for form in (_MINUTES, _CLOCK, _DAYS, _WORDS):
+    """Return the seconds in `1:30:00`, `2h`, `1h30m`, `1-12` (days-hours) or `1-00:00:00`.
+
+    A plain number is refused, because it is minutes for Slurm and seconds for PBS.
+    """
+    for form in (_CLOCK, _DAYS, _WORDS):
         found = form.fullmatch(text.strip())
         if found:
             parts = (*found.groups(), None)[:4]
@@ -36,7 +38,9 @@ def _time_hint(text: str) -> str:
     if re.fullmatch(r"[0-9]+:[0-5][0-9]", text):
         # Schedulers read 2:00 as two minutes. A user who meant two hours would find out after hours in the queue.
         return f"write {text}:00 for hours and minutes, or 0:{text} for minutes and seconds"
-    return "for example 2:00:00, 90m, 2h, 1-12:00:00, or 90 for minutes"
+    if re.fullmatch(r"[0-9]{1,7}", text.strip()):
+        return f"add a unit: {text.strip()}m for minutes or {text.strip()}h for hours"
+    return "for example 2:00:00, 90m, 2h or 1-12:00:00"
 
 
 def clock(seconds: int) -> str:

@@ -12,8 +12,7 @@ from muster.text import names
 GONE = "FileNotFoundError on the ranks of one host, while the others wait"
 NEEDED = "FileNotFoundError on every rank"
 MAYBE_NEEDED = f"{NEEDED}, unless the script creates it"
-TO_ALL = Fix(say="mount or copy it to every host")
-MAYBE_TO_ALL = Fix(say=f"{TO_ALL.say}; ignore this if it is not a path or if the script creates it")
+IGNORE = "; ignore this if it is not a path or if the script creates it"
 OTHER = "ranks see different data: a hang at the end of the epoch, or a model that does not learn"
 SLOW = "the start takes minutes, or ranks hang in their first read"
 
@@ -29,10 +28,13 @@ def judge(cluster: Cluster) -> Findings:
         severity = "error" if explicit else "warning"
         missing = [name for name, value in values.items() if value is None]
         if missing and not have and path not in cluster.wanted.here:
+            to = "every host" if len(missing) > 1 else missing[0]
             if explicit:
-                yield Finding(severity, tuple(missing), f"{path} does not exist", NEEDED, TO_ALL, row=52)
+                fix = Fix(say=f"check the path, or mount or copy it to {to}")
+                yield Finding(severity, tuple(missing), f"{path} does not exist", NEEDED, fix, row=52)
             elif path in cluster.wanted.expected:
-                yield Finding(severity, tuple(missing), f"{path} does not exist", MAYBE_NEEDED, MAYBE_TO_ALL, row=52)
+                fix = Fix(say=f"check the path, or mount or copy it to {to}{IGNORE}")
+                yield Finding(severity, tuple(missing), f"{path} does not exist", MAYBE_NEEDED, fix, row=52)
             missing = []
         for name in missing if have or explicit or path in cluster.wanted.expected else ():
             yield Finding(severity, (name,), f"{path} does not exist{where}", GONE, _bring(cluster, name, path), row=52)

@@ -91,17 +91,25 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
     left_early = _left_early(ends, first)
     followers = [end for end in failures if end is not first]
     are_all = len(followers) + 1 == len(ends) > 1 and all(_is_same(first, end) for end in followers)
+<<<<<<< HEAD
+    everyone = "both ranks" if len(ends) == 2 else f"all {len(ends)} ranks"
+    who = f"{everyone} failed the same way" if are_all else f"rank {first.rank} on {first.host} failed first"
+=======
     everybody = "both ranks" if len(ends) == 2 else f"all {len(ends)} ranks"
     who = f"{everybody} failed the same way" if are_all else f"rank {first.rank} on {first.host} failed first"
+>>>>>>> revb
     sentence = f"{who}, {_after(first.time - start)}: {describe(first)}"
     from muster.controller.diagnosis.explain import explain  # most jobs do not fail
 
     explanation = explain(first, ends, left_early)
     notes: list[str] = []
     if left_early is not None:
+        how = f": {explanation.sentence}" if explanation is not None else ""
+        effect = "lost its connection" if first.is_echo else "timed out"
         sentence = (
             f"rank {left_early.rank} on {left_early.host} ended with exit code 0, {_after(left_early.time - start)}, "
-            f"while other ranks still needed it; then rank {first.rank} on {first.host} failed: {describe(first)}"
+            f"while other ranks still needed it{how}; then rank {first.rank} on {first.host} {effect}"
+            + (f" at {first.place}" if first.place else "")
         )
     if followers and not are_all:
         notes.append(_followed(first, followers))
@@ -113,7 +121,7 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
         exit_code=exit_code_of(first.status),
         sentence=sentence,
         detail=first.traceback or "\n".join(last),
-        why=explanation.sentence if explanation is not None else "",
+        why=explanation.sentence if explanation is not None and left_early is None else "",
         fix=explanation.fix if explanation is not None else "",
         notes=tuple(notes),
         signature=f"{first.place} {first.summary or first.status}",

@@ -44,7 +44,8 @@ class HangMonitor:
         """Seconds between two observations of a job without progress."""
         self._looks: deque[tuple[float, dict[int, Sighting]]] = deque(maxlen=_ENOUGH)
         self._judged = 0.0
-        self._mentioned = False
+        self._mentioned: tuple[int, ...] = ()
+        """The ranks that have worked for minutes while others wait, once they have been reported."""
 
     async def watch(self) -> None:
         """Watch until canceled, or until a hang is to end the job."""
@@ -129,7 +130,9 @@ class HangMonitor:
 
     def _forget(self) -> None:
         self._looks.clear()
-        self._judged, self._mentioned = 0.0, False
+        if self._mentioned and self.monitor.status.slow == self._mentioned:
+            self.monitor.status.slow = ()
+        self._judged, self._mentioned = 0.0, ()
 
     # --- reporting ------------------------------------------------------------------------------------------
 
@@ -158,13 +161,15 @@ class HangMonitor:
         self._forget()
 
     async def _mention(self, ranks: Mapping[int, Seen]) -> None:
-        """Mention once that a rank has worked for minutes while others wait; it may or may not finish."""
+        """Report once that a rank has worked for minutes while others wait; it may or may not finish."""
         if self._mentioned or self.monitor.quiet() <= max(_LONG, 10 * self.hang_after):
             return
         waits, busy = await asyncio.to_thread(working, ranks)
         if waits and busy:
-            self._mentioned = True
-            self.monitor.screen.info(still_working(waits, [ranks[rank] for rank in busy]))
+            self._mentioned = self.monitor.status.slow = busy
+            said = still_working(waits, [ranks[rank] for rank in busy])
+            more = detail(Finding(waits=waits, culprits=busy), ranks)
+            self.monitor.report_busy(said, self._looks[-1][1], busy, more)
 
 
 def _see(

@@ -98,6 +98,8 @@ class _Rank:
         self.first_collective: float | None = None
         """When it had finished its first collective, by our clock, in seconds since 1970."""
         self.place = ""
+        self.moved: float | None = None
+        """When it last made progress, by our clock, in seconds since 1970."""
         self.failed_at = ""
         """Where it raised an exception or called sys.exit."""
         self.raised: float | None = None
@@ -167,6 +169,7 @@ class _Rank:
             memory=gauges["memory"] if gauges else None,
             gpu_memory=gauges["gpu_memory"] if gauges else None,
             place=(self.phase == "failed" and self.failed_at) or self.place,
+            moved=self.moved,
             exit_code=None if status is None else 128 - status if status < 0 else status,
         )
 
@@ -277,6 +280,7 @@ class JobStatus:
         if rank is None:
             return
         rank.on_progress(event)
+        rank.moved = max(rank.moved or 0.0, link.our_time(event.get("moved", event["time"])))
         if event["first"] and self._attempt == 0:
             rank.first_collective = link.our_time(event["time"])
             times = [other.first_collective for other in self._ranks.values()]

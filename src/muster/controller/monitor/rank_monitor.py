@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -288,9 +288,14 @@ class RankMonitor:
             self.screen.notice("The job keeps running; use --on-hang kill to end hung jobs")
         self._keep("hang", said, found, ranks, detail)
 
+    def report_busy(self, said: str, found: Mapping[int, Sighting], ranks: Sequence[int], detail: str) -> None:
+        """Print that ranks have worked for minutes while others wait, and keep it for other commands."""
+        self.screen.info(said)
+        self._keep("straggler", said, found, ranks, detail)
+
     def _keep(
         self,
-        kind: Literal["hang", "stacks"],
+        kind: Literal["hang", "straggler", "stacks"],
         sentence: str,
         found: Mapping[int, Sighting],
         ranks: Sequence[int] = (),
@@ -303,6 +308,10 @@ class RankMonitor:
         report = Report(
             kind=kind, time=time.time(), sentence=sentence, ranks=tuple(ranks), detail=detail, stacks=stacks
         )
+        # A state is sent and written whole: of stack traces that users asked for, it has only the newest.
+        self.status.reports[:] = [
+            replace(other, stacks={}) if kind == other.kind == "stacks" else other for other in self.status.reports
+        ]
         self.status.reports.append(report)
         return report
 

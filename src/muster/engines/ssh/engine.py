@@ -10,6 +10,7 @@ from dataclasses import replace
 from muster.engines.container.container import Container, container_of, explain_container_failure
 from muster.engines.engine import PIPED_AGENT, AgentSpec, Choice, Engine, Launch, StartCommand
 from muster.engines.local.engine import LocalEngine, is_this_machine, local_command
+from muster.engines.ssh.lab_hint import lab_hint
 from muster.errors import HostError, MusterError
 from muster.hosts import Host
 from muster.plan import labels
@@ -138,7 +139,9 @@ def explain_ssh_failure(host: Host, code: int | None, stderr: str) -> HostError:
         }
         for sign, kind, message, hint in _SSH_FAILURES:
             if sign in text:
-                return HostError(host.name, message.format_map(facts), hint=hint.format_map(facts), kind=kind)
+                in_lab = lab_hint(host.name) if kind == "unknown-name" else None
+                hint = in_lab or hint.format_map(facts)
+                return HostError(host.name, message.format_map(facts), hint=hint, kind=kind)
     elif last.startswith("muster: Python"):
         return HostError(host.name, last.removeprefix("muster: "), hint="choose another with `--python PATH`")
     elif code in (126, 127):
@@ -168,7 +171,7 @@ _SSH_FAILURES = (
         "Host key verification failed",
         "unknown-key",
         "you have not accepted its host key yet",
-        "run `{login}` once, compare the key, and answer yes",
+        "run `muster setup ssh -H {written}`, which shows the key to compare",
     ),
     (
         "Permission denied",

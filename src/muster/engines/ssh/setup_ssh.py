@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -61,14 +62,16 @@ class SshSetup:
             self.record_keys(unknown)
             states = self.try_all()
         refused = [host for host in self.hosts if _kind(states[host]) == "denied"]
-        if refused:
-            key = self.own_key(refused[0])
-            for host in refused:
+        key = self.own_key(refused[0]) if refused else ""
+        asking = [host for host in refused if _takes_password(states[host])]
+        if asking:
+            for host in asking:
                 self.send_key(host, key)
             states = self.try_all()
         for host in self.hosts:
             error = states[host]
-            self.say(f"{host.name}: login without a password works" if error is None else self._explain(host, error))
+            works = f"{host.name}: login without a password works"
+            self.say(works if error is None else self._explain(host, error, key))
         return all(error is None for error in states.values())
 
     def try_all(self) -> dict[Host, HostError | None]:
@@ -152,12 +155,17 @@ class SshSetup:
         if done.returncode:
             self.say(f"{host.name}: could not install your key")
 
-    def _explain(self, host: Host, error: HostError) -> str:
+    def _explain(self, host: Host, error: HostError, key: str) -> str:
         if error.kind == "changed-key":
             name = _config(host).recorded_as
             return f"{error.message}\n  if you expected this, run `ssh-keygen -R '{name}'`, then this command again"
         if error.kind == "denied" and self._locked(host):
             return f"{host.name}: your key has a passphrase; run `eval $(ssh-agent) && ssh-add` first"
+        if error.kind == "denied":
+            add = f"add this line to its ~/.ssh/authorized_keys:\n  {key.strip()}"
+            if _takes_password(error):
+                return f"{error.message}\n  run this command again, or {add}"
+            return f"{host.name} does not accept passwords; {add}"
         return error.message + (f"\n  {error.hint}" if error.hint else "")
 
     def _locked(self, host: Host) -> bool:
@@ -168,6 +176,12 @@ class SshSetup:
 
 def _kind(error: HostError | None) -> str:
     return error.kind if error else ""
+
+
+def _takes_password(error: HostError | None) -> bool:
+    """Whether a host that denied a login would accept a password, by the list of methods that ssh prints."""
+    listed = re.search(r"Permission denied \(([\w,-]+)\)", error.message if error else "")
+    return listed is None or not {"password", "keyboard-interactive"}.isdisjoint(listed[1].split(","))
 
 
 def _login(host: Host) -> list[str]:

@@ -259,4 +259,24 @@ def _missing_here(case: Case) -> Explanation | None:
     )
 
 
-ROWS: tuple[Why, ...] = (_killed_for_memory, _no_memory, _killed_by_somebody, _shm_full, _disk_full, _missing_here)
+_NO_MUSTER = re.compile(r"No module named '?muster\b")
+
+
+def _no_muster(case: Case) -> Explanation | None:
+    """A script imports Muster, or is a module of Muster, and the Python of its rank has no Muster.
+
+    Symptom: ModuleNotFoundError: No module named 'muster'
+    Source: Python 3.11 in an environment without Muster on 2026-11-16
+    """
+    if not _NO_MUSTER.search(case.first.message or case.first.summary or case.first.last_words):
+        return None
+    return Explanation(
+        sentence=f"the Python on {case.first.host} has no Muster",
+        fix="install Muster there, or use torch.distributed directly",
+    )
+
+
+ROWS: tuple[Why, ...] = (
+    *(_killed_for_memory, _no_memory, _killed_by_somebody, _shm_full, _disk_full, _missing_here),
+    _no_muster,
+)
