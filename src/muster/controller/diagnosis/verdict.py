@@ -91,13 +91,8 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
     left_early = _left_early(ends, first)
     followers = [end for end in failures if end is not first]
     are_all = len(followers) + 1 == len(ends) > 1 and all(_is_same(first, end) for end in followers)
-<<<<<<< HEAD
     everyone = "both ranks" if len(ends) == 2 else f"all {len(ends)} ranks"
     who = f"{everyone} failed the same way" if are_all else f"rank {first.rank} on {first.host} failed first"
-=======
-    everybody = "both ranks" if len(ends) == 2 else f"all {len(ends)} ranks"
-    who = f"{everybody} failed the same way" if are_all else f"rank {first.rank} on {first.host} failed first"
->>>>>>> revb
     sentence = f"{who}, {_after(first.time - start)}: {describe(first)}"
     from muster.controller.diagnosis.explain import explain  # most jobs do not fail
 
