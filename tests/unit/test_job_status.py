@@ -147,6 +147,14 @@ def test_a_rank_that_had_raised_before_muster_ended_it_has_failed():
     assert states(status) == ["failed"]
 
 
+def test_a_rank_that_muster_killed_after_its_exception_has_the_exit_code_of_the_exception():
+    status, link = make_status(1)
+    raised = {"t": "exception", "time": 3.0, "summary": "RuntimeError", "message": "", "done": 3}
+    publish(status, link, {**raised, "rank": 0})
+    publish(status, link, exited(0, -15, stopped_at=4.0))
+    assert (states(status), status.state().ranks[0].exit_code) == (["failed"], 1)
+
+
 def test_the_start_is_over_when_every_rank_has_finished_a_collective():
     status, link = make_status()
     publish(status, link, progress(0, time=status.begin + 2, done=1, first=True))

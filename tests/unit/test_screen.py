@@ -319,3 +319,22 @@ screen.beside = None
 screen.warning(str(given == [(1, "[h1 1] x", "\\n"), (2, "muster: y", "\\n"), (2, "muster: z", "\\r")]))
 """
     assert "True" in on_terminal(body, tmp_path)
+
+
+def test_states_of_bars_without_text_do_not_fill_the_memory_if_nobody_reads(tmp_path: Path):
+    reader, writer = os.pipe()
+    body = """
+import muster.output.screen as module
+module._MOST_QUEUED = 1 << 20
+screen.rank_line("a", 0, 1, 1, Line("x" * (1 << 19), "\\n"))
+for _ in range(30_000):
+    screen.rank_line("a", 0, 1, 1, Line("   ", "\\r"))
+print(screen._queue.qsize(), file=open(folder / "queued", "w"))
+import os
+os._exit(0)
+"""
+    program = [sys.executable, "-c", SHOW.format(body=body), str(tmp_path)]
+    subprocess.run(program, stdout=writer, timeout=100, check=True)
+    os.close(reader)
+    os.close(writer)
+    assert int((tmp_path / "queued").read_text()) < 20_000

@@ -291,8 +291,3 @@ def test_what_ranks_have_called_says_more_than_what_their_ends_tell():
     assert result.lines == (
         "Fix: call the same collectives in the same order on all ranks, with tensors of one shape and dtype",
     )
-
-
-def test_two_ranks_that_fail_alike_are_called_both():
-    ends = [end(rank, 1, time=10.0, summary="ModuleNotFoundError: x", place="train.py:3") for rank in range(2)]
-    assert verdict(ends).sentence.startswith("both ranks failed the same way, 10.0 s after the start: ")

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.output.lines import Line
-
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
-"""Colors, which Python 3.13 adds to tracebacks under FORCE_COLOR."""
+from muster.output.progress_bars import visible
 
 _COLLECTIVE = re.compile(r"torch[/.](?:distributed|autograd)|gloo|nccl", re.IGNORECASE)
 """In tracebacks of collectives: only there does a broken connection lead to another rank, not to some server."""
@@ -56,7 +54,7 @@ class TracebackFolder:
             if not self._expected:
                 yield line
                 continue
-            text = _STYLE.sub("", line.text)
+            text = visible(line.text)  # Python 3.13 colors tracebacks under FORCE_COLOR
             if not self._is_part(text, line.end):
                 yield from self.give_up()
                 yield line

@@ -14,8 +14,11 @@ from muster.output.colors import ADVICE, DIM, FAILURE, WARNING, is_dumb, painted
 from muster.output.lines import Line, as_bytes
 from muster.output.progress_bars import BarArea, BarLines, Key, fitted, visible
 
-_MOST_QUEUED = 64 << 20
+_MOST_QUEUED = 128 << 20
 """Bytes that may be queued for a terminal that is not read (`| less`, Ctrl-S); more is dropped, never in the files."""
+
+_ITEM = 64
+"""Bytes counted for a queued line besides its text, so that empty ones are limited too."""
 
 _CLEAR = "\r\x1b[K"
 
@@ -162,7 +165,7 @@ class Screen:
 
     def move(self, files: Mapping[int, int], limit: float = 0.5) -> None:
         """Write what is queued, for at most `limit` seconds, then redirect descriptors to other files."""
-        self._put(_Item(2, " ", _LEAVE, None))
+        self._put(_Item(2, "", _LEAVE, None))
         deadline = time.monotonic() + limit
         while self._queued and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -201,7 +204,7 @@ class Screen:
             if self._queued > _MOST_QUEUED:
                 self._left_out += 1
                 return
-            self._queued += len(item.text)
+            self._queued += len(item.text) + _ITEM
         self._queue.put(item)
 
     # --- in the thread ----------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ class Screen:
                 break
             self._handle(item)
             with self._lock:
-                self._queued -= len(item.text)
+                self._queued -= len(item.text) + _ITEM
                 left_out, self._left_out = (self._left_out, 0) if self._queued == 0 else (0, self._left_out)
             if left_out:
                 lost = f"muster: {left_out} lines not shown because the terminal was too slow; the log files have them"

@@ -297,8 +297,9 @@ class JobStatus:
     def _on_exit(self, link: AgentLink, event: Exit) -> None:
         rank = self._ranks.get(event["rank"])
         if rank is not None:
-            rank.exit_status = event["status"]
-            # An exception is older than the exit it leads to, as in the verdict.
+            # As in the verdict: an exception is older than the exit it leads to, and would have led to exit code 1.
+            is_ended = rank.raised is not None and event["stopped_at"] is not None and event["status"] < 0
+            rank.exit_status = 1 if is_ended else event["status"]
             when = event["time"] if rank.raised is None else rank.raised
             rank.ended_by_us = event["stopped_at"] is not None and when >= event["stopped_at"]
 
