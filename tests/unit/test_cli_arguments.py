@@ -73,7 +73,7 @@ def test_an_age_may_have_any_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_an_empty_range_of_ranks_is_an_error(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--only-rank", "0,7-4", "train.py"]) == 2
-    assert "--only-rank: `7-4` is an empty range" in capsys.readouterr().err
+    assert "--only-rank: must be ranks such as 0 or 0,4-7, got `7-4`" in capsys.readouterr().err
 
 
 # --- dashes and underscores -----------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ async def nothing(connector: DialedConnector, links: list[AgentLink]) -> None:
 def test_agents_take_the_seats_they_were_summoned_for(tmp_path: Path):
     async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         for link in links:
-            answer = await link.request("compare", limit=30, cwd=str(tmp_path), script=None, digest=None)
+            answer = await link.request("compare", limit=30, cwd=str(tmp_path), script=None, digest=None, imports=[])
             assert answer["cwd"]
 
     connected(launch(as_seat("a"), as_seat("b")), tmp_path, use)

@@ -108,7 +108,7 @@ def test_noise_of_a_shell_before_the_greeting_is_skipped():
 def test_a_request_that_is_not_answered_in_time_names_the_host_and_the_request():
     async def use(link: AgentLink, _events: list[dict[str, Any]]) -> None:
         with pytest.raises(HostError, match="far: no answer to `compare` within 0 s"):
-            await link.request("compare", limit=0.2, cwd="/", script=None, digest=None)
+            await link.request("compare", limit=0.2, cwd="/", script=None, digest=None, imports=[])
 
     with_link(agent(), use)
 
