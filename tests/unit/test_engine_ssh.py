@@ -12,6 +12,7 @@ import pytest
 from muster.engines.engine import StartCommand
 from muster.engines.local.engine import is_this_machine, local_command
 from muster.engines.ssh.engine import explain_ssh_failure, ssh_command
+from muster.engines.ssh.lab_hint import leave_ssh_config
 from muster.hosts import Host, parse_hosts
 from muster.shared import bootstrap
 
@@ -201,3 +202,26 @@ def test_the_banner_of_a_host_does_not_hide_what_went_wrong():
     banner = "*** Authorised users only. Please report problems: page not found? ***\n"
     error = explain_ssh_failure(Host(name="box"), 255, banner + "box: Permission denied (publickey).\n")
     assert "ssh login denied" in error.message
+
+
+def test_a_name_of_the_users_lab_gets_the_command_that_works_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["/venv/bin/muster", "run", "-H", "h1,h2", "my train.py"])
+    (tmp_path / "muster").mkdir()
+    config = tmp_path / "ssh_config"
+    config.write_text("Host h1\n  HostName 10.77.0.1\nHost h2\n  HostName 10.77.0.2\nHost *\n")
+
+    def hint(name: str) -> str:
+        said = f"ssh: Could not resolve hostname {name}: Name or service not known\n"
+        return explain_ssh_failure(Host(name=name), 255, said).hint or ""
+
+    assert "~/.ssh/config" in hint("h1"), "no lab has been up"
+    leave_ssh_config(str(config))
+    assert "`muster lab exec h1 muster run -H h1,h2 'my train.py'`" in hint("h2")
+    assert "~/.ssh/config" in hint("h3")
+    monkeypatch.setattr("sys.argv", ["sweep.py", "--fast"])
+    assert "`muster lab exec h1 python sweep.py --fast`" in hint("h2")
+    config.unlink()
+    assert "~/.ssh/config" in hint("h1"), "the lab is down"

@@ -142,11 +142,15 @@ def elsewhere_here() -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pid namespaces")
-def test_a_controller_in_a_container_of_this_machine_is_known_by_its_socket():
-    hidden = state_of(A, controller_birth=elsewhere_here())
+@pytest.mark.parametrize(
+    ("host", "refusal"),
+    [(socket.gethostname(), "runs in another container of this machine and does not answer here"), ("h1", "on h1")],
+)
+def test_a_controller_in_a_container_of_this_machine_is_known_by_its_socket(host: str, refusal: str):
+    hidden = state_of(A, host=host, controller_birth=elsewhere_here())
     folder = keep(hidden)
     assert read_job(folder).life == "elsewhere", "no socket: it may be where none can be"
-    with pytest.raises(MusterError, match="runs in another container of this machine and does not answer here"):
+    with pytest.raises(MusterError, match=refusal):
         running_here(read_job(folder), "muster stop")
     path = folder / "socket"
     with socket.socket(socket.AF_UNIX) as server:

@@ -46,7 +46,7 @@ def add_where(p: Parser) -> None:
     where = p.add_argument_group("hosts")
     option(where, "-H --hosts HOSTS", "hosts to run on: name, user@name, name:8, name:0,2,5, gpu[01-04]:8, @group")
     option(where, "--hostfile FILE", "read hosts from FILE, one per line (`host slots=8`)")
-    option(where, "--lab N", "run on N virtual hosts on this machine, created for this job", type=positive)
+    option(where, "--lab N", "run on N virtual hosts on this machine, h1 to hN, created for this job", type=positive)
     _option(where, "--nproc N", "ranks per host unless HOSTS gives a number (default: one per GPU)", type=positive)
     _option(where, "--python PATH", "Python on the hosts (default: the same path as here, else python3)")
 

@@ -84,6 +84,7 @@ def _unknown(name: str) -> UsageError:
 
 
 def _up(options: argparse.Namespace) -> int:
+    from muster.engines.ssh.lab_hint import leave_ssh_config
     from muster.jobs.job_folders import jobs_folder
     from muster.lab.lab_client import start
 
@@ -100,6 +101,8 @@ def _up(options: argparse.Namespace) -> int:
         mpi=options.mpi,
         podman=options.podman,
     )
+    if lab["kind"] != "loopback":  # there, hosts do not know each other's names
+        leave_ssh_config(lab["ssh"][-1])
     hosts = lab["hosts"]
     last = hosts[-1]["name"]
     if len(hosts) > 1:

@@ -15,14 +15,12 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypedDict
 
-from muster.engines.ssh.lab_hint import LAB_SSH_CONFIG
 from muster.errors import LabError, MusterError
 from muster.lab.cluster import Lab
 
@@ -151,22 +149,8 @@ def _hold(settings: Settings, folder: int) -> None:
     ):
         server.bind(socket_address(folder))
         server.listen()
-        with _ssh_config_in(Path(settings["folder"]), lab):
-            _report(describe(lab))
-            serve(lab, server)
-
-
-@contextmanager
-def _ssh_config_in(folder: Path, lab: Lab) -> Generator[None]:
-    """Keep a link to the lab's ssh configuration, except on loopback, where hosts do not know each other's names."""
-    link = folder / LAB_SSH_CONFIG
-    link.unlink(missing_ok=True)
-    if lab.kind != "loopback":
-        link.symlink_to(lab.ssh_argv()[-1])
-    try:
-        yield
-    finally:
-        link.unlink(missing_ok=True)
+        _report(describe(lab))
+        serve(lab, server)
 
 
 def _end(signal_number: int, frame: FrameType | None) -> NoReturn:

@@ -9,14 +9,24 @@ from collections.abc import Sequence
 
 from muster.job import state_folder
 
-LAB_SSH_CONFIG = "lab.ssh_config"
+_SSH_CONFIG = "lab.ssh_config"
 """In the state directory: a link to the ssh configuration of the user's lab, which dangles when no lab is up."""
+
+
+def leave_ssh_config(path: str) -> None:
+    """Record the ssh configuration of a lab that has just started; it is removed with the lab, however that ends."""
+    link = state_folder() / _SSH_CONFIG
+    link.unlink(missing_ok=True)
+    link.symlink_to(path)
 
 
 def lab_hint(host: str) -> str | None:
     """How to reach a host of the user's running lab; None if no lab with this host is up."""
+    link = state_folder() / _SSH_CONFIG
     try:
-        config = (state_folder() / LAB_SSH_CONFIG).read_text()
+        if link.stat().st_uid != os.getuid():  # in /tmp, somebody may have created what the lab has removed
+            return None
+        config = link.read_text()
     except OSError:
         return None
     if f"Host {host}\n" not in config:
