@@ -227,7 +227,7 @@ def test_the_table_has_every_command_with_its_options():
         ("/bin/bash", "source <(muster completion bash)"),
         ("/usr/bin/zsh", "source <(muster completion zsh)"),
         ("/usr/bin/fish", "muster completion fish | source"),
-        ("/bin/tcsh", "source <(muster completion bash)"),
+        ("/bin/tcsh", "muster completion --help"),
     ],
 )
 def test_without_a_shell_the_hint_is_the_line_for_the_current_one(

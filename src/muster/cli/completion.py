@@ -40,10 +40,9 @@ def main(argv: list[str]) -> int:
     p.add_argument("shell", nargs="?", choices=tuple(_LINES), metavar="SHELL", help="bash, zsh or fish")
     shell: str | None = p.parse_args(argv).shell
     if shell is None:
-        line = _LINES.get(os.path.basename(os.environ.get("SHELL", "")), _LINES["bash"])
-        raise UsageError(
-            "no shell given: bash, zsh or fish", hint=f"for this shell only: `{line}`; for every new one: see --help"
-        )
+        line = _LINES.get(os.path.basename(os.environ.get("SHELL", "")))
+        only = f"for this shell only: `{line}`; for every new one: " if line else ""
+        raise UsageError("no shell given: bash, zsh or fish", hint=f"{only}see `muster completion --help`")
     from muster.cli.command_table import command_table
 
     table = command_table()
