@@ -74,8 +74,8 @@ def test_an_option_after_the_script_gets_a_hint_and_the_job_runs(folder: Path) -
     done = ran(folder, "train.py", "--nproc", "4")
     assert done.lines(0)[0].endswith("True --nproc 4"), done.said
     assert sentences(done) == [
-        "train.py receives --nproc as its own arguments; put Muster's options before the script: "
-        "muster run --nproc 4 train.py"
+        "train.py receives --nproc as its own argument; put Muster's options before the script: "
+        "muster run --no-zygote --no-check --nproc 4 train.py"
     ]
     (folder / "train.py").write_text('import argparse\np = argparse.ArgumentParser()\np.add_argument("--nproc")\n')
     assert sentences(ran(folder, "train.py", "--nproc", "4")) == []

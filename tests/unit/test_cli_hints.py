@@ -151,6 +151,11 @@ def test_a_command_of_another_tool_is_recognized(typed: str, meant: str, capsys:
     assert (f"did you mean `muster {meant}`?" in capsys.readouterr().err) == bool(meant)
 
 
+def test_torchrun_without_run_gets_the_whole_command(capsys: pytest.CaptureFixture[str]):
+    assert main(["torchrun", "--nproc-per-node", "2", "train.py"]) == 2
+    assert "did you mean `muster run torchrun --nproc-per-node 2 train.py`?" in capsys.readouterr().err
+
+
 def test_the_meanings_of_commands_are_commands():
     assert set(COMMAND_MEANINGS) <= set(COMMANDS)
     assert nearest("dwon", LAB_COMMANDS) == "down"
@@ -159,15 +164,32 @@ def test_the_meanings_of_commands_are_commands():
 # --- options after the script ---------------------------------------------------------------------------------
 
 
-def after_script(*args: str, text: str = "import torch\n") -> str:
-    return misplaced(run.parser(), "train.py", args, text)
+def after_script(*args: str, text: str = "import torch\n", before: str = "", start: int | None = None) -> str:
+    own, command = before.split(), ["train.py", *args]
+    start = len(own) if start is None else start
+    return misplaced(run.parser(), [*own, *command], command, text, start=start)
 
 
 def test_an_option_of_muster_after_the_script_gets_a_hint_with_what_to_type():
     assert after_script("--lr", "0.1", "--nproc", "4") == (
-        "train.py receives --nproc as its own arguments; put Muster's options before the script: "
-        "muster run --nproc 4 train.py"
+        "train.py receives --nproc as its own argument; put Muster's options before the script: "
+        "muster run --nproc 4 train.py ..."
     )
+    assert after_script("--quiet", "--name", "a b", before="-np 2") == (
+        "train.py receives --quiet, --name as its own arguments; put Muster's options before the script: "
+        "muster run -np 2 --quiet --name 'a b' train.py"
+    )
+    hint = after_script("--quiet", "--lr", "1", before="-H a torchrun --standalone", start=2)
+    assert hint.endswith(": muster run -H a --quiet torchrun --standalone train.py ...")
+
+
+def test_the_hint_repeats_no_secrets():
+    hint = after_script("--quiet", "--password=p", before="--env A_TOKEN=s --env=B_KEY=s --env C=3")
+    assert hint.endswith("muster run --env A_TOKEN=... --env=B_KEY=... --env C=3 --quiet train.py ...")
+
+
+def test_after_two_dashes_run_gives_no_hint_either():
+    assert after_script("--quiet", before="-np 2 --") == ""
 
 
 @pytest.mark.parametrize(
@@ -182,7 +204,8 @@ def test_an_option_of_muster_after_the_script_gets_a_hint_with_what_to_type():
     ],
 )
 def test_it_shows_each_option_with_its_value(args: tuple[str, ...], shown: str):
-    assert after_script(*args).endswith(f": muster run {shown} train.py")
+    rest = " ..." if "x" in args else ""
+    assert after_script(*args).endswith(f": muster run {shown} train.py{rest}")
 
 
 @pytest.mark.parametrize(
@@ -197,6 +220,75 @@ def test_an_option_that_the_script_mentions_belongs_to_it(text: str):
 @pytest.mark.parametrize("args", [(), ("--help",), ("--lr", "0.1"), ("nproc",), ("-m",), ("-n", "4"), ("-r", "1")])
 def test_other_arguments_of_the_script_get_no_hint(args: tuple[str, ...]):
     assert after_script(*args) == ""
+
+
+# --- other programs in the place of the script -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence", "left_out", "meant"),
+    [
+        ("run srun python train.py", "srun is a launcher", "srun python", "muster run train.py"),
+        ("run srun train.py", "srun is a launcher", "srun", "muster run train.py"),
+        (
+            "run -H a,b mpirun -np 2 python -u train.py --lr 1",
+            "mpirun is a launcher",
+            "mpirun -np 2 python -u",
+            "muster run -H a,b train.py --lr 1",
+        ),
+        ("run /usr/bin/mpiexec train.py", "mpiexec is a launcher", "/usr/bin/mpiexec", "muster run train.py"),
+        ("run accelerate launch train.py", "accelerate is a launcher", "accelerate launch", "muster run train.py"),
+        ("run deepspeed --num_gpus 2 train.py", "deepspeed is", "deepspeed --num_gpus 2", "muster run train.py"),
+        ("run srun python -m pkg.train", "srun is a launcher", "srun python", "muster run -m pkg.train"),
+        ("run srun hostname", "srun is a launcher", "srun", "muster run train.py"),
+        (
+            "submit --slurm --nproc 2 srun python train.py",
+            "srun is",
+            "srun python",
+            "muster submit --slurm --nproc 2 train.py",
+        ),
+        (
+            "run env A=1 python train.py",
+            "env is a program, not a Python script",
+            "env A=1 python",
+            "muster run train.py",
+        ),
+    ],
+)
+def test_another_launcher_before_the_script_is_left_out(
+    line: str, sentence: str, left_out: str, meant: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {sentence}")
+    assert f"hint: leave out `{left_out}`" in said
+    assert said.endswith(f": `{meant}`\n")
+
+
+@pytest.mark.parametrize("line", ["bash job.sh", "./job.sh", "sh -x job.sh 3"])
+def test_a_shell_script_runs_muster_and_not_the_other_way_round(
+    line: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    (in_folder / "job.sh").write_text("python train.py\n")
+    assert main(["run", *line.split()]) == 2
+    said = capsys.readouterr().err
+    assert "job.sh: Muster runs Python scripts, not shell scripts" in said
+    assert "write `muster run train.py` into " in said
+    assert "then run `bash " in said
+    assert main(["submit", "--slurm", *line.split()]) == 2
+    said = capsys.readouterr().err
+    assert "write `muster run train.py` into " in said
+    assert "with sbatch or qsub\n" in said
+
+
+def test_a_python_script_may_have_the_name_of_a_program(in_folder: Path):
+    (in_folder / "srun").write_text("print(1)\n")
+    assert run.parse(["srun", "--lr", "1"])[1] == ["srun", "--lr", "1"]
+
+
+def test_a_missing_script_is_not_called_a_program(in_folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--dry-run", "missing.py"]) == 2
+    assert "script missing.py not found" in capsys.readouterr().err
 
 
 # --- options after the script of commands that would give a wrong result without them --------------------------
@@ -214,7 +306,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (("check", "train.py", "-H", "a,b"), "muster check -H a,b train.py"),
         (("check", "train.py", "--deep"), "muster check --deep train.py"),
-        (("check", "train.py", "--lr", "0.1", "--lab=2"), "muster check --lab=2 train.py"),
+        (("check", "train.py", "--lr", "0.1", "--lab=2"), "muster check --lab=2 train.py ..."),
         (("check", "-m", "no.such", "--hosts", "a"), "muster check -m --hosts a no.such"),
         (("submit", "--slurm", "train.py", "--time", "2h"), "muster submit --slurm --time 2h train.py"),
         (("submit", "--slurm", "train.py", "--nproc", "2"), "muster submit --slurm --nproc 2 train.py"),
@@ -226,7 +318,7 @@ def test_check_submit_and_bench_refuse_an_option_of_theirs_after_the_script(
 ):
     assert main(list(argv)) == 2
     said = capsys.readouterr().err
-    assert f"put Muster's options before the script: {shown} ...\n" in said
+    assert f"put Muster's options before the script: {shown}\n" in said
     assert "write `--` before" in said
 
 

@@ -136,6 +136,12 @@ UNIQUE = [
     ("muster run -H gpu01,@lar", "muster run -H gpu01,@large"),
     ("muster run --hosts=gpu01,@lar", "muster run --hosts=gpu01,@large"),
     ("muster run --hostfile no", "muster run --hostfile notes.txt "),
+    ("muster run torchrun --nproc-p", "muster run torchrun --nproc-per-node "),
+    (
+        "muster run --sync torchrun --max-restarts 3 --rdzv-b",
+        "muster run --sync torchrun --max-restarts 3 --rdzv-backend ",
+    ),
+    ("muster run torchrun --nnodes 1 tr", "muster run torchrun --nnodes 1 train.py "),
     ("muster logs --fol", "muster logs --follow "),
     ("muster logs 20261116-11", "muster logs 20261116-111500-eval-77aa "),
     ("muster show ev", "muster show eval "),
@@ -213,6 +219,25 @@ def test_the_table_has_every_command_with_its_options():
     assert {"--engine", "-H", "--fetch", "--notify"} <= names
     assert table["logs",].arguments[0].kind == "job"
     assert table["submit",].arguments[0].kind == "script"
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("/bin/bash", "source <(muster completion bash)"),
+        ("/usr/bin/zsh", "source <(muster completion zsh)"),
+        ("/usr/bin/fish", "muster completion fish | source"),
+        ("/bin/tcsh", "muster completion --help"),
+    ],
+)
+def test_without_a_shell_the_hint_is_the_line_for_the_current_one(
+    shell: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("SHELL", shell)
+    assert main(["completion"]) == 2
+    said = capsys.readouterr().err
+    assert "error: no shell given: bash, zsh or fish" in said
+    assert f"`{line}`" in said
 
 
 def test_an_unknown_shell_is_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]):

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from muster.environment import SECRET_NAME
 from muster.errors import UsageError
 
 MEANINGS: dict[str, tuple[str, ...]] = {
@@ -85,16 +86,19 @@ def nearest(word: str, names: Iterable[str], meanings: Mapping[str, tuple[str, .
     return by_letters[close[0]] if close else ""
 
 
-def misplaced(parser: argparse.ArgumentParser, script: str, args: Sequence[str], text: str) -> str:
-    """Return a hint about options of Muster after the script, if the script's source does not mention them."""
-    found = [word for words in _options_among(parser, args, text) for word in words]
-    if not found:
+def misplaced(
+    parser: argparse.ArgumentParser, argv: Sequence[str], command: Sequence[str], text: str, *, start: int
+) -> str:
+    """Return a hint about options of Muster after the script, if the script's source does not mention them.
+
+    `command` is the script with its arguments, the end of `argv`; `start` is the number of Muster's options and their
+    values at its beginning: less than what precedes the script in `-H a,b torchrun train.py`.
+    """
+    names, meant = _moved(parser, argv, command, text, start)
+    if not names:
         return ""
-    names = ", ".join(word.partition("=")[0] for word in found if word.startswith("-"))
-    return (
-        f"{script} receives {names} as its own arguments; put Muster's options before the script: "
-        f"{parser.prog} {' '.join(found)} {script}"
-    )
+    own = "its own argument" if len(names) == 1 else "its own arguments"
+    return f"{command[0]} receives {', '.join(names)} as {own}; put Muster's options before the script: {meant}"
 
 
 def refuse_misplaced(parser: argparse.ArgumentParser, argv: Sequence[str], command: Sequence[str], text: str) -> None:
@@ -102,19 +106,39 @@ def refuse_misplaced(parser: argparse.ArgumentParser, argv: Sequence[str], comma
 
     For commands whose result would be wrong without them, such as a check of other hosts than those named.
     """
+    script = command[0]
+    names, meant = _moved(parser, argv, command, text, len(argv) - len(command))
+    if names:
+        own, they = ("own argument", "it belongs") if len(names) == 1 else ("own arguments", "they belong")
+        raise UsageError(
+            f"{parser.prog}: {', '.join(names)} after {script} would be {script}'s {own}",
+            hint=f"put Muster's options before the script: {meant}\n"
+            f"      or write `--` before {script} if {they} to {script}",
+        )
+
+
+def _moved(
+    parser: argparse.ArgumentParser, argv: Sequence[str], command: Sequence[str], text: str, start: int
+) -> tuple[list[str], str]:
+    """Return the names of Muster's options after the script, and the command line with them at `start`.
+
+    The hint of `muster run` goes into the debug log, so it shows no secrets and no arguments of the script.
+    """
     before = len(argv) - len(command)
     if before > 0 and argv[before - 1] == "--":
-        return
+        return [], ""
     script, *args = command
-    found = [word for words in _options_among(parser, args, text) for word in words]
-    if found:
-        names = ", ".join(word.partition("=")[0] for word in found if word.startswith("-"))
-        meant = shlex.join([*argv[:before], *found, script])
-        raise UsageError(
-            f"{parser.prog}: {names} after {script} would be {script}'s own arguments",
-            hint=f"put Muster's options before the script: {parser.prog} {meant} ...\n"
-            f"      or write `--` before {script} if they belong to {script}",
-        )
+    found = list(_options_among(parser, args, text))
+    moved = [word for words in found for word in words]
+    names = [words[0].partition("=")[0] for words in found]
+    line = shlex.join([*map(_without_secret, [*argv[:start], *moved, *argv[start:before]]), script])
+    return names, f"{parser.prog} {line}{' ...' if len(moved) < len(args) else ''}"
+
+
+def _without_secret(word: str) -> str:
+    """Return a word of the command line, without the value of `WANDB_API_KEY=value`."""
+    name, equals, _ = word.rpartition("=")
+    return f"{name}=..." if equals and SECRET_NAME.search(name) else word
 
 
 def _options_among(parser: argparse.ArgumentParser, args: Sequence[str], text: str) -> Iterator[tuple[str, ...]]:

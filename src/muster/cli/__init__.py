@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 from importlib import import_module
 
@@ -110,15 +111,17 @@ def _dispatch(args: list[str]) -> int:
         return 0
     name, rest = ALIASES.get(args[0], args[0]), args[1:]
     if name not in COMMANDS:
-        return _unknown(name)
+        return _unknown(name, rest)
     return import_module(COMMANDS[name][0]).main(rest)
 
 
-def _unknown(name: str) -> int:
+def _unknown(name: str, rest: list[str]) -> int:
     from muster.api.hints import COMMAND_MEANINGS, nearest
 
     near = nearest(name, COMMANDS, COMMAND_MEANINGS)
-    if near:
+    if name in ("torchrun", "python", "python3"):
+        hint = f"did you mean `{shlex.join(['muster', 'run', name, *rest])}`?"
+    elif near:
         hint = f"did you mean `muster {near}`?"
     elif name.endswith(".py"):
         hint = f"run a script with `muster run {name}`"

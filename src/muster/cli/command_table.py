@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Literal, cast
 
 from muster.api.arguments import Parser
+from muster.api.torchrun_options import FLAGS
 from muster.cli import COMMANDS
 from muster.cli.lab import COMMANDS as LAB_COMMANDS
 from muster.cli.lab import FAULTS
@@ -110,6 +111,22 @@ def command_table() -> list[CommandWords]:
         else:
             table += _read((name,), about)
     return table
+
+
+def torchrun_words() -> CommandWords:
+    """`torchrun` in the place of the script, with the options that Muster accepts after it."""
+    options = [
+        OptionWords(
+            names=tuple(name for name in flag.names if name.startswith("--") or len(name) == 2),
+            about="ignored by Muster" if flag.ignored else "",
+            value=Value(kind="text", name="VALUE") if flag.reads else Value(kind="flag"),
+        )
+        for flag in FLAGS
+        if not flag.refused
+    ]
+    (run,) = _read(("run",), "")
+    options += [one for one in run.options if {"-m", "--master-addr", "--master-port"} & set(one.names)]
+    return CommandWords(words=("torchrun",), about="", options=tuple(options), arguments=run.arguments)
 
 
 def _read(words: tuple[str, ...], about: str) -> Iterator[CommandWords]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from muster.api.arguments import Parser
+from muster.errors import UsageError
 
 EPILOG = """\
 examples:
@@ -19,12 +21,28 @@ Python. Write them again after an update of Muster.
 Exit code: 0; 2 for a wrong command line.
 """
 
+_LINES = {
+    "bash": "source <(muster completion bash)",
+    "zsh": "source <(muster completion zsh)",
+    "fish": "muster completion fish | source",
+}
+"""What to type in each shell."""
+
 
 def main(argv: list[str]) -> int:
     """Print the script."""
-    p = Parser(prog="muster completion", description="Print the completion script of a shell.", epilog=EPILOG)
-    p.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
-    shell: str = p.parse_args(argv).shell
+    p = Parser(
+        prog="muster completion",
+        usage="muster completion SHELL",
+        description="Print the completion script of a shell.",
+        epilog=EPILOG,
+    )
+    p.add_argument("shell", nargs="?", choices=tuple(_LINES), metavar="SHELL", help="bash, zsh or fish")
+    shell: str | None = p.parse_args(argv).shell
+    if shell is None:
+        line = _LINES.get(os.path.basename(os.environ.get("SHELL", "")))
+        only = f"for this shell only: `{line}`; for every new one: " if line else ""
+        raise UsageError("no shell given: bash, zsh or fish", hint=f"{only}see `muster completion --help`")
     from muster.cli.command_table import command_table
 
     table = command_table()

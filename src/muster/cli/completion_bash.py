@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from muster.cli.command_table import CommandWords, Value
+from muster.cli.command_table import CommandWords, Value, torchrun_words
 
 HOST_NAMES = r"""awk '/^[[]/ { group = ($0 ~ /^[[](tool[.]muster[.])?hosts[]]/) }
       group && /^[A-Za-z0-9_."-]+ *=/ { sub(/ *=.*/, ""); gsub(/"/, ""); print "@" $0 }' \
@@ -99,6 +99,9 @@ _muster() {
       elif [[ ${words[i]} == -* ]]; then
         _muster_kind "$command" "${words[i]}"
         [[ $kind == flag ]] || value=$kind
+      elif [[ $first == script && ${words[i]##*/} == torchrun ]]; then
+        command=torchrun
+        _muster_command torchrun
       elif [[ $first == script ]]; then
         first=files script=yes
         break
@@ -132,10 +135,11 @@ complete -F _muster muster
 
 def bash_script(table: Sequence[CommandWords]) -> str:
     """The completion script for bash 3.2 and later."""
+    known = [*table, torchrun_words()]
     return _SCRIPT % {
         "hosts": HOST_NAMES,
-        "kinds": "\n".join(_kinds(table)),
-        "commands": "\n".join(_commands(table)),
+        "kinds": "\n".join(_kinds(known)),
+        "commands": "\n".join(_commands(known)),
         "names": " ".join(command.words[0] for command in table if len(command.words) == 1),
     }
 

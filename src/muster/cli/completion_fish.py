@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from muster.cli.command_table import CommandWords, OptionWords, Value
+from muster.cli.command_table import CommandWords, OptionWords, Value, torchrun_words
 from muster.cli.completion_bash import HOST_NAMES
 
 _HEAD = r"""# fish completion for muster, written by `muster completion fish`
@@ -47,6 +47,8 @@ complete -c muster -n __fish_use_subcommand -s V -l version -d 'show the version
 def fish_script(table: Sequence[CommandWords]) -> str:
     """The completion script."""
     lines = [line for command in table for line in _lines(command)]
+    after_torchrun = "complete -c muster -n 'contains torchrun (commandline -opc)'"
+    lines += [f"{after_torchrun} {' '.join(_option(option))}" for option in torchrun_words().options]
     return _HEAD % {"hosts": _quoted(HOST_NAMES)} + "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from muster.cli.command_table import CommandWords, OptionWords, Value
+from muster.cli.command_table import CommandWords, OptionWords, Value, torchrun_words
 from muster.cli.completion_bash import HOST_NAMES
 
 _SCRIPT = r"""#compdef muster
@@ -35,6 +35,10 @@ _muster_commands() {
   _describe -t commands 'muster command' found
 }
 
+_muster_torchrun() {
+%(torchrun)s
+}
+
 _muster() {
   local curcontext=$curcontext state line
   typeset -A opt_args
@@ -42,6 +46,13 @@ _muster() {
     '1: :_muster_commands' '*:: :->arguments' && return
   case $state in
     arguments)
+      local -i torchrun=$words[(i)torchrun]
+      if (( torchrun > 1 && torchrun < CURRENT )); then
+        words=("${(@)words[torchrun,-1]}")
+        (( CURRENT -= torchrun - 1 ))
+        _muster_torchrun
+        return
+      fi
       case $words[1] in
 %(cases)s
       esac ;;
@@ -65,7 +76,8 @@ def zsh_script(table: Sequence[CommandWords]) -> str:
     commands = [command for command in table if len(command.words) == 1]
     lines = [f"    {_quoted(f'{command.words[0]}:{command.about}')}" for command in commands]
     cases = "\n".join(line for command in commands for line in _case(command, table))
-    return _SCRIPT % {"hosts": HOST_NAMES, "commands": "\n".join(lines), "cases": cases}
+    torchrun = "\n".join(_arguments(torchrun_words(), "  "))
+    return _SCRIPT % {"hosts": HOST_NAMES, "commands": "\n".join(lines), "cases": cases, "torchrun": torchrun}
 
 
 def _case(command: CommandWords, table: Sequence[CommandWords]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from muster.api.arguments import Parser
 from muster.api.hints import misplaced
 from muster.api.prepared import Prepared, lab_hosts, make_job, prepare
 from muster.api.run_options import allocate, asking_for_allocation, parse_options, run_parser, spec_of
-from muster.api.torchrun_options import explain, refuse
+from muster.api.torchrun_options import LOCAL_RANK, explain, refuse
 from muster.cli.script_command import read_command
 from muster.engines.engine import Choice, this_host
 from muster.environment import CARRIED
@@ -64,11 +64,17 @@ def parser() -> Parser:
     )
 
 
-def parse(argv: Sequence[str], *, places: bool = True) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options, and the script with its arguments, if given; without `places`, hosts are not configured."""
+def parse(
+    argv: Sequence[str], *, places: bool = True, typed: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and the script with its arguments, if given; without `places`, hosts are not configured.
+
+    `typed` is what hints show before the script, if it is not `muster run` with the options.
+    """
     p = parser()
     options = parse_options(p, argv, "run", places=places)
-    return options, read_command(p, options)
+    own = argv[: len(argv) - len(options.command)]
+    return options, read_command(p, options, ("muster", "run", *own) if typed is None else typed)
 
 
 def main(argv: list[str]) -> int:
@@ -90,14 +96,20 @@ def main(argv: list[str]) -> int:
     if options.detach and not options.dry_run:
         from muster.cli.detach import detached
 
-        return detached(lambda background: _run(options, spec, begin, background))
-    return _run(options, spec, begin)
+        return detached(lambda background: _run(options, spec, argv, begin, background))
+    return _run(options, spec, argv, begin)
 
 
-def _run(options: argparse.Namespace, spec: RunSpec, begin: float, background: Background | None = None) -> int:
+def _run(
+    options: argparse.Namespace,
+    spec: RunSpec,
+    argv: Sequence[str],
+    begin: float,
+    background: Background | None = None,
+) -> int:
     with lab_hosts(spec, dry_run=options.dry_run) as located:
         prepared = prepare(located)
-        notes = (*explain(options, prepared.job.hosts), *_misplaced(prepared), *prepared.notes)
+        notes = (*explain(options, prepared.job.hosts), *_misplaced(prepared, argv), *prepared.notes)
         prepared = replace(prepared, notes=notes)
         if options.dry_run:
             return print_plan(prepared)
@@ -133,10 +145,13 @@ def print_plan(prepared: Prepared) -> int:
     return 0
 
 
-def _misplaced(prepared: Prepared) -> list[str]:
+def _misplaced(prepared: Prepared, argv: Sequence[str]) -> list[str]:
     """Return a hint about options of Muster that come after the script, which receives them instead."""
     job = prepared.job
     if job.script is None or not job.spec.args:
         return []
-    hint = misplaced(parser(), job.spec.target, job.spec.args, job.script.text)
+    p = parser()
+    command = [job.spec.target, *(word for word in job.spec.args if word != LOCAL_RANK)]
+    before_torchrun = len(argv) - len(p.parse_args(argv).command)
+    hint = misplaced(p, argv, command, job.script.text, start=before_torchrun)
     return [hint] if hint else []

@@ -6,13 +6,13 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Sequence
 
 from muster.api.arguments import Parser
 from muster.api.torchrun_options import MODULES
+from muster.cli.wrong_program import PYTHON, refuse_program
 from muster.errors import UsageError
 from muster.spec import LOCAL_RANK
-
-_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 
 _SWITCHES = {
     "u": "PYTHONUNBUFFERED=1",
@@ -29,8 +29,11 @@ _SWITCHES = {
 """Options of python, each with the equivalent environment variable."""
 
 
-def read_command(parser: Parser, options: argparse.Namespace) -> list[str]:
-    """Return the script with its arguments; options of a torchrun or python before it are added to `options`."""
+def read_command(parser: Parser, options: argparse.Namespace, typed: Sequence[str]) -> list[str]:
+    """Return the script with its arguments; options of a torchrun or python before it are added to `options`.
+
+    UsageError for another program; `typed` is the command line before the script, for its hint.
+    """
     command = _plain(options.command)
     while command:
         word = command[0]
@@ -43,12 +46,14 @@ def read_command(parser: Parser, options: argparse.Namespace) -> list[str]:
         elif not options.module and name == "torchrun":
             _set_python(options, word)
             command = _torchrun(parser, options, command[1:])
-        elif not options.module and _PYTHON.fullmatch(name):
+        elif not options.module and PYTHON.fullmatch(name):
             _set_python(options, word)
             vars(options).pop("no_python", None)  # torchrun --no-python python train.py
             command = _python(options, command[1:])
         else:
             break
+    if command and not options.module and not hasattr(options, "no_python"):
+        refuse_program(command, typed)
     return command
 
 

@@ -212,7 +212,8 @@ def choose(options: argparse.Namespace) -> Scheduler:
 
 def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Scheduler) -> Request:
     """Return the request; checks everything that can be checked before the job runs."""
-    run_options, script = run.parse([*line.run, *line.script], places=False)
+    typed = ("muster", "submit", *line.own, *line.run)
+    run_options, script = run.parse([*line.run, *line.script], places=False, typed=typed)
     for dest, (flag, instead) in _NOT_IN_A_JOB.items():
         if getattr(run_options, dest) is not None:
             raise UsageError(f"{flag} cannot be used with `muster submit`: the scheduler chooses hosts", hint=instead)
@@ -227,8 +228,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     spec = spec_of(run_options, script)
     job = make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
     if job.script is not None:
-        typed = [*line.own, *line.run, *line.script]
-        refuse_misplaced(_all_options(), typed, script, job.script.text)
+        refuse_misplaced(_all_options(), [*line.own, *line.run, *line.script], script, job.script.text)
     return Request(
         typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
         run=(*line.run, *line.script),
