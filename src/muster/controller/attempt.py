@@ -56,6 +56,8 @@ class _RankState:
     raised: Raised | None = None
     exited: SysExit | None = None
     left: Left | None = None
+    has_joined: bool = False
+    """Whether it has created a process group, or began to."""
     done: int = 0
     groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Per process group, the number of the last collective called and of the last one finished."""
@@ -137,6 +139,7 @@ class Attempt:
 
     def _on_progress(self, link: AgentLink, event: Progress) -> None:
         state = self._state(event["rank"])
+        state.has_joined = True
         # Never decreases: the exception, which counts collectives called, may overtake a sample.
         state.done = max(state.done, event["done"])
         state.groups = event.get("groups", state.groups)
@@ -315,6 +318,14 @@ class Attempt:
     def ended_well(self) -> list[int]:
         """The ranks that ended with exit code 0."""
         return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
+
+    @property
+    def trained_alone(self) -> int:
+        """Number of ranks that made optimizer steps; 0 if any rank has created a process group."""
+        states = self._ranks.values()
+        if any(state.has_joined for state in states):
+            return 0
+        return sum(state.left is not None and state.left.get("alone", 0) > 0 for state in states)
 
     @property
     def returned(self) -> dict[int, bytes]:

@@ -15,6 +15,7 @@ from muster.controller import preflight, prepare
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error, logged
+from muster.controller.diagnosis.independent_ranks import warn
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
 from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
@@ -342,7 +343,7 @@ class Controller:
         if number == 0 and attempt.first_collective is not None and self.job.spec.watch:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
             self.status.phases["first collective"] = self.timeline.first_collective
-        return attempt.verdict()
+        return warn(attempt.verdict(), attempt.trained_alone, self.job)
 
     async def scheduler_reason(self, *, hit: bool = False) -> str | None:
         """Why the scheduler ended the job, if it did; its message may arrive a moment after its signals."""

@@ -64,7 +64,8 @@ class FetchedResults:
         if not (verdict.ok and self._problems):
             return verdict
         sentence = f"all ranks ended with exit code 0, but not all results were copied: {self._problems[0]}"
-        return replace(verdict, exit_code=EXIT_MUSTER, sentence=sentence)
+        notes = (verdict.sentence, *verdict.notes) if verdict.sentence else verdict.notes
+        return replace(verdict, exit_code=EXIT_MUSTER, sentence=sentence, notes=notes)
 
     async def copy(self, links: Sequence[AgentLink]) -> None:
         """Bring the files here, from all hosts side by side; what does not work is reported, never raised."""

@@ -61,6 +61,10 @@ def show_summary(
     if verdict.ok:
         if why_ended:
             screen.warning(f"{why_ended}; all ranks ended normally")
+        if verdict.sentence and not screen.quiet:
+            screen.warning(verdict.sentence)
+            for note in verdict.notes:
+                screen.notice(note)
         screen.info(f"done after {took}")
         return
     if not is_function:  # the failure of a function is raised as an exception

@@ -136,7 +136,7 @@ def _last_sentence(job: KeptJob, state: JobState, now: float) -> str:
     if state.stopped_by:
         return one_line(state.sentence) or f"stopped by {one_line(state.stopped_by)} after {lasted}"
     if state.exit_code == 0:
-        return f"done after {lasted}, exit code 0"
+        return f"done after {lasted}, exit code 0" + (f"; {one_line(state.sentence)}" if state.sentence else "")
     if not state.failures and state.sentence:
         return f"failed after {lasted}, exit code {state.exit_code}: {one_line(state.sentence)}"
     return f"failed after {lasted}, exit code {state.exit_code}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
+    from .lone_steps import LoneSteps
     from .sampler import Sampler
 
 _LAST_CALLS = 3
@@ -38,6 +39,7 @@ class Reporter:
         self.reported = 0
         """The last reported number of collectives."""
         self.sampler: Sampler | None = None
+        self._alone: LoneSteps | None = None
         self._is_unwatched = False
         self._lock = allocate_lock()
         """Held while a message is written: the sampling thread writes too, and long messages are written in parts."""
@@ -83,7 +85,9 @@ class Reporter:
 
     def left(self, how: str, place: str = "") -> None:
         """Report how a rank exits without an error: at the `end` of its script, or by sys.exit (`exit`)."""
-        self.send({"t": "left", "how": how, "place": place, "groups": torch_adapter.group_numbers()})
+        alone = self._alone.count() if self._alone is not None else 0
+        groups = torch_adapter.group_numbers()
+        self.send({"t": "left", "how": how, "place": place, "groups": groups, **({"alone": alone} if alone else {})})
 
     def problem(self, sentence: str, hint: str) -> None:
         """Report a failure with a message and hint of Muster's own."""
@@ -96,6 +100,11 @@ class Reporter:
 
         hooks = Hooks(lambda: self.guard(self._joining), lambda: self.guard(self._start_sampling))
         self.guard(hooks.install)
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            from .lone_steps import LoneSteps
+
+            self._alone = LoneSteps(hooks)
+            self.guard(self._alone.install)
 
     def guard(self, hook: Callable[[], None]) -> None:
         """Run monitoring code: an error in it disables monitoring and is reported, but never reaches the script."""
@@ -113,6 +122,8 @@ class Reporter:
 
     def _joining(self) -> None:
         """The script starts to create its process group, which takes until all ranks do so."""
+        if self._alone is not None:
+            self._alone.end()
         if self.sampler is None:
             self.progress(0, joining=True)
             # Start the thread now. Without it, finding out where the rank is would take a signal, which torch's store

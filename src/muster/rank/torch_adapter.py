@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     """A call in torch's flight recorder."""
 
 C10D = "torch.distributed.distributed_c10d"
+OPTIMIZER = "torch.optim.optimizer"
 
 _RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """Flight recorders: gloo's (in future versions every backend's), and NCCL's own."""
@@ -238,7 +239,7 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
 
     `steps[1]` counts steps of the training loop: in a loop that steps several optimizers, all of these are one step.
     """
-    optimizer = sys.modules.get("torch.optim.optimizer")
+    optimizer = sys.modules.get(OPTIMIZER)
     register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
     register_before: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_pre_hook", None)
     is_compiling: Callable[[], bool] | None = getattr(sys.modules.get("torch.compiler"), "is_compiling", None)
@@ -271,6 +272,24 @@ def count_steps(steps: list[int], made: deque[tuple[int, float, float]]) -> None
 
     register_before(begin)
     register(count)
+
+
+def count_all_steps(steps: list[int]) -> Callable[[], None]:
+    """Count the steps of all optimizers in `steps[0]`, for a rank that has no process group; returns what ends it."""
+    optimizer = sys.modules.get(OPTIMIZER)
+    register: Callable[..., Any] | None = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if register is None:
+        return lambda: None
+
+    # An error here would be raised from the user's `step`.
+    def count(*unused: Any) -> None:
+        try:
+            if not sys.modules["torch.compiler"].is_compiling():
+                steps[0] += 1
+        except Exception:
+            pass
+
+    return register(count).remove
 
 
 def reseed() -> None:

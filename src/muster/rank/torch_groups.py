@@ -39,6 +39,8 @@ class Hooks:
         """The port of the job's own store; a script may use a different one."""
         self.made = 0
         """Number of default groups that this process has created in the job's store."""
+        self.has_met = False
+        """Whether this process has looked for the other ranks: for a process group, or for RPC."""
         self._is_joining = self._is_at_jobs_store = False
 
     def install(self) -> None:
@@ -47,7 +49,7 @@ class Hooks:
             # Also in modules that copied it by `from … import` in the zygote, such as torch's device_mesh.
             self.wrap([sys.modules[C10D], *sys.modules.values()])
         else:
-            sys.meta_path.insert(0, _OnImport(self))
+            sys.meta_path.insert(0, OnImport(C10D, lambda module: self.wrap([module])))
 
     def wrap(self, modules: list[ModuleType]) -> None:
         """Wrap the functions of the first module in all of these modules that contain them."""
@@ -66,6 +68,7 @@ class Hooks:
 
         @wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            self.has_met = True
             self.before()
             self._is_joining, self._is_at_jobs_store = True, False
             try:
@@ -100,6 +103,7 @@ class Hooks:
 
         @wraps(original)
         def create(hostname: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+            self.has_met = True
             if os.environ.get(_AGENT_STORE) != str(True):
                 return original(hostname, port, *args, **kwargs)
             if str(port) != self.master_port:
@@ -129,14 +133,16 @@ def _replace(modules: list[ModuleType], name: str, wrapped: Callable[..., Any]) 
             names[name] = wrapped
 
 
-class _OnImport:
-    """Finds torch's c10d module through the other finders and wraps its functions once it is loaded."""
+class OnImport:
+    """Finds one module through the other finders, and calls `then` with it once it is loaded."""
 
-    def __init__(self, hooks: Hooks) -> None:
-        self.hooks = hooks
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self.then = then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != C10D:
+        """Find the module, once."""
+        if name != self.name:
             return None
         sys.meta_path.remove(self)  # type: ignore[arg-type]
         from importlib.util import find_spec
@@ -148,7 +154,7 @@ class _OnImport:
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            self.hooks.wrap([module])
+            self.then(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

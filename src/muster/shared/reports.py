@@ -83,12 +83,16 @@ class SysExit(Report):
 
 
 class Left(Report):
-    """The script has ended without an error: at its `end`, or by sys.exit (`exit`)."""
+    """The script has ended without an error: at its `end`, or by sys.exit (`exit`).
+
+    `alone` is the number of optimizer steps of a rank that never communicated with others.
+    """
 
     t: Literal["left"]
     how: str
     place: str
     groups: dict[str, tuple[int, int]]
+    alone: NotRequired[int]
 
 
 class Progress(Report):
