@@ -34,7 +34,7 @@ ALIASES = {"page": "dashboard"}
 HELP = """\
 usage: muster COMMAND [options]
 
-One command runs an unmodified PyTorch script on every GPU you have.
+One command runs an unmodified torchrun or DDP script on every GPU you have.
 
 commands:
 {commands}
