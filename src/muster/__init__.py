@@ -1,4 +1,4 @@
-"""Muster runs an unmodified PyTorch script on every GPU you have.
+"""Muster runs an unmodified torchrun or DDP script on every GPU you have.
 
 In a script, `import muster` is optional; it gives `with muster.init() as world:` under every launcher.
 `muster.run("train.py", hosts="a:8,b:8")` runs a script from Python, as `muster run` does from a shell, and

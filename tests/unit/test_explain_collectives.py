@@ -267,8 +267,4 @@ def test_no_sentence_begins_with_a_capital_or_ends_with_a_stop_since_it_stands_i
 
 def test_the_page_of_failures_has_every_row_of_the_catalogue():
     page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
-    found: set[int] = set()
-    for part in re.findall(r"\(rows? ([\d, andto]+)", page):
-        numbers = [int(number) for number in re.findall(r"\d+", part)]
-        found.update(range(numbers[0], numbers[1] + 1) if "to" in part else numbers)
-    assert found == set(range(1, 53))
+    assert [int(number) for number in re.findall(r"^\| (\d+) \| \[", page, re.MULTILINE)] == list(range(1, 53))

@@ -38,7 +38,7 @@ _WITH_SUBCOMMANDS = ("lab", "recipes", "setup")
 HELP = """\
 usage: muster COMMAND [options]
 
-One command runs an unmodified PyTorch script on every GPU you have.
+One command runs an unmodified torchrun or DDP script on every GPU you have.
 
 commands:
 {commands}

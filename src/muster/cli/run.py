@@ -59,7 +59,7 @@ def parser() -> Parser:
     """Return the parser of `muster run`."""
     return run_parser(
         usage="muster run [options] SCRIPT [its arguments]\n       muster run [options] -m MODULE [its arguments]",
-        description="Run a PyTorch script, unmodified, on this machine or on many hosts.",
+        description="Run a torchrun or DDP script, unmodified, on this machine or on many hosts.",
         epilog=EXAMPLES,
     )
 
