@@ -12,8 +12,8 @@ from muster.text import cut, printable
 SILENT = 15.0
 """Seconds without a new state after which a job on another machine is called silent; it writes one every 3 s."""
 
-LEASE = "its agents stopped all ranks within 10 s"
-"""What became of the ranks of a controller that was killed."""
+LEASE = "its agents stop all ranks within 10 s"
+"""What becomes of the ranks of a controller that was killed."""
 
 _PHASES = {"connecting": "waiting for hosts", "preparing": "preparing", "running": "running", "stopping": "stopping"}
 
