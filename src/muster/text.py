@@ -50,7 +50,7 @@ def size_text(number: float, digits: int = 3) -> str:
     for unit, scale in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if number >= scale:
             return f"{significant(number / scale, digits)} {unit}"
-    return f"{number:.0f} bytes"
+    return count(round(number), "byte")
 
 
 def short_size(number: float | None) -> str:

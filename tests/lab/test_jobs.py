@@ -222,7 +222,7 @@ def test_a_controller_that_was_killed_is_shown_as_that(user: User) -> None:
     _, words = follower.communicate(timeout=40)
     assert (follower.returncode, words) == (
         0,
-        b"muster: the controller was killed; its agents stopped all ranks within 10 s\n",
+        b"muster: the controller was killed; its agents stop all ranks within 10 s\n",
     )
     folder = user.state / "muster" / "jobs" / job_id
     assert not (folder / "socket").exists()

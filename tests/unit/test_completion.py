@@ -173,6 +173,13 @@ def test_nothing_that_is_completed_is_run(bash: Shell, home: Path):
     assert not (home / "bad").exists()
 
 
+@pytest.mark.timeout(60)
+def test_a_configuration_file_that_is_a_pipe_does_not_hang_the_shell(bash: Shell, home: Path):
+    (home / "muster.toml").unlink()
+    os.mkfifo(home / "muster.toml")
+    assert "gpu01" in bash.tab("muster run -H ")[1]
+
+
 def test_bash_starts_no_python(home: Path, bash: Shell):
     for name in ("python", "python3", "muster"):
         program = home / "bin" / name

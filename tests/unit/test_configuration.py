@@ -374,11 +374,19 @@ def test_from_python_only_groups_and_hosts_are_read(home: Path):
 def test_an_env_file_sets_variables_below_those_of_env(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FROM_HERE", "here")
     write("muster.toml", "[env]\nA = 'file'\nB = 'file'\n")
-    write("a.env", "\ufeff# a comment\n\n  A=1 = 2 # kept\nB=\nFROM_HERE\nQ='it is'\nC=1\n")
+    write("a.env", "\ufeff# a comment\n\n  A=1 = 2 # kept\nB=\nFROM_HERE\nQ='it is'\r\nC=1\nL=a\u2028b\f.\n")
     write("b.env", "C=2\nD=2\n")
     options, command = run.parse(["--env-file", "a.env", "--env-file", "b.env", "--env", "D=typed", "train.py"])
     env = spec_of(options, command).env
-    assert env == {"A": "1 = 2 # kept", "B": "", "FROM_HERE": "here", "Q": "it is", "C": "2", "D": "typed"}
+    assert env == {
+        "A": "1 = 2 # kept",
+        "B": "",
+        "FROM_HERE": "here",
+        "Q": "it is",
+        "C": "2",
+        "L": "a\u2028b\f.",
+        "D": "typed",
+    }
     assert copied_names(options) == ("FROM_HERE",)
 
 

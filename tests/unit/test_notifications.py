@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from sample_status import make_status
+from waiting import process_state, wait_until
 
 from muster.controller.notifications import Notice, Notifier, check_ways, deliver, shown
 from muster.errors import UsageError
@@ -107,6 +109,16 @@ def test_a_command_that_fails_is_a_problem_with_its_last_line():
     assert deliver("echo first >&2; echo 'no such user' >&2; exit 4", NOTICE) == "exit code 4: no such user"
 
 
+@pytest.mark.timeout(60)
+def test_a_command_that_writes_without_end_is_stopped_and_does_not_fill_the_memory():
+    tracemalloc.start()
+    try:
+        assert deliver("exec yes >&2", NOTICE, 1.0) == "stopped after 1 s"
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path):
     file = tmp_path / "pid"
     begin = time.monotonic()
@@ -121,6 +133,11 @@ def wait_gone(pid: int) -> None:
     for _ in range(400):
         os.kill(pid, 0)
         time.sleep(0.05)
+
+
+def test_a_process_that_a_command_leaves_in_the_background_is_killed(tmp_path: Path):
+    assert deliver(f"sleep 1000 & echo $! > {tmp_path}/pid", NOTICE, 1.0) == "stopped after 1 s"
+    wait_until("the end", lambda: process_state(int((tmp_path / "pid").read_text())) in ("", "Z"), 30)
 
 
 def test_the_desktop_gets_the_message_as_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -46,7 +46,14 @@ def test_counts_and_names():
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(0, "0 bytes"), (64 << 20, "64 MB"), (3 << 29, "1.5 GB"), (1023 << 20, "1023 MB"), (65536, "64 KB")],
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (64 << 20, "64 MB"),
+        (3 << 29, "1.5 GB"),
+        (1023 << 20, "1023 MB"),
+        (65536, "64 KB"),
+    ],
 )
 def test_sizes_are_written_as_people_say_them(number: int, words: str):
     assert size_text(number) == words

@@ -13,6 +13,7 @@ from muster.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXAMPLE = "write NAME=VALUE, or NAME alone to copy its value from here"
+_FORMAT = "name a text file with one NAME=VALUE or NAME per line"
 
 _LIMIT = 10.0
 """Seconds for a pipe to deliver everything."""
@@ -63,15 +64,15 @@ def _unquoted(value: str) -> str:
 
 def _lines(path: str) -> list[str]:
     try:
-        return _read(path).decode("utf-8-sig").splitlines()
+        return _read(path).decode("utf-8-sig").split("\n")  # not splitlines: a value may contain U+2028
     except FileNotFoundError:
-        raise UsageError(f"--env-file {path}: file not found", hint=_EXAMPLE) from None
+        raise UsageError(f"--env-file {path}: file not found", hint=_FORMAT) from None
     except TimeoutError:
-        raise UsageError(f"--env-file {path}: no end within {_LIMIT:g} s", hint=_EXAMPLE) from None
+        raise UsageError(f"--env-file {path}: no end within {_LIMIT:g} s", hint=_FORMAT) from None
     except OSError as error:
-        raise UsageError(f"--env-file {path}: could not read the file ({error.strerror})", hint=_EXAMPLE) from None
+        raise UsageError(f"--env-file {path}: could not read the file ({error.strerror})", hint=_FORMAT) from None
     except ValueError:  # bytes that are not UTF-8 inside the file, or a NUL in its name
-        raise UsageError(f"--env-file {path}: not a text file", hint=_EXAMPLE) from None
+        raise UsageError(f"--env-file {path}: not a text file", hint=_FORMAT) from None
 
 
 def _read(path: str) -> bytes:
@@ -89,4 +90,4 @@ def _read(path: str) -> bytes:
             data += piece
     finally:
         os.close(descriptor)
-    raise UsageError(f"--env-file {path}: larger than {_MOST_BYTES >> 20} MB", hint=_EXAMPLE)
+    raise UsageError(f"--env-file {path}: larger than {_MOST_BYTES >> 20} MB", hint=_FORMAT)

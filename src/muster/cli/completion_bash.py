@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from muster.cli.command_table import CommandWords, Value, torchrun_words
 
-HOST_NAMES = r"""awk '/^[[]/ { group = ($0 ~ /^[[](tool[.]muster[.])?hosts[]]/) }
-      group && /^[A-Za-z0-9_."-]+ *=/ { sub(/ *=.*/, ""); gsub(/"/, ""); print "@" $0 }' \
-    muster.toml pyproject.toml "${XDG_CONFIG_HOME:-$HOME/.config}/muster/config.toml" 2>/dev/null
+HOST_NAMES = r"""for file in muster.toml pyproject.toml "${XDG_CONFIG_HOME:-$HOME/.config}/muster/config.toml"; do
+    [ -f "$file" ] && awk '/^[[]/ { group = ($0 ~ /^[[](tool[.]muster[.])?hosts[]]/) }
+      group && /^[A-Za-z0-9_."-]+ *=/ { sub(/ *=.*/, ""); gsub(/"/, ""); print "@" $0 }' "$file" 2>/dev/null
+  done
   awk 'tolower($1) == "host" { for (i = 2; i <= NF; i++) if ($i !~ /[*?!]/) print $i }' \
     "$HOME/.ssh/config" 2>/dev/null"""
 """Shell commands that print host groups of the configuration files and the hosts of ~/.ssh/config."""

@@ -39,7 +39,7 @@ STATE
   done               exit code 0
   failed 3           exit code 3
   stopped            by a signal, Ctrl-C or `muster stop`
-  controller died    it was killed, or its machine went down; its agents stopped all ranks within 10 s
+  controller died    it was killed, or its machine went down; its agents stop all ranks within 10 s
   running on NAME    on another machine with the same home directory
   silent on NAME     the same, but it has written nothing for 15 s
   unknown            its state.json is missing or cannot be read

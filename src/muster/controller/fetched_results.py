@@ -126,7 +126,7 @@ class FetchedResults:
                 if part["problem"]:
                     self._problem(f"{link.name}: {printable(part['problem'])}")
         except HostError as error:
-            self._problem(f"{error.message}; its results stay there")
+            self._problem(f"{error.message}; its results were not copied")
             return []
         taken, left_out = within_limits(list(found.values()))
         if left_out:
@@ -180,7 +180,7 @@ class FetchedResults:
                     file = _closed(file)
                     del coming[part["path"]]
         except HostError as error:
-            self._problem(f"{error.message}; {count(len(coming), 'file')} of it not copied")
+            self._problem(f"{error.message}; {count(len(coming), 'file')} not copied")
         finally:
             _closed(file)
             if following is not None:

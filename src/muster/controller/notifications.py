@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from muster.controller.debug_log import internal_error
 from muster.errors import UsageError
@@ -186,6 +187,7 @@ def _desktop_program() -> list[str] | None:
 
 def _run(argv: list[str], notice: Notice, limit: float) -> str:
     """Run a command in a process group of its own, which does not outlive its time."""
+    deadline = time.monotonic() + limit
     try:
         process = subprocess.Popen(
             argv,
@@ -197,16 +199,33 @@ def _run(argv: list[str], notice: Notice, limit: float) -> str:
         )
     except OSError as error:
         return f"could not be started ({error.strerror})"
+    pipe = cast("IO[bytes]", process.stderr)
     try:
-        _, said = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
+        said = _last_bytes(pipe, deadline)
+        process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    except (TimeoutError, subprocess.TimeoutExpired):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         return f"stopped after {limit:g} s"
+    finally:
+        pipe.close()
     if process.returncode == 0:
         return ""
     last = said.decode(errors="replace").strip().splitlines()[-1:]
     return ": ".join([f"exit code {process.returncode}", *(printable(line) for line in last)])
+
+
+def _last_bytes(pipe: IO[bytes], deadline: float) -> bytes:
+    """The last bytes before the end of a pipe; TimeoutError if that does not come in time."""
+    last = b""
+    ready = select.poll()  # not select: in a large job a descriptor may be over 1023
+    ready.register(pipe, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0 and ready.poll(left * 1000):
+        piece = os.read(pipe.fileno(), 1 << 16)
+        if not piece:
+            return last
+        last = (last + piece)[-_LONGEST:]
+    raise TimeoutError
 
 
 def _post(url: str, notice: Notice, limit: float) -> str:

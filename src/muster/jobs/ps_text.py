@@ -13,8 +13,8 @@ from muster.text import count, cut, printable
 SILENT = 15.0
 """Seconds without a new state after which a job on another machine is called silent; it writes one every 3 s."""
 
-LEASE = "its agents stopped all ranks within 10 s"
-"""What became of the ranks of a controller that was killed."""
+LEASE = "its agents stop all ranks within 10 s"
+"""What becomes of the ranks of a controller that was killed."""
 
 _DURATION = re.compile(r" for \d+ s\b")
 """How long a hang had lasted when it was reported; it has lasted longer since."""
