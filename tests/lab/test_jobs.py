@@ -216,7 +216,7 @@ def test_a_controller_that_was_killed_is_shown_as_that(user: User) -> None:
     wait_until("ps", lambda: user.job(job_id)["status"] == "controller died", 30)
     stop = user.muster("stop", job_id)
     assert stop.code == 0
-    assert "ended when its controller was killed; its agents stopped all ranks" in stop.err
+    assert "ended when its controller was killed; its agents stop all ranks" in stop.err
     attach = user.muster("attach", job_id)
     assert (attach.code, "its controller was killed" in attach.err) == (2, True)
     _, words = follower.communicate(timeout=40)
