@@ -31,6 +31,8 @@ faults:
 
 examples:
   muster lab up 4                     start four hosts, in less than a second
+  muster lab exec h1 muster run -H h1,h2 train.py
+                                      run a job on two of them
   muster lab ssh h1                   open a shell on h1
   muster lab exec h2 nproc            run a command with this machine's files
   muster lab cut h3                   disconnect h3 from the network
@@ -267,7 +269,7 @@ COMMANDS = {
     ),
     "exec": Command(
         "Run a command on a host without ssh, in the working directory if the host has it",
-        ["exec h2 hostname", "exec h2 sh -c 'echo hello > /tmp/note'"],
+        ["exec h1 muster run -H h1,h2 train.py", "exec h2 hostname", "exec h2 sh -c 'echo hello > /tmp/note'"],
         _exec,
         [_HOST, _COMMAND],
     ),
