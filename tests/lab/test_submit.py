@@ -143,7 +143,7 @@ def test_more_gpus_than_a_node_has_are_reported(slurm: Lab, folder: Path) -> Non
 
 
 def test_what_is_typed_wins_over_a_variable_of_sbatch(slurm: Lab, folder: Path) -> None:
-    argv = ("--slurm", "--partition", "main", "--time", "7", "--extra", "--hold", "train.py")
+    argv = ("--slurm", "--partition", "main", "--time", "7m", "--extra", "--hold", "train.py")
     done = submit(slurm, folder, *argv, SBATCH_PARTITION="nope", SBATCH_TIMELIMIT="1")
     assert done.code == 0, done.said
     job = done.out.strip()
@@ -176,7 +176,7 @@ def submit_to_pbs(pbs: PbsSite, folder: Path, *argv: str, **env: str) -> Done:
 
 
 def test_a_job_goes_through_pbs_and_is_spread_over_its_hosts(pbs: PbsSite, folder: Path) -> None:
-    asked = ("--nodes", "2", "--gpus-per-node", "2", "--time", "90", "--queue", "workq", "--account", "ab12")
+    asked = ("--nodes", "2", "--gpus-per-node", "2", "--time", "90m", "--queue", "workq", "--account", "ab12")
     told = ("--no-zygote", "train.py", AWKWARD)
     done = submit_to_pbs(pbs, folder, *asked, "--env", "LEAVE_WITH", *told, LEAVE_WITH="7")
     assert done.code == 0, done.said
