@@ -98,7 +98,7 @@ def test_without_the_watch_no_hook_thread_or_handler_is_installed(tmp_path: Path
     found = look(tmp_path, *options)
     assert (found["wrapped"], found["hooks"], found["threads"]) == ([], [], [])
     assert int(signal.SIGRTMIN) + 13 not in found["signals"]
-    assert "_OnImport" not in found["finders"]
+    assert "OnImport" not in found["finders"]
     assert found["env"]["MUSTER_WATCH"] == "0"
 
 
