@@ -14,12 +14,12 @@ from muster.api.arguments import Parser
 from muster.api.hints import misplaced
 from muster.api.prepared import Prepared, lab_hosts, make_job, prepare
 from muster.api.run_options import allocate, asking_for_allocation, parse_options, run_parser, spec_of
-from muster.api.torchrun_options import LOCAL_RANK, explain, refuse
+from muster.api.torchrun_options import explain, refuse
 from muster.cli.script_command import read_command
 from muster.engines.engine import Choice, this_host
 from muster.environment import CARRIED
 from muster.errors import UsageError
-from muster.spec import RunSpec
+from muster.spec import LOCAL_RANK, RunSpec
 
 if TYPE_CHECKING:
     from muster.cli.detach import Background
