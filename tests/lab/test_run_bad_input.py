@@ -114,7 +114,12 @@ def test_a_host_key_that_was_never_accepted_is_refused(
 ) -> None:
     known = "~/.ssh/known_hosts"
     changed("h1", f"cp {known} /tmp/known; grep -v '^h3,' /tmp/known > {known}", f"cp /tmp/known {known}")
-    check(on_hosts("-H", "h2:1,h3:1", "train.py"), 125, "^h3: you have not accepted its host key yet", "`muster setup ssh -H h3`")
+    check(
+        on_hosts("-H", "h2:1,h3:1", "train.py"),
+        125,
+        "^h3: you have not accepted its host key yet",
+        "`muster setup ssh -H h3`",
+    )
 
 
 def test_a_host_where_nothing_listens_for_ssh_is_named(on_hosts: Callable[..., Done], cluster: Lab) -> None:
