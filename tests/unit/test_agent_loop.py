@@ -132,3 +132,22 @@ def test_why_the_agent_ends_without_being_asked_is_for_the_log(talk: Talk):
     talk.agent.stop_everything()
     note = talk.hear()
     assert (note["t"], note["text"]) == ("log", "the agent exits: SIGTERM")
+
+
+def test_a_descriptor_that_another_handler_of_the_same_turn_closed_is_not_read(talk: Talk):
+    pairs = [socket.socketpair() for _ in range(2)]
+    handled: list[int] = []
+
+    def close_other(own: int) -> None:
+        handled.append(own)
+        other = pairs[1 - own][0]
+        talk.agent.selector.unregister(other)
+        other.close()
+
+    for number, (read, write) in enumerate(pairs):
+        write.send(b"ready")
+        talk.agent.selector.register(read, 1, lambda number=number: close_other(number))
+    talk.agent.turn()
+    assert len(handled) == 1
+    for end in (end for pair in pairs for end in pair):
+        end.close()
