@@ -142,7 +142,7 @@ class Agent:
         """Wait for events, at most until the next timer, and handle them."""
         busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
         for key, _ in self.selector.select(0.02 if busy else self.ranks.prompts.patience):
-            if self.selector.get_map().get(key.fileobj) is key:  # an earlier handler of this turn may have closed it
+            if self.selector.get_map().get(key.fd) is key:  # an earlier handler of this turn may have closed it
                 key.data()
         self.match_flow()
         self.ranks.step()
