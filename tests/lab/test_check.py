@@ -207,6 +207,17 @@ def test_setup_makes_a_key_shows_host_keys_and_asks_for_the_password_once():
         assert "password:" not in said
 
 
+def test_setup_prints_the_key_for_a_host_that_accepts_no_passwords():
+    with Lab(2) as lab:
+        stage = Stage(lab)
+        stage.sh("h1", "rm ~/.ssh/id_ed25519*; sed -i '/IdentityFile/d; /IdentitiesOnly/d' ~/.ssh/config")
+        code, said = stage.type(f"{MUSTER} setup ssh -H h2", [], {})
+        assert code == 1, said
+        assert "h2 does not accept passwords; add this line to its ~/.ssh/authorized_keys:" in said
+        assert stage.sh("h1", "cat ~/.ssh/id_ed25519.pub").strip() in said
+        assert "muster setup ssh" not in said
+
+
 def test_setup_lets_hosts_log_in_to_each_other_and_tests_every_pair():
     with Lab(3) as lab:
         stage = Stage(lab)
