@@ -225,7 +225,8 @@ def test_a_signal_to_the_controller_ends_every_process_after_the_grace_time(
     done = job.wait(20)
     assert done.code == 128 + number, done.said
     limit = 4 if number == signal.SIGINT else 2  # 2 s after SIGINT, and as many after SIGTERM
-    assert f"{number.name}: stopping all ranks (up to {limit} s" in done.err
+    why = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert f"{why}: stopping all ranks (up to {limit} s" in done.err
     assert "Traceback" not in done.err
     assert "lost" not in done.err, "no host is lost when the user ends the job"
     scene.check()
@@ -345,7 +346,7 @@ def test_after_a_kill_of_what_starts_the_ranks_nothing_lives_and_the_host_is_nam
 def check_silence_is_told(done: Done) -> None:
     """A host was named on the screen long before it was given up, by the controller's own clock."""
     told = re.search(
-        r"^muster: h3 has been silent for (\d+\.\d) s\n(.*\n)*muster: lost h3: nothing", done.err, re.MULTILINE
+        r"^muster: h3 has been silent for (\d+\.\d) s\n(.*\n)*muster: lost h3: no message", done.err, re.MULTILINE
     )
     assert told, done.said
     assert float(told[1]) < LEASE - 1, done.said
