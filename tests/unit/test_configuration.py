@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.api.run_options import copied_names, spec_of, spec_with
-from muster.cli import check, main, run, submit
+from muster.cli import bench, check, main, run, submit
 from muster.cli.submit import make_request, split
 from muster.config import read_configuration
 from muster.engines.engine import Choice
@@ -192,6 +192,20 @@ def test_hosts_of_a_file_give_way_to_any_place_on_the_command_line(home: Path, m
     assert spec().hosts is None
 
 
+def test_an_engine_without_a_scheduler_has_no_effect_in_a_job_of_one(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for engine, used in (("ssh", "auto"), ("local", "auto"), ("mpi", "mpi")):
+        write("muster.toml", f'engine = "{engine}"\n')
+        assert spec().engine == used
+        assert spec("--engine", "local").engine == "local"
+
+
+def test_check_and_bench_take_the_hosts_of_run_unless_they_have_their_own(home: Path):
+    write("muster.toml", '[run]\nhosts = "a:1"\ndetach = true\n[bench]\nhosts = "b:1"\n')
+    assert check.parse_options(check.parser(), [], "check").hosts == "a:1"
+    assert bench.parse_options(bench.parser(), [], "bench").hosts == "b:1"
+
+
 def test_an_allocation_of_a_file_is_for_its_own_engine(home: Path):
     write("muster.toml", 'engine = "slurm"\nslurm-args = "-N2"')
     assert run.parse(["train.py"])[0].slurm_args == "-N2"
@@ -228,7 +242,7 @@ def test_a_command_has_a_table_of_its_own(home: Path):
     )
     assert spec().nproc == 3
     options = check.parse_options(check.parser(), [], "check")
-    assert (options.strict, options.nproc) == (True, 2)
+    assert (options.strict, options.nproc) == (True, 3)
     line = split(["--nodes", "2", "train.py"])
     own = submit.parse_options(submit.parser(), line.own, "submit")
     assert make_request(own, line, submit.choose(own)).queue == "gpu"

@@ -205,6 +205,12 @@ def test_a_folder_that_cannot_be_written_is_reported(folder: Path):
         (["-H", "a,b", "train.py"], "-H cannot be used with `muster submit`", "--nodes"),
         (["--lab", "2", "train.py"], "--lab cannot be used", "muster run --lab"),
         (["--env", "NOT_SET", "train.py"], "NOT_SET is not set on this machine", "--env NOT_SET=VALUE"),
+        (["--nnodes=2", "train.py"], "--nnodes 2: the batch job requests 1 node", "--nodes 2"),
+        (
+            ["--nodes=1", "torchrun", "--nnodes", "2", "train.py"],
+            "--nnodes 2: the batch job requests 1 node",
+            "--nodes 2",
+        ),
         (["--time", "never", "train.py"], "--time never", "2h"),
         (["--mem", "8", "train.py"], "--mem 8", "200G"),
         (["--venv", "nowhere", "train.py"], "--venv nowhere: no such directory", "bin/activate"),

@@ -43,6 +43,8 @@ def with_defaults(
     origins = _effective(config, parsers)
     unused = _unused_places(given) if places else place_names()
     origins = {dest: setting for dest, setting in origins.items() if dest not in unused}
+    if "hosts" in unused and _is_in_job() and _is_of_this_machine(origins.get("engine")):
+        del origins["engine"]
     for setting in origins.values():
         _apply(p, setting, base)
     asked = p.parse_args(argv, argparse.Namespace(**vars(base)))
@@ -68,10 +70,18 @@ def _allocation_names() -> dict[str, str]:
 def _unused_places(given: argparse.Namespace) -> frozenset[str]:
     """Return the options for where to run whose defaults have no effect: all if the command line or a job decides."""
     engine: str | None = getattr(given, "engine", None)
-    in_job = any(os.environ.get(name) for name in JOB_IDS)
-    if in_job or engine == "local" or any(getattr(given, dest, None) for dest in place_names()):
+    if _is_in_job() or engine == "local" or any(getattr(given, dest, None) for dest in place_names()):
         return place_names()
     return frozenset(dest for name, dest in _allocation_names().items() if engine not in (None, "auto", name))
+
+
+def _is_in_job() -> bool:
+    return any(os.environ.get(name) for name in JOB_IDS)
+
+
+def _is_of_this_machine(engine: Setting | None) -> bool:
+    """Return whether a default engine cannot use the hosts of a scheduler's job."""
+    return engine is not None and engine.value in ("ssh", "local")
 
 
 def _effective(config: Configuration, parsers: Parsers) -> dict[str, Setting]:
@@ -79,7 +89,7 @@ def _effective(config: Configuration, parsers: Parsers) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
     places = place_names()
     for setting in config.defaults(parsers.command):
-        p = parsers.own if len(setting.path) > 1 else parsers.shared
+        p = parsers.own if setting.path[:-1] == (parsers.command,) else parsers.shared
         if _option_of(p, setting.key) is None:
             raise _unknown(setting, p)
         action = _option_of(parsers.own, setting.key)

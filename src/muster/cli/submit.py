@@ -26,6 +26,7 @@ from muster.submit.batch_units import read_memory, read_time
 from muster.submit.queue import submit
 from muster.submit.request import Request, check_extra, check_name, check_word, job_name
 from muster.submit.scheduler import Scheduler
+from muster.text import count
 
 EXAMPLES = """\
 examples:
@@ -225,6 +226,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         raise UsageError("no script to run", hint="for example `muster submit --slurm --nodes 2 train.py --lr 0.1`")
     # Detect a missing script or an invalid option now, not after hours in the queue.
     refuse(run_options)
+    _check_nnodes(getattr(run_options, "nnodes", None), options)
     spec = spec_of(run_options, script)
     job = make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
     if job.script is not None:
@@ -248,6 +250,16 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         nproc=spec.nproc,
         variables=copied_names(run_options),
     )
+
+
+def _check_nnodes(wanted: tuple[int, int] | None, options: argparse.Namespace) -> None:
+    """UsageError if torchrun's --nnodes does not match the nodes that the batch job requests."""
+    if wanted is None or (options.nodes is None and options.extra):  # --extra may request nodes
+        return
+    nodes = options.nodes or 1
+    if not wanted[0] <= nodes <= wanted[1]:
+        hint = f"request them with --nodes {wanted[0]}, and their GPUs with --gpus-per-node N"
+        raise UsageError(f"--nnodes {wanted[0]}: the batch job requests {count(nodes, 'node')}", hint=hint)
 
 
 def _folder() -> str:

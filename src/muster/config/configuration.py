@@ -79,9 +79,10 @@ class Configuration:
             for key, value in file.table.items():
                 if key not in TABLES or (key == "hosts" and not isinstance(value, dict)):
                     yield Setting(path=(key,), value=value, file=file)
-            for each in COMMANDS:
+            used = {command, "run"} if command in ("check", "bench") else {command}
+            for each in COMMANDS:  # check and bench examine the hosts that `muster run` would use
                 settings = _table(file, each)
-                yield from settings if each == command else ()
+                yield from settings if each in used else ()
 
 
 def _table(file: ConfigFile, name: str) -> list[Setting]:
