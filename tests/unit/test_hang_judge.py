@@ -139,6 +139,11 @@ def test_a_rank_that_left_with_code_0_is_named():
     )
 
 
+def test_a_rank_that_left_before_init_process_group_is_named():
+    left = Seen(rank=1, host="a", exit_status=0)
+    assert said(joining(0), left, joining(2)).endswith("rank 1 on a exited with exit code 0 and can no longer join")
+
+
 def test_a_rank_that_left_after_it_had_called_all_is_not_blamed_for_one_that_sleeps():
     assert culprits(waiting(0), Seen(rank=1, host="a", exit_status=0, begun=102), elsewhere(2), waiting(3)) == (2,)
 

@@ -204,7 +204,9 @@ def _wait_of(seen: Seen, asked: _Questions) -> Wait | None:
 
 
 def _has_joined(seen: Seen) -> bool:
-    return bool(seen.groups) or seen.answered is not None or seen.exit_status is not None
+    if seen.exit_status is not None:  # it may have left before init_process_group, as `if RANK == "0": main()` does
+        return bool(seen.begun)
+    return bool(seen.groups) or seen.answered is not None
 
 
 def _late(members: Sequence[Seen], group: str, number: int) -> tuple[int, ...]:

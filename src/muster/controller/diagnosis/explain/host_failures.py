@@ -259,7 +259,7 @@ def _missing_here(case: Case) -> Explanation | None:
     )
 
 
-_NO_MUSTER = re.compile(r"No module named '?muster\b")
+_NO_MUSTER = re.compile(r"No module named '?muster\b(?!\.)")
 
 
 def _no_muster(case: Case) -> Explanation | None:
