@@ -167,7 +167,9 @@ def _where_ranks_are(state: JobState) -> list[str]:
         if what and rank.exit_code is None:
             alike.setdefault(what, []).append(rank)
     groups = list(alike.items())
-    lines: list[str] = []
+    known = {rank.rank for ranks in alike.values() for rank in ranks}
+    unknown = [rank.rank for rank in state.ranks if rank.exit_code is None and rank.rank not in known]
+    lines = [f"{rank_list(unknown)}: unknown; `muster show --stacks` prints where"] if unknown else []
     for what, ranks in groups[:_MOST_PLACES]:
         be = "is" if len(ranks) == 1 else "are"
         lines.append(f"{rank_list(rank.rank for rank in ranks)} {be} {what}{_still(state, ranks)}")
