@@ -39,8 +39,8 @@ tail = torch_adapter.recorder_tail(2, lambda file: True)
 assert tail is not None
 group = tail["0"]
 assert (group["id"], group["ranks"]) == ("0", [0]), group
-told = [[call[name] for name in ("number", "op", "sizes", "types", "over")] for call in group["calls"]]
-assert told == [[number, "all_reduce", [[1]], ["Float"], True] for number in (2, 3)], told
+reported = [[call[name] for name in ("number", "op", "sizes", "types", "over")] for call in group["calls"]]
+assert reported == [[number, "all_reduce", [[1]], ["Float"], True] for number in (2, 3)], reported
 for function, peer in ((dist.recv, "src"), (dist.irecv, "src"), (dist.send, "dst"), (dist.isend, "dst")):
     code = inspect.unwrap(function).__code__  # whose frame tells whom a rank waits for
     assert code.co_name == function.__name__ and peer in code.co_varnames, code
@@ -245,8 +245,8 @@ def test_a_rank_that_cannot_be_watched_runs_all_the_same_and_says_so_once(tmp_pa
     done = run_here(tmp_path, "--nproc", "2", "--no-check", "train.py")
     assert done.code == 0, done.said
     assert done.lines(0) == done.lines(1) == ["trained"], done.said
-    told = "muster: hang and straggler detection is disabled for this job: RuntimeError: can't start new thread"
-    assert done.err.splitlines().count(told) == 1, done.said
+    reported = "muster: hang and straggler detection is disabled for this job: RuntimeError: can't start new thread"
+    assert done.err.splitlines().count(reported) == 1, done.said
     assert "Traceback" not in done.said
 
 

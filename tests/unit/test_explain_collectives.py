@@ -232,10 +232,10 @@ def lines(ends: Sequence[RankEnd]) -> tuple[str, ...]:
 
 
 def test_the_verdict_has_the_explanation_and_then_the_fix():
-    told = lines([end(1, message=texts.MODEL_COUNT), end(0, message=texts.CLOSED, time=10.2)])
-    assert told[0].startswith("the model differs between ranks")
-    assert told[1].startswith("Fix: build it from the same arguments")
-    assert told[2].startswith("1 other rank then failed because its connection to rank 1 broke: rank 0")
+    reported = lines([end(1, message=texts.MODEL_COUNT), end(0, message=texts.CLOSED, time=10.2)])
+    assert reported[0].startswith("the model differs between ranks")
+    assert reported[1].startswith("Fix: build it from the same arguments")
+    assert reported[2].startswith("1 other rank then failed because its connection to rank 1 broke: rank 0")
 
 
 def test_the_verdict_explains_the_cause_and_not_the_loudest():
@@ -257,12 +257,12 @@ def test_no_explanation_leaves_the_verdict_as_short_as_it_was():
 
 
 def test_no_sentence_begins_with_a_capital_or_ends_with_a_stop_since_it_stands_in_a_line_of_its_own():
-    told = [
+    reported = [
         why(end(message=texts.ENOSPC)).sentence,
         why(end(status=-9, memory=Memory(group_kills=0))).sentence,
         why(closed(7), early=end(1, 0, left="end", begun=6)).fix,
     ]
-    assert not any(re.match(r"[A-Z][a-z]", words) or words.endswith(".") for words in told)
+    assert not any(re.match(r"[A-Z][a-z]", words) or words.endswith(".") for words in reported)
 
 
 def test_the_page_of_failures_has_every_row_of_the_catalogue():

@@ -225,13 +225,13 @@ screen.rank_prompt("h1", 0, 1, 1, "name? ")
 
 def test_severity_has_a_color_on_a_terminal(tmp_path: Path):
     body = """
-screen.info("plain"); screen.warning("careful"); screen.failure("broken"); screen.notice("Fix: mend")
-""".replace("mend", "repair")
+screen.info("plain"); screen.warning("careful"); screen.failure("broken"); screen.notice("Fix: reboot")
+"""
     assert on_terminal(body, tmp_path).splitlines() == [
         "\x1b[2mmuster:\x1b[0m plain",
         "\x1b[33mmuster: careful\x1b[0m",
         "\x1b[1;31mmuster: broken\x1b[0m",
-        "\x1b[2mmuster:\x1b[0m \x1b[1;36mFix:\x1b[0m repair",
+        "\x1b[2mmuster:\x1b[0m \x1b[1;36mFix:\x1b[0m reboot",
     ]
 
 

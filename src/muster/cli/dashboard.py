@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
         description="Show a job in a browser: its ranks, their speed, their logs, and what Muster found.",
         epilog=EXAMPLES,
     )
-    option(p, "JOB", "its id, part of the id, its script, or `last`", nargs="?")
+    option(p, "JOB", "a job that `muster ps` lists (default: the newest one that runs, else the newest)", nargs="?")
     option(p, "--port PORT", "port on 127.0.0.1 (default: a free one)", type=port, default=0)
     options = p.parse_args(argv)
     from muster.dashboard.address import address, listen, new_token
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     from muster.dashboard.server import DashboardServer
     from muster.jobs.job_folders import find, running_jobs
 
-    job = find(options.job or "last") if options.job else next(iter(running_jobs()), None) or find("last")
+    job = find(options.job) if options.job is not None else next(iter(running_jobs()), None) or find("last")
     token = new_token()
     with listen(options.port) as listener, DashboardServer(listener, token, JobList(job.folder)) as server:
         sys.stderr.write(f"muster: dashboard of {job.id}, Ctrl-C to stop it\n")
