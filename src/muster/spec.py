@@ -9,6 +9,10 @@ from typing import Literal
 
 from muster.errors import UsageError
 from muster.hosts import Host
+from muster.shared.wire import LEASE
+
+LEASE_ALONE = 20.0
+"""Default of `lost_after` for a job that cannot replace a host, so waiting for the network costs nothing."""
 
 LOCAL_RANK = "--local-rank=${local_rank}"
 """What torch.distributed.launch without --use-env passes to the script; each rank fills in its number."""
@@ -102,6 +106,20 @@ class RunSpec:
     # Failures
     restarts: int = 0
     """How often all ranks are restarted after a failure."""
+    spares: int = 0
+    """How many hosts, from the end of the list, run no ranks until they replace a lost one."""
+    min_hosts: int | None = None
+    """The fewest hosts to continue with when one is lost and no spare is left; None to require all of them."""
+    rejoin: float | None = None
+    """Seconds after which a job with fewer hosts restarts for returned ones; 0: at its next restart; None: never."""
+    lost_after: float | None = None
+    """Seconds without contact after which a host is lost; None for 5 with spares or `min_hosts`, else 20."""
+    avoid_bad: bool = False
+    """Do not use hosts on which earlier jobs failed because of their hardware."""
+    notice: str = ""
+    """Polled on each host to learn that it will go away: a shell command, or `aws`, `gcp` or `azure`."""
+    drain_signal: str = "USR1"
+    """The signal that all ranks get when a host is about to go away."""
     grace: float = 5.0
     """Seconds for ranks to exit after Ctrl-C or SIGTERM."""
     hang_after: float = 30.0
@@ -126,6 +144,13 @@ class RunSpec:
     """Its port; 0 for a free one."""
     notify: tuple[str, ...] = ()
     """Shell commands, `desktop` or URLs that get a message when the job ends or hangs."""
+
+    @property
+    def lease(self) -> float:
+        """Seconds without contact after which a host is lost and its ranks have been ended."""
+        if self.lost_after is not None:
+            return self.lost_after
+        return LEASE if self.spares or self.min_hosts else LEASE_ALONE
 
     @property
     def command(self) -> str:
@@ -192,6 +217,10 @@ _LEAST = {
     "nproc": 1,
     "lab": 1,
     "restarts": 0,
+    "spares": 0,
+    "min_hosts": 1,
+    "lost_after": 2,
+    "rejoin": 0,
     "grace": 0,
     "hang_after": 0,
     "master_port": 1,
@@ -203,4 +232,5 @@ _CHOICES = {
     "kind": ("script", "module", "function"),
     "pbs_start": ("tm", "ssh"),
     "on_hang": ("report", "kill"),
+    "drain_signal": ("USR1", "USR2", "TERM", "INT", "HUP"),
 }

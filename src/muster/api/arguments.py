@@ -151,3 +151,8 @@ def seconds(text: str) -> float:
     if value == float("inf"):
         raise argparse.ArgumentTypeError(f"must be a duration such as 30s, 500ms, 5m or 1h30m, got `{text}`")
     return value
+
+
+def rejoin(text: str) -> float:
+    """Read when returned hosts are used: `restart` (0), or a duration."""
+    return 0.0 if text == "restart" else seconds(text)

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from muster.api.arguments import Parser, flag, natural, option, port, positive, rank_set, seconds
+from muster.api.arguments import Parser, flag, natural, option, port, positive, rank_set, rejoin, seconds
 from muster.api.torchrun_options import add_torchrun, refuse
 from muster.config import host_groups, host_pythons, read_configuration
 from muster.engines.container.container import PROGRAMS
@@ -99,6 +99,23 @@ def add_what(p: Parser) -> None:
     flag(what, "--detach", about)
 
 
+def add_host_loss(p: Parser) -> None:
+    """Add the options for lost and leaving hosts."""
+    hosts = p.add_argument_group("lost hosts (with --restarts)")
+    _option(hosts, "--spares N", "keep the last N hosts ready to replace lost ones; they run no ranks", type=natural)
+    about = "continue with fewer hosts, at least N, when a host is lost and no spare is left"
+    _option(hosts, "--min-hosts N", about, type=positive)
+    about = "use hosts that returned: at the next `restart`, or restart for them after a time such as 10m"
+    _option(hosts, "--rejoin WHEN", about, type=rejoin)
+    about = "treat a host as lost after DURATION without contact (default: 5s with --spares or --min-hosts, else 20s)"
+    _option(hosts, "--lost-after DURATION", about, type=seconds)
+    _flag(hosts, "--avoid-bad", "do not use hosts whose hardware failed in earlier jobs")
+    about = "poll CMD on each host (or `aws`, `gcp`, `azure`) to learn that the host is about to go away"
+    _option(hosts, "--notice CMD", about)
+    about = "signal for all ranks when a host is about to go away (default: USR1)"
+    _option(hosts, "--drain-signal NAME", about, choices=("USR1", "USR2", "TERM", "INT", "HUP"))
+
+
 def add_screen(p: Parser) -> None:
     """Add the options for output."""
     screen = p.add_argument_group("output")
@@ -137,6 +154,7 @@ def run_parser(**settings: Any) -> Parser:
     add_where(p)
     add_engine(p)
     add_what(p)
+    add_host_loss(p)
     add_network(p)
     add_screen(p)
     add_torchrun(p)

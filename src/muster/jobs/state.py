@@ -16,6 +16,10 @@ RankPhase = Literal["starting", "running", "waiting", "hung", "stopped", "disk",
 """waiting: in a collective; hung: the cause of a reported hang; stopped: SIGSTOP or frozen; disk: uninterruptible (D);
 ended: with exit code 0; canceled: ended by Muster."""
 
+HostPhase = Literal["connecting", "up", "silent", "lost", "returning", "draining", "bad"]
+"""silent: no message for 1.5 s; lost: given up, retried in the background; returning: it answers again and is being
+checked; draining: it is about to go away; bad: its hardware failed, so it runs no ranks."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GpuState:
@@ -40,7 +44,13 @@ class HostState:
     """One host of the job."""
 
     name: str
-    state: Literal["connecting", "up", "silent", "lost"] = "connecting"
+    state: HostPhase = "connecting"
+    role: Literal["ranks", "spare", ""] = ""
+    """What it does for the job: it runs ranks, or it is ready to replace a lost host; empty if neither."""
+    why: str = ""
+    """Why it is lost, bad or draining."""
+    deadline: float | None = None
+    """When a draining host goes away, in seconds since 1970."""
     cpus: int = 0
     cpu_use: float | None = None
     """0 to 1 over all its CPUs."""
@@ -137,6 +147,26 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttemptState:
+    """One start of all ranks."""
+
+    number: int
+    begin: float
+    """When its ranks were started, in seconds since 1970."""
+    world_size: int
+    hosts: tuple[str, ...]
+    """The hosts of its ranks, in the order of the ranks."""
+    lost_at: float | None = None
+    """When what ended it was noticed."""
+    lost_to: str = ""
+    """What ended it, in one line; empty while it runs and if it succeeded."""
+    swaps: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The host that each spare replaced at the beginning of this attempt, by the name of the spare."""
+    recovery: float | None = None
+    """Seconds from what ended the previous attempt to the first collective of this one; None if unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobState:
     """All that is known of one job now."""
 
@@ -161,6 +191,8 @@ class JobState:
     reports: tuple[Report, ...] = ()
     failures: tuple[Failure, ...] = ()
     """One for each attempt that failed, the last one last."""
+    attempts: tuple[AttemptState, ...] = ()
+    """Every start of the ranks, the last one last."""
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds from `begin` to the end of each phase of the start: `connected`, `imported`, `first collective`."""
     hung_since: float | None = None
@@ -185,6 +217,7 @@ class JobState:
             "history": [vars(moment) for moment in self.history],
             "reports": [vars(report) for report in self.reports],
             "failures": [vars(failure) for failure in self.failures],
+            "attempts": [vars(attempt) for attempt in self.attempts],
         }
 
     def cut(self, *, since: float | None = None, stacks: bool = True) -> JobState:
