@@ -20,6 +20,8 @@ HostPhase = Literal["connecting", "up", "silent", "lost", "returning", "draining
 """silent: no message for 1.5 s; lost: given up, retried in the background; returning: it answers again and is being
 checked; draining: it is about to go away; bad: its hardware failed, so it runs no ranks."""
 
+HostRole = Literal["ranks", "spare", ""]
+
 
 @dataclass(frozen=True, kw_only=True)
 class GpuState:
@@ -45,7 +47,7 @@ class HostState:
 
     name: str
     state: HostPhase = "connecting"
-    role: Literal["ranks", "spare", ""] = ""
+    role: HostRole = ""
     """What it does for the job: it runs ranks, or it is ready to replace a lost host; empty if neither."""
     why: str = ""
     """Why it is lost, bad or draining."""
@@ -192,7 +194,9 @@ class JobState:
     failures: tuple[Failure, ...] = ()
     """One for each attempt that failed, the last one last."""
     attempts: tuple[AttemptState, ...] = ()
-    """Every start of the ranks, the last one last."""
+    """Every start of the ranks, the last one last; of very many the newest."""
+    host_losses: int = 0
+    """How often a host was lost."""
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds from `begin` to the end of each phase of the start: `connected`, `imported`, `first collective`."""
     hung_since: float | None = None
