@@ -114,6 +114,7 @@ class LocalRanks:
             "path": message["path"],
             "nofile": self.nofile,
         }
+        self._drop_spawner()
         self.spawner = Spawner()
         binding = binds_threads(env)
         if message["preload"] and not binding:
@@ -125,6 +126,15 @@ class LocalRanks:
         if self._prepare_request is not None:
             return None
         return {**_PREPARED, "unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
+
+    def _drop_spawner(self) -> None:
+        """End the process of an earlier `prepare`, and forget the function that was sent with it."""
+        if self.spawner is not None:
+            self.selector.unregister(self.spawner.socket)
+            self.spawner.end()
+        for descriptor in self._call:
+            os.close(descriptor)
+        self._call = []
 
     def take_call(self, message: SendCall, request: int) -> Problem:
         """Receive a base64 piece of the function that the ranks will run; it is kept in memory, once for all ranks."""
