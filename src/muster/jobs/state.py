@@ -11,6 +11,9 @@ from muster.jobs.decode import decode
 VERSION = 1
 """Raised when a field changes its meaning; readers ignore fields they do not know."""
 
+_MOST_RANKS = 1 << 20
+"""No job has more; a damaged file may say so."""
+
 Phase = Literal["connecting", "preparing", "running", "stopping", "ended"]
 RankPhase = Literal["starting", "running", "waiting", "hung", "stopped", "disk", "ended", "canceled", "failed", "lost"]
 """waiting: in a collective; hung: the cause of a reported hang; stopped: SIGSTOP or frozen; disk: uninterruptible (D);
@@ -158,6 +161,8 @@ class AttemptState:
     world_size: int
     hosts: tuple[str, ...]
     """The hosts of its ranks, in the order of the ranks."""
+    slots: tuple[int, ...] = ()
+    """How many ranks each of these hosts ran."""
     lost_at: float | None = None
     """When what ended it was noticed."""
     lost_to: str = ""
@@ -166,6 +171,14 @@ class AttemptState:
     """The host that each spare replaced at the beginning of this attempt, by the name of the spare."""
     recovery: float | None = None
     """Seconds from what ended the previous attempt to the first collective of this one; None if unknown."""
+
+    def host_by_rank(self) -> dict[int, str]:
+        """The host of each rank; empty if that is unknown."""
+        found: dict[int, str] = {}
+        for host, slots in zip(self.hosts, self.slots, strict=False):
+            first = len(found)
+            found.update(dict.fromkeys(range(first, min(first + slots, _MOST_RANKS)), host))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,9 @@ class AttemptLog:
         hosts = tuple(placement.name for placement in plan.placements)
         if self._attempts and self._attempts[-1].number == number:
             del self._attempts[-1]
-        begun = AttemptState(number=number, begin=now, world_size=plan.world_size, hosts=hosts, swaps=dict(swaps))
+        slots = tuple(placement.slots for placement in plan.placements)
+        size = plan.world_size
+        begun = AttemptState(number=number, begin=now, world_size=size, hosts=hosts, slots=slots, swaps=dict(swaps))
         self._attempts = [*self._attempts[1 - _MOST_ATTEMPTS :], begun]
 
     def lost(self, why: str, now: float) -> None:

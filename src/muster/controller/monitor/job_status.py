@@ -62,7 +62,7 @@ class JobStatus:
         self.slow: tuple[int, ...] = ()
         """The ranks that slow the job down now."""
         self._attempt = 0
-        self._attempts = AttemptLog()
+        self.attempts = AttemptLog()
         self._first: int | None = None
         """The first attempt of this controller; a job that was requeued had others before."""
         self._stopped: float | None = None
@@ -76,7 +76,8 @@ class JobStatus:
 
     def take_over(self, earlier: JobState) -> None:
         """Continue the record of an earlier controller of the same job, which a scheduler has requeued."""
-        self._attempts.take_over(earlier.attempts, earlier.now)
+        self._attempt = earlier.attempt
+        self.attempts.take_over(earlier.attempts, earlier.now)
         self._host_losses = earlier.host_losses
         self.failures, self.reports = list(earlier.failures), list(earlier.reports)
 
@@ -94,11 +95,11 @@ class JobStatus:
         for name, host in self._hosts.items():
             is_ready = host.phase in ("up", "silent")
             host.role = "ranks" if name in used else "spare" if is_ready else ""
-        self._attempts.begins(number, plan, swaps, time.time())
+        self.attempts.begins(number, plan, swaps, time.time())
 
     def attempt_lost(self, why: str) -> None:
         """Something ended the current attempt; only the first reason of an attempt counts."""
-        self._attempts.lost(why, time.time() if self._stopped is None else self._stopped)
+        self.attempts.lost(why, time.time() if self._stopped is None else self._stopped)
 
     def set_host(
         self,
@@ -184,7 +185,7 @@ class JobStatus:
 
     def _works(self, first_collective: float) -> None:
         """The last rank has finished its first collective."""
-        self._attempts.works(first_collective)
+        self.attempts.works(first_collective)
         if self._attempt == self._first:
             self.phases["first collective"] = first_collective - self.begin
 
@@ -278,7 +279,7 @@ class JobStatus:
             history=tuple(self._history) if history else (),
             reports=tuple(self.reports),
             failures=tuple(self.failures),
-            attempts=self._attempts.state(),
+            attempts=self.attempts.state(),
             host_losses=self._host_losses,
             phases=dict(self.phases),
             hung_since=self.hung_since if self.phase == "running" else None,
