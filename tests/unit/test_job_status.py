@@ -204,6 +204,14 @@ def test_a_host_that_returns_is_a_spare_when_the_next_attempt_begins():
     assert hosts_of(status) == {"h1": ("up", "spare", ""), "h2": ("up", "ranks", "")}
 
 
+def test_a_host_that_was_never_reached_is_lost_when_the_job_begins_without_it():
+    status, _ = make_status()
+    status.set_host("h2", phase="connecting")
+    status.attempt_begins(1, plan_of(status, "h1:2"), {})
+    assert hosts_of(status) == {"h1": ("up", "ranks", ""), "h2": ("lost", "", "not reached yet")}
+    assert status.state().host_losses == 0
+
+
 def test_a_draining_host_stays_so_until_it_is_lost_and_a_bad_one_forever():
     status, link = make_status()
     status.set_host("h1", phase="draining", why="spot notice", deadline=100.0)

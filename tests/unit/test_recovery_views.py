@@ -88,6 +88,7 @@ def test_of_many_lost_hosts_ps_shows_only_the_number():
 def test_a_job_between_two_attempts_is_recovering():
     between = {"phase": "stopping", "attempts": ATTEMPTS[:1]}
     assert status(job(**between), NOW) == "recovering"
+    assert status(job(**{**between, "phase": "preparing"}), NOW) == "recovering"
     assert status(job(**between, stopped_by="Ctrl-C"), NOW) == "stopping"
     assert status(job(phase="stopping"), NOW) == "stopping"
 

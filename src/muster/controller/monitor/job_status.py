@@ -93,6 +93,8 @@ class JobStatus:
         }
         used = {placement.name for placement in plan.placements}
         for name, host in self._hosts.items():
+            if host.phase == "connecting" and name not in used:
+                host.enter("lost", "not reached yet", None)
             is_ready = host.phase in ("up", "silent")
             host.role = "ranks" if name in used else "spare" if is_ready else ""
         self.attempts.begins(number, plan, swaps, time.time())
