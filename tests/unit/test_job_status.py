@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from sample_status import make_status
 
 from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor import job_status as board_module
+from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.rank_status import gpu_of
 from muster.hosts import parse_hosts
 from muster.jobs.state import JobState, Moment, Report, from_data
+from muster.output.log_files import LogFiles
 from muster.plan import Plan, make_plan
 
 
@@ -241,17 +244,31 @@ def test_recovery_lasts_from_the_loss_to_the_first_collective_of_all_ranks():
     assert "first collective" not in status.state().phases
 
 
-def test_a_requeued_job_continues_the_attempts_of_its_earlier_controller():
+@pytest.mark.parametrize(
+    ("has_ended", "why"), [(True, "requeueing Slurm job 12 (1 of 3)"), (False, "its controller was killed")]
+)
+def test_a_requeued_job_continues_the_attempts_of_its_earlier_controller(tmp_path: Path, has_ended: bool, why: str):
     before, link = make_status()
     publish(before, link, {"t": "host", "state": "lost"})
+    if has_ended:
+        before.ended(0, why)
     earlier = before.state()
+    (tmp_path / "state.json").write_text(json.dumps(earlier.as_data()))
     status, link = make_status()
-    status.take_over(earlier)
+    JobFiles(status, tmp_path, LogFiles(print))
     status.attempt_begins(1, plan_of(status, "h1:2"), {})
     state = status.state()
     assert [attempt.number for attempt in state.attempts] == [0, 1]
-    assert (state.attempts[0].lost_at, state.attempts[0].lost_to) == (earlier.now, "its controller ended")
+    assert (state.attempts[0].lost_at, state.attempts[0].lost_to) == (earlier.now, why)
     assert (state.attempt, state.host_losses) == (1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, '{"attempts": 3}'])
+def test_a_requeued_job_whose_earlier_state_is_damaged_begins_again(tmp_path: Path, text: str):
+    (tmp_path / "state.json").write_text(text)
+    status, _ = make_status()
+    JobFiles(status, tmp_path, LogFiles(print))
+    assert [attempt.number for attempt in status.state().attempts] == [0]
 
 
 def test_of_very_many_attempts_the_newest_are_kept():

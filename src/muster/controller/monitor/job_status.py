@@ -76,8 +76,9 @@ class JobStatus:
 
     def take_over(self, earlier: JobState) -> None:
         """Continue the record of an earlier controller of the same job, which a scheduler has requeued."""
+        why = earlier.sentence if earlier.phase == "ended" else ""
         self._attempt = earlier.attempt
-        self.attempts.take_over(earlier.attempts, earlier.now)
+        self.attempts.take_over(earlier.attempts, why or "its controller was killed", earlier.now)
         self._host_losses = earlier.host_losses
         self.failures, self.reports = list(earlier.failures), list(earlier.reports)
 
