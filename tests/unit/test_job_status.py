@@ -229,10 +229,13 @@ def test_a_draining_host_stays_so_until_it_is_lost_and_a_bad_one_forever():
     assert hosts_of(status) == {"h1": ("bad", "", "Xid 79")}
 
 
-def test_recovery_lasts_from_the_loss_to_the_first_collective_of_all_ranks():
+def test_recovery_lasts_from_the_loss_to_the_first_collective_of_all_ranks(monkeypatch: pytest.MonkeyPatch):
     status, link = make_status()
-    status.stopping()  # the loss was noticed here; the reason is known later
-    lost = time.time()
+    clock = lost = time.time()
+    monkeypatch.setattr(board_module.time, "time", lambda: clock)
+    publish(status, link, exited(1, 1))  # noticed here; the ranks are ended and the reason is known later
+    clock += 1
+    status.stopping()
     status.failed(Verdict(exit_code=1, sentence="rank 1 failed first"))
     status.attempt_begins(1, plan_of(status, "h1:2"), {})
     publish(status, link, progress(0, time=lost + 2, done=1, first=True))
@@ -240,7 +243,7 @@ def test_recovery_lasts_from_the_loss_to_the_first_collective_of_all_ranks():
     publish(status, link, progress(1, time=lost + 3, done=1, first=True))
     first, second = status.state().attempts
     assert first.lost_to == "rank 1 failed first"
-    assert (first.recovery, second.recovery) == (None, pytest.approx(3.0, abs=0.5))
+    assert (first.recovery, second.recovery) == (None, pytest.approx(3.0))
     assert "first collective" not in status.state().phases
 
 

@@ -121,6 +121,14 @@ def test_show_has_no_such_tables_for_a_job_that_lost_nothing():
     assert "Attempts:" not in plain
 
 
+def test_of_a_job_that_has_ended_only_lost_and_bad_hosts_are_listed():
+    bad = HostState(name="f", state="bad", why="Xid 79")
+    lines = show(job(hosts=(*HOSTS, bad), phase="ended", exit_code=0), NOW, None, [])
+    at = lines.index("Hosts:")
+    assert [line.split()[0] for line in lines[at + 2 : at + 4]] == ["b", "f"]
+    assert lines[at + 4] == ""
+
+
 def test_of_many_hosts_only_those_in_trouble_are_listed():
     many = (*HOSTS, *(HostState(name=f"gpu{number}", state="up", role="ranks") for number in range(100)))
     lines = show(job(hosts=many), NOW, None, [])
