@@ -49,7 +49,7 @@ def _phase(state: JobState, now: float) -> str:
 
 def is_recovering(state: JobState) -> bool:
     """Whether an attempt has ended, and another one is to follow."""
-    is_between = state.phase == "stopping" and not state.stopped_by
+    is_between = state.phase in ("stopping", "preparing") and not state.stopped_by
     return is_between and bool(state.attempts) and state.attempts[-1].lost_at is not None
 
 
