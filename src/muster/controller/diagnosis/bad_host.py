@@ -94,7 +94,7 @@ def _proven(verdict: Verdict, ends: Sequence[RankEnd], stuck: Collection[str]) -
         return BadHost(host=host, why=sign)
     # All hosts that wait for one file server have stuck processes; only one of them has a broken disk or driver.
     if len(set(stuck)) == 1 and not signs and len({end.host for end in ends}) > 1:
-        return BadHost(host=next(iter(stuck)), why="a process is blocked in the kernel (disk or driver)")
+        return BadHost(host=next(iter(stuck)), why="a process was blocked in the kernel (disk or driver)")
     return None
 
 
@@ -115,13 +115,13 @@ def _of_disk(end: RankEnd) -> str:
     named = [disk for disk in end.disks if disk.path in said]
     if _NO_SPACE.search(said):
         full = next((disk for disk in named or end.disks if disk.is_full and _is_hosts_own(disk)), None)
-        return f"the disk of {full.folder} is full ({size_text(full.total)})" if full else ""
+        return f"the disk of {full.folder} was full ({size_text(full.total)})" if full else ""
     if _READ_ONLY.search(said):
         failed = next((disk for disk in named or end.disks if disk.failed and disk.kind in _DISKS), None)
         return f"the kernel made the disk of {failed.folder} read-only after an error" if failed else ""
     if _DISK_ERROR.search(said):
         broken = next((disk for disk in named if disk.kind in _DISKS), None)
-        return f"the disk of {broken.folder} has I/O errors" if broken else ""
+        return f"the disk of {broken.folder} had I/O errors" if broken else ""
     return ""
 
 
