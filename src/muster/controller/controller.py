@@ -29,7 +29,7 @@ from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.startup_check import Check, StartupCheck
-from muster.controller.summary import Timeline, show_failure, show_summary
+from muster.controller.summary import Timeline, show_attempts, show_failure, show_summary
 from muster.engines.engine import Launch
 from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.job import Job
@@ -146,13 +146,15 @@ class Controller:
             reason = self.agents.connector.why_ended() or usual
             because = f" ({reason})" if reason else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
+            show_attempts(self.screen, self.status, f"stopped by {self.stopped_by}")
             self.screen.warning(sentence)
             return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
         verdict = self.results.add_to(verdict)
         if self.summary:
-            show_summary(self.screen, verdict, self.timeline, self.job, self.folder, self.agents.connector.why_ended())
+            reason = self.agents.connector.why_ended()
+            show_summary(self.screen, verdict, self.timeline, self.status, self.folder, reason)
         return verdict
 
     async def body(self) -> Verdict:
