@@ -143,7 +143,7 @@ TORN = "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
 @pytest.mark.parametrize("message", [FULL, TORN])
 def test_a_full_disk_of_its_own_blames_a_host(message: str):
     found = blamed(end(0, 1, message, kind="OSError", disks=(disk(kind="ext4"),)), peer())
-    assert found == BadHost(host="h1", why="the disk of /ckpt was full (20 MB)")
+    assert found == BadHost(host="h1", why="the disk of /ckpt was full (20 MB)", kind="full")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs", "9p", "ceph", ""])

@@ -84,8 +84,12 @@ def test_the_newest_incident_is_shown():
     assert bad(B).startswith("the disk of /ckpt was full 60 s ago")
 
 
-def test_an_incident_is_forgotten_after_30_days():
-    host_history.remember(B, incident(ago=31 * 86400))
+@pytest.mark.parametrize(("kind", "days"), [("hardware", 30), ("repeated", 30), ("full", 1)])
+def test_an_incident_is_forgotten_after_30_days_and_a_full_disk_after_one(kind: Kind, days: int):
+    host_history.remember(B, incident(ago=(days - 0.1) * 86400, kind=kind))
+    assert bad(B) != ""
+    host_history.forget([B])
+    host_history.remember(B, incident(ago=(days + 0.1) * 86400, kind=kind))
     assert bad(B) == ""
 
 

@@ -22,8 +22,8 @@ from muster.job import JOB_ID, state_folder
 from muster.jobs.kept_files import read_regular
 from muster.text import count, tilde
 
-KEPT_FOR = 30 * 86400.0
-"""Seconds after which an incident is forgotten."""
+KEPT_FOR = {"hardware": 30 * 86400.0, "repeated": 30 * 86400.0, "lost": 30 * 86400.0, "full": 86400.0}
+"""Seconds after which an incident is forgotten, by its kind; a full disk is noticed and cleaned up by people."""
 
 MOST_INCIDENTS = 20
 """Incidents that are kept of one host."""
@@ -43,8 +43,9 @@ _LOCK_LIMIT = 2.0
 _LONGEST = 200
 """Characters of a sentence that are kept."""
 
-Kind = Literal["hardware", "repeated", "lost"]
-"""hardware: a sign of failed hardware; repeated: its ranks failed first twice; lost: it did not answer any more."""
+Kind = Literal["hardware", "full", "repeated", "lost"]
+"""hardware: a sign of failed hardware; full: its disk was full; repeated: its ranks failed first twice; lost: no answer
+for longer than --lost-after."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +175,7 @@ def _ignore(text: str) -> None:
 
 
 def _is_recent(incident: Incident, now: float) -> bool:
-    return now - incident.time < KEPT_FOR
+    return now - incident.time < KEPT_FOR[incident.kind]
 
 
 def _ago(seconds: float) -> str:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from muster.controller.diagnosis import hardware_signs
 from muster.controller.diagnosis.failure_facts import Disk
@@ -55,10 +56,15 @@ class BadHost:
     host: str
     why: str
     """A clause about the host: `GPU 3 fell off the bus (Xid 79)`."""
-    is_proven: bool = True
-    """Whether a sign of failed hardware was seen; otherwise its ranks failed first twice."""
+    kind: Literal["hardware", "full", "repeated"] = "hardware"
+    """hardware: a sign of failed hardware was seen; full: its disk was full; repeated: its ranks failed first twice."""
     signatures: tuple[str, ...] = ()
     """How its ranks failed, if nothing is proven."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether more than a suspicion is known."""
+        return self.kind != "repeated"
 
 
 def bad_host_of(
@@ -91,7 +97,7 @@ def _proven(verdict: Verdict, ends: Sequence[RankEnd], stuck: Collection[str]) -
     signs = {end.host: sign for end in reversed(ends) if (sign := _sign(end, with_log=not is_scripts))}
     if len(signs) == 1:
         ((host, sign),) = signs.items()
-        return BadHost(host=host, why=sign)
+        return BadHost(host=host, why=sign, kind="full" if " was full" in sign else "hardware")
     # All hosts that wait for one file server have stuck processes; only one of them has a broken disk or driver.
     if len(set(stuck)) == 1 and not signs and len({end.host for end in ends}) > 1:
         return BadHost(host=next(iter(stuck)), why="a process was blocked in the kernel (disk or driver)")
@@ -148,7 +154,7 @@ def _failed_first_twice(verdict: Verdict, ends: Sequence[RankEnd], earlier: Sequ
     return BadHost(
         host=first.host,
         why="its ranks failed first twice while the other hosts were fine",
-        is_proven=False,
+        kind="repeated",
         signatures=(before.signature, verdict.signature),
     )
 
