@@ -59,6 +59,7 @@ class _RankState:
     has_joined: bool = False
     """Whether it has created a process group, or began to."""
     done: int = 0
+    steps: int = 0
     groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Per process group, the number of the last collective called and of the last one finished."""
     first_collective: float | None = None
@@ -111,6 +112,10 @@ class Attempt:
         """Which ranks called which collective, if one failed because another called a different one."""
         self.stuck = False
         """Some process could not be killed, so the job must not be restarted."""
+        self.checkpoints = 0
+        """Number of checkpoints that its ranks have written."""
+        self.planned = ""
+        """Why Muster ended it although nothing had failed; empty if it did not."""
         self._width = len(str(plan.world_size - 1))
         self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
         self._tracebacks: dict[int, int] = {}
@@ -143,6 +148,7 @@ class Attempt:
         # Never decreases: the exception, which counts collectives called, may overtake a sample.
         state.done = max(state.done, event["done"])
         state.groups = event.get("groups", state.groups)
+        state.steps = max(state.steps, event.get("steps", 0))
         if event["first"]:
             state.first_collective = link.our_time(event["time"])
 
@@ -219,8 +225,15 @@ class Attempt:
 
     def on_loss(self, host: str, why: str, *, is_up: bool = False) -> None:
         """A host is lost with its ranks, or it is up (`is_up`) and a process that its ranks need has ended."""
-        self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
-        self.over.set()
+        if any(place.name == host for place in self.plan.placements):
+            self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
+            self.over.set()
+
+    def end_as_planned(self, why: str) -> None:
+        """End this attempt although nothing failed, so that the next one runs on other hosts."""
+        if not self.over.is_set():
+            self.planned = why
+            self.over.set()
 
     def _on_output(self, link: AgentLink, event: Out) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
@@ -318,6 +331,12 @@ class Attempt:
     def ended_well(self) -> list[int]:
         """The ranks that ended with exit code 0."""
         return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
+
+    @property
+    def progress(self) -> int:
+        """How far it came: optimizer steps of the rank with the most, or collectives in a script without optimizer."""
+        states = self._ranks.values()
+        return max((state.steps for state in states), default=0) or max((state.done for state in states), default=0)
 
     @property
     def trained_alone(self) -> int:
