@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from muster.controller.attempt import Attempt
 from muster.controller.diagnosis.verdict import Verdict
+from muster.engines.engine import Launch
 from muster.hosts import Host
 from muster.job import Job
 
@@ -48,14 +50,20 @@ class HostBlame:
     """Judges the hosts of a job whenever an attempt has failed."""
 
     def __init__(
-        self, job: Job, recovery: Hosts, warn: Callable[[str], None], hosts: Mapping[str, Host], *, keeps: bool = True
+        self,
+        job: Job,
+        launch: Launch,
+        recovery: Hosts,
+        warn: Callable[[str], None],
+        guard: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        """`hosts` are those of the job by the name that the screen shows; unless `keeps`, later jobs learn nothing."""
         self._job = job
         self._recovery = recovery
         self._warn = warn
-        self._hosts = hosts
-        self._keeps = keeps
+        self._guard = guard
+        self._hosts = {agent.name: agent.host for agent in launch.agents}
+        self._keeps = not job.spec.lab and launch.name != "local"
+        """Whether later jobs can use these hosts and could choose others."""
         self._earlier: list[Verdict] = []
         self._suspects: list[BadHost] = []
         """Hosts that were replaced because their ranks failed first twice, until it is known whether that helped."""
@@ -64,6 +72,10 @@ class HostBlame:
 
     def after_failure(self, attempt: Attempt, verdict: Verdict) -> None:
         """Find the host to blame for a failed attempt, and replace it if another can take its place."""
+        with self._guard("which hosts are bad"):
+            self._judge(attempt, verdict)
+
+    def _judge(self, attempt: Attempt, verdict: Verdict) -> None:
         from muster.controller.diagnosis.bad_host import bad_host_of  # most jobs do not fail
 
         self._clear_suspects(verdict)
