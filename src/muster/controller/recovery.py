@@ -270,7 +270,7 @@ class Recovery(AttemptRunner):
     # --- the end --------------------------------------------------------------------------------------------
 
     def _without_stuck(self, verdict: Verdict) -> Verdict:
-        """Retire hosts with a process that could not be killed, if others can take over: nothing starts on top of it."""
+        """Retire hosts with a process that could not be killed, if the job can do without: nothing starts there."""
         attempt = self.attempt
         if attempt is None or not self._spec.restarts or isinstance(self.roster.next(without=self.stuck), Shortage):
             return verdict
