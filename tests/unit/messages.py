@@ -202,6 +202,7 @@ REPORTS: dict[str, Fields] = {
         "done": 2,
         "first": True,
         "waiting": None,
+        "saves": 1,
         **{name: SELF_REPORT[name] for name in ("groups", "moved")},
     },
     "arrivals": {"at": 1.0, "groups": {"0": [[1, 0.5], [2, 0.25, 0.1]]}, "steps": [[1, 0.5, 0.25]]},

@@ -178,7 +178,7 @@ class Recovery(AttemptRunner):
         is_loss = verdict.first is None and bool(attempt.losses)
         if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
             return verdict
-        self._budget.note(attempt.progress, attempt.checkpoints)
+        self._budget.note(attempt.progress, has_saved=attempt.has_saved)
         if not is_loss and self.roster.retired == retired and self._budget.is_repeated(verdict):
             note = "the restart failed at the same place without any progress, so Muster does not restart it again"
             return replace(verdict, notes=(*verdict.notes, note))
