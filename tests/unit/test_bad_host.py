@@ -241,8 +241,9 @@ def test_an_exception_that_moves_between_the_ranks_of_a_host_blames_nobody():
     assert blamed(end(1, 1, "bad sample", host="h1", done=70), peer(2), earlier=[before]) is None
 
 
-def test_a_crash_that_returns_at_the_same_place_is_the_scripts():
+def test_a_crash_that_returns_at_the_same_place_is_the_scripts_unless_it_is_at_the_start():
     assert blamed(segfault(done=7), peer(), earlier=[judged(segfault(done=7), peer())]) is None
+    assert blamed(segfault(done=0), peer(), earlier=[judged(segfault(done=0), peer())]) is not None
 
 
 @pytest.mark.parametrize("status", [-signal.SIGKILL, -signal.SIGTERM, -signal.SIGABRT])

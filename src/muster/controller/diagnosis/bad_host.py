@@ -11,10 +11,12 @@ A wrong accusation is worse than none: it takes a good host out of use, and hide
      there fails on that host each time. So the same rank with an ordinary exception says nothing about its host; what
      counts is a crash in native code or an error of CUDA that no program causes.
   2. A bug that depends on the data or on the step returns at the same place after the same number of collectives
-     (`is_same_failure`): that is the script, and the job is not restarted anyway.
+     (`is_same_failure`): that is the script, and the job is not restarted anyway. Not so before the first collective,
+     where the host decides as often: a driver that does not start, a CPU without an instruction.
   3. A bug that hits ranks at random hits the same one of n hosts again in one of n cases; for two hosts that is a
      coin toss. So this is a suspicion until the host has been replaced. If the same failure then happens on another
-     host (`is_cleared`), it was not the host: it may be used again and nothing is kept about it.
+     host (`is_cleared`), it was not the host: it may be used again and nothing is kept about it. For the same
+     reason only a spare replaces such a host; without its ranks, a bug of one of them would not return.
   4. Ranks killed from outside or by the OOM killer say nothing about hardware, and neither do ranks that only lost
      their connection to another one.
 
@@ -146,7 +148,9 @@ def _failed_first_twice(verdict: Verdict, ends: Sequence[RankEnd], earlier: Sequ
     others = [end for end in ends if end.host != first.host]
     if not others or any(end.failed and not end.is_symptom for end in others):
         return None
-    if is_same_failure(before, verdict) or not (_says_something(first) and _says_something(last)):
+    if (verdict.progress and is_same_failure(before, verdict)) or not (
+        _says_something(first) and _says_something(last)
+    ):
         return None
     machine = [hardware_signs.may_be_hardware(end) for end in (first, last)]
     if not any(machine) or (first.rank == last.rank and not all(machine)):
