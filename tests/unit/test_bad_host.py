@@ -204,6 +204,12 @@ def test_a_process_that_one_host_cannot_end_blames_that_host():
     assert found == BadHost(host="h2", why="a process was blocked in the kernel (disk or driver)")
 
 
+def test_a_rank_that_did_not_end_blames_its_host():
+    found = blamed(end(0, 1, "bad sample", kind="ValueError"), stuck=["h2"])
+    assert found is not None
+    assert found.host == "h2"
+
+
 def test_processes_that_no_host_can_end_wait_for_a_file_server():
     assert blamed(end(0, 1, "bad sample", kind="ValueError"), peer(), stuck=["h1", "h2"]) is None
 

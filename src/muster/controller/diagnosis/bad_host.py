@@ -25,30 +25,13 @@ Not a sign: a disk quota, a full or failing file system that other hosts share, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from muster.controller.diagnosis import hardware_signs
-from muster.controller.diagnosis.failure_facts import Disk
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
-from muster.text import size_text
-
-_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "jfs", "bcachefs"})
-"""File systems on a disk of the host itself."""
-
-_LOCAL = _DISKS | {"tmpfs", "ramfs", "overlay"}
-"""File systems that no other host can fill."""
-
-_NO_SPACE = re.compile(
-    r"No space left on device|inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing|"
-    r"basic_ios::clear: iostream error|\d+ requested and \d+ written"
-)
-_QUOTA = re.compile(r"Disk quota exceeded|\[Errno 122\]")
-_READ_ONLY = re.compile(r"\[Errno 30\]|Read-only file system")
-_DISK_ERROR = re.compile(r"\[Errno (?:5|117)\]|Input/output error|Structure needs cleaning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +84,7 @@ def _proven(verdict: Verdict, ends: Sequence[RankEnd], stuck: Collection[str]) -
         ((host, sign),) = signs.items()
         return BadHost(host=host, why=sign, kind="full" if " was full" in sign else "hardware")
     # All hosts that wait for one file server have stuck processes; only one of them has a broken disk or driver.
-    if len(set(stuck)) == 1 and not signs and len({end.host for end in ends}) > 1:
+    if len(stuck) == 1 and not signs and any(end.host not in stuck for end in ends):
         return BadHost(host=next(iter(stuck)), why="a process was blocked in the kernel (disk or driver)")
     return None
 
@@ -111,30 +94,7 @@ def _sign(end: RankEnd, *, with_log: bool) -> str:
     logged = hardware_signs.in_kernel_log(end) if with_log else ""
     if not end.failed or end.is_symptom:
         return logged  # it was stopped, or it lost its connection to a rank, which may be on this host
-    return logged or hardware_signs.in_message(end) or _of_disk(end)
-
-
-def _of_disk(end: RankEnd) -> str:
-    """What is wrong with a local disk that a rank wrote to or read from; empty if nothing is."""
-    said = hardware_signs.message_of(end)
-    if _QUOTA.search(said):
-        return ""
-    # The other disks are those of the working directory and of /tmp.
-    named = [disk for disk in end.disks if disk.path in said]
-    if _NO_SPACE.search(said):
-        full = next((disk for disk in named or end.disks if disk.is_full and _is_hosts_own(disk)), None)
-        return f"the disk of {full.folder} was full ({size_text(full.total)})" if full else ""
-    if _READ_ONLY.search(said):
-        failed = next((disk for disk in named or end.disks if disk.failed and disk.kind in _DISKS), None)
-        return f"the kernel made the disk of {failed.folder} read-only after an error" if failed else ""
-    if _DISK_ERROR.search(said):
-        broken = next((disk for disk in named if disk.kind in _DISKS), None)
-        return f"the disk of {broken.folder} had I/O errors" if broken else ""
-    return ""
-
-
-def _is_hosts_own(disk: Disk) -> bool:
-    return disk.kind in _LOCAL and not disk.folder.startswith("/dev/shm")
+    return logged or hardware_signs.in_message(end) or hardware_signs.of_disk(end)
 
 
 # --- the same host twice ------------------------------------------------------------------------------------------
