@@ -154,8 +154,9 @@ class HostRoster:
             return
         self._members[link.name] = replace(member, standing="away", why="its zygote died")
         self._broken.add(link.name)
+        again = "; starting it again" if self._spec.restarts else ""
+        self._screen.warning(f"{link.name}: the process that starts its ranks was killed{again}")
         if not is_running:
-            self._screen.warning(f"{link.name}: the process that starts ranks was killed; Muster starts it again")
             self.repair()
 
     def repair(self) -> None:

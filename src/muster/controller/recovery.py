@@ -32,7 +32,7 @@ from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
 from muster.shared.wire import LAST_GRACE
-from muster.text import count, cut, duration, names, tilde
+from muster.text import count, cut, names, tilde
 
 if TYPE_CHECKING:
     from muster.jobs.state import HostPhase
@@ -302,7 +302,8 @@ class Recovery:
         while True:
             found = self.roster.next()
             repairing = self.roster.returns.repairing
-            if isinstance(found, Seating) and found.dropped and repairing and time.monotonic() < repaired:
+            is_short = isinstance(found, Shortage) or bool(found.dropped)
+            if is_short and repairing and time.monotonic() < repaired:
                 await self._wait(repaired, f"starting a new zygote on {names(sorted(repairing))}")
             elif isinstance(found, Seating):
                 plan = await self._meet(found)
@@ -312,7 +313,7 @@ class Recovery:
                 if not self.roster.away or time.monotonic() >= give_up:
                     return None
                 if not is_told:
-                    wait = duration(WAIT_FOR_RETURN)
+                    wait = f"{WAIT_FOR_RETURN / 60:g} min"
                     self._screen.warning(f"waiting up to {wait} for {names(found.missing)} to return (no spare left)")
                 is_told = True
                 await self._wait(give_up, f"waiting for {names(found.missing)} to return")
@@ -355,7 +356,7 @@ class Recovery:
             return
         changes = what_changes(found, self.attempt.plan, plan.world_size, self._spec.min_hosts)
         planned = self.attempt.planned
-        restart = f"restart for {planned}" if planned else f"restart {self._budget.used} of {self._budget.limit}"
+        restart = f"planned restart ({planned})" if planned else f"restart {self._budget.used} of {self._budget.limit}"
         self._screen.warning(f"{restart}: {changes}" if changes else restart)
 
     # --- the end --------------------------------------------------------------------------------------------
