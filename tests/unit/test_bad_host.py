@@ -188,9 +188,9 @@ def test_a_disk_that_is_read_only_on_purpose_blames_nobody(kind: str, failed: bo
 
 def test_an_io_error_of_a_file_on_a_local_disk_blames_its_host():
     message = "[Errno 5] Input/output error: '/data/train.bin'"
-    local = disk("/data/train.bin", "/data/train.bin", free=GB, kind="xfs")
+    local = disk("/data/train.bin", "/data/train.bin", free=GB, kind="xfs", point="/data")
     found = blamed(end(0, 1, message, kind="OSError", disks=(local,)), peer())
-    assert found == BadHost(host="h1", why="the disk of /data/train.bin had I/O errors")
+    assert found == BadHost(host="h1", why="the disk of /data had I/O errors")
     assert blamed(end(0, 1, message, kind="OSError", disks=(replace(local, kind="nfs4"),)), peer()) is None
     of_terminal = "[Errno 5] Input/output error"
     assert blamed(end(0, 1, of_terminal, kind="OSError", disks=(local,)), peer()) is None

@@ -138,13 +138,13 @@ def of_disk(end: RankEnd) -> str:
     named = [disk for disk in end.disks if disk.path in said]
     if _NO_SPACE.search(said):
         full = next((disk for disk in named or end.disks if disk.is_full and _is_hosts_own(disk)), None)
-        return f"the disk of {full.folder} was full ({size_text(full.total)})" if full else ""
+        return f"the disk of {full.place} was full ({size_text(full.total)})" if full else ""
     if _READ_ONLY.search(said):
         failed = next((disk for disk in named or end.disks if disk.failed and disk.kind in _DISKS), None)
-        return f"the kernel made the disk of {failed.folder} read-only after an error" if failed else ""
+        return f"the kernel made the disk of {failed.place} read-only after an error" if failed else ""
     if _DISK_ERROR.search(said):
         broken = next((disk for disk in named if disk.kind in _DISKS), None)
-        return f"the disk of {broken.folder} had I/O errors" if broken else ""
+        return f"the disk of {broken.place} had I/O errors" if broken else ""
     return ""
 
 
