@@ -46,7 +46,16 @@ USE: Fields = {
     "quota": None,
     "neighbor": {"pid": 7, "name": "stress", "cpu": 0.9, "on": 3},
 }
-DISK: Fields = {"path": "/a/b", "folder": "/a", "free": 1, "total": 2, "inodes": None, "kind": "ext4", "failed": False}
+DISK: Fields = {
+    "path": "/a/b",
+    "folder": "/a",
+    "free": 1,
+    "total": 2,
+    "inodes": None,
+    "kind": "ext4",
+    "point": "/",
+    "failed": False,
+}
 UP: Fields = {
     "t": "up",
     "protocol": VERSION,

@@ -109,7 +109,7 @@ class MemoryFacts(TypedDict):
 
 
 class DiskFacts(TypedDict):
-    """The file system of a path: its free space, its type, and whether the kernel made it read-only after an error."""
+    """The file system of a path: free space, type, mount point, whether the kernel made it read-only on an error."""
 
     path: str
     folder: str
@@ -117,6 +117,7 @@ class DiskFacts(TypedDict):
     total: int
     inodes: int | None
     kind: str
+    point: str
     failed: bool
 
 
