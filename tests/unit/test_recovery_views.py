@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from muster.jobs.hosts_text import places, where
 from muster.jobs.job_folders import KeptJob, read_job
 from muster.jobs.ps_text import status
 from muster.jobs.show_text import show
-from muster.jobs.state import AttemptState, HostState, JobState, RankState, from_data
+from muster.jobs.state import AttemptState, HostChangeState, HostState, JobState, RankState, from_data
 from muster.jobs.top_view import frame
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -115,6 +116,27 @@ def test_show_lists_hosts_with_their_use_and_why_they_are_missing_and_every_atte
     assert any(line.endswith("6 ranks on 3 hosts, d replaced b, recovery took 5.6 s") for line in timeline)
 
 
+def test_the_timeline_has_hosts_that_were_lost_and_returned_but_no_loss_twice():
+    changes = tuple(
+        HostChangeState(time=NOW - 60 + at, host=host, state=phase, why=why)
+        for at, (host, phase, why) in enumerate(
+            [
+                ("b", "lost", "power"),
+                ("e", "lost", "its cable was cut"),
+                ("e", "up", ""),
+                ("d", "draining", "spot notice"),
+            ]
+        )
+    )
+    attempts = (replace(ATTEMPTS[0], lost_to="host b is lost: power"), ATTEMPTS[1])
+    lines = show(job(attempts=attempts, host_changes=changes), NOW, None, [])
+    timeline = [line[12:] for line in lines[lines.index("Timeline:") + 1 :] if line.startswith("  ")]
+    assert timeline[1] == "attempt 0 ended: host b is lost: power"
+    assert timeline[3:] == ["e is lost: its cable was cut", "e is back", "d is draining: spot notice"]
+    shown = KeptJob(id="x", folder=Path("/none"), state=state(host_changes=changes), life="alive")
+    assert frame(shown, width=80, height=40, now=NOW, color=False)[-1].endswith(" d is draining: spot notice")
+
+
 def test_show_has_no_such_tables_for_a_job_that_lost_nothing():
     plain = show(job(hosts=(HOSTS[0], HOSTS[2]), attempts=ATTEMPTS[:1]), NOW, None, [])
     assert "Hosts:" not in plain
@@ -165,7 +187,7 @@ def test_top_shows_what_hosts_are_for_and_the_last_recovery():
 
 def test_the_state_of_an_older_muster_is_shown_as_before():
     old = json.loads(json.dumps(state().as_data()))
-    del old["attempts"], old["host_losses"]
+    del old["attempts"], old["host_losses"], old["host_changes"]
     for host in old["hosts"]:
         del host["role"], host["why"], host["deadline"]
         host["state"] = "up"
@@ -194,6 +216,7 @@ def test_no_name_of_a_host_or_a_spare_can_move_the_cursor():
         {"attempts": [{**vars(ATTEMPTS[0]), "slots": ["x"]}]},
         {"attempts": {"0": 1}},
         {"host_losses": "many"},
+        {"host_changes": [{"host": "a", "state": "up"}]},
         {"hosts": [{"name": "a", "state": "asleep"}]},
         {"hosts": [{"name": "a", "role": "king"}]},
         {"hosts": [{"name": "a", "deadline": "soon"}]},
