@@ -30,7 +30,9 @@ def status(job: KeptJob, now: float) -> str:
     if job.life == "died":
         return "controller died"
     if job.life == "elsewhere":
-        silent = now - state.now > SILENT
+        silent = now - (state.now if job.copied is None else job.copied) > SILENT
+        if job.copied is not None and silent:
+            return f"{_PHASES[state.phase]} on {printable(state.host)} {how_long(now - job.copied)} ago"
         return f"{'silent' if silent else _phase(state, now)} on {printable(state.host)}"
     if state.phase != "ended":
         return _phase(state, now)
