@@ -17,7 +17,7 @@ from sample_status import make_status
 
 from muster.cli import main
 from muster.controller.summary import show_attempts
-from muster.jobs.attempts_text import attempt_rows, took
+from muster.jobs.attempts_text import attempt_rows, short_reason, took
 from muster.jobs.hosts_text import places, where
 from muster.jobs.job_folders import KeptJob, read_job
 from muster.jobs.ps_text import status
@@ -172,6 +172,18 @@ def test_of_many_attempts_the_newest_are_listed():
 def test_durations_have_two_digits(seconds: float, text: str):
     assert took(seconds) == text
     assert took(7500) == "2 h 5 min"
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("host b is lost: no message from it for 5 s; it is down or hung", "lost b: no message from it for 5 s"),
+        ("rank 1 on b failed first, 3.1 s after the start: KeyError", "rank 1 on b failed first: KeyError"),
+        ("out of memory; lower the batch size\nmore", "out of memory; lower the batch size"),
+    ],
+)
+def test_what_ended_an_attempt_is_short(reason: str, text: str):
+    assert short_reason(reason) == text
 
 
 def test_top_shows_what_hosts_are_for_and_the_last_recovery():

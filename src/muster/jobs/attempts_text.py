@@ -21,6 +21,9 @@ _LONGEST_HOSTS = 24
 _AFTER_START = re.compile(r"(?<= failed first), [\d.]+ s after the start")
 """What the column RAN shows too."""
 
+_LOSS = re.compile(r"host (\S+) is lost: ([^;]*)(;.*)?")
+"""The verdict on an attempt that lost a host, and what it may mean."""
+
 
 def attempt_rows(attempts: Sequence[AttemptState], *, now: float, last: str) -> list[Sequence[str]]:
     """A table with titles, if there was more than one attempt; `last` says how the last one stands or how it ended.
@@ -54,7 +57,9 @@ def _row(attempt: AttemptState, after: AttemptState | None, now: float, last: st
 
 def short_reason(reason: str) -> str:
     """What ended an attempt, in one line, without when."""
-    return _AFTER_START.sub("", one_line(reason))
+    line = one_line(reason)
+    loss = _LOSS.fullmatch(line)
+    return _AFTER_START.sub("", line) if loss is None else f"lost {loss[1]}: {loss[2]}"
 
 
 def took(seconds: float) -> str:
