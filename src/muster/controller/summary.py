@@ -60,7 +60,7 @@ def show_attempts(screen: Screen, status: JobStatus, last: str) -> None:
     from muster.jobs.ps_text import table
 
     screen.info(f"{count(len(attempts), 'attempt')}:")
-    screen.show_block("\n".join(table(attempt_rows(attempts, now=time.time(), last=last), None)))
+    screen.show_block("\n".join(table(attempt_rows(attempts, now=time.time(), last=last, brief=True), None)))
 
 
 def show_summary(
