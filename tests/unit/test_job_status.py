@@ -286,6 +286,9 @@ def test_of_very_many_attempts_the_newest_are_kept():
         status.attempt_lost("rank 0 failed")
         status.attempt_begins(number, plan_of(status, "h1:2"), {})
     assert [attempt.number for attempt in status.state().attempts] == list(range(800, 1000))
+    many = [f"gpu{number}" for number in range(400)]
+    status.attempt_begins(1000, plan_of(status, *[f"{name}:1" for name in many]), {})
+    assert [attempt.number for attempt in status.state().attempts] == list(range(976, 1001))
 
 
 def test_the_history_has_what_each_host_used(monkeypatch: pytest.MonkeyPatch):
