@@ -77,8 +77,8 @@ def test_a_spare_that_takes_over_and_a_host_that_returns_are_seen_everywhere(
     done = job.wait(100)
     assert done.code == 0, done.said
     shown = muster("show")
-    for said, begin, hosts in ((done.err, "", ""), (shown, r"[\d:]{8}  ", "h[13],h2  +")):
+    for said, label, begin, hosts in ((done.err, "muster: ", "", ""), (shown, "", r"[\d:]{8}  ", "h[13],h2  +")):
         row = rf"  +{begin}[\d.]+ s  +2  +{hosts}"
-        assert re.search(rf"^  0{row}[\d.]+ s, h1 replaced h3  +lost h3: no message", said, re.MULTILINE), said
-        assert re.search(rf"^  1{row}-  +exit code 0$", said, re.MULTILINE), said
+        assert re.search(rf"^{label}  0{row}[\d.]+ s, h1 replaced h3  +lost h3: no message", said, re.MULTILINE), said
+        assert re.search(rf"^{label}  1{row}-  +exit code 0$", said, re.MULTILINE), said
     assert re.search(r"^  [\d:]{8}  h3 is back$", shown, re.MULTILINE), shown

@@ -278,7 +278,7 @@ def summary(attempts: int, *, quiet: bool = False) -> list[str]:
 def test_a_job_with_several_attempts_ends_with_a_table_of_them():
     title, heads, first, second = summary(2)
     assert title == "muster: 2 attempts:"
-    assert heads.split() == ["ATTEMPT", "RAN", "RANKS", "RECOVERY", "ENDED", "BY"]
+    assert heads.split() == ["muster:", "ATTEMPT", "RAN", "RANKS", "RECOVERY", "ENDED", "BY"]
     assert first.endswith(LOSS)
     assert second.endswith("exit code 0")
     assert summary(1) == summary(3, quiet=True) == []
