@@ -20,7 +20,7 @@ from muster.controller.summary import show_attempts
 from muster.jobs.attempts_text import attempt_rows, short_reason, took
 from muster.jobs.hosts_text import places, where
 from muster.jobs.job_folders import KeptJob, read_job
-from muster.jobs.ps_text import status
+from muster.jobs.ps_text import reason, status
 from muster.jobs.show_text import show
 from muster.jobs.state import AttemptState, HostChangeState, HostState, JobState, RankState, from_data
 from muster.jobs.top_view import frame
@@ -92,6 +92,14 @@ def test_a_job_between_two_attempts_is_recovering():
     assert status(job(**{**between, "phase": "preparing"}), NOW) == "recovering"
     assert status(job(**between, stopped_by="Ctrl-C"), NOW) == "stopping"
     assert status(job(phase="stopping"), NOW) == "stopping"
+
+
+def test_show_says_what_a_job_that_recovers_waits_for():
+    lost = (RankState(rank=0, host="b", local_rank=0, state="lost", step_rate=0.0),)
+    waiting = job(phase="preparing", attempts=ATTEMPTS[:1], ranks=lost, sentence="waiting for b to return")
+    assert "recovering: waiting for b to return" in show(waiting, NOW, None, [])
+    assert reason(waiting) == "waiting for b to return"
+    assert "recovering" in show(job(phase="preparing", attempts=ATTEMPTS[:1], ranks=lost), NOW, None, [])
 
 
 def test_show_lists_hosts_with_their_use_and_why_they_are_missing_and_every_attempt():

@@ -164,7 +164,7 @@ def _standing(job: KeptJob, state: JobState, now: float) -> str:
     rates = [rank.step_rate for rank in state.ranks if rank.step_rate is not None]
     if state.phase == "running" and state.slow:
         said = f"{said}: {rank_list(state.slow)}"
-    elif rates and state.hung_since is None:
+    elif rates and state.phase == "running" and state.hung_since is None:
         unit = "steps/s" if any(rank.steps for rank in state.ranks) else "collectives/s"
         said = f"{said}, {significant(min(rates))} {unit}"
     elif state.sentence:
