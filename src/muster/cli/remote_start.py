@@ -126,6 +126,8 @@ class _Start:
         """Start the job and return the exit code of the command."""
         spec = self.prepared.job.spec
         code = archive(spec.cwd) if spec.sync else b""
+        if not spec.quiet:
+            sys.stderr.write(f"muster: starting the controller on {self.own.name}\n")
         with RemotePython(self.place, {"do": "start"}) as remote:
             remote.receive()
             self._check(remote)
@@ -185,7 +187,6 @@ class _Start:
         ways = self.prepared.job.spec.notify
         if "desktop" in ways:
             notes.append(f"--notify desktop has no effect: the controller is on {self.own.name}, not on this desktop")
-            sys.stderr.write(f"muster: {notes[-1]}\n")
         return tuple(way for way in ways if way != "desktop")
 
     def _wait(self, remote: RemotePython) -> dict[str, Any]:
