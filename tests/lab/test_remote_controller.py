@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,9 +85,8 @@ class Laptop:
 
 
 @pytest.fixture
-def laptop(cluster: Lab, shared: Path, request: pytest.FixtureRequest) -> Iterator[Laptop]:
-    folder = shared / re.sub(r"\W+", "-", request.node.name)[:60]
-    folder.mkdir()
+def laptop(cluster: Lab, shared: Path) -> Iterator[Laptop]:
+    folder = Path(tempfile.mkdtemp(dir=shared))
     user = Laptop(cluster, folder)
     yield user
     cluster.heal("h1")
@@ -109,7 +109,7 @@ def test_a_job_from_a_laptop_is_followed_and_stopped_from_there(laptop: Laptop) 
     assert kept.stat().st_mode & 0o777 == 0o600
     assert "secret-4711" not in kept.read_text()
 
-    assert re.search(rf"^{job_id}  running on h2 +\d+s  2@h2,h3 +loop.py", laptop.muster("ps").out, re.MULTILINE)
+    assert re.search(rf"^{job_id}  running on h2 +\d+s +2@h2,h3 +loop.py", laptop.muster("ps").out, re.MULTILINE)
     laptop.hold.unlink()
     wait_until("lines", lambda: "line 5" in laptop.muster("logs", "loop").out, 60)
     lines = laptop.muster("logs").out
@@ -244,10 +244,10 @@ def test_a_start_that_is_interrupted_leaves_a_job_that_runs_or_none(laptop: Lapt
     if out:
         assert laptop.phase(out.strip(), "running")
         return
-    (folder,) = [*(laptop.state / "muster" / "jobs").iterdir()] or [None]
-    if folder is None:
+    jobs = [folder.name for folder in laptop.state.glob("muster/jobs/*")]
+    if not jobs:
         return
-    job_id = folder.name
+    (job_id,) = jobs
 
     def is_settled() -> bool:
         """Whether the job runs with both ranks, has ended, or was never there."""
