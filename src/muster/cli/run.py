@@ -152,6 +152,7 @@ def print_plan(prepared: Prepared) -> int:
     sys.stdout.write(describe(prepared.job, prepared.launch))
     if not prepared.job.spec.quiet:
         sys.stderr.writelines(f"muster: {note}\n" for note in prepared.notes)
+    sys.stderr.writelines(f"muster: {warning}\n" for warning in prepared.warnings)
     return 0
 
 

@@ -59,6 +59,7 @@ class _RankState:
     has_joined: bool = False
     """Whether it has created a process group, or began to."""
     done: int = 0
+    steps: int = 0
     groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Per process group, the number of the last collective called and of the last one finished."""
     first_collective: float | None = None
@@ -111,6 +112,10 @@ class Attempt:
         """Which ranks called which collective, if one failed because another called a different one."""
         self.stuck = False
         """Some process could not be killed, so the job must not be restarted."""
+        self.checkpoints = 0
+        """Number of checkpoints that its ranks have written."""
+        self.planned = ""
+        """Why Muster ended it although nothing had failed; empty if it did not."""
         self._width = len(str(plan.world_size - 1))
         self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
         self._tracebacks: dict[int, int] = {}
@@ -143,6 +148,7 @@ class Attempt:
         # Never decreases: the exception, which counts collectives called, may overtake a sample.
         state.done = max(state.done, event["done"])
         state.groups = event.get("groups", state.groups)
+        state.steps = max(state.steps, event.get("steps", 0))
         if event["first"]:
             state.first_collective = link.our_time(event["time"])
 
@@ -219,8 +225,15 @@ class Attempt:
 
     def on_loss(self, host: str, why: str, *, is_up: bool = False) -> None:
         """A host is lost with its ranks, or it is up (`is_up`) and a process that its ranks need has ended."""
-        self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
-        self.over.set()
+        if any(place.name == host for place in self.plan.placements):
+            self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
+            self.over.set()
+
+    def end_as_planned(self, why: str) -> None:
+        """End this attempt although nothing failed, so that the next one runs on other hosts."""
+        if not self.over.is_set():
+            self.planned = why
+            self.over.set()
 
     def _on_output(self, link: AgentLink, event: Out) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
@@ -304,6 +317,11 @@ class Attempt:
             asyncio.get_running_loop().call_later(limit, self.over.set)
 
     @property
+    def ends(self) -> list[RankEnd]:
+        """How the ranks ended that have ended."""
+        return [state.end for state in self._ranks.values() if state.end is not None]
+
+    @property
     def running(self) -> list[int]:
         """The ranks that have not ended."""
         return [rank for rank, state in self._ranks.items() if state.end is None]
@@ -311,21 +329,25 @@ class Attempt:
     @property
     def failed_in_collective(self) -> bool:
         """Whether a rank failed as ranks do when another left, did not arrive, or called another collective."""
-        ends = [state.end for state in self._ranks.values() if state.end is not None and state.end.failed]
-        return any(end.is_symptom or end.status == -signal.SIGABRT for end in ends)
+        return any(end.failed and (end.is_symptom or end.status == -signal.SIGABRT) for end in self.ends)
 
     @property
     def ended_well(self) -> list[int]:
         """The ranks that ended with exit code 0."""
-        return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
+        return [end.rank for end in self.ends if end.status == 0]
+
+    @property
+    def progress(self) -> int:
+        """How far it came: optimizer steps of the rank with the most, or collectives in a script without optimizer."""
+        states = self._ranks.values()
+        return max((state.steps for state in states), default=0) or max((state.done for state in states), default=0)
 
     @property
     def trained_alone(self) -> int:
         """Number of ranks that made optimizer steps; 0 if any rank has created a process group."""
         states = self._ranks.values()
-        if any(state.has_joined for state in states):
-            return 0
-        return sum(state.left is not None and state.left.get("alone", 0) > 0 for state in states)
+        alone = sum(state.left is not None and state.left.get("alone", 0) > 0 for state in states)
+        return 0 if any(state.has_joined for state in states) else alone
 
     @property
     def returned(self) -> dict[int, bytes]:
@@ -353,7 +375,7 @@ class Attempt:
         if self.hang is not None:
             return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()
-        ends = [state.end for rank, state in self._ranks.items() if state.end is not None and rank not in aborted]
+        ends = [end for end in self.ends if end.rank not in aborted]
         verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)
         if self.differing and not verdict.ok:
             verdict = verdict.after(self.differing)

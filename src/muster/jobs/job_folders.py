@@ -97,7 +97,7 @@ def job_folders() -> list[Path]:
     together = Counter(begun.values())
 
     def place(entry: Path) -> tuple[str, float]:
-        state = _read_state(entry) if together[begun[entry]] > 1 else None  # ids contain seconds only
+        state = read_state(entry) if together[begun[entry]] > 1 else None  # ids contain seconds only
         return begun[entry], state.begin if state is not None else 0.0
 
     return sorted(begun, key=place, reverse=True)
@@ -105,7 +105,7 @@ def job_folders() -> list[Path]:
 
 def read_job(folder: Path) -> KeptJob:
     """What became of one job; removes the socket of a controller that died."""
-    state = _read_state(folder)
+    state = read_state(folder)
     place = read_place(folder)
     if place is not None and not place.shared:
         died = place.life in ("died", "gone")
@@ -187,7 +187,7 @@ def _matching(text: str, folders: Sequence[Path]) -> tuple[list[Path], list[Path
 
 def _of_script(text: str, folders: Sequence[Path]) -> list[Path]:
     """The jobs of a script that were given a name of their own."""
-    states = ((folder, _read_state(folder)) for folder in folders)
+    states = ((folder, read_state(folder)) for folder in folders)
     commands = ((folder, state.command.removeprefix("-m ").split()) for folder, state in states if state is not None)
     return [folder for folder, words in commands if words and short_name(words[0]) == short_name(text)]
 
@@ -238,7 +238,8 @@ def _not_found(text: str, folders: Sequence[Path]) -> NoReturn:
     raise UsageError(f"job `{printable(text)}` not found", hint=hint)
 
 
-def _read_state(folder: Path) -> JobState | None:
+def read_state(folder: Path) -> JobState | None:
+    """The state that was last written; None if there is none that can be read."""
     try:
         return from_data(json.loads(read_regular(folder / STATE, _LARGEST_STATE)))
     except (OSError, ValueError, RecursionError, MemoryError):
@@ -256,7 +257,7 @@ def _last_state(folder: Path, limit: float) -> JobState | None:
     """The state of a job that ended by itself, written within `limit` seconds from now at the latest."""
     deadline = time.monotonic() + limit
     while True:
-        state = _read_state(folder)
+        state = read_state(folder)
         if state is not None and state.phase == "ended":
             return state
         if time.monotonic() >= deadline:
