@@ -30,6 +30,9 @@ from muster.text import names, printable
 LOCAL = "local"
 """The value of --controller for this machine."""
 
+_FATAL = ("unknown-name", "changed-key", "unknown-key", "denied", "closed")
+"""Failures of ssh that end the job as well; the controller on this machine reports them."""
+
 _CHECK_LIMIT = 60.0
 """Seconds for the host to test its logins to all others."""
 
@@ -54,17 +57,18 @@ def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared]) -> int | None
     except HostError as error:
         if start.sent:
             raise
-        if spec.controller:
-            raise MusterError(f"--controller {spec.controller}: {error.message}", hint=error.hint) from None
-        return None  # the controller here reports the same
+        unfit = _Unfit(error.message, error.hint or "`--controller local` runs it here")
+        is_fatal = error.kind in _FATAL and not (spec.spares or spec.min_hosts)
     except _Unfit as error:
-        if spec.controller:
-            raise MusterError(f"--controller {spec.controller}: {error.why}", hint=error.hint) from None
+        unfit, is_fatal = error, False
+    if spec.controller:
+        raise MusterError(f"--controller {spec.controller}: {unfit.why.removeprefix(f'{own.name}: ')}", hint=unfit.hint)
+    if not is_fatal:
         sys.stderr.write(
-            f"muster: the controller stays on this machine because {error.why}. "
-            f"The job ends if this machine sleeps or goes offline. Fix: {error.hint}\n"
+            f"muster: the controller stays on this machine because {unfit.why}. "
+            f"The job ends if this machine sleeps or goes offline. Fix: {unfit.hint}\n"
         )
-        return None
+    return None
 
 
 def _controller_host(prepared: Prepared) -> Host | None:
@@ -102,6 +106,7 @@ class _Unfit(Exception):
         super().__init__(why)
         self.why = why
         self.hint = hint
+        """What to type, or what to check."""
 
 
 class _Start:
