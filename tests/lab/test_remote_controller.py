@@ -22,7 +22,6 @@ from terminal import CTRL_C, OnTerminal
 from waiting import end, wait_until
 
 from muster.lab import Lab
-from muster.lab.keys import HOST_FILES
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
 
@@ -215,6 +214,7 @@ def test_on_a_terminal_a_remote_job_looks_and_obeys_as_a_local_one(laptop: Lapto
         terminal.wait_for(r"Stopped.*top")
         terminal.type("fg\n")
         terminal.type("q")
+        wait_until("the end of top", lambda: terminal.screen.count("\x1b[?1049l") == 2, 30, lambda: terminal.screen)
         terminal.type("echo code $? here\n")
         terminal.wait_for("code 0 here")
 
@@ -237,7 +237,7 @@ def test_the_working_directory_of_the_laptop_reaches_all_hosts(laptop: Laptop) -
 
 
 def test_a_host_that_cannot_log_in_to_the_others_does_not_get_the_controller(laptop: Laptop) -> None:
-    key = f"{HOST_FILES}/id_ed25519"
+    key = os.path.expanduser("~/.ssh/id_ed25519")
     argv = ("run", "--detach", *FAST, "-H", "h2:1,h3:1", *laptop.loop(3))
     assert laptop.lab.run("h2", ["mv", key, f"{key}.away"], timeout=10).returncode == 0
     try:
