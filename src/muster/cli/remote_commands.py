@@ -70,6 +70,8 @@ def _command(argv: Sequence[str], folder: Path, place: RemotePlace) -> Generator
         try:
             remote.receive()
         except HostError as error:
+            if remote.greeted and error.kind != "broken":
+                raise
             raise HostError(
                 place.host.name,
                 f"the controller of job {folder.name} is there, but {error.why}",

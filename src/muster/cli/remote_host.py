@@ -114,7 +114,10 @@ def _command(request: dict[str, Any]) -> int:
     os.environ.pop("SSH_CONNECTION", None)  # the user does not sit at the other end of it
     time.tzset()
     if not job_folder(request["job"]).is_dir():
-        _send(error=f"the job directory {job_folder(request['job'])} does not exist any more")
+        _send(
+            error=f"the directory of job {request['job']} was removed there",
+            hint="`muster ps` on this machine still shows its last known state",
+        )
         return EXIT_MUSTER
     _send(ready=True)
     errors = os.dup(2)

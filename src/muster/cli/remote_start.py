@@ -43,12 +43,15 @@ _STOP_LIMIT = 60.0
 """Seconds for a job to end after Ctrl-C during its start."""
 
 
-def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared]) -> int | None:
-    """Start a job whose controller runs on one of its hosts; None if it must run on this machine."""
+def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared], *, is_typed: bool) -> int | None:
+    """Start a job whose controller runs on one of its hosts; None if it must run on this machine.
+
+    With `is_typed`, the user typed --controller, so this is an error.
+    """
     if spec.controller == LOCAL:
         return None
     prepared = prepare()
-    own = _controller_host(prepared)
+    own = _controller_host(prepared, is_typed=is_typed)
     if own is None:
         return None
     start = _Start(prepared, own)
@@ -61,7 +64,7 @@ def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared]) -> int | None
         is_fatal = error.kind in _FATAL and not (spec.spares or spec.min_hosts)
     except _Unfit as error:
         unfit, is_fatal = error, False
-    if spec.controller:
+    if is_typed:
         raise MusterError(f"--controller {spec.controller}: {unfit.why.removeprefix(f'{own.name}: ')}", hint=unfit.hint)
     if not is_fatal:
         sys.stderr.write(
@@ -71,7 +74,7 @@ def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared]) -> int | None
     return None
 
 
-def _controller_host(prepared: Prepared) -> Host | None:
+def _controller_host(prepared: Prepared, *, is_typed: bool) -> Host | None:
     """The host that the controller should run on; None for this machine."""
     spec, choice = prepared.job.spec, prepared.choice
     why = ""
@@ -84,7 +87,7 @@ def _controller_host(prepared: Prepared) -> Host | None:
     elif any(map(is_this_machine, choice.hosts)):
         why = "this machine is one of the hosts"
     if why:
-        if spec.controller:
+        if is_typed:
             raise UsageError(f"--controller {spec.controller}: {why}", hint="leave --controller out")
         return None
     if not spec.controller:
@@ -219,6 +222,11 @@ class _Start:
             f"job {job_id} is running in the background. Its controller is on {name}, so this machine may sleep or "
             f"disconnect. {how_to_follow(job)}"
         ]
+        if (spec.spares or spec.min_hosts) and any(is_same(host, self.own) for host in self.prepared.job.hosts):
+            lines.append(
+                f"the job ends if {name} is lost, because its controller runs there; "
+                "`--controller HOST` with a host that runs no ranks avoids this"
+            )
         if spec.dashboard:
             lines.append(f"`muster dashboard {job}` shows the dashboard")
         for pattern in spec.fetch:
