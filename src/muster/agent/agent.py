@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..shared.events import Up
     from .check_probes import Probing
     from .host_metrics import Gauges
+    from .notices import Notices
     from .slow_rank_probe import Examination
 
     class Config(TypedDict):
@@ -85,6 +86,7 @@ class Agent:
         self.results = code_sync.Results(self.selector, self.transmit, self.job)
         self.examination: Examination | None = None
         self.gauges: Gauges | None = None
+        self.notices: Notices | None = None
         self._gauges_from: tuple[float, bool] | None = None
         """When to start measuring resource usage, and whether to include that of the host."""
         self.handlers: dict[str, Callable[[Any, int], Mapping[str, object] | None]] = {
@@ -100,6 +102,8 @@ class Agent:
             "call": self.ranks.take_call,
             "start": self.do_start,
             "signal": self.do_signal,
+            "notices": self.do_notices,
+            "deadline": self.ranks.deadline.announce,
             "stacks": self.ranks.look,
             "examine": self.do_examine,
             "stop": self.do_stop,
@@ -153,6 +157,8 @@ class Agent:
                 self.probing = None
         self.examine()
         self.gauge()
+        if self.notices is not None:
+            self.notices.step()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if there is no input: after this host was frozen, messages from the controller may be waiting.
             self.end(f"no message from the controller for {LEASE:g} s")
@@ -193,8 +199,10 @@ class Agent:
         self.why_ended = self.why_ended or why
 
     def on_sigterm(self, number: int, frame: object) -> None:
-        """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL; otherwise exit."""
-        if not (self.scheduler and self.ranks.pass_on(number)):
+        """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL, or take it as a notice, or exit."""
+        if self.scheduler and self.ranks.pass_on(number):
+            return
+        if self.notices is None or not self.notices.on_sigterm():
             self.end("SIGTERM")
 
     def stop_everything(self) -> None:
@@ -204,6 +212,7 @@ class Agent:
         if self.probing is not None:
             self.probing.drop()
         self.results.end()
+        self.notices = None
         self.end_gauges()
         self.ranks.stop(None, min(self.grace, LAST_GRACE))
         while self.ranks.stopping is not None:
@@ -355,6 +364,13 @@ class Agent:
     def do_signal(self, message: requests.SendSignal, number: int) -> replies.Done:
         """Send a signal to the ranks."""
         self.ranks.signals.signal(message["number"])
+        return {}
+
+    def do_notices(self, message: requests.WatchNotices, number: int) -> replies.Done:
+        """Watch for notices that this host is about to go away."""
+        from .notices import Notices  # here, because most jobs do not need it
+
+        self.notices = Notices(self.selector, self.send, self.guard, self.ranks, message)
         return {}
 
     def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:

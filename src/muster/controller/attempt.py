@@ -109,6 +109,10 @@ class Attempt:
         """Set when the job was ended because it hung."""
         self.differing = ""
         """Which ranks called which collective, if one failed because another called a different one."""
+        self.draining = False
+        """A host is about to go away: ranks save and end, so the end of one does not end the attempt."""
+        self.drained: Verdict | None = None
+        """Set when the job ends because nothing replaces a host that goes away."""
         self.stuck = False
         """Some process could not be killed, so the job must not be restarted."""
         self._width = len(str(plan.world_size - 1))
@@ -209,12 +213,17 @@ class Attempt:
 
     def _if_still_dying(self, state: _RankState) -> None:
         """End the attempt if a failed rank does not end: it may wait for the others, as MPI_Finalize does."""
-        if state.end is None:
+        if state.end is None and not self.draining:
             self.over.set()
 
     def on_hang(self, sentence: str, culprits: Collection[int]) -> None:
         """The job hangs, and the user wants hung jobs ended."""
         self.hang = hung(sentence, culprits, progress=min(state.done for state in self._ranks.values()))
+        self.over.set()
+
+    def end_drained(self, verdict: Verdict) -> None:
+        """The ranks had time to save, and the job cannot continue."""
+        self.drained = verdict
         self.over.set()
 
     def on_loss(self, host: str, why: str, *, is_up: bool = False) -> None:
@@ -298,7 +307,7 @@ class Attempt:
         is_known = not end.is_symptom or bool(self.ended_well)
         if not self.running:
             self.over.set()
-        elif end.failed:
+        elif end.failed and not self.draining:
             # A missing module or file, or a wrong option, hits all ranks alike before they meet.
             limit = _CAUSE_LIMIT if not is_known else _SAME_LIMIT if end.status > 0 and state.done == 0 else 0
             asyncio.get_running_loop().call_later(limit, self.over.set)
@@ -350,6 +359,8 @@ class Attempt:
 
     def verdict(self) -> Verdict:
         """The result of this attempt."""
+        if self.drained is not None:
+            return self.drained
         if self.hang is not None:
             return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()

@@ -17,6 +17,7 @@ from muster.controller.attempt import Attempt
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.independent_ranks import warn
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
+from muster.controller.draining import Drain, FixedHosts
 from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
 from muster.controller.host_events import HostEvents
@@ -41,7 +42,6 @@ from muster.text import count, names, tilde
 
 STILL_WAITING = 5.0
 """Seconds between two status lines where the output is not a terminal."""
-
 
 _READ_AFTER = 0.02
 """Seconds after which the script is read: the agents have been started and take longer to answer."""
@@ -83,8 +83,9 @@ class Controller:
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.on_loss)
-        take_stacks = self.monitor.take_stacks
-        self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
+        self.drain = Drain(job.spec, self.agents, self.status, FixedHosts(), self.events, screen.warning)
+        take_stacks, drain = self.monitor.take_stacks, self.drain.request
+        self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=take_stacks)
         self.results = FetchedResults(job, screen)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
@@ -324,6 +325,7 @@ class Controller:
         self.events.unsubscribe(self.attempt)
         attempt = self.attempt = Attempt(plan, number, self.folder, self.screen, self.logs, self.only)
         attempt.subscribe(self.events)
+        self.drain.begin_attempt(attempt)
         if number == 0:
             self.screen.info(
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
@@ -387,6 +389,7 @@ class Controller:
         said = self.timeline.now()
         while True:
             self.agents.beat()
+            self.drain.tick()
             self.observers.tick(self.agents.links, self.waiting_for)
             if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)
