@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import messages
@@ -17,7 +18,7 @@ from tools.protocol_page import tables
 from muster.agent.agent import Agent
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
-from muster.controller.draining import Drain, FixedHosts
+from muster.controller.draining import Drain
 from muster.controller.events import EventStream, Guard
 from muster.controller.host_events import HostEvents
 from muster.controller.links.link import AgentLink
@@ -263,8 +264,9 @@ def test_somebody_subscribes_to_every_event():
         straggler.subscribe(stream, "")
         attempt.subscribe(stream)
         agents = Agents.__new__(Agents)
+        recovery: Any = SimpleNamespace(before_attempt=[])
         HostEvents(agents, stream, print, lambda host, why: None)
-        Drain(status.job.spec, agents, status, FixedHosts(), stream, print)
+        Drain(status.job.spec, agents, status, recovery, stream, print)
         return {*stream._handlers, *link._own}
 
     assert asyncio.run(subscribed()) == {*events.EVENTS, *tables()["local"]}

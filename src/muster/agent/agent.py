@@ -14,14 +14,14 @@ from ..shared import bootstrap, machine, processes
 from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
-from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, port_in_use
+from .connectivity import Dialing
 from .guard import Guard
 from .local_ranks import LocalRanks
+from .master_port import MasterPort
 from .rank_stdin import inherited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from typing import Any, NoReturn, TypedDict
 
@@ -79,8 +79,7 @@ class Agent:
         self.why_ended = ""
         self.last_heard = time.monotonic()
         self.grace = LAST_GRACE
-        self.listener: Listener | None = None
-        self.held_port: socket.socket | None = None
+        self.port = MasterPort(self.selector, self.ranks)
         self.unpacking: code_sync.Unpacking | None = None
         self.probing: Probing | None = None
         self.results = code_sync.Results(self.selector, self.transmit, self.job)
@@ -94,10 +93,10 @@ class Agent:
             "compare": self.do_compare,
             "unpack": self.do_unpack,
             "probe": self.do_probe,
-            "listen": self.do_listen,
+            "listen": self.port.listen,
             "dial": self.dialing.begin,
-            "hold": self.do_hold,
-            "another_port": self.do_another_port,
+            "hold": self.port.hold,
+            "another_port": self.port.another,
             "prepare": self.do_prepare,
             "call": self.ranks.take_call,
             "start": self.do_start,
@@ -315,37 +314,6 @@ class Agent:
 
         self.probing = Probing(self.selector, self.send, number, message, self.ranks.nofile)
 
-    def do_listen(self, message: requests.Listen, number: int) -> replies.Listening:
-        """Open a port for connection tests by the other hosts; on the host of rank 0 it becomes the master port."""
-        try:
-            self.listener = Listener(message["port"], message["nonce"])
-        except OSError as error:
-            return {**port_in_use(error, message["port"]), "own_name": []}
-        self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
-        return {"problem": "", "owner": None, "port": self.listener.port, "own_name": own_addresses()}
-
-    def do_hold(self, message: requests.Hold, number: int) -> replies.Held:
-        """Stop answering connections, and reserve the port for the job's `store` or for `rank 0`."""
-        if self.listener is not None:
-            self.selector.unregister(self.listener.socket)
-            self.held_port = self.listener.keep(message["whom"])
-            self.listener = None
-        return {"port": self.held_port.getsockname()[1] if self.held_port is not None else 0}
-
-    def do_another_port(self, message: requests.AnotherPort, number: int) -> replies.Port:
-        """Reserve a new port for the next attempt; a port chosen by the user stays reserved."""
-        if self.ranks.spawner is not None:
-            self.ranks.spawner.end_store()
-        if self.held_port is not None:
-            if message["port"]:
-                return {"problem": "", "owner": None, "port": message["port"]}
-            self.held_port.close()
-        try:
-            self.held_port = free_port(message["port"])
-        except OSError as error:
-            return port_in_use(error, message["port"])
-        return {"problem": "", "owner": None, "port": self.held_port.getsockname()[1]}
-
     def do_prepare(self, message: requests.Prepare, number: int) -> replies.Prepared | None:
         """Start the process that will start the ranks."""
         self.grace = message["grace"]
@@ -356,9 +324,8 @@ class Agent:
     def do_start(self, message: requests.Start, number: int) -> replies.Problem:
         """Start this host's ranks of a new attempt."""
         self._gauges_from = time.monotonic() + 1.0, message["leader"]
-        if message["store"] and self.held_port is not None and self.ranks.spawner is not None:
-            self.held_port.listen(BACKLOG)
-            self.ranks.spawner.start_store(self.held_port)
+        if message["store"]:
+            self.port.start_store()
         return self.ranks.start(message)
 
     def do_signal(self, message: requests.SendSignal, number: int) -> replies.Done:

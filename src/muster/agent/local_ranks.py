@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import sys
 import time
 from collections import deque
 
 from ..rank.preloaded import binds_threads
 from ..shared import machine
 from .deadline import VARIABLE, Deadline
+from .job_environment import job_environment
 from .kernel_log import KernelLog, gpu_addresses
 from .prompts import Prompts
 from .rank_process import Rank, Stream
@@ -102,13 +102,8 @@ class LocalRanks:
     def prepare(self, message: Prepare, request: int) -> Prepared | None:
         """Start the process that will start the ranks; with a zygote, the reply is sent after its imports."""
         cwd = os.path.expanduser(message["cwd"])
-        # As under torchrun, a failed NCCL operation ends its process.
-        env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **os.environ, **message["env"], "PWD": cwd}
+        env = job_environment(message["env"], cwd)
         env[VARIABLE] = self.deadline.path
-        folder = os.path.dirname(sys.executable)
-        if folder not in env.get("PATH", "").split(os.pathsep):
-            # As in an activated environment, so that the script starts python or ninja of this interpreter.
-            env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
         self.folders = [cwd, env.get("TMPDIR") or "/tmp"]
         target: Target = {
             "preload": message["preload"],
@@ -119,6 +114,12 @@ class LocalRanks:
             "path": message["path"],
             "nofile": self.nofile,
         }
+        if self.spawner is not None:  # the host is prepared again
+            self.selector.unregister(self.spawner.socket)
+            self.spawner.end()
+        for descriptor in self._call:
+            os.close(descriptor)
+        self._call = []
         self.spawner = Spawner()
         binding = binds_threads(env)
         if message["preload"] and not binding:

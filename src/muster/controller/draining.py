@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
@@ -19,9 +19,9 @@ from muster.controller.events import EventStream
 from muster.controller.host_pool import Seating, Shortage
 from muster.controller.links.link import AgentLink
 from muster.controller.monitor.job_status import JobStatus
+from muster.controller.recovery import Recovery
 from muster.errors import HostError, MusterError, UsageError
-from muster.jobs.state import HostPhase
-from muster.shared.events import Exit, Notice
+from muster.shared.events import Notice
 from muster.spec import RunSpec
 from muster.text import count, duration, names, rank_list
 
@@ -39,36 +39,6 @@ _EARLIER = 1.0
 
 _ANSWER_LIMIT = 5.0
 """Seconds for an agent to answer."""
-
-
-class Pool(Protocol):
-    """The hosts of the job and what each is used for."""
-
-    def without(self, hosts: Collection[str]) -> Seating | Shortage:
-        """The hosts of the next attempt if these hosts are not used."""
-        ...
-
-    def retire(self, host: str, why: str, *, phase: HostPhase = "bad") -> None:
-        """Take a host out of later attempts."""
-        ...
-
-    def replace(self, host: str, why: str) -> None:
-        """Retire a host, and end the running attempt for a planned restart."""
-        ...
-
-
-class FixedHosts:
-    """The hosts of a job that cannot replace any of them."""
-
-    def without(self, hosts: Collection[str]) -> Seating | Shortage:
-        """No attempt is possible without a host."""
-        return Shortage(missing=tuple(hosts))
-
-    def retire(self, host: str, why: str, *, phase: HostPhase = "bad") -> None:
-        """There is no later attempt."""
-
-    def replace(self, host: str, why: str) -> None:
-        """Never called, because `without` is always a shortage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +68,14 @@ class Drain:
         spec: RunSpec,
         agents: Agents,
         status: JobStatus,
-        pool: Pool,
+        recovery: Recovery,
         events: EventStream,
         warn: Callable[[str], None],
     ) -> None:
         self._spec = spec
         self._agents = agents
         self._status = status
-        self._pool = pool
+        self._recovery = recovery
         self._warn = warn
         self._signal = signal.Signals[f"SIG{spec.drain_signal}"]
         self._attempt: Attempt | None = None
@@ -121,7 +91,7 @@ class Drain:
         self._watched: set[AgentLink] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         events.subscribe(Notice, self._on_notice)
-        events.subscribe(Exit, self._on_exit)
+        recovery.before_attempt.append(self._begin_attempt)
 
     # --- called by the controller ---------------------------------------------------------------------------
 
@@ -135,7 +105,7 @@ class Drain:
                 command = self._spec.notice if link in self._agents.leaders else ""
                 self._begin(link.request("notices", limit=_ANSWER_LIMIT, command=command, sigterm=can_continue))
 
-    def begin_attempt(self, attempt: Attempt) -> None:
+    def _begin_attempt(self, attempt: Attempt) -> None:
         """All ranks are new; a host that could not be replaced is drained again."""
         self._attempt, self._begun = attempt, None
         if self._timer is not None:
@@ -156,7 +126,8 @@ class Drain:
         known = self._hosts.get(host)
         if known is not None and not _is_earlier(found, known):
             raise UsageError(f"{host} is already draining ({known.why})", hint="`muster top` shows when it goes away")
-        if left is None and self._runs_ranks(host) and isinstance(self._pool.without({host, *self._hosts}), Shortage):
+        is_needed = self._runs_ranks(host) and isinstance(self._next(without=host), Shortage)
+        if left is None and is_needed:
             raise UsageError(
                 f"job {job} has no spare host that could replace {host}",
                 hint=f"to let its ranks save and then end the job, add a time: `muster drain {job} {host} --in 60s`",
@@ -176,7 +147,7 @@ class Drain:
         is_new = host not in self._hosts
         self._hosts[host] = found
         self._status.set_host(host, phase="draining", why=found.why, deadline=found.deadline)
-        self._pool.retire(host, found.why, phase="draining")
+        self._recovery.retire(host, found.why, phase="draining")
         if self._runs_ranks(host):
             return self._warn_ranks(host, found)
         said = f"{_leaves(host, found)}; no rank runs there, so it is no longer a spare"
@@ -191,7 +162,7 @@ class Drain:
         if is_first:
             self._begun = time.time()
             self._ended_before = bool(self._attempt.ended_well)
-            self._attempt.draining = True
+            self._attempt.drain = self._on_all_ended
         if is_first or found.stop < self._stop:
             self._stop = found.stop
             left = max(0.0, self._stop - time.time())
@@ -204,8 +175,12 @@ class Drain:
         self._warn(said)
         return said
 
+    def _next(self, without: str = "") -> Seating | Shortage:
+        """The hosts of the next attempt, without those that are about to go away."""
+        return self._recovery.roster.next(without={*self._hosts, without})
+
     def _what_follows(self) -> str:
-        seating = self._pool.without(self._hosts)
+        seating = self._next()
         if isinstance(seating, Shortage):
             return "the job ends, because it has no spare host"
         taking_over = [spare for _, spare in seating.swaps]
@@ -233,16 +208,13 @@ class Drain:
 
     # --- the end of the attempt -----------------------------------------------------------------------------
 
-    def _on_exit(self, link: AgentLink, event: Exit) -> None:
-        if self._begun is not None:
-            asyncio.get_running_loop().call_soon(self._if_all_ended)  # the attempt notes this exit first
-
-    def _if_all_ended(self) -> None:
+    def _on_all_ended(self) -> None:
         attempt = self._attempt
-        if attempt is None or attempt.running or self._begun is None:
+        if attempt is None or self._begun is None:
             return
         if self._ended_before and len(attempt.ended_well) == attempt.plan.world_size:
-            return  # the script had finished anyway
+            attempt.over.set()  # the script had finished anyway
+            return
         self._finish(f"all ranks ended {duration(time.time() - self._begun)} after the signal")
 
     def _on_time(self) -> None:
@@ -256,14 +228,15 @@ class Drain:
         if self._timer is not None:
             self._timer.cancel()
         drained = [host for host in self._hosts if _is_in(attempt, host)]
-        if isinstance(self._pool.without(self._hosts), Shortage):
+        if isinstance(self._next(), Shortage):
             why = "; ".join(_leaves(host, self._hosts[host]) for host in drained)
             sentence = f"{why}, and the job has no spare host; {how}"
-            attempt.end_drained(Verdict(exit_code=128 + signal.SIGTERM, sentence=sentence))
+            attempt.drained = Verdict(exit_code=128 + signal.SIGTERM, sentence=sentence)
+            attempt.over.set()
             return
         self._warn(how)
         for host in drained:
-            self._pool.replace(host, self._hosts[host].why)
+            self._recovery.replace(host, self._hosts[host].why, phase="draining")
 
     def _runs_ranks(self, host: str) -> bool:
         return self._attempt is not None and not self._attempt.over.is_set() and _is_in(self._attempt, host)
