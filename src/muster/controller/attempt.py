@@ -280,6 +280,11 @@ class Attempt:
             asyncio.get_running_loop().call_later(limit, self.over.set)
 
     @property
+    def ends(self) -> list[RankEnd]:
+        """How the ranks ended that have ended."""
+        return [state.end for state in self._ranks.values() if state.end is not None]
+
+    @property
     def running(self) -> list[int]:
         """The ranks that have not ended."""
         return [rank for rank, state in self._ranks.items() if state.end is None]
@@ -287,13 +292,12 @@ class Attempt:
     @property
     def failed_in_collective(self) -> bool:
         """Whether a rank failed as ranks do when another left, did not arrive, or called another collective."""
-        ends = [state.end for state in self._ranks.values() if state.end is not None and state.end.failed]
-        return any(end.is_symptom or end.status == -signal.SIGABRT for end in ends)
+        return any(end.failed and (end.is_symptom or end.status == -signal.SIGABRT) for end in self.ends)
 
     @property
     def ended_well(self) -> list[int]:
         """The ranks that ended with exit code 0."""
-        return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
+        return [end.rank for end in self.ends if end.status == 0]
 
     @property
     def progress(self) -> int:
@@ -305,9 +309,8 @@ class Attempt:
     def trained_alone(self) -> int:
         """Number of ranks that made optimizer steps; 0 if any rank has created a process group."""
         states = self._ranks.values()
-        if any(state.has_joined for state in states):
-            return 0
-        return sum(state.left is not None and state.left.get("alone", 0) > 0 for state in states)
+        alone = sum(state.left is not None and state.left.get("alone", 0) > 0 for state in states)
+        return 0 if any(state.has_joined for state in states) else alone
 
     @property
     def returned(self) -> dict[int, bytes]:
@@ -337,7 +340,7 @@ class Attempt:
         if self.hang is not None:
             return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()
-        ends = [state.end for rank, state in self._ranks.items() if state.end is not None and rank not in aborted]
+        ends = [end for end in self.ends if end.rank not in aborted]
         verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)
         if self.differing and not verdict.ok:
             verdict = verdict.after(self.differing)

@@ -17,6 +17,7 @@ from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.draining import Drain
 from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
+from muster.controller.host_blame import HostBlame
 from muster.controller.host_events import HostEvents
 from muster.controller.links.link import LinkLost
 from muster.controller.monitor.job_files import JobFiles
@@ -96,6 +97,8 @@ class Controller:
                 timeline=self.timeline,
             )
         )
+        self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
+        self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
         self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
         stacks, drain = self.monitor.take_stacks, self.drain.request
@@ -152,6 +155,7 @@ class Controller:
         finally:
             self.recovery.waiting_for = None
             await self.end()
+            await self.blame.save()
             ticking.cancel()
         if self.stopped_by:
             usual = self.launch.engine.usual_reason(self.signal) if self.signal is not None else None
@@ -180,7 +184,7 @@ class Controller:
                 if reason:
                     raise MusterError(reason) from None
             raise
-        return await self.recovery.run(plan)
+        return self.blame.add_to(await self.recovery.run(plan))
 
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An uncaught error of Muster: report it and end the job, because a job without its controller would hang."""

@@ -120,6 +120,11 @@ class HostRoster:
             self._draining.add(host)
         self._status.set_host(host, phase=phase, why=why)
 
+    def restore(self, host: str) -> None:
+        """Use a retired host again, if its agent is up."""
+        if host in self.retired and self._agents.leader(host).lost is None:
+            self._on_ready(host)
+
     # --- what happens to hosts ------------------------------------------------------------------------------
 
     def lose(self, host: str, why: str) -> None:
@@ -149,8 +154,9 @@ class HostRoster:
             return
         self._members[link.name] = replace(member, standing="away", why="its zygote died")
         self._broken.add(link.name)
+        again = "; starting it again" if self._spec.restarts else ""
+        self._screen.warning(f"{link.name}: the process that starts its ranks was killed{again}")
         if not is_running:
-            self._screen.warning(f"{link.name}: the process that starts ranks was killed; Muster starts it again")
             self.repair()
 
     def repair(self) -> None:

@@ -32,7 +32,7 @@ from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
 from muster.shared.wire import LAST_GRACE
-from muster.text import count, cut, duration, names, tilde
+from muster.text import count, cut, names, tilde
 
 if TYPE_CHECKING:
     from muster.jobs.state import HostPhase
@@ -90,7 +90,7 @@ class Recovery:
         self.signals: Collection[signal.Signals] = ()
         """The signals that ranks have received from outside."""
         self.after_failure: list[Callable[[Attempt, Verdict], None]] = []
-        """Called when an attempt has failed, before the hosts of the next one are chosen; may retire hosts."""
+        """Called when an attempt has failed, the last one too; may retire hosts before those of the next are chosen."""
         self.before_attempt: list[Callable[[Attempt], None]] = []
         """Called with every new attempt before its ranks start."""
         self._met: list[AgentLink] = []
@@ -131,6 +131,15 @@ class Recovery:
     def retire(self, host: str, why: str, *, phase: HostPhase = "bad") -> None:
         """Run no ranks on this host in later attempts, although its agent may be up."""
         self.roster.retire(host, why, phase)
+
+    def restore(self, host: str) -> None:
+        """Use a retired host again, if its agent is up."""
+        self.roster.restore(host)
+
+    @property
+    def stuck(self) -> Collection[str]:
+        """The hosts with a process of the last attempt that could not be killed."""
+        return self._stuck
 
     def can_replace(self, host: str) -> bool:
         """Whether another attempt could run without this host."""
@@ -260,12 +269,12 @@ class Recovery:
             self._lost = (cut(attempt.planned, _LONGEST_REASON),)
             self._status.attempt_lost(attempt.planned)
             return None
-        is_loss = verdict.first is None and bool(attempt.losses)
-        if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
-            return verdict
         retired = self.roster.retired
         for call in self.after_failure:
             call(attempt, verdict)
+        is_loss = verdict.first is None and bool(attempt.losses)
+        if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
+            return verdict
         self._budget.note(attempt.progress, attempt.checkpoints)
         if not is_loss and self.roster.retired == retired and self._budget.is_repeated(verdict):
             note = "the restart failed at the same place without any progress, so Muster does not restart it again"
@@ -296,7 +305,8 @@ class Recovery:
         while True:
             found = self.roster.next()
             repairing = self.roster.returns.repairing
-            if isinstance(found, Seating) and found.dropped and repairing and time.monotonic() < repaired:
+            is_short = isinstance(found, Shortage) or bool(found.dropped)
+            if is_short and repairing and time.monotonic() < repaired:
                 await self._wait(repaired, f"starting a new zygote on {names(sorted(repairing))}")
             elif isinstance(found, Seating):
                 plan = await self._meet(found)
@@ -306,7 +316,7 @@ class Recovery:
                 if not self.roster.away or time.monotonic() >= give_up:
                     return None
                 if not is_told:
-                    wait = duration(WAIT_FOR_RETURN)
+                    wait = f"{WAIT_FOR_RETURN / 60:g} min"
                     self._screen.warning(f"waiting up to {wait} for {names(found.missing)} to return (no spare left)")
                 is_told = True
                 await self._wait(give_up, f"waiting for {names(found.missing)} to return")
@@ -349,7 +359,7 @@ class Recovery:
             return
         changes = what_changes(found, self.attempt.plan, plan.world_size, self._spec.min_hosts)
         planned = self.attempt.planned
-        restart = f"restart for {planned}" if planned else f"restart {self._budget.used} of {self._budget.limit}"
+        restart = f"planned restart ({planned})" if planned else f"restart {self._budget.used} of {self._budget.limit}"
         self._screen.warning(f"{restart}: {changes}" if changes else restart)
 
     # --- the end --------------------------------------------------------------------------------------------
