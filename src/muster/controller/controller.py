@@ -200,7 +200,9 @@ class Controller:
         if self.results.interrupt() or self.status.phase == "ended":
             return  # the ranks have ended
         why = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
+        looks = (
+            not self.stopped_by and number == signal.SIGINT and self.recovery.is_running and self.monitor.seems_stuck
+        )
         if not self.stopped_by:
             self.signal = signal.Signals(number)
         (self.stop_with_stacks if looks else self.stop)(why)

@@ -121,12 +121,18 @@ class Recovery:
         plan = self.roster.seat(found)
         absent = self.roster.away
         if absent:
-            changes = what_changes(found, replace(plan, placements=()), 0, None)
-            changes = changes or f"{plan.world_size} of {count(self.roster.whole_size, 'rank')}"
+            changes = what_changes(self.roster.swaps, plan, plan, None)
+            if plan.world_size < self.roster.whole_size:
+                changes = f"{plan.world_size} of {self.roster.whole_size} ranks (--min-hosts {self._spec.min_hosts})"
             self._screen.warning(f"starting without {names(absent)}: {changes}")
         for name in absent:
             self.roster.expect(name)
         return plan
+
+    @property
+    def is_running(self) -> bool:
+        """Whether ranks run, or are being started."""
+        return self.attempt is not None and not self.attempt.over.is_set()
 
     def retire(self, host: str, why: str, *, phase: HostPhase = "bad") -> None:
         """Run no ranks on this host in later attempts, although its agent may be up."""
@@ -163,7 +169,7 @@ class Recovery:
             self.attempt.on_loss(host, why)
         if self._agents.leader(host).lost is not None:
             self.roster.lose(host, why)
-        elif self.attempt is not None and self._spec.restarts:
+        elif self.attempt is not None and self._spec.restarts and self.roster.is_ready(host):
             self.retire(host, why)  # its agent answers, but its ranks do not start or do not end
 
     def on_broken(self, link: AgentLink) -> None:
@@ -207,6 +213,7 @@ class Recovery:
         only = self._shown(plan, is_first)
         attempt = self.attempt = Attempt(plan, number, parts.folder, self._screen, parts.logs, only)
         self.number += 1
+        self.roster.begin()
         self._met = [self._agents.leader(place.name) for place in plan.placements]
         attempt.subscribe(parts.events)
         for call in self.before_attempt:
@@ -335,7 +342,7 @@ class Recovery:
     async def _meet(self, found: Seating) -> Plan | None:
         """Let the hosts of a seating find an address; None if one of them is lost or unusable, so others are needed."""
         plan = self.roster.seat(found)
-        self._say(found, plan)
+        self._say(plan)
         links = [self._agents.leader(place.name) for place in plan.placements]
         self.waiting_for = lambda: f"choosing an address for {count(len(links), 'host')}"
         try:
@@ -343,7 +350,9 @@ class Recovery:
                 return await another_port(self._parts.job, links[0], self.attempt.plan)
             return await meet(self._parts.job, links, plan, self._screen)
         except MusterError as error:
-            if any(link.lost for link in links):
+            lost = [f"{link.name}: {link.lost.why}" for link in links if link.lost]
+            self._lost += tuple(cut(text, _LONGEST_REASON) for text in lost)
+            if lost:
                 return None
             if not isinstance(error, HostError) or not self.roster.knows(error.host) or not found.swaps:
                 raise
@@ -353,11 +362,11 @@ class Recovery:
         finally:
             self.waiting_for = None
 
-    def _say(self, found: Seating, plan: Plan) -> None:
+    def _say(self, plan: Plan) -> None:
         """Report the restart, and what is different from the attempt before."""
         if self.attempt is None:
             return
-        changes = what_changes(found, self.attempt.plan, plan.world_size, self._spec.min_hosts)
+        changes = what_changes(self.roster.swaps, self.attempt.plan, plan, self._spec.min_hosts)
         planned = self.attempt.planned
         restart = f"planned restart ({planned})" if planned else f"restart {self._budget.used} of {self._budget.limit}"
         self._screen.warning(f"{restart}: {changes}" if changes else restart)

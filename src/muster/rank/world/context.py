@@ -20,6 +20,7 @@ from muster.rank.world.farewell import Exit, agent_keeps_store
 from muster.rank.world.find_rank_0 import Answer, address_of_rank_0, find_rank_0
 from muster.rank.world.gloo import address_toward, point_gloo_at
 from muster.rank.world.master_address import meet
+from muster.rank.world.past_attempts import attempt_number, lost_before
 from muster.rank.world.roll_call import Facts, Place, call_roll
 from muster.rank.world.sockets import leads_here, listen, open_sockets, reach
 from muster.rank.world.time_left import read_deadline
@@ -59,6 +60,10 @@ class World:
     """The variables that identified the launcher, in a sentence."""
     address: str
     """Where rank 0 listens, as `ADDR:PORT`; empty if the process group existed before."""
+    attempt: int = field(default_factory=attempt_number)
+    """How often the job was restarted before, under `muster run` and torchrun."""
+    lost: tuple[str, ...] = field(default_factory=lost_before)
+    """What ended the attempt before this one, a sentence for each lost host; empty in the first one."""
     _leave: Callable[[bool], None] = field(repr=False, compare=False)
 
     @property
