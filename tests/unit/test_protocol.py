@@ -7,7 +7,6 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import messages
@@ -264,7 +263,7 @@ def test_somebody_subscribes_to_every_event():
         straggler.subscribe(stream, "")
         attempt.subscribe(stream)
         agents = Agents.__new__(Agents)
-        recovery: Any = SimpleNamespace(before_attempt=[])
+        recovery: Any = None
         HostEvents(agents, stream, print, lambda host, why: None)
         Drain(status.job.spec, agents, status, recovery, stream, print)
         return {*stream._handlers, *link._own}

@@ -54,14 +54,15 @@ def main(argv: list[str]) -> int:
     option(parser, "--in DURATION", about, dest="left", type=seconds)
     args = parser.parse_args(argv)
     job = find(args.job)
-    running_here(job, "muster drain")
+    had_ranks = not _is_free(running_here(job, "muster drain"), args.host)
     begin = time.monotonic()
     said = job_client.drain(job.folder, args.host, args.left)
     sys.stderr.write(f"muster: {printable(said)}\n")
-    return _wait(job, args.host, begin, (_WITHOUT_TIME if args.left is None else args.left) + _BEYOND)
+    limit = (_WITHOUT_TIME if args.left is None else args.left) + _BEYOND
+    return _wait(job, args.host, begin, limit, had_ranks=had_ranks)
 
 
-def _wait(job: KeptJob, host: str, begin: float, limit: float) -> int:
+def _wait(job: KeptJob, host: str, begin: float, limit: float, *, had_ranks: bool) -> int:
     """Wait until no rank runs on the host and the others have started again."""
     while True:
         now = fresh(read_job(job.folder))
@@ -70,8 +71,10 @@ def _wait(job: KeptJob, host: str, begin: float, limit: float) -> int:
             sys.stderr.write(f"muster: job {job.id} {how_it_ended(now)}\n")
             return 0
         if now.state is not None and _is_free(now.state, host):
-            where = ", ".join(dict.fromkeys(rank.host for rank in now.state.ranks))
-            sys.stderr.write(f"muster: no rank runs on {host} after {duration(waited)}; the ranks are on {where}\n")
+            if had_ranks:
+                where = ", ".join(dict.fromkeys(rank.host for rank in now.state.ranks))
+                took = duration(waited)
+                sys.stderr.write(f"muster: no rank runs on {host} after {took}; they are on {printable(where)}\n")
             return 0
         if waited > limit:
             sys.stderr.write(f"muster: ranks still run on {host} after {duration(waited)}; `muster top` shows them\n")

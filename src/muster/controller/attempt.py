@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from muster.controller.attempt_rank import RankState
 from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
-from muster.controller.rank_record import RankRecord
 from muster.controller.traceback_folding import reason_to_fold
 from muster.output.lines import Line, LineSplitter, without_rank_tag
 from muster.output.log_files import LogFiles
@@ -80,7 +80,7 @@ class Attempt:
         self.planned = ""
         """Why Muster ended it although nothing had failed; empty if it did not."""
         self._width = len(str(plan.world_size - 1))
-        self._ranks = {rank: RankRecord() for rank in range(plan.world_size)}
+        self._ranks = {rank: RankState() for rank in range(plan.world_size)}
         self._tracebacks: dict[int, int] = {}
         """Hashes of the tracebacks on the screen, and the rank that printed each first."""
 
@@ -99,7 +99,7 @@ class Attempt:
         events.subscribe(Broken, self._on_broken)
         events.subscribe(Storeless, self._on_storeless)
 
-    def _state(self, rank: int) -> RankRecord:
+    def _state(self, rank: int) -> RankState:
         try:
             return self._ranks[rank]
         except KeyError:
@@ -176,7 +176,7 @@ class Attempt:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self.on_loss(link.name, f"the process that hosts the store (TCPStore) {how}", is_up=True)
 
-    def _if_still_dying(self, state: RankRecord) -> None:
+    def _if_still_dying(self, state: RankState) -> None:
         """End the attempt if a failed rank does not end: it may wait for the others, as MPI_Finalize does."""
         if state.end is None and self.drain is None:
             self.over.set()

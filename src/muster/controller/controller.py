@@ -12,6 +12,7 @@ from muster.agent.stopping import time_to_stop
 from muster.controller import prepare
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.attempt_runner import Parts
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.draining import Drain
@@ -27,7 +28,7 @@ from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.preparation import Preparation
-from muster.controller.recovery import Parts, Recovery
+from muster.controller.recovery import Recovery
 from muster.controller.rendezvous import meet
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.summary import Timeline, show_attempts, show_summary

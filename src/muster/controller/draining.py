@@ -78,25 +78,25 @@ class Drain:
         self._recovery = recovery
         self._warn = warn
         self._signal = signal.Signals[f"SIG{spec.drain_signal}"]
-        self._attempt: Attempt | None = None
         self._hosts: dict[str, Leaving] = {}
         """Every host that is about to go away, also after its ranks have left it."""
-        self._begun: float | None = None
-        """When the ranks of this attempt were signaled; None if they were not."""
+        self._signaled: Attempt | None = None
+        """The last attempt whose ranks were signaled."""
+        self._begun = 0.0
+        """When that was, in seconds since 1970."""
         self._stop = 0.0
-        """When the ranks of this attempt are stopped, in seconds since 1970."""
+        """When the ranks of that attempt are stopped, in seconds since 1970."""
         self._timer: asyncio.TimerHandle | None = None
         self._ended_before = False
         """Whether a rank had ended with exit code 0 before the others were signaled: the script was finishing."""
         self._watched: set[AgentLink] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         events.subscribe(Notice, self._on_notice)
-        recovery.before_attempt.append(self._begin_attempt)
 
     # --- called by the controller ---------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Let new agents watch for notices; call this about twice a second."""
+        """Let new agents watch for notices, and new ranks save if they run on a host that could not be replaced."""
         can_continue = bool(self._spec.spares or self._spec.min_hosts)
         for link in self._agents.links if can_continue or self._spec.notice else ():
             if link.facts and not link.lost and link not in self._watched:
@@ -105,13 +105,8 @@ class Drain:
                 command = self._spec.notice if link in self._agents.leaders else ""
                 self._begin(link.request("notices", limit=_ANSWER_LIMIT, command=command, sigterm=can_continue))
 
-    def _begin_attempt(self, attempt: Attempt) -> None:
-        """All ranks are new; a host that could not be replaced is drained again."""
-        self._attempt, self._begun = attempt, None
-        if self._timer is not None:
-            self._timer.cancel()
         for host, known in self._hosts.items():
-            if self._runs_ranks(host):
+            if self._signaled is not self._recovery.attempt and self._runs_ranks(host):
                 self._warn_ranks(host, known)
 
     def request(self, host: str, left: float | None) -> str:
@@ -120,7 +115,7 @@ class Drain:
         hosts = [link.name for link in self._agents.leaders]
         if host not in hosts:
             raise UsageError(f"host {host} is not in job {job}", hint=f"its hosts are {names(hosts, 20)}")
-        if self._attempt is None:
+        if self._recovery.attempt is None:
             raise MusterError(f"job {job} has not started its ranks yet", hint="try again when it has")
         found = leaving(left, "muster drain", time.time())
         known = self._hosts.get(host)
@@ -157,19 +152,20 @@ class Drain:
 
     def _warn_ranks(self, host: str, found: Leaving) -> str:
         """Signal all ranks of the attempt, unless that has been done, and stop them in time."""
-        assert self._attempt is not None
-        is_first = self._begun is None
+        attempt = self._recovery.attempt
+        assert attempt is not None
+        is_first = self._signaled is not attempt
         if is_first:
-            self._begun = time.time()
-            self._ended_before = bool(self._attempt.ended_well)
-            self._attempt.drain = self._on_all_ended
+            self._signaled, self._begun = attempt, time.time()
+            self._ended_before = bool(attempt.ended_well)
+            attempt.drain = self._on_all_ended
         if is_first or found.stop < self._stop:
             self._stop = found.stop
             left = max(0.0, self._stop - time.time())
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(left, self._on_time)
-            self._begin(self._announce(self._attempt, is_first))
+            self._begin(self._announce(attempt, is_first))
         signaled = f"all ranks get {self._signal.name}" if is_first else "the ranks have been signaled"
         said = f"{_leaves(host, found)}; {signaled} and {_time(self._stop)} to save, then {self._what_follows()}"
         self._warn(said)
@@ -209,22 +205,20 @@ class Drain:
     # --- the end of the attempt -----------------------------------------------------------------------------
 
     def _on_all_ended(self) -> None:
-        attempt = self._attempt
-        if attempt is None or self._begun is None:
-            return
+        attempt = self._signaled
+        assert attempt is not None
         if self._ended_before and len(attempt.ended_well) == attempt.plan.world_size:
             attempt.over.set()  # the script had finished anyway
             return
-        self._finish(f"all ranks ended {duration(time.time() - self._begun)} after the signal")
+        self._finish(attempt, f"all ranks ended {duration(time.time() - self._begun)} after the signal")
 
     def _on_time(self) -> None:
-        if self._attempt is not None and not self._attempt.over.is_set():
-            self._finish(f"{rank_list(self._attempt.running)} did not end in time")
+        attempt = self._signaled
+        if attempt is not None and not attempt.over.is_set():
+            self._finish(attempt, f"{rank_list(attempt.running)} did not end in time")
 
-    def _finish(self, how: str) -> None:
+    def _finish(self, attempt: Attempt, how: str) -> None:
         """Replace the hosts that are about to go away, or end the job if that is impossible."""
-        attempt, self._begun = self._attempt, None
-        assert attempt is not None
         if self._timer is not None:
             self._timer.cancel()
         drained = [host for host in self._hosts if _is_in(attempt, host)]
@@ -239,7 +233,8 @@ class Drain:
             self._recovery.replace(host, self._hosts[host].why, phase="draining")
 
     def _runs_ranks(self, host: str) -> bool:
-        return self._attempt is not None and not self._attempt.over.is_set() and _is_in(self._attempt, host)
+        attempt = self._recovery.attempt
+        return attempt is not None and not attempt.over.is_set() and _is_in(attempt, host)
 
     def _begin(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.ensure_future(_unless_lost(work))

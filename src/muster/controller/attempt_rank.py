@@ -1,4 +1,4 @@
-"""What an attempt knows of one rank while it runs."""
+"""The state of one rank of a running attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAST_LINES = 300
 
 
 @dataclass
-class RankRecord:
+class RankState:
     """The state of one rank while it runs."""
 
     splitters: dict[int, LineSplitter] = field(default_factory=lambda: {1: LineSplitter(), 2: LineSplitter()})
