@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dashboard": ("muster.cli.dashboard", "Serve the dashboard of a job for a browser"),
     "attach": ("muster.cli.attach", "Show the output of a running job; Ctrl-C detaches"),
     "stop": ("muster.cli.stop", "Stop a job on all its hosts"),
+    "drain": ("muster.cli.drain", "Move a job away from a host that is about to go away"),
     "check": ("muster.cli.check", "Check hosts for problems before a run"),
     "setup": ("muster.cli.setup", "Set up ssh logins without a password"),
     "bench": ("muster.cli.bench", "Benchmark collectives and links, and how a script scales"),

@@ -153,6 +153,14 @@ class Signaled(TypedDict):
     ranks: list[int]
 
 
+class Notice(TypedDict):
+    """The host is about to go away, in `left` seconds; `why` says who announced it."""
+
+    t: Literal["notice"]
+    left: float
+    why: str
+
+
 class Broken(TypedDict):
     """The process that starts ranks was killed, and all ranks of the host with it."""
 
@@ -198,7 +206,7 @@ HELLO: dict[str, type] = kinds_of(Hello)
 """The message that precedes the agent's code on a connection of an agent that dials back."""
 
 EVENTS: dict[str, type] = {
-    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
+    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Notice, Broken, Storeless, Gauges),
     **PASSED_ON,
 }
 """Every event by its name, the value of `t`; those of ranks are their reports, forwarded with the rank's number."""
