@@ -31,7 +31,8 @@ class HostEvents:
             self._on_loss(link.name, link.lost.why)
         elif link in self._agents.leaders:
             silent = f"has been silent for {link.silence:.1f} s"
-            self._warn(f"{link.name} {silent if event['state'] == 'silent' else 'is back'}")
+            back = f"is back after {link.outage:.1f} s, nothing was lost"
+            self._warn(f"{link.name} {silent if event['state'] == 'silent' else back}")
 
     def _on_signal(self, link: AgentLink, event: Signaled) -> None:
         """Report once that ranks received a signal from outside; all hosts report it within a moment."""
