@@ -145,8 +145,8 @@ class ControllerSession:
 
     @property
     def _can_resume(self) -> bool:
-        """Whether the controller can connect again; before its first ping it does not know that this agent is up."""
-        return self.terms is not None and bool(self.terms["name"]) and self.lease.is_known
+        """Whether the controller can connect again; before its first request it does not know that this agent is up."""
+        return self.terms is not None and bool(self.terms["name"]) and self.got > 1
 
     def _use(self, channel: Pipes | Tls) -> None:
         self._channel = channel

@@ -29,8 +29,6 @@ class Lease:
         self.seconds = seconds
         self.granted = now
         """When the controller last heard from this agent, or earlier."""
-        self.is_known = False
-        """Whether the controller has ever confirmed a line of this agent."""
         self._marks: deque[tuple[int, float]] = deque()
         self._offset = float("inf")
         """The controller's clock minus ours, at most."""
@@ -55,7 +53,6 @@ class Lease:
         if sent is not None:
             self._offset = min(self._offset + _DRIFT * (now - self._learned), clock - sent)
             self._learned = now
-            self.is_known = True
         self.granted = max(self.granted, min(now, heard - self._offset))
 
     def turn(self, now: float) -> None:
