@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -111,6 +111,8 @@ class Attempt:
         """Which ranks called which collective, if one failed because another called a different one."""
         self.stuck = False
         """Some process could not be killed, so the job must not be restarted."""
+        self.is_expected: Callable[[RankEnd], bool] = lambda end: False
+        """Whether a rank may end like this, so that the others still have time."""
         self._width = len(str(plan.world_size - 1))
         self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
         self._tracebacks: dict[int, int] = {}
@@ -298,10 +300,15 @@ class Attempt:
         is_known = not end.is_symptom or bool(self.ended_well)
         if not self.running:
             self.over.set()
-        elif end.failed:
+        elif end.failed and not self.is_expected(end):
             # A missing module or file, or a wrong option, hits all ranks alike before they meet.
             limit = _CAUSE_LIMIT if not is_known else _SAME_LIMIT if end.status > 0 and state.done == 0 else 0
             asyncio.get_running_loop().call_later(limit, self.over.set)
+
+    @property
+    def ends(self) -> list[RankEnd]:
+        """How the ranks ended that have ended."""
+        return [state.end for state in self._ranks.values() if state.end is not None]
 
     @property
     def running(self) -> list[int]:

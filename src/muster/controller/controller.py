@@ -28,10 +28,11 @@ from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.rendezvous import another_port, meet
+from muster.controller.requeue_watch import WARNING_SIGNAL, RequeueWatch, end_early
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.summary import Timeline, show_failure, show_summary
 from muster.engines.engine import Launch
-from muster.errors import EXIT_MUSTER, HostError, MusterError
+from muster.errors import HostError, MusterError
 from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -41,7 +42,6 @@ from muster.text import count, names, tilde
 
 STILL_WAITING = 5.0
 """Seconds between two status lines where the output is not a terminal."""
-
 
 _READ_AFTER = 0.02
 """Seconds after which the script is read: the agents have been started and take longer to answer."""
@@ -86,6 +86,7 @@ class Controller:
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
         self.results = FetchedResults(job, screen)
+        self.requeue = RequeueWatch(launch.requeue, folder, screen, job.spec.grace)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.spec.grace
@@ -129,14 +130,14 @@ class Controller:
         """The job from start to end; whatever happens, no process is left."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.on_bug)
+        self.requeue.begin(lambda: self.pass_on(WARNING_SIGNAL))
         self._body = asyncio.ensure_future(self.body())
         ticking = asyncio.ensure_future(self.tick())
         ticking.add_done_callback(lambda task: task.cancelled() or self.on_bug(loop, {"exception": task.exception()}))
-        verdict: Verdict | None = None
         try:
             verdict = await self._body
         except asyncio.CancelledError:
-            pass
+            verdict = Verdict(exit_code=0) if self.requeue.time_is_up else None
         finally:
             self.waiting_for = None
             await self.end()
@@ -147,11 +148,11 @@ class Controller:
             because = f" ({reason})" if reason else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
             self.screen.warning(sentence)
-            return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
+            return self.requeue.after_stop(self.signal, sentence, reason)
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
-        verdict = self.results.add_to(verdict)
-        if self.summary:
+        verdict = self.results.add_to(self.requeue.settle(verdict, self.attempt, self.agents.connector.why_ended()))
+        if self.summary and not self.requeue.is_decided:
             show_summary(self.screen, verdict, self.timeline, self.job, self.folder, self.agents.connector.why_ended())
         return verdict
 
@@ -171,11 +172,11 @@ class Controller:
         for number in range(self.job.spec.restarts + 1):
             if number:
                 plan = await another_port(self.job, self.agents.links[0], plan)
-            verdict = await self.try_once(plan, number)
+            verdict = await self.try_once(plan, self.job.first_attempt + number)
             reason = None if verdict.ok else await self.scheduler_reason()
             if reason:
                 return verdict.because(reason)
-            if verdict.ok or not verdict.can_restart or number == self.job.spec.restarts:
+            if verdict.ok or not verdict.can_restart or number == self.job.spec.restarts or self.requeue.is_warned:
                 return verdict
             if previous is not None and is_same_failure(previous, verdict):
                 note = "the restart failed at the same place without any progress, so Muster does not restart it again"
@@ -255,7 +256,8 @@ class Controller:
 
     def pass_on(self, number: signal.Signals) -> None:
         """Forward a signal to all ranks: `kill -USR1`, or the warning signal of a scheduler."""
-        self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks")
+        warning = self.requeue.on_signal(number, lambda: end_early(self.attempt, self._body))
+        self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks{warning}")
         if self.attempt is not None:
             self.agents.signal(number)
 
@@ -322,7 +324,8 @@ class Controller:
         self.events.unsubscribe(self.attempt)
         attempt = self.attempt = Attempt(plan, number, self.folder, self.screen, self.logs, self.only)
         attempt.subscribe(self.events)
-        if number == 0:
+        attempt.is_expected = self.requeue.expects
+        if number == self.job.first_attempt:
             self.screen.info(
                 f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
                 f"rendezvous at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
@@ -340,7 +343,7 @@ class Controller:
             watching.cancel()
         await self.observers.compare_calls(attempt)
         await self.stop_ranks()
-        if number == 0 and attempt.first_collective is not None and self.job.spec.watch:
+        if number == self.job.first_attempt and attempt.first_collective is not None and self.job.spec.watch:
             self.timeline.first_collective = attempt.first_collective - self.timeline.begin
             self.status.phases["first collective"] = self.timeline.first_collective
         return warn(attempt.verdict(), attempt.trained_alone, self.job)

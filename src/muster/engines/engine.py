@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from muster.agent import dial_back
 from muster.engines.allocation import Allocation
 from muster.engines.container.container import Container, container_reason, host_in, without_scripts
+from muster.engines.requeue import Requeue
 from muster.environment import carried
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
@@ -83,6 +84,8 @@ class Launch:
     """`pipes`: stdin and stdout of each command; `dial-back`: a TLS connection that each agent opens."""
     pull_limit: float = 0.0
     """Extra seconds for pulling an image, for engines whose hosts cannot report that they are pulling one."""
+    requeue: Requeue | None = None
+    """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
 
     @property
     def name(self) -> str:
@@ -185,6 +188,14 @@ class Engine(ABC):
     def login(self, command: StartCommand) -> tuple[str, ...] | None:
         """The prefix to type before a command to run it on that host: empty for this machine, None if unknown."""
         return None if command.remote else ()
+
+    def launch_one(self, launch: Launch, agent: AgentSpec) -> StartCommand | None:
+        """The command that starts the agent of one host again; None if it would disturb the other hosts."""
+        return next((command for command in launch.commands if command.agents == (agent,)), None)
+
+    def requeue(self, env: Mapping[str, str]) -> Requeue | None:
+        """How the scheduler's job that this process runs in is requeued; None if that was not requested."""
+        return None
 
     # --- failures -------------------------------------------------------------------------------------------
 

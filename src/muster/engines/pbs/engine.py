@@ -27,10 +27,13 @@ from muster.engines.engine import (
     one_per_host,
 )
 from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text
+from muster.engines.pbs.pbs_requeue import read_requeue
 from muster.engines.pbs.qstat import pbs_program, read_pbs_here
+from muster.engines.requeue import VARIABLES, Requeue, tracking_env
 from muster.engines.ssh.engine import SshEngine
 from muster.environment import carried
 from muster.errors import HostError, MusterError
+from muster.plan import Plan
 from muster.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ _SEE_OUTPUT = "see the output file of the PBS job"
 _OF_THIS_HOST = (
     *("_", "HOST", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "SSH_*", "XDG_RUNTIME_DIR", "XDG_SESSION_*"),
     *("PBS_NODENUM", "PBS_TASKNUM", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"),
+    *VARIABLES,
 )
 
 
@@ -98,6 +102,14 @@ class PbsEngine(Engine):
         if "NCPUS" in kept and kept.get("OMP_NUM_THREADS") == kept["NCPUS"]:
             del kept["OMP_NUM_THREADS"]
         return kept
+
+    def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
+        """The run to continue, in a job that may be requeued."""
+        return tracking_env(plan, rank)
+
+    def requeue(self, env: Mapping[str, str]) -> Requeue | None:
+        """qrerun, or qsub where users may not use it."""
+        return read_requeue(env)
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """Explain the output of a pbsdsh that did not start its agent; the task's own output is in the job's file."""
@@ -153,6 +165,10 @@ class PbsOverSsh(SshEngine):
     """ssh logins to the hosts of a PBS job; pbs_attach makes each a part of the job."""
 
     name = "pbs"
+
+    def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
+        """The run to continue, in a job that may be requeued."""
+        return tracking_env(plan, rank)
 
     def wrapper(self, choice: Choice) -> str:
         """pbs_attach."""
