@@ -46,7 +46,7 @@ USE: Fields = {
     "quota": None,
     "neighbor": {"pid": 7, "name": "stress", "cpu": 0.9, "on": 3},
 }
-DISK: Fields = {"path": "/a/b", "folder": "/a", "free": 1, "total": 2, "inodes": None}
+DISK: Fields = {"path": "/a/b", "folder": "/a", "free": 1, "total": 2, "inodes": None, "kind": "ext4", "failed": False}
 UP: Fields = {
     "t": "up",
     "protocol": VERSION,
@@ -160,6 +160,8 @@ EVENTS: dict[str, Fields] = {
             "inside": "",
             "disks": [DISK],
             "shm": None,
+            "kernel": ["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."],
+            "gpus": ["0000:3b:00.0"],
         },
     },
     "signal": {"number": 15, "ranks": [0]},

@@ -11,6 +11,7 @@ from collections import deque
 
 from ..rank.preloaded import binds_threads
 from ..shared import machine
+from .kernel_log import KernelLog, gpu_addresses
 from .prompts import Prompts
 from .rank_process import Rank, Stream
 from .rank_reports import RankReports
@@ -74,6 +75,7 @@ class LocalRanks:
         self._kills: list[tuple[int | None, int | None]] = [(None, None)] * 2
         """The OOM kill counters: some seconds ago, and at the last reading."""
         self._kills_due = 0.0
+        self._kernel_log = KernelLog()
         self._folders: list[str] = []
         """Where ranks write by default: their working directory and the temporary directory."""
         self.signals = SignalRelay(send, self._running)
@@ -153,6 +155,7 @@ class LocalRanks:
         self.ranks = {}
         self._kills = [machine.memory_kills()] * 2
         self._kills_due = time.monotonic() + _BETWEEN_KILLS
+        self._kernel_log.begin()
         try:
             for request in message["ranks"]:
                 self.ranks[request["rank"]] = Rank(request["rank"], request["env"])
@@ -332,11 +335,14 @@ class LocalRanks:
             "stopped_at": rank.stopped_at,
             "stdin": rank.has_stdin,
         }
-        if status != 0 and (rank.stopped_at is None or status > 0):
+        kernel = self._kernel_log.lines() if status != 0 else []
+        # A rank that hung because its GPU failed is ended by Muster.
+        if status != 0 and (rank.stopped_at is None or status > 0 or kernel):
             from ..rank import post_mortem
 
             try:
-                end["facts"] = post_mortem.facts(self._kills[0], [*rank.paths, *self._folders])
+                found = post_mortem.facts(self._kills[0], [*rank.paths, *self._folders])
+                end["facts"] = {**found, "kernel": kernel, "gpus": gpu_addresses() if kernel else []}
             except Exception as error:
                 self.guard.failed("why a rank failed", error)
         self.send(end)

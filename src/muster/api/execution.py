@@ -13,6 +13,7 @@ from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.links.link import AgentLink
 from muster.controller.startup_check import Check
 from muster.job import Job, make_job_folder
+from muster.jobs.job_folders import read_job
 from muster.jobs.requeue_marks import leave_mark
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -70,6 +71,10 @@ def execute(
             check=_check(prepared, screen) if job.spec.check else None,
             summary=summary,
         )
+        if job.first_attempt:
+            earlier = read_job(folder).state
+            if earlier is not None:
+                controller.status.take_over(earlier)
         last_line = _show_dashboard(controller) if job.spec.dashboard else ""
         result = drive(controller)
         if last_line:

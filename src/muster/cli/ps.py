@@ -11,9 +11,10 @@ from typing import Any
 
 from muster.api.arguments import Parser, has_unit, option, seconds
 from muster.errors import EXIT_MUSTER, UsageError
+from muster.jobs.hosts_text import places
 from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job, running_jobs
 from muster.jobs.prune import last_written, prune
-from muster.jobs.ps_text import places, reason, status, table
+from muster.jobs.ps_text import reason, status, table
 from muster.text import age, count, printable, size_text
 
 _RECENT = 10
@@ -29,6 +30,8 @@ examples:
   muster ps --json | jq .           everything known about each job, for programs
   muster ps --prune --older 90d     remove the directories of jobs that ended over 90 days ago
 
+RANKS@HOSTS also counts spare hosts and those that are lost, bad (failed hardware), draining (about to go away) or
+returning (they answer again and are being checked).
 A line below a job says why it failed, hangs or is slow; `muster show JOB` prints all of it.
 Job directories (plan, logs, last state) stay in ~/.local/state/muster/jobs until you run --prune.
 
@@ -36,6 +39,7 @@ STATE
   waiting for hosts, preparing, running, stopping
   hung 31 s          no rank has made progress for this long
   slow               a straggler slows the job down
+  recovering         an attempt has ended, and Muster is about to start the next one
   done               exit code 0
   failed 3           exit code 3
   stopped            by a signal, Ctrl-C or `muster stop`

@@ -30,7 +30,7 @@ from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.rendezvous import another_port, meet
 from muster.controller.requeue_watch import WARNING_SIGNAL, RequeueWatch, end_early
 from muster.controller.startup_check import Check, StartupCheck
-from muster.controller.summary import Timeline, show_failure, show_summary
+from muster.controller.summary import Timeline, show_attempts, show_failure, show_summary
 from muster.engines.engine import Launch
 from muster.errors import HostError, MusterError
 from muster.job import Job
@@ -86,7 +86,7 @@ class Controller:
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
         self.results = FetchedResults(job, screen)
-        self.requeue = RequeueWatch(launch.requeue, folder, screen, job.spec.grace)
+        self.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
         self.attempt: Attempt | None = None
         self.waiting_for: Callable[[], str] | None = None
         self.grace = job.spec.grace
@@ -142,18 +142,19 @@ class Controller:
             self.waiting_for = None
             await self.end()
             ticking.cancel()
+        reason = self.agents.connector.why_ended()
         if self.stopped_by:
             usual = self.launch.engine.usual_reason(self.signal) if self.signal is not None else None
-            reason = self.agents.connector.why_ended() or usual
-            because = f" ({reason})" if reason else ""
+            because = f" ({reason or usual})" if reason or usual else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
+            show_attempts(self.screen, self.status, f"stopped by {self.stopped_by}")
             self.screen.warning(sentence)
             return self.requeue.after_stop(self.signal, sentence, reason)
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
-        verdict = self.results.add_to(self.requeue.settle(verdict, self.attempt, self.agents.connector.why_ended()))
+        verdict = self.results.add_to(self.requeue.settle(verdict, self.attempt, reason))
         if self.summary and not self.requeue.is_decided:
-            show_summary(self.screen, verdict, self.timeline, self.job, self.folder, self.agents.connector.why_ended())
+            show_summary(self.screen, verdict, self.timeline, self.status, self.folder, reason)
         return verdict
 
     async def body(self) -> Verdict:

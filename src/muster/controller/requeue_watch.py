@@ -13,8 +13,10 @@ from muster.agent.stopping import time_to_stop
 from muster.controller.attempt import Attempt
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.monitor.job_status import JobStatus
 from muster.engines.requeue import Requeue
 from muster.errors import EXIT_MUSTER, MusterError
+from muster.jobs.ps_text import REQUEUE
 from muster.jobs.requeue_marks import leave_mark
 from muster.output.screen import Screen
 from muster.text import count
@@ -57,11 +59,11 @@ def is_time_limit(reason: str | None) -> bool:
 class RequeueWatch:
     """Knows whether the time limit is near, and what follows from it."""
 
-    def __init__(self, requeue: Requeue | None, folder: Path, screen: Screen, grace: float) -> None:
+    def __init__(self, requeue: Requeue | None, folder: Path, screen: Screen, status: JobStatus) -> None:
         self._requeue = requeue
         self._folder = folder
         self._screen = screen
-        self._grace = grace
+        self._status = status
         self.deadline: float | None = None
         """When the ranks must have ended, in seconds since 1970; None before the warning."""
         self.time_is_up = False
@@ -88,7 +90,7 @@ class RequeueWatch:
             return ""
         # The scheduler may be early, never late.
         warning = requeue.warning
-        left = max(warning - time_to_stop(self._grace, interrupt=False) - _RESERVE, warning / 2)
+        left = max(warning - time_to_stop(self._status.job.spec.grace, interrupt=False) - _RESERVE, warning / 2)
         self.deadline = time.time() + left
 
         def up() -> None:
@@ -122,6 +124,8 @@ class RequeueWatch:
         because = f"{verdict.sentence}; " if verdict.is_lost else ""
         sentence = f"{because}requeueing {requeue.title} ({done + 1} of {requeue.limit})"
         self._screen.warning(sentence)
+        self._status.attempt_lost(verdict.sentence if verdict.is_lost else "time limit")
+        self._status.stopped_by = REQUEUE
         return Verdict(exit_code=0, sentence=sentence)
 
     def after_stop(self, number: signal.Signals | None, sentence: str, reason: str | None) -> Verdict:

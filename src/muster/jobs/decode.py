@@ -37,7 +37,8 @@ def _decoder(hint: Any) -> Callable[[Any], Any]:
         known = _decoder(other)
         return lambda value: None if value is None else known(value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        key, item = inside[0], _decoder(inside[1])  # JSON writes the numbers of ranks as text
+        key = _text if inside[0] is str else inside[0]  # JSON writes the numbers of ranks as text
+        item = _decoder(inside[1])
         return lambda value: {key(name): item(part) for name, part in _of(dict, value).items()}
     plain: dict[Any, Callable[[Any], Any]] = {str: _text, bool: _flag, int: _integer, float: _number}
     return plain[hint]

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.state import JobState
-from muster.text import count, cut, printable
+from muster.text import cut, printable
 
 SILENT = 15.0
 """Seconds without a new state after which a job on another machine is called silent; it writes one every 3 s."""
 
 LEASE = "its agents stop all ranks within 10 s"
 """What becomes of the ranks of a controller that was killed."""
+
+REQUEUE = "requeue"
+"""What stopped a job that its scheduler will run again."""
 
 _DURATION = re.compile(r" for \d+ s\b")
 """How long a hang had lasted when it was reported; it has lasted longer since."""
@@ -35,14 +38,22 @@ def status(job: KeptJob, now: float) -> str:
     if state.phase != "ended":
         return _phase(state, now)
     if state.stopped_by:
-        return "stopped"
+        return "requeued" if state.stopped_by == REQUEUE else "stopped"
     return "done" if state.exit_code == 0 else f"failed {state.exit_code}"
 
 
 def _phase(state: JobState, now: float) -> str:
     if state.phase == "running" and state.hung_since is not None:
         return f"hung {how_long(now - state.hung_since)}"
+    if is_recovering(state):
+        return "recovering"
     return "slow" if state.phase == "running" and state.slow else _PHASES[state.phase]
+
+
+def is_recovering(state: JobState) -> bool:
+    """Whether an attempt has ended, and another one is to follow."""
+    is_between = state.phase == "stopping" and not state.stopped_by
+    return is_between and bool(state.attempts) and state.attempts[-1].lost_at is not None
 
 
 def how_long(seconds: float) -> str:
@@ -75,6 +86,8 @@ def how_it_ended(job: KeptJob) -> str:
         return f"ended when its controller was killed; {LEASE}"
     if state is None:
         return "has no readable state.json"
+    if state.stopped_by == REQUEUE:
+        return "is in the queue of its scheduler again"
     if state.stopped_by:
         return f"was stopped by {one_line(state.stopped_by)}"
     if state.exit_code == 0:
@@ -93,15 +106,6 @@ def moment(seconds: float, form: str = "%H:%M:%S") -> str:
         return time.strftime(form, time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
         return "?"
-
-
-def places(state: JobState, width: int = 18) -> str:
-    """`4@h1,h2`, `64@8 hosts` where their names are too long, or `8 hosts` before the ranks are placed."""
-    if not state.world_size:
-        return count(len(state.hosts), "host")
-    names = printable(",".join(host.name for host in state.hosts))
-    hosts = names if len(names) <= width or len(state.hosts) == 1 else f"{len(state.hosts)} hosts"
-    return f"{state.world_size}@{hosts}"
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:

@@ -109,22 +109,26 @@ class MemoryFacts(TypedDict):
 
 
 class DiskFacts(TypedDict):
-    """Free space on the file system of a path."""
+    """The file system of a path: its free space, its type, and whether the kernel made it read-only after an error."""
 
     path: str
     folder: str
     free: int
     total: int
     inodes: int | None
+    kind: str
+    failed: bool
 
 
 class FailureFacts(TypedDict):
-    """The state of the host after a rank has failed."""
+    """The state of the host after a rank has failed, with the kernel's lines about hardware since the ranks started."""
 
     memory: MemoryFacts
     inside: str
     disks: list[DiskFacts]
     shm: DiskFacts | None
+    kernel: list[str]
+    gpus: list[str]
 
 
 class Exit(TypedDict):

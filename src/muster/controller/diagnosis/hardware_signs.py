@@ -1,0 +1,112 @@
+"""Signs of failed hardware in the kernel's log and in the messages of CUDA. Pure.
+
+A sign is a clause about a host: `GPU 3 fell off the bus (Xid 79)`.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from muster.controller.diagnosis.rank_end import RankEnd
+
+# From NVIDIA's catalog of Xids (docs.nvidia.com/deploy/xid-errors): those that ask for a reset, a reboot or a repair.
+# Missing are those that a program can cause, above all 13 and 31 (illegal access), 43 and 45 (its end), 68 and 69.
+_XIDS = {
+    48: "has an uncorrectable memory error",
+    62: "has a halted controller",
+    63: "has bad memory rows and needs a reset",
+    64: "could not remap bad memory rows",
+    74: "has a failing NVLink",
+    79: "fell off the bus",
+    92: "has too many memory errors",
+    94: "has an uncorrectable memory error",
+    95: "has an uncorrectable memory error",
+    119: "does not respond any more",
+    120: "does not respond any more",
+    140: "has an uncorrectable memory error",
+    143: "failed to initialize",
+}
+"""What is wrong with a GPU, by the number of its Xid."""
+
+_WORST = (79, 95, 48, 140, 64, 94, 119, 120, 74, 62, 143, 92, 63)
+"""All of them, the plainest cause first: a GPU that falls off the bus also causes others."""
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b")
+_MEMORY = re.compile(r"Memory failure: .* due to hardware memory corruption")
+
+_TEXTS = (
+    (re.compile(r"uncorrectable ECC error encountered"), "a GPU has an uncorrectable memory error (ECC)"),
+    (re.compile(r"uncorrectable NVLink error"), "a GPU has a failing NVLink"),
+    (
+        re.compile(r"GPU is lost|Unable to determine the device handle for GPU|GPU has fallen off the bus"),
+        "a GPU fell off the bus",
+    ),
+    (re.compile(r"CUDA error: system not yet initialized"), "the fabric manager of its NVSwitch does not work"),
+)
+"""Messages of CUDA and NVML that only a failed GPU or host causes."""
+
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
+"""Not SIGABRT, which libraries use to report errors of their callers."""
+
+_SMALL_SHM = 1 << 30
+"""Bytes of /dev/shm below which a bus error is no wonder."""
+
+_GPU_ERROR = re.compile(r"CUDA (?:driver )?error|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|NCCL error|nccl\w*Error|NVML")
+
+_GPU_MISUSE = re.compile(
+    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|device-side assert triggered|invalid device ordinal|invalid argument|"
+    r"invalid configuration argument|no kernel image|Duplicate GPU|Invalid usage|no CUDA-capable device"
+)
+"""Errors of CUDA and NCCL that only programs and settings cause."""
+
+_GPU_BUG = re.compile(r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure")
+"""Errors of CUDA that programs cause more often than hardware does."""
+
+
+def message_of(end: RankEnd) -> str:
+    """What a rank said of its failure, without lines of source code, which may quote any message."""
+    said = "\n".join(dict.fromkeys(filter(None, (end.message or end.summary, end.root))))
+    return said or end.last_words
+
+
+def in_kernel_log(end: RankEnd) -> str:
+    """The worst sign in the kernel's log of its host; empty if there is none."""
+    found: dict[int, str] = {}
+    for line in end.kernel:
+        xid = _XID.search(line)
+        if xid and int(xid[2]) in _XIDS:
+            found.setdefault(int(xid[2]), xid[1])
+    for number in _WORST:
+        if number in found:
+            return f"{_gpu(found[number], end.gpus)} {_XIDS[number]} (Xid {number})"
+    return "main memory is defective (memory corruption)" if any(map(_MEMORY.search, end.kernel)) else ""
+
+
+def _gpu(address: str, known: tuple[str, ...]) -> str:
+    number = next((at for at, other in enumerate(known) if other.lower().startswith(address.lower())), None)
+    return f"the GPU at {address}" if number is None else f"GPU {number}"
+
+
+def in_message(end: RankEnd) -> str:
+    """The sign in what a rank said; empty if there is none."""
+    said = message_of(end)
+    return next((sign for pattern, sign in _TEXTS if pattern.search(said)), "")
+
+
+def is_ordinary(end: RankEnd) -> bool:
+    """Whether it ended by an exception that has nothing to do with its GPU."""
+    said = message_of(end)
+    return bool(end.summary) and (not _GPU_ERROR.search(said) or bool(_GPU_MISUSE.search(said))) and not in_message(end)
+
+
+def may_be_hardware(end: RankEnd) -> bool:
+    """Whether failed hardware is a likely cause: a crash in native code, or an error of CUDA that programs do not cause.
+
+    Not so for an ordinary exception, for lack of memory and for a signal that somebody sent.
+    """
+    if -end.status == signal.SIGBUS and (end.shm is None or end.shm.is_full or end.shm.total < _SMALL_SHM):
+        return False
+    said = message_of(end)
+    is_gpus = bool(_GPU_ERROR.search(said)) and not is_ordinary(end) and not _GPU_BUG.search(said)
+    return -end.status in _CRASHES or (is_gpus and end.status > 0)
