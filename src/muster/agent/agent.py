@@ -308,12 +308,25 @@ class Agent:
 
     def do_listen(self, message: requests.Listen, number: int) -> replies.Listening:
         """Open a port for connection tests by the other hosts; on the host of rank 0 it becomes the master port."""
+        self.release_port()
         try:
             self.listener = Listener(message["port"], message["nonce"])
         except OSError as error:
             return {**port_in_use(error, message["port"]), "own_name": []}
         self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
         return {"problem": "", "owner": None, "port": self.listener.port, "own_name": own_addresses()}
+
+    def release_port(self) -> None:
+        """Give up the port and the store of an earlier attempt, before the hosts of the next one meet."""
+        if self.ranks.spawner is not None:
+            self.ranks.spawner.end_store()
+        if self.listener is not None:  # the last meeting was not completed
+            self.selector.unregister(self.listener.socket)
+            self.listener.keep("")
+            self.listener = None
+        if self.held_port is not None:
+            self.held_port.close()
+            self.held_port = None
 
     def do_hold(self, message: requests.Hold, number: int) -> replies.Held:
         """Stop answering connections, and reserve the port for the job's `store` or for `rank 0`."""

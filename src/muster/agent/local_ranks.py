@@ -116,6 +116,12 @@ class LocalRanks:
             "path": message["path"],
             "nofile": self.nofile,
         }
+        if self.spawner is not None:  # the host is prepared again
+            self.selector.unregister(self.spawner.socket)
+            self.spawner.end()
+        for descriptor in self._call:
+            os.close(descriptor)
+        self._call = []
         self.spawner = Spawner()
         binding = binds_threads(env)
         if message["preload"] and not binding:

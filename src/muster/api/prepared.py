@@ -18,7 +18,8 @@ from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job, job_folder, new_job_id
 from muster.jobs.requeue_marks import EarlierRuns, find_earlier
-from muster.spec import RunSpec
+from muster.spec import RESTARTS, RunSpec
+from muster.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,8 +87,7 @@ def make_job(spec: RunSpec, choice: Choice, earlier: EarlierRuns | None = None) 
         spec = replace(spec, env={**spec.env, "MUSTER_WATCH": "0"})
     script = find_script(spec) if spec.target else None
     text = spec.call.text if spec.call is not None else script.text if script is not None else ""
-    if choice.engine.no_restarts and spec.restarts:
-        raise UsageError(choice.engine.no_restarts, hint="leave it out")
+    spec = _checked_recovery(spec, choice)
     preload, reason = _preload(spec, choice, text)
     return Job(
         id=earlier.job_id if earlier is not None else new_job_id(spec.target or "check", spec.name),
@@ -100,6 +100,30 @@ def make_job(spec: RunSpec, choice: Choice, earlier: EarlierRuns | None = None) 
         first_attempt=earlier.next_attempt if earlier is not None else 0,
         has_store=not chooses_port(text),
     )
+
+
+def _checked_recovery(spec: RunSpec, choice: Choice) -> RunSpec:
+    """Reject options for lost hosts that contradict each other or the hosts; spares without --restarts imply some."""
+    is_elastic = bool(spec.spares or spec.min_hosts)
+    if choice.engine.no_spares and (is_elastic or spec.rejoin is not None):
+        raise UsageError(choice.engine.no_spares, hint="leave --spares, --min-hosts and --rejoin out")
+    if choice.engine.no_restarts and spec.restarts:
+        raise UsageError(choice.engine.no_restarts, hint="leave it out")
+    hosts, used = len(choice.hosts), len(choice.hosts) - spec.spares
+    if spec.spares and used < 1:
+        fix = f"use `--spares {hosts - 1}` or fewer" if hosts > 1 else "add hosts with -H, or leave --spares out"
+        raise UsageError(f"--spares {spec.spares} leaves no host to run ranks, of {count(hosts, 'host')}", hint=fix)
+    if spec.min_hosts and spec.min_hosts > used:
+        spare = f" and {count(spec.spares, 'spare')}" if spec.spares else ""
+        raise UsageError(
+            f"--min-hosts {spec.min_hosts} is more than the job has: {count(used, 'host')}{spare}",
+            hint=f"use `--min-hosts {used}` or fewer",
+        )
+    if spec.rejoin is not None and not spec.min_hosts:
+        raise UsageError(
+            "--rejoin has no effect without --min-hosts", hint="add `--min-hosts N`, or leave --rejoin out"
+        )
+    return replace(spec, restarts=spec.restarts or RESTARTS) if is_elastic else spec
 
 
 def _preload(spec: RunSpec, choice: Choice, text: str) -> tuple[tuple[str, ...], str]:

@@ -16,7 +16,7 @@ from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
-from muster.controller.traceback_folding import TracebackFolder, reason_to_fold
+from muster.controller.traceback_folding import TracebackFolder, is_below_script, reason_to_fold
 from muster.output.lines import Line, LineSplitter, without_rank_tag
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -24,7 +24,6 @@ from muster.plan import Plan
 from muster.shared.events import Broken, Exit, Out, Prompt
 from muster.shared.reports import FunctionRaised, FunctionReturned, Left, Piece, Progress, Raised, SysExit
 from muster.shared.spawner_messages import Storeless
-from muster.shared.user_code import is_musters
 from muster.shared.wire import ProtocolError
 from muster.text import tilde
 
@@ -39,8 +38,6 @@ _CAUSE_LIMIT = 3.0
 
 _SAME_LIMIT = 0.5
 """Seconds to wait for other ranks to fail the same way, when one fails before its first collective."""
-
-_FRAME = re.compile(r'File "(.*?)"')
 
 # What MPICH and its derivatives print before they end all ranks.
 _MPI_ABORT = re.compile(r"Abort\((\d+)\) on node \d+ \(rank \d+ in comm \d+\): (.*)")
@@ -59,6 +56,7 @@ class _RankState:
     has_joined: bool = False
     """Whether it has created a process group, or began to."""
     done: int = 0
+    steps: int = 0
     groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Per process group, the number of the last collective called and of the last one finished."""
     first_collective: float | None = None
@@ -113,6 +111,10 @@ class Attempt:
         """Some process could not be killed, so the job must not be restarted."""
         self.is_expected: Callable[[RankEnd], bool] = lambda end: False
         """Whether a rank may end like this, so that the others still have time."""
+        self.checkpoints = 0
+        """Number of checkpoints that its ranks have written."""
+        self.planned = ""
+        """Why Muster ended it although nothing had failed; empty if it did not."""
         self._width = len(str(plan.world_size - 1))
         self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
         self._tracebacks: dict[int, int] = {}
@@ -145,6 +147,7 @@ class Attempt:
         # Never decreases: the exception, which counts collectives called, may overtake a sample.
         state.done = max(state.done, event["done"])
         state.groups = event.get("groups", state.groups)
+        state.steps = max(state.steps, event.get("steps", 0))
         if event["first"]:
             state.first_collective = link.our_time(event["time"])
 
@@ -221,8 +224,15 @@ class Attempt:
 
     def on_loss(self, host: str, why: str, *, is_up: bool = False) -> None:
         """A host is lost with its ranks, or it is up (`is_up`) and a process that its ranks need has ended."""
-        self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
-        self.over.set()
+        if any(place.name == host for place in self.plan.placements):
+            self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
+            self.over.set()
+
+    def end_as_planned(self, why: str) -> None:
+        """End this attempt although nothing failed, so that the next one runs on other hosts."""
+        if not self.over.is_set():
+            self.planned = why
+            self.over.set()
 
     def _on_output(self, link: AgentLink, event: Out) -> None:
         rank, stream, text = event["rank"], event["stream"], event["text"]
@@ -293,7 +303,7 @@ class Attempt:
             left=left["how"] if left else "",
             rss=event["rss"],
             has_stdin=event["stdin"],
-            last_words="\n".join(line for line in state.last_words if not _is_below_script(line)),
+            last_words="\n".join(line for line in state.last_words if not is_below_script(line)),
         )
         end = state.end = with_facts(end, event.get("facts"))
         # If this rank only lost its connection, another rank may still have to report the cause.
@@ -318,13 +328,18 @@ class Attempt:
     @property
     def failed_in_collective(self) -> bool:
         """Whether a rank failed as ranks do when another left, did not arrive, or called another collective."""
-        ends = [state.end for state in self._ranks.values() if state.end is not None and state.end.failed]
-        return any(end.is_symptom or end.status == -signal.SIGABRT for end in ends)
+        return any(end.is_symptom or end.status == -signal.SIGABRT for end in self.ends if end.failed)
 
     @property
     def ended_well(self) -> list[int]:
         """The ranks that ended with exit code 0."""
         return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
+
+    @property
+    def progress(self) -> int:
+        """How far it came: optimizer steps of the rank with the most, or collectives in a script without optimizer."""
+        states = self._ranks.values()
+        return max((state.steps for state in states), default=0) or max((state.done for state in states), default=0)
 
     @property
     def trained_alone(self) -> int:
@@ -376,9 +391,3 @@ class Attempt:
                 code = int(said[-1][1]) & 0xFF or 1
                 found[rank] = RankEnd(rank=rank, host=host, status=code, time=when, summary=said[-1][2])
         return found
-
-
-def _is_below_script(line: str) -> bool:
-    """Whether a line of a faulthandler stack trace belongs to the code that called the user's script."""
-    frame = _FRAME.search(line)
-    return line.startswith("Extension modules: ") or bool(frame and (frame[1] == "<string>" or is_musters(frame[1])))

@@ -45,7 +45,7 @@ def is_failure(end: RankEnd) -> bool:
 
 def end_early(attempt: Attempt | None, body: asyncio.Future[Verdict] | None) -> None:
     """End the ranks that have not ended by themselves, or the start of the job."""
-    if attempt is not None:
+    if attempt is not None and not attempt.over.is_set():
         attempt.over.set()
     elif body is not None:
         body.cancel()

@@ -84,6 +84,8 @@ class Launch:
     """`pipes`: stdin and stdout of each command; `dial-back`: a TLS connection that each agent opens."""
     pull_limit: float = 0.0
     """Extra seconds for pulling an image, for engines whose hosts cannot report that they are pulling one."""
+    can_lack_hosts: bool = False
+    """Whether the job can run without some of its hosts, each of which then has its own command."""
     requeue: Requeue | None = None
     """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
 
@@ -127,6 +129,8 @@ class Engine(ABC):
     """Error for options that need the zygote; empty if the engine supports it."""
     no_restarts: str = ""
     """Error for `--restarts`; empty if the engine supports restarts."""
+    no_spares: str = ""
+    """Error for `--spares`, `--min-hosts` and `--rejoin`; empty if the engine can replace lost hosts."""
 
     # Agents that dial back
     key_from: tuple[str, ...] = ()
@@ -190,7 +194,7 @@ class Engine(ABC):
         return None if command.remote else ()
 
     def launch_one(self, launch: Launch, agent: AgentSpec) -> StartCommand | None:
-        """The command that starts the agent of one host again; None if it would disturb the other hosts."""
+        """The command that starts the agent of one host again; None if the engine cannot do that."""
         return next((command for command in launch.commands if command.agents == (agent,)), None)
 
     def requeue(self, env: Mapping[str, str]) -> Requeue | None:
@@ -258,6 +262,11 @@ def in_allocation(engine: Engine, spec: RunSpec, allocation: Allocation) -> Choi
         allocation=allocation,
         said=(f"detected: {allocation}", *(allocation.notes if nothing_said else ())),
     )
+
+
+def can_lack_hosts(spec: RunSpec) -> bool:
+    """Whether a job with these options can run without some of its hosts."""
+    return bool(spec.spares or spec.min_hosts)
 
 
 def this_host() -> Host:

@@ -115,6 +115,8 @@ class Caller:
 
     def __init__(self, command: StartCommand, connector: DialedConnector, env: dict[str, str]) -> None:
         self.command = command
+        self.reason: str | None = None
+        """Why the scheduler ended its agents, if it said so."""
         self._connector = connector
         self._words = Output(lambda line: connector.on_line(self, line))
         self._ending: asyncio.Task[None] | None = None
@@ -154,7 +156,8 @@ class Caller:
 
     @property
     def _links(self) -> list[AgentLink]:
-        return [link for link in self._connector.links if link.spec in self.command.agents]
+        links = (*self._connector.returning, *self._connector.links)
+        return [link for link in links if link.spec in self.command.agents][: len(self.command.agents)]
 
     def note_helpers(self) -> None:
         """Record its descendants on this machine; mpirun's ssh clients survive it if their host is dead."""
@@ -176,6 +179,8 @@ class DialedConnector:
     def __init__(self, launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> None:
         self.launch = launch
         self.links: Sequence[AgentLink] = ()
+        self.returning: list[AgentLink] = []
+        """Links to agents that are being started again; those before them in `links` are lost."""
         self.payload = b""
         self.called = list(dict.fromkeys(agent.name for agent in launch.agents))
         self.last_words = ""
@@ -185,6 +190,7 @@ class DialedConnector:
         self._token = secrets.token_hex(32)
         self._server: asyncio.Server | None = None
         self._callers: list[Caller] = []
+        self._order_text = ""
         self._why_ended: str | None = None
 
     async def connect(
@@ -197,13 +203,15 @@ class DialedConnector:
         self._server = await asyncio.get_running_loop().create_server(
             lambda: DialedLine(self), sock=sock, ssl=context, ssl_handshake_timeout=_HELLO_LIMIT, backlog=1024
         )
-        order = self._order(sock.getsockname()[1], certificate, limit)
-        env = {name: value for name, value in os.environ.items() if name not in self.launch.engine.unset}
+        self._order_text = self._order(sock.getsockname()[1], certificate, limit)
         for command in self.launch.commands:
-            self._callers.append(self._start(command, order, env))
+            self._callers.append(self._start(command))
         if self.launch.pull_limit:
             self.last_words = "hosts that do not have the image pull it first"
-        await self._all_up(max(limit, self.launch.pull_limit))
+        if self.launch.can_lack_hosts:
+            await self._each_up(max(limit, self.launch.pull_limit), on_failure)
+        else:
+            await self._all_up(max(limit, self.launch.pull_limit))
         for caller in self._callers:
             caller.note_helpers()
 
@@ -222,7 +230,9 @@ class DialedConnector:
         }
         return json.dumps(order)
 
-    def _start(self, command: StartCommand, order: str, env: dict[str, str]) -> Caller:
+    def _start(self, command: StartCommand) -> Caller:
+        order = self._order_text
+        env = {name: value for name, value in os.environ.items() if name not in self.launch.engine.unset}
         if ORDER_FILE not in command.argv:
             return Caller(command, self, {**env, "MUSTER_DIAL": order})
         path = self._folder / "order.json"
@@ -231,6 +241,39 @@ class DialedConnector:
             path.write_text(order)
         argv = tuple(str(path) if word == ORDER_FILE else word for word in command.argv)
         return Caller(replace(command, argv=argv), self, env)
+
+    async def connect_one(self, link: AgentLink, command: StartCommand, payload: bytes, limit: float) -> None:
+        """Start an agent again on one host that was lost or could not be reached before."""
+        for caller in [caller for caller in self._callers if caller.command.agents == command.agents]:
+            self._callers.remove(caller)
+            await caller.end()
+        self.payload = payload
+        self.returning.append(link)
+        caller = self._start(command)
+        self._callers.append(caller)
+        try:
+            await link.came_up(limit, self._nobody_came([link], limit))
+        except BaseException:
+            self._callers.remove(caller)
+            await caller.end()
+            raise
+        finally:
+            self.returning.remove(link)
+
+    async def _each_up(self, limit: float, on_failure: Callable[[HostError], None]) -> None:
+        """Wait for every agent, although some do not come up; raises all failures together at the end."""
+
+        async def up(link: AgentLink) -> None:
+            try:
+                await link.came_up(limit, self._nobody_came([link], limit))
+            except MusterError as error:
+                failure = (
+                    error if isinstance(error, HostError) else HostError(link.name, error.message, hint=error.hint)
+                )
+                on_failure(failure)
+                raise failure from None
+
+        await all_or_errors([up(link) for link in self.links])
 
     async def _all_up(self, limit: float) -> None:
         waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came([link], limit))) for link in self.links]
@@ -273,7 +316,11 @@ class DialedConnector:
         except ProtocolError as error:
             self._on_text(hello["host"], f"{error}; connection rejected")
             return None
-        free = [link for link in self.links if link.spec.key == key and not link.is_attached and not link.closing]
+        free = [
+            link
+            for link in (*self.returning, *self.links)
+            if link.spec.key == key and not link.is_attached and not link.closing
+        ]
         if free:
             return free[0]
         if not any(link.closing for link in self.links):  # late agents are normal when the job is over
@@ -284,7 +331,9 @@ class DialedConnector:
         """A start command has printed a line."""
         reason = self.launch.engine.why_ended(line)
         if reason is not None:
-            self._why_ended = reason
+            caller.reason = reason
+            if not self.launch.can_lack_hosts or all(other.reason for other in self._callers):
+                self._why_ended = reason
         elif all(link.facts for link in self.links):
             if not self.links[0].closing:
                 self._on_text(caller.command.program, line)

@@ -23,6 +23,7 @@ from muster.engines.engine import (
     Engine,
     Launch,
     StartCommand,
+    can_lack_hosts,
     in_container,
     one_per_host,
 )
@@ -89,7 +90,13 @@ class PbsEngine(Engine):
             library_path=os.environ.get("LD_LIBRARY_PATH"),
             box=box,
         )
-        return Launch(engine=self, commands=commands, channel="dial-back", pull_limit=PULL_LIMIT if box else 0.0)
+        return Launch(
+            engine=self,
+            commands=commands,
+            channel="dial-back",
+            pull_limit=PULL_LIMIT if box else 0.0,
+            can_lack_hosts=can_lack_hosts(spec),
+        )
 
     def carried(self, env: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
         """All variables of the job script except those specific to this host; in a container only the usual ones.

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from muster.engines.allocation import Allocation
@@ -18,6 +19,7 @@ from muster.engines.engine import (
     Engine,
     Launch,
     StartCommand,
+    can_lack_hosts,
     container_failure,
     in_container,
     one_per_host,
@@ -94,9 +96,18 @@ class SlurmEngine(Engine):
             python=python,
             box=box,
             gpus=gpus_of_job(os.environ),
-            alone=bool(spec.spares or spec.min_hosts),
+            alone=can_lack_hosts(spec),
         )
-        return Launch(engine=self, commands=commands, channel="dial-back")
+        return Launch(engine=self, commands=commands, channel="dial-back", can_lack_hosts=can_lack_hosts(spec))
+
+    def launch_one(self, launch: Launch, agent: AgentSpec) -> StartCommand | None:
+        """An srun for this host alone; it fails if Slurm has removed the host from the job, because it was DOWN."""
+        command = super().launch_one(launch, agent)
+        together = next((each for each in launch.commands if agent in each.agents), None)
+        if command is not None or together is None or not together.argv[3].startswith("--nodelist="):
+            return command
+        where = ("--nodes=1", "--ntasks=1", f"--nodelist={agent.host.name}")
+        return replace(together, argv=("srun", *where, *together.argv[4:]), agents=(agent,))
 
     def requeue(self, env: Mapping[str, str]) -> Requeue | None:
         """scontrol requeue."""
