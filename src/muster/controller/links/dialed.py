@@ -117,6 +117,8 @@ class Caller:
         self.command = command
         self.reason: str | None = None
         """Why the scheduler ended its agents, if it said so."""
+        self.is_quiet = False
+        """Whether its output is not shown, because its host is lost."""
         self._connector = connector
         self._words = Output(lambda line: connector.on_line(self, line))
         self._ending: asyncio.Task[None] | None = None
@@ -136,12 +138,12 @@ class Caller:
     async def _explain_end(self) -> None:
         code = await self._child.exit_code(_END_LIMIT)
         self.give_up(code)
-        if not any(link.closing for link in self._links):
+        if not any(link.closing for link in self.links):
             self._connector.on_end(self.command, code)
 
     def give_up(self, code: int | None = None) -> None:
         """Fail the agents that have not connected, with an explanation from the output so far."""
-        missing = [link for link in self._links if not link.is_attached]
+        missing = [link for link in self.links if not link.is_attached]
         if missing and not missing[0].closing:
             error = self._connector.launch.engine.explain(self.command, code, self._words.text.strip())
             for link in missing:
@@ -151,11 +153,12 @@ class Caller:
         """Wait longer for all its agents if a host is pulling an image; they start together or not at all."""
         pull = pull_in(line)
         if pull is not None:
-            for link in self._links:
+            for link in self.links:
                 link.allow(PULL_LIMIT, too_slow_pull(*pull))
 
     @property
-    def _links(self) -> list[AgentLink]:
+    def links(self) -> list[AgentLink]:
+        """The links of its agents; a link to an agent that is started again takes precedence."""
         links = (*self._connector.returning, *self._connector.links)
         return [link for link in links if link.spec in self.command.agents][: len(self.command.agents)]
 
@@ -166,7 +169,7 @@ class Caller:
     async def end(self) -> None:
         """Wait briefly for it to exit by itself, as it does after its agents have exited, then end it."""
         self.note_helpers()
-        lost = any(link.lost for link in self._links)
+        lost = any(link.lost for link in self.links)
         if lost or await self._child.exit_code(_END_LIMIT) is None:
             await self._child.terminate(_TERM_LIMIT_AFTER_LOSS if lost else _TERM_LIMIT)
         self._child.close(kill=True)
@@ -246,13 +249,16 @@ class DialedConnector:
         """Start an agent again on one host that was lost or could not be reached before."""
         for caller in [caller for caller in self._callers if caller.command.agents == command.agents]:
             self._callers.remove(caller)
+            caller.is_quiet = True
             await caller.end()
         self.payload = payload
         self.returning.append(link)
         caller = self._start(command)
+        caller.is_quiet = True
         self._callers.append(caller)
         try:
             await link.came_up(limit, self._nobody_came([link], limit))
+            caller.is_quiet = False
         except BaseException:
             self._callers.remove(caller)
             await caller.end()
@@ -334,8 +340,8 @@ class DialedConnector:
             caller.reason = reason
             if not self.launch.can_lack_hosts or all(other.reason for other in self._callers):
                 self._why_ended = reason
-        elif all(link.facts for link in self.links):
-            if not self.links[0].closing:
+        elif all(link.facts for link in (caller.links if caller.is_quiet else self.links)):
+            if not caller.is_quiet and not self.links[0].closing:
                 self._on_text(caller.command.program, line)
         else:
             self.last_words = line
