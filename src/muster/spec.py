@@ -67,6 +67,8 @@ class RunSpec:
     """Python on the hosts; None for the same path as here, else python3."""
     host_python: Mapping[str, str] = field(default_factory=dict[str, str])
     """Python on single hosts, by name, instead of `python`."""
+    controller: str = ""
+    """The host for the controller of a detached job; empty for the first host, `local` for this machine."""
 
     # Engine
     engine: str = "auto"

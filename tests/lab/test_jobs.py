@@ -111,6 +111,40 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
             user.muster("stop", "--now", job_id)
 
 
+TWICE_LOST = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for number in range(attempt + 2):
+    dist.all_reduce(torch.ones(1))
+print("attempt", attempt, flush=True)
+if attempt < 2 and dist.get_rank() == 1:
+    raise ValueError(f"number {attempt}")
+dist.barrier()
+"""
+
+
+def test_a_job_that_recovered_twice_lists_its_attempts_on_the_screen_in_show_and_as_json(user: User):
+    (user.folder / "twice_lost.py").write_text(TWICE_LOST)
+    done = user.muster("run", "--restarts", "5", "--grace", "1", "--nproc", "2", "twice_lost.py", timeout=150)
+    assert done.code == 0, done.said
+    shown = user.muster("show").out
+    row = r"^  {}  +\d\d:\d\d:\d\d  +[\d.]+ s  +2  +\S+  +{}  +{}$"
+    for said in (done.err, shown):
+        for number in (0, 1):
+            why = rf"rank 1 on \S+ failed first: ValueError: number {number} \(twice_lost.py:\d+\)"
+            assert re.search(row.format(number, r"[\d.]+ s", why), said, re.MULTILINE), said
+        assert re.search(row.format(2, "-", "exit code 0"), said, re.MULTILINE), said
+    (job,) = json.loads(user.muster("ps", "--json").out)
+    assert [attempt["number"] for attempt in job["attempts"]] == [0, 1, 2]
+    recoveries = [attempt["recovery"] for attempt in job["attempts"]]
+    assert recoveries[0] is None
+    assert all(0 < recovery < 60 for recovery in recoveries[1:])
+    for attempt in (0, 1, 2):
+        said = user.muster("logs", "--attempt", str(attempt), "--grep", "^attempt").out
+        assert re.findall(r"attempt (\d)", said) == [str(attempt)] * 2
+
+
 def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
     user.hold.touch()
     done = user.muster("run", "--detach", *FAST, "--nproc", "2", *FOR_EVER)

@@ -65,9 +65,9 @@ def blamed(*ends: RankEnd, earlier: Any = (), stuck: Any = ()) -> BadHost | None
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (ECC, "a GPU has an uncorrectable memory error (ECC)"),
+        (ECC, "a GPU had an uncorrectable memory error (ECC)"),
         (LOST, "a GPU fell off the bus"),
-        (f"CUDA error: uncorrectable NVLink error detected during the execution{ADVICE}", "a GPU has a failing NVLink"),
+        (f"CUDA error: uncorrectable NVLink error detected during the execution{ADVICE}", "a GPU had a failing NVLink"),
     ],
 )
 def test_a_message_that_only_a_failed_gpu_causes_blames_its_host(message: str, why: str):
@@ -87,11 +87,11 @@ def test_source_code_that_quotes_such_a_message_blames_nobody():
     ("line", "why"),
     [
         (FALLEN, "GPU 3 fell off the bus (Xid 79)"),
-        (CONTAINED, "the GPU at 0000:86:00 has an uncorrectable memory error (Xid 94)"),
-        (GSP, "GPU 3 does not respond any more (Xid 119)"),
-        (DBE, "GPU 3 has an uncorrectable memory error (Xid 48)"),
-        (REMAP, "the GPU at 0000:10:1c has bad memory rows and needs a reset (Xid 63)"),
-        (POISON, "main memory is defective (memory corruption)"),
+        (CONTAINED, "the GPU at 0000:86:00 had an uncorrectable memory error (Xid 94)"),
+        (GSP, "GPU 3 stopped responding (Xid 119)"),
+        (DBE, "GPU 3 had an uncorrectable memory error (Xid 48)"),
+        (REMAP, "the GPU at 0000:10:1c had bad memory rows and needs a reset (Xid 63)"),
+        (POISON, "its memory was defective (hardware memory corruption)"),
     ],
 )
 def test_an_xid_that_means_hardware_blames_its_host(line: str, why: str):
@@ -143,7 +143,7 @@ TORN = "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
 @pytest.mark.parametrize("message", [FULL, TORN])
 def test_a_full_disk_of_its_own_blames_a_host(message: str):
     found = blamed(end(0, 1, message, kind="OSError", disks=(disk(kind="ext4"),)), peer())
-    assert found == BadHost(host="h1", why="the disk of /ckpt is full (20 MB)")
+    assert found == BadHost(host="h1", why="the disk of /ckpt was full (20 MB)", kind="full")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs", "9p", "ceph", ""])
@@ -190,7 +190,7 @@ def test_an_io_error_of_a_file_on_a_local_disk_blames_its_host():
     message = "[Errno 5] Input/output error: '/data/train.bin'"
     local = disk("/data/train.bin", "/data/train.bin", free=GB, kind="xfs")
     found = blamed(end(0, 1, message, kind="OSError", disks=(local,)), peer())
-    assert found == BadHost(host="h1", why="the disk of /data/train.bin has I/O errors")
+    assert found == BadHost(host="h1", why="the disk of /data/train.bin had I/O errors")
     assert blamed(end(0, 1, message, kind="OSError", disks=(replace(local, kind="nfs4"),)), peer()) is None
     of_terminal = "[Errno 5] Input/output error"
     assert blamed(end(0, 1, of_terminal, kind="OSError", disks=(local,)), peer()) is None
@@ -201,7 +201,7 @@ def test_an_io_error_of_a_file_on_a_local_disk_blames_its_host():
 
 def test_a_process_that_one_host_cannot_end_blames_that_host():
     found = blamed(end(0, 1, "bad sample", kind="ValueError"), peer(), stuck=["h2"])
-    assert found == BadHost(host="h2", why="a process is blocked in the kernel (disk or driver)")
+    assert found == BadHost(host="h2", why="a process was blocked in the kernel (disk or driver)")
 
 
 def test_processes_that_no_host_can_end_wait_for_a_file_server():

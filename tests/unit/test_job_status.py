@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from sample_status import make_status
 
 from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor import job_status as board_module
+from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.rank_status import gpu_of
 from muster.hosts import parse_hosts
 from muster.jobs.state import JobState, Moment, Report, from_data
+from muster.output.log_files import LogFiles
 from muster.plan import Plan, make_plan
 
 
@@ -204,6 +207,14 @@ def test_a_host_that_returns_is_a_spare_when_the_next_attempt_begins():
     assert hosts_of(status) == {"h1": ("up", "spare", ""), "h2": ("up", "ranks", "")}
 
 
+def test_a_host_that_was_never_reached_is_lost_when_the_job_begins_without_it():
+    status, _ = make_status()
+    status.set_host("h2", phase="connecting")
+    status.attempt_begins(1, plan_of(status, "h1:2"), {})
+    assert hosts_of(status) == {"h1": ("up", "ranks", ""), "h2": ("lost", "", "not reached yet")}
+    assert status.state().host_losses == 0
+
+
 def test_a_draining_host_stays_so_until_it_is_lost_and_a_bad_one_forever():
     status, link = make_status()
     status.set_host("h1", phase="draining", why="spot notice", deadline=100.0)
@@ -218,10 +229,13 @@ def test_a_draining_host_stays_so_until_it_is_lost_and_a_bad_one_forever():
     assert hosts_of(status) == {"h1": ("bad", "", "Xid 79")}
 
 
-def test_recovery_lasts_from_the_loss_to_the_first_collective_of_all_ranks():
+def test_recovery_lasts_from_the_loss_to_the_first_collective_of_all_ranks(monkeypatch: pytest.MonkeyPatch):
     status, link = make_status()
-    status.stopping()  # the loss was noticed here; the reason is known later
-    lost = time.time()
+    clock = lost = time.time()
+    monkeypatch.setattr(board_module.time, "time", lambda: clock)
+    publish(status, link, exited(1, 1))  # noticed here; the ranks are ended and the reason is known later
+    clock += 1
+    status.stopping()
     status.failed(Verdict(exit_code=1, sentence="rank 1 failed first"))
     status.attempt_begins(1, plan_of(status, "h1:2"), {})
     publish(status, link, progress(0, time=lost + 2, done=1, first=True))
@@ -229,21 +243,35 @@ def test_recovery_lasts_from_the_loss_to_the_first_collective_of_all_ranks():
     publish(status, link, progress(1, time=lost + 3, done=1, first=True))
     first, second = status.state().attempts
     assert first.lost_to == "rank 1 failed first"
-    assert (first.recovery, second.recovery) == (None, pytest.approx(3.0, abs=0.5))
+    assert (first.recovery, second.recovery) == (None, pytest.approx(3.0))
     assert "first collective" not in status.state().phases
 
 
-def test_a_requeued_job_continues_the_attempts_of_its_earlier_controller():
+@pytest.mark.parametrize(
+    ("has_ended", "why"), [(True, "requeueing Slurm job 12 (1 of 3)"), (False, "its controller was killed")]
+)
+def test_a_requeued_job_continues_the_attempts_of_its_earlier_controller(tmp_path: Path, has_ended: bool, why: str):
     before, link = make_status()
     publish(before, link, {"t": "host", "state": "lost"})
+    if has_ended:
+        before.ended(0, why)
     earlier = before.state()
+    (tmp_path / "state.json").write_text(json.dumps(earlier.as_data()))
     status, link = make_status()
-    status.take_over(earlier)
+    JobFiles(status, tmp_path, LogFiles(print))
     status.attempt_begins(1, plan_of(status, "h1:2"), {})
     state = status.state()
     assert [attempt.number for attempt in state.attempts] == [0, 1]
-    assert (state.attempts[0].lost_at, state.attempts[0].lost_to) == (earlier.now, "its controller ended")
+    assert (state.attempts[0].lost_at, state.attempts[0].lost_to) == (earlier.now, why)
     assert (state.attempt, state.host_losses) == (1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, '{"attempts": 3}'])
+def test_a_requeued_job_whose_earlier_state_is_damaged_begins_again(tmp_path: Path, text: str):
+    (tmp_path / "state.json").write_text(text)
+    status, _ = make_status()
+    JobFiles(status, tmp_path, LogFiles(print))
+    assert [attempt.number for attempt in status.state().attempts] == [0]
 
 
 def test_of_very_many_attempts_the_newest_are_kept():

@@ -88,6 +88,7 @@ def test_of_many_lost_hosts_ps_shows_only_the_number():
 def test_a_job_between_two_attempts_is_recovering():
     between = {"phase": "stopping", "attempts": ATTEMPTS[:1]}
     assert status(job(**between), NOW) == "recovering"
+    assert status(job(**{**between, "phase": "preparing"}), NOW) == "recovering"
     assert status(job(**between, stopped_by="Ctrl-C"), NOW) == "stopping"
     assert status(job(phase="stopping"), NOW) == "stopping"
 
@@ -118,6 +119,14 @@ def test_show_has_no_such_tables_for_a_job_that_lost_nothing():
     plain = show(job(hosts=(HOSTS[0], HOSTS[2]), attempts=ATTEMPTS[:1]), NOW, None, [])
     assert "Hosts:" not in plain
     assert "Attempts:" not in plain
+
+
+def test_of_a_job_that_has_ended_only_lost_and_bad_hosts_are_listed():
+    bad = HostState(name="f", state="bad", why="Xid 79")
+    lines = show(job(hosts=(*HOSTS, bad), phase="ended", exit_code=0), NOW, None, [])
+    at = lines.index("Hosts:")
+    assert [line.split()[0] for line in lines[at + 2 : at + 4]] == ["b", "f"]
+    assert lines[at + 4] == ""
 
 
 def test_of_many_hosts_only_those_in_trouble_are_listed():

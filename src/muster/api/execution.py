@@ -61,6 +61,8 @@ def execute(
             leave_mark(folder, prepared.launch.requeue.mark, prepared.launch.requeue.count or 0)
         for sentence in prepared.notes:
             screen.info(sentence)
+        for sentence in prepared.warnings:
+            screen.warning(sentence)
         controller = Controller(
             job,
             launch=prepared.launch,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from muster.api.known_hosts import apply_history
 from muster.controller.notifications import check_ways
 from muster.controller.result_paths import check_patterns
 from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
@@ -34,6 +35,8 @@ class Prepared:
     launch: Launch
     notes: tuple[str, ...] = ()
     """Lines that the screen shows first."""
+    warnings: tuple[str, ...] = ()
+    """Lines that it shows next, even with --quiet."""
 
 
 @contextmanager
@@ -52,11 +55,15 @@ def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
         yield replace(located, ssh=tuple(lab.ssh_argv()))
 
 
-def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
-    """Choose the engine, find the script and decide what to preload; `hosts` restricts the run to some of its hosts."""
+def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool = True) -> Prepared:
+    """Choose the engine, find the script and decide what to preload; `hosts` restricts the run to some of its hosts.
+
+    Without `history`, what earlier jobs learned about the hosts is ignored.
+    """
     choice = choose(spec, os.environ)
     if hosts is not None:
         choice = replace(choice, hosts=tuple(hosts))
+    choice, warnings = apply_history(spec, choice) if history else (choice, ())
     requeue = choice.engine.requeue(os.environ) if spec.target else None
     earlier = find_earlier(requeue) if requeue is not None and requeue.limit else None
     job = make_job(spec, choice, earlier)
@@ -66,7 +73,7 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
     if spec.image and any(command.box is None for command in launch.commands):
         raise UsageError(f"--engine {launch.name} does not run containers", hint="leave --image out")
     notes = choice.said if earlier is None else (*choice.said, str(earlier))
-    return Prepared(job=job, choice=choice, launch=launch, notes=notes)
+    return Prepared(job=job, choice=choice, launch=launch, notes=notes, warnings=warnings)
 
 
 def make_job(spec: RunSpec, choice: Choice, earlier: EarlierRuns | None = None) -> Job:

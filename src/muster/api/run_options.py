@@ -97,6 +97,8 @@ def add_what(p: Parser) -> None:
     option(what, "--notify WHAT", about, action="append", default=[])
     about = "run in the background, even after logout; prints the job's id when its ranks have started"
     flag(what, "--detach", about)
+    about = "with --detach: host that runs the controller (default: the first remote host; `local`: this machine)"
+    _option(what, "--controller HOST", about)
 
 
 def add_host_loss(p: Parser) -> None:

@@ -8,7 +8,7 @@ import shlex
 import sys
 from importlib import import_module
 
-from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError, with_hint
+from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError, RemoteJob, with_hint
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
@@ -112,7 +112,12 @@ def _dispatch(args: list[str]) -> int:
     name, rest = ALIASES.get(args[0], args[0]), args[1:]
     if name not in COMMANDS:
         return _unknown(name, rest)
-    return import_module(COMMANDS[name][0]).main(rest)
+    try:
+        return import_module(COMMANDS[name][0]).main(rest)
+    except RemoteJob as job:
+        from muster.cli.remote_commands import forward
+
+        return forward(name, rest, job.folder)
 
 
 def _unknown(name: str, rest: list[str]) -> int:

@@ -46,6 +46,8 @@ STATE
   controller died    it was killed, or its machine went down; its agents stop all ranks within 10 s
   running on NAME    on another machine with the same home directory
   silent on NAME     the same, but it has written nothing for 15 s
+  running on NAME 5 min ago
+                     the last known state of a job whose controller is on NAME, which does not answer now
   unknown            its state.json is missing or cannot be read
 
 Exit code: 0; 2 for a wrong command line; 125 if --prune could not remove a directory.
@@ -80,6 +82,7 @@ def _chosen(*, everything: bool) -> tuple[list[KeptJob], int]:
     """The jobs to show, running ones first, then the newest first; and how many are left out."""
     folders = job_folders()
     if everything:
+        running_jobs()  # asks the hosts of jobs that run elsewhere
         return sorted((fresh(read_job(folder)) for folder in folders), key=lambda job: not job.may_run), 0
     running = {job.folder: fresh(job) for job in running_jobs()}
     ended = [folder for folder in folders if folder not in running]

@@ -328,12 +328,12 @@ class Attempt:
     @property
     def failed_in_collective(self) -> bool:
         """Whether a rank failed as ranks do when another left, did not arrive, or called another collective."""
-        return any(end.is_symptom or end.status == -signal.SIGABRT for end in self.ends if end.failed)
+        return any(end.failed and (end.is_symptom or end.status == -signal.SIGABRT) for end in self.ends)
 
     @property
     def ended_well(self) -> list[int]:
         """The ranks that ended with exit code 0."""
-        return [rank for rank, state in self._ranks.items() if state.end is not None and state.end.status == 0]
+        return [end.rank for end in self.ends if end.status == 0]
 
     @property
     def progress(self) -> int:
@@ -345,9 +345,8 @@ class Attempt:
     def trained_alone(self) -> int:
         """Number of ranks that made optimizer steps; 0 if any rank has created a process group."""
         states = self._ranks.values()
-        if any(state.has_joined for state in states):
-            return 0
-        return sum(state.left is not None and state.left.get("alone", 0) > 0 for state in states)
+        alone = sum(state.left is not None and state.left.get("alone", 0) > 0 for state in states)
+        return 0 if any(state.has_joined for state in states) else alone
 
     @property
     def returned(self) -> dict[int, bytes]:
@@ -375,7 +374,7 @@ class Attempt:
         if self.hang is not None:
             return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()
-        ends = [state.end for rank, state in self._ranks.items() if state.end is not None and rank not in aborted]
+        ends = [end for end in self.ends if end.rank not in aborted]
         verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)
         if self.differing and not verdict.ok:
             verdict = verdict.after(self.differing)

@@ -16,6 +16,7 @@ from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
+from muster.controller.host_blame import HostBlame
 from muster.controller.host_events import HostEvents
 from muster.controller.links.link import LinkLost
 from muster.controller.monitor.job_files import JobFiles
@@ -95,6 +96,8 @@ class Controller:
                 timeline=self.timeline,
             )
         )
+        self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
+        self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
         take_stacks = self.monitor.take_stacks
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
@@ -151,6 +154,7 @@ class Controller:
         finally:
             self.recovery.waiting_for = None
             await self.end()
+            await self.blame.save()
             ticking.cancel()
         reason = self.agents.connector.why_ended()
         if self.stopped_by:
@@ -178,7 +182,7 @@ class Controller:
                 if reason:
                     raise MusterError(reason) from None
             raise
-        return await self.recovery.run(plan)
+        return self.blame.add_to(await self.recovery.run(plan))
 
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An uncaught error of Muster: report it and end the job, because a job without its controller would hang."""

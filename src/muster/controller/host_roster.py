@@ -120,6 +120,11 @@ class HostRoster:
             self._draining.add(host)
         self._status.set_host(host, phase=phase, why=why)
 
+    def restore(self, host: str) -> None:
+        """Use a retired host again, if its agent is up."""
+        if host in self.retired and self._agents.leader(host).lost is None:
+            self._on_ready(host)
+
     # --- what happens to hosts ------------------------------------------------------------------------------
 
     def lose(self, host: str, why: str) -> None:

@@ -93,7 +93,7 @@ class Recovery:
         self.requeue: RequeueWatch | None = None
         """Knows whether the time limit of the scheduler is near."""
         self.after_failure: list[Callable[[Attempt, Verdict], None]] = []
-        """Called when an attempt has failed, before the hosts of the next one are chosen; may retire hosts."""
+        """Called when an attempt has failed, the last one too; may retire hosts before those of the next are chosen."""
         self._met: list[AgentLink] = []
         """The agents of the last attempt, which have found an address."""
         self._lost: tuple[str, ...] = ()
@@ -132,6 +132,15 @@ class Recovery:
     def retire(self, host: str, why: str, *, phase: HostPhase = "bad") -> None:
         """Run no ranks on this host in later attempts, although its agent may be up."""
         self.roster.retire(host, why, phase)
+
+    def restore(self, host: str) -> None:
+        """Use a retired host again, if its agent is up."""
+        self.roster.restore(host)
+
+    @property
+    def stuck(self) -> Collection[str]:
+        """The hosts with a process of the last attempt that could not be killed."""
+        return self._stuck
 
     def can_replace(self, host: str) -> bool:
         """Whether another attempt could run without this host."""
@@ -263,12 +272,12 @@ class Recovery:
             self._lost = (cut(attempt.planned, _LONGEST_REASON),)
             self._status.attempt_lost(attempt.planned)
             return None
-        is_loss = verdict.first is None and bool(attempt.losses)
-        if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
-            return verdict
         retired = self.roster.retired
         for call in self.after_failure:
             call(attempt, verdict)
+        is_loss = verdict.first is None and bool(attempt.losses)
+        if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
+            return verdict
         self._budget.note(attempt.progress, attempt.checkpoints)
         if not is_loss and self.roster.retired == retired and self._budget.is_repeated(verdict):
             note = "the restart failed at the same place without any progress, so Muster does not restart it again"

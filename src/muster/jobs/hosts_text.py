@@ -80,12 +80,13 @@ def is_notable(host: HostState) -> bool:
 
 
 def host_rows(state: JobState, now: float) -> list[Sequence[str]]:
-    """A table of the hosts if some are spare or in trouble; of many, only these."""
-    notable = [host for host in state.hosts if is_notable(host)]
-    if not notable or state.phase == "ended":
+    """A table of the hosts if some are spare or in trouble; of many, and once the job has ended, only these."""
+    is_over = state.phase == "ended"
+    notable = [host for host in state.hosts if (host.state in ("lost", "bad") if is_over else is_notable(host))]
+    if not notable:
         return []
-    shown = state.hosts if len(state.hosts) <= _MOST_LINES else notable[:_MOST_LINES]
+    shown = state.hosts if len(state.hosts) <= _MOST_LINES and not is_over else notable[:_MOST_LINES]
     rows: list[Sequence[str]] = [("HOST", "USE", "STATE", "WHY")]
     rows += [(printable(host.name), host.role or "-", host.state, about_host(host, now)) for host in shown]
-    left_out = len(state.hosts) - len(shown)
+    left_out = 0 if is_over else len(state.hosts) - len(shown)
     return [*rows, (f"{count(left_out, 'more host')}",)] if left_out else rows

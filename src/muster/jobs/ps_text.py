@@ -33,7 +33,9 @@ def status(job: KeptJob, now: float) -> str:
     if job.life == "died":
         return "controller died"
     if job.life == "elsewhere":
-        silent = now - state.now > SILENT
+        silent = now - (state.now if job.copied is None else job.copied) > SILENT
+        if job.copied is not None and silent:
+            return f"{_PHASES[state.phase]} on {printable(state.host)} {how_long(now - job.copied)} ago"
         return f"{'silent' if silent else _phase(state, now)} on {printable(state.host)}"
     if state.phase != "ended":
         return _phase(state, now)
@@ -52,7 +54,7 @@ def _phase(state: JobState, now: float) -> str:
 
 def is_recovering(state: JobState) -> bool:
     """Whether an attempt has ended, and another one is to follow."""
-    is_between = state.phase == "stopping" and not state.stopped_by
+    is_between = state.phase in ("stopping", "preparing") and not state.stopped_by
     return is_between and bool(state.attempts) and state.attempts[-1].lost_at is not None
 
 

@@ -233,13 +233,15 @@ def _stack_traces(report: Report, state: JobState, most: int) -> list[str]:
 
 
 def _timeline(job: KeptJob, state: JobState) -> list[str]:
-    events = [_Event(state.begin, "started")]
+    # A job that a scheduler has requeued had another controller before this one.
+    again = any(attempt.begin < state.begin for attempt in state.attempts)
+    events = [_Event(state.begin, "started again" if again else "started")]
     events += [
         _Event(state.begin + after, f"{printable(name)} (+{after:.1f} s)") for name, after in state.phases.items()
     ]
     events += [_Event(report.time, _reported(report)) for report in state.reports]
     events += [_Event(failure.time, one_line(failure.sentence)) for failure in state.failures]
-    events += [_Event(attempt.begin, _begun(attempt)) for attempt in state.attempts if attempt.number]
+    events += [_Event(attempt.begin, _begun(attempt)) for attempt in state.attempts if again or attempt.number]
     known = {(failure.attempt, failure.sentence) for failure in state.failures}
     events += [
         _Event(attempt.lost_at, f"attempt {attempt.number} ended: {one_line(attempt.lost_to)}")

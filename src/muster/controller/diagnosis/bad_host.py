@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from muster.controller.diagnosis import hardware_signs
 from muster.controller.diagnosis.failure_facts import Disk
@@ -55,10 +56,15 @@ class BadHost:
     host: str
     why: str
     """A clause about the host: `GPU 3 fell off the bus (Xid 79)`."""
-    is_proven: bool = True
-    """Whether a sign of failed hardware was seen; otherwise its ranks failed first twice."""
+    kind: Literal["hardware", "full", "repeated"] = "hardware"
+    """hardware: a sign of failed hardware was seen; full: its disk was full; repeated: its ranks failed first twice."""
     signatures: tuple[str, ...] = ()
     """How its ranks failed, if nothing is proven."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether more than a suspicion is known."""
+        return self.kind != "repeated"
 
 
 def bad_host_of(
@@ -91,10 +97,10 @@ def _proven(verdict: Verdict, ends: Sequence[RankEnd], stuck: Collection[str]) -
     signs = {end.host: sign for end in reversed(ends) if (sign := _sign(end, with_log=not is_scripts))}
     if len(signs) == 1:
         ((host, sign),) = signs.items()
-        return BadHost(host=host, why=sign)
+        return BadHost(host=host, why=sign, kind="full" if " was full" in sign else "hardware")
     # All hosts that wait for one file server have stuck processes; only one of them has a broken disk or driver.
     if len(set(stuck)) == 1 and not signs and len({end.host for end in ends}) > 1:
-        return BadHost(host=next(iter(stuck)), why="a process is blocked in the kernel (disk or driver)")
+        return BadHost(host=next(iter(stuck)), why="a process was blocked in the kernel (disk or driver)")
     return None
 
 
@@ -115,13 +121,13 @@ def _of_disk(end: RankEnd) -> str:
     named = [disk for disk in end.disks if disk.path in said]
     if _NO_SPACE.search(said):
         full = next((disk for disk in named or end.disks if disk.is_full and _is_hosts_own(disk)), None)
-        return f"the disk of {full.folder} is full ({size_text(full.total)})" if full else ""
+        return f"the disk of {full.folder} was full ({size_text(full.total)})" if full else ""
     if _READ_ONLY.search(said):
         failed = next((disk for disk in named or end.disks if disk.failed and disk.kind in _DISKS), None)
         return f"the kernel made the disk of {failed.folder} read-only after an error" if failed else ""
     if _DISK_ERROR.search(said):
         broken = next((disk for disk in named if disk.kind in _DISKS), None)
-        return f"the disk of {broken.folder} has I/O errors" if broken else ""
+        return f"the disk of {broken.folder} had I/O errors" if broken else ""
     return ""
 
 
@@ -148,7 +154,7 @@ def _failed_first_twice(verdict: Verdict, ends: Sequence[RankEnd], earlier: Sequ
     return BadHost(
         host=first.host,
         why="its ranks failed first twice while the other hosts were fine",
-        is_proven=False,
+        kind="repeated",
         signatures=(before.signature, verdict.signature),
     )
 

@@ -13,21 +13,21 @@ from muster.controller.diagnosis.rank_end import RankEnd
 # From NVIDIA's catalog of Xids (docs.nvidia.com/deploy/xid-errors): those that ask for a reset, a reboot or a repair.
 # Missing are those that a program can cause, above all 13 and 31 (illegal access), 43 and 45 (its end), 68 and 69.
 _XIDS = {
-    48: "has an uncorrectable memory error",
-    62: "has a halted controller",
-    63: "has bad memory rows and needs a reset",
+    48: "had an uncorrectable memory error",
+    62: "had a halted controller",
+    63: "had bad memory rows and needs a reset",
     64: "could not remap bad memory rows",
-    74: "has a failing NVLink",
+    74: "had a failing NVLink",
     79: "fell off the bus",
-    92: "has too many memory errors",
-    94: "has an uncorrectable memory error",
-    95: "has an uncorrectable memory error",
-    119: "does not respond any more",
-    120: "does not respond any more",
-    140: "has an uncorrectable memory error",
+    92: "had too many memory errors",
+    94: "had an uncorrectable memory error",
+    95: "had an uncorrectable memory error",
+    119: "stopped responding",
+    120: "stopped responding",
+    140: "had an uncorrectable memory error",
     143: "failed to initialize",
 }
-"""What is wrong with a GPU, by the number of its Xid."""
+"""What was wrong with a GPU, by the number of its Xid."""
 
 _WORST = (79, 95, 48, 140, 64, 94, 119, 120, 74, 62, 143, 92, 63)
 """All of them, the plainest cause first: a GPU that falls off the bus also causes others."""
@@ -36,13 +36,13 @@ _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b")
 _MEMORY = re.compile(r"Memory failure: .* due to hardware memory corruption")
 
 _TEXTS = (
-    (re.compile(r"uncorrectable ECC error encountered"), "a GPU has an uncorrectable memory error (ECC)"),
-    (re.compile(r"uncorrectable NVLink error"), "a GPU has a failing NVLink"),
+    (re.compile(r"uncorrectable ECC error encountered"), "a GPU had an uncorrectable memory error (ECC)"),
+    (re.compile(r"uncorrectable NVLink error"), "a GPU had a failing NVLink"),
     (
         re.compile(r"GPU is lost|Unable to determine the device handle for GPU|GPU has fallen off the bus"),
         "a GPU fell off the bus",
     ),
-    (re.compile(r"CUDA error: system not yet initialized"), "the fabric manager of its NVSwitch does not work"),
+    (re.compile(r"CUDA error: system not yet initialized"), "the fabric manager of its NVSwitch did not run"),
 )
 """Messages of CUDA and NVML that only a failed GPU or host causes."""
 
@@ -80,7 +80,7 @@ def in_kernel_log(end: RankEnd) -> str:
     for number in _WORST:
         if number in found:
             return f"{_gpu(found[number], end.gpus)} {_XIDS[number]} (Xid {number})"
-    return "main memory is defective (memory corruption)" if any(map(_MEMORY.search, end.kernel)) else ""
+    return "its memory was defective (hardware memory corruption)" if any(map(_MEMORY.search, end.kernel)) else ""
 
 
 def _gpu(address: str, known: tuple[str, ...]) -> str:
@@ -101,7 +101,7 @@ def is_ordinary(end: RankEnd) -> bool:
 
 
 def may_be_hardware(end: RankEnd) -> bool:
-    """Whether failed hardware is a likely cause: a crash in native code, or an error of CUDA that programs do not cause.
+    """Whether failed hardware is a likely cause: a crash, or an error of CUDA that programs do not cause.
 
     Not so for an ordinary exception, for lack of memory and for a signal that somebody sent.
     """

@@ -28,10 +28,10 @@ class AttemptLog:
         """All of them, as they are now."""
         return tuple(self._attempts)
 
-    def take_over(self, earlier: Sequence[AttemptState], now: float) -> None:
-        """Begin with the attempts of an earlier controller of the same job; the last of them ended with it."""
+    def take_over(self, earlier: Sequence[AttemptState], why: str, now: float) -> None:
+        """Begin with the attempts of an earlier controller of the same job; `why` the last of them ended with it."""
         self._attempts = list(earlier[-_MOST_ATTEMPTS:])
-        self.lost("its controller ended", now)
+        self.lost(why, now)
 
     def begins(self, number: int, plan: Plan, swaps: Mapping[str, str], now: float) -> None:
         """All ranks are started; a second call for the same attempt replaces the first."""

@@ -65,8 +65,8 @@ class JobStatus:
         self.attempts = AttemptLog()
         self._first: int | None = None
         """The first attempt of this controller; a job that was requeued had others before."""
-        self._stopped: float | None = None
-        """When the ranks of the current attempt began to be ended."""
+        self._noticed: float | None = None
+        """When a rank of the current attempt failed, its host was lost, or Muster began to end the ranks."""
         self._hosts = {agent.name: HostStatus(agent.name) for agent in launch.agents}
         self._host_losses = 0
         self._ranks: dict[int, RankStatus] = {}
@@ -76,15 +76,16 @@ class JobStatus:
 
     def take_over(self, earlier: JobState) -> None:
         """Continue the record of an earlier controller of the same job, which a scheduler has requeued."""
+        why = earlier.sentence if earlier.phase == "ended" else ""
         self._attempt = earlier.attempt
-        self.attempts.take_over(earlier.attempts, earlier.now)
+        self.attempts.take_over(earlier.attempts, why or "its controller was killed", earlier.now)
         self._host_losses = earlier.host_losses
         self.failures, self.reports = list(earlier.failures), list(earlier.reports)
 
     def attempt_begins(self, number: int, plan: Plan, swaps: Mapping[str, str]) -> None:
         """All ranks are new, on the hosts of this plan; `swaps` has the host that each spare replaced, by the spare."""
         self._first = number if self._first is None else self._first
-        self.phase, self._attempt, self._stopped = "running", number, None
+        self.phase, self._attempt, self._noticed = "running", number, None
         self.hung_since, self.slow = None, ()
         self._ranks = {
             rank: RankStatus(placement.name, local, self._gpu(placement, local))
@@ -93,13 +94,15 @@ class JobStatus:
         }
         used = {placement.name for placement in plan.placements}
         for name, host in self._hosts.items():
+            if host.phase == "connecting" and name not in used:
+                host.enter("lost", "not reached yet", None)
             is_ready = host.phase in ("up", "silent")
             host.role = "ranks" if name in used else "spare" if is_ready else ""
         self.attempts.begins(number, plan, swaps, time.time())
 
     def attempt_lost(self, why: str) -> None:
         """Something ended the current attempt; only the first reason of an attempt counts."""
-        self.attempts.lost(why, time.time() if self._stopped is None else self._stopped)
+        self.attempts.lost(why, time.time() if self._noticed is None else self._noticed)
 
     def set_host(
         self,
@@ -137,8 +140,11 @@ class JobStatus:
         """Whatever still runs is being ended."""
         if self.phase != "ended":
             self.phase = "stopping"
-        if self._stopped is None:
-            self._stopped = time.time()
+        self._notice()
+
+    def _notice(self) -> None:
+        """Something ends the current attempt; how, is known later."""
+        self._noticed = time.time() if self._noticed is None else self._noticed
 
     def failed(self, verdict: Verdict) -> None:
         """Keep how an attempt failed, for `muster show` and the dashboard."""
@@ -203,6 +209,8 @@ class JobStatus:
             rank.exit_status = 1 if is_ended else event["status"]
             when = event["time"] if rank.raised is None else rank.raised
             rank.ended_by_us = event["stopped_at"] is not None and when >= event["stopped_at"]
+            if rank.phase == "failed":
+                self._notice()
 
     def _on_gauges(self, link: AgentLink, event: Gauges) -> None:
         if event["host"]:  # under MPI one agent of each host reports
@@ -215,8 +223,10 @@ class JobStatus:
         host = self._host(link.name)
         self._host_losses += event["state"] == "lost" and host.phase != "lost"  # under MPI a host has several links
         host.on_change(event["state"], link.lost.why if link.lost is not None else "")
-        for rank in self._ranks.values():
-            rank.lost = rank.lost or (event["state"] == "lost" and rank.host == link.name)
+        for rank in self._ranks.values() if event["state"] == "lost" else ():
+            if rank.host == link.name:
+                rank.lost = True
+                self._notice()
 
     def connected(self, links: Sequence[AgentLink]) -> None:
         """All hosts are up."""

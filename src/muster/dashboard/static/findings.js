@@ -53,7 +53,7 @@ function docsLink(kind) {
 // The newest failure with its traceback, those of earlier attempts below it.
 function addFailure(failure, cwd) {
   for (const text of $("failures").querySelectorAll(".text")) text.open = false;
-  const title = failure.attempt > 0 || failed > 0 ? `Failure of attempt ${failure.attempt + 1}` : "Failure";
+  const title = failure.attempt > 0 || failed > 0 ? `Failure of attempt ${failure.attempt}` : "Failure";
   const made = element(
     "article",
     { class: "report failure" },

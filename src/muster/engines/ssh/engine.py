@@ -101,7 +101,6 @@ def ssh_command(
 
     `under` is a program on the host, quoted for its shell, that runs the command that follows it.
     """
-    port = () if host.port is None else ("-p", str(host.port))
     if box is not None:
         start = shlex.join(box.run((python or "python3", "-c", PIPED_AGENT)))
     elif python is not None:
@@ -111,10 +110,18 @@ def ssh_command(
         start = f"sh -c '{_FIRST_PYTHON}' '{PIPED_AGENT}' {shlex.quote(sys.executable)} python3 python"
     remote = f"exec {under} {start}" if under else f"exec {start}"
     return StartCommand(
-        argv=(*ssh, *_OPTIONS, *port, host.destination, remote),
+        argv=(*login_argv(host, ssh=ssh), remote),
         agents=(AgentSpec(host=host, name=name or host.name),),
         box=box,
     )
+
+
+def login_argv(host: Host, *, ssh: Sequence[str] = ("ssh",), connect_timeout: int = CONNECT_TIMEOUT) -> tuple[str, ...]:
+    """The command that logs in to a host without prompts and runs what follows it there."""
+    port = () if host.port is None else ("-p", str(host.port))
+    # ssh uses the first value that it gets for an option.
+    limit = () if connect_timeout == CONNECT_TIMEOUT else (f"-oConnectTimeout={connect_timeout}",)
+    return (*ssh, *limit, *_OPTIONS, *port, host.destination)
 
 
 def _quote_path(path: str) -> str:
