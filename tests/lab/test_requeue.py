@@ -145,7 +145,7 @@ def at_once(cluster: Cluster, job: str) -> None:
 
     def runs() -> bool:
         cluster.sh("scontrol", "update", f"JobId={job}", "StartTime=now")
-        return slurm_job(cluster, job)["JobState"] != "PENDING"
+        return slurm_job(cluster, job)["JobState"] == "RUNNING"
 
     wait_until(f"job {job} to run again", runs, 60, lambda: cluster.output)
 
